@@ -1,0 +1,38 @@
+# `make help` lists the targets. The first call of any of them builds .venv; later calls reuse it.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check verify-documents format clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all]'
+	@touch $@
+
+install: $(READY) ## create .venv and install everything into it, once
+
+demo: $(READY) ## train a small model in under a minute and draw what it attends to
+	$(BIN)/glassformer demo
+
+test: $(READY) ## run the tests on two cores
+	$(BIN)/pytest -n 2
+
+check: $(READY) ## lint, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+verify-documents: $(READY) ## run the five documents' own code beside ours: DOCUMENTS=folder
+	$(BIN)/python tools/verify_documents.py $(DOCUMENTS)
+
+format: $(READY) ## let ruff fix and format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove .venv and every cache
+	rm -rf .venv build dist demo .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,51 @@
+"""The five documents' own classes, by their own names, arguments and defaults, over our blocks.
+
+`docs/documents.md` has the table from each of theirs to ours, and says where a document slips and what is done about
+it.
+"""
+
+from glassformer.documents.blocks import (
+    Decoder,
+    DecoderBlock,
+    DecoderLayer,
+    Encoder,
+    EncoderBlock,
+    EncoderLayer,
+    FeedForward,
+    FeedForwardBlock,
+    InputEmbedding,
+    LayerNormalization,
+    MultiHeadAttention,
+    PositionalEncoding,
+    PositionWiseFeedForward,
+    ProjectionLayer,
+    ResidualConnection,
+    TokenEmbedding,
+)
+from glassformer.documents.models import BERTModel, GPTModel, T5Model, Transformer, build_transformer
+from glassformer.documents.weights import load_document_weights
+
+__all__ = [
+    "BERTModel",
+    "Decoder",
+    "DecoderBlock",
+    "DecoderLayer",
+    "Encoder",
+    "EncoderBlock",
+    "EncoderLayer",
+    "FeedForward",
+    "FeedForwardBlock",
+    "GPTModel",
+    "InputEmbedding",
+    "LayerNormalization",
+    "MultiHeadAttention",
+    "PositionWiseFeedForward",
+    "PositionalEncoding",
+    "ProjectionLayer",
+    "ResidualConnection",
+    "T5Model",
+    "TokenEmbedding",
+    "Transformer",
+    "build_transformer",
+    "load_document_weights",
+]

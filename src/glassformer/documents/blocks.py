@@ -1,0 +1,235 @@
+"""The documents' blocks. Each is a thin coat over one of ours; what it adds is the documents' calling convention."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.documents.styles import MODERN, PAPER, document_mask
+from glassformer.models.build import make_layer
+from glassformer.models.config import ModelConfig
+from glassformer.nn import Embeddings, MeanStdNorm, SinusoidalPositions, Sublayer, attend
+from glassformer.nn.attention import MultiHeadAttention as OurMultiHeadAttention
+from glassformer.nn.checks import check_length, check_width
+from glassformer.nn.feedforward import FeedForward as OurFeedForward
+
+
+class TokenEmbedding(nn.Module):
+    """003's scaled embedding: rows of a table, times √embedding_dim."""
+
+    def __init__(self, vocab_size: int, embedding_dim: int):
+        super().__init__()
+        self.embeddings = Embeddings(vocab_size, embedding_dim, scale=True)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, T) -> (B, T, C)."""
+        self.embeddings.check("tokens", tokens)
+        return self.embeddings(tokens, tokens)
+
+
+class InputEmbedding(TokenEmbedding):
+    """002's name for the same, with the arguments the other way round."""
+
+    def __init__(self, d_model: int, vocab_size: int):
+        super().__init__(vocab_size, d_model)
+
+
+class PositionalEncoding(nn.Module):
+    """Adds the sinusoids, then drops.
+
+    000 passes (d_model, dropout, max_len), 002 and 003 (d_model, max_len, dropout): a whole number can only be the
+    length and a fraction only the dropout, so both orders work, and so do all their keywords.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *in_order: float,
+        max_len: int = 5000,
+        max_seq_length: int | None = None,
+        dropout: float = 0.1,
+    ):
+        super().__init__()
+        for value in in_order:
+            if isinstance(value, int) and value > 0:
+                max_len = value
+            else:
+                dropout = value
+        self.d_model, self.max_len = d_model, max_len if max_seq_length is None else max_seq_length
+        self.positions = SinusoidalPositions(self.max_len, d_model)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, C) -> (B, T, C)."""
+        check_width("x", x, self.d_model)
+        check_length("x", x.shape[1], self.max_len)
+        here = torch.arange(x.shape[1], device=x.device)[None]
+        return self.dropout(x + self.positions(here).to(x.dtype))
+
+
+class MultiHeadAttention(OurMultiHeadAttention):
+    """Called as (query, key, value, mask). 003 always returns weights too; here they come with need_weights=True."""
+
+    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.1):
+        super().__init__(d_model, num_heads, dropout=dropout)
+
+    def forward(  # type: ignore[override]  # the documents' signature
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, need_weights: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor | None]:
+        """(B, T, C), (B, S, C), (B, S, C) -> (B, T, C), and the weights (B, H, T, S) where asked for."""
+        allowed = document_mask("mask", mask)
+        if not need_weights:
+            return super().forward(query, key, value, mask=allowed)
+        q, k, v = self.project(query, key, value)
+        dropout = self.attend.dropout if self.training else 0.0
+        output, weights = attend(q, k, v, mask=allowed, scale=self.attend.scale, dropout=dropout, need_weights=True)
+        return self.join(output), weights
+
+
+class FeedForward(OurFeedForward):
+    """000 and 001: linear, ReLU, dropout, linear."""
+
+    def __init__(self, d_model: int, d_ff: int = 2048, dropout: float = 0.1):
+        super().__init__(d_model, d_ff, activation="relu", dropout=dropout)
+
+
+class FeedForwardBlock(FeedForward):
+    """002's name for the same."""
+
+
+class PositionWiseFeedForward(OurFeedForward):
+    """003's: the same with GELU."""
+
+    def __init__(self, d_model: int, d_ff: int, dropout: float = 0.1):
+        super().__init__(d_model, d_ff, activation="gelu", dropout=dropout)
+
+
+class LayerNormalization(MeanStdNorm):
+    """002's and 003's norm: (x - mean) / (std + eps), scaled and shifted."""
+
+    def __init__(self, d_model: int, eps: float = 1e-6):
+        super().__init__(d_model, eps)
+
+
+class ResidualConnection(Sublayer):
+    """002's and 003's pre-norm residual: x + dropout(sublayer(norm(x)))."""
+
+    def __init__(self, d_model: int, dropout: float = 0.1):
+        super().__init__(LayerNormalization(d_model), placement="pre", dropout=dropout)
+
+
+class ProjectionLayer(nn.Module):
+    """002's projection to the vocabulary."""
+
+    def __init__(self, d_model: int, vocab_size: int):
+        super().__init__()
+        self.proj = nn.Linear(d_model, vocab_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, C) -> (B, T, V)."""
+        return self.proj(x)
+
+
+class EncoderLayer(nn.Module):
+    """000 and 001: self-attention and feed-forward, post-norm."""
+
+    style, drops_attention = PAPER, False
+
+    def __init__(self, d_model: int, num_heads: int, d_ff: int = 2048, dropout: float = 0.1):
+        super().__init__()
+        config = _layer_config(self.style, d_model, num_heads, d_ff, dropout, self.drops_attention)
+        self.layer = make_layer(config, cross=False, backend="sdpa")
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(B, T, C) -> (B, T, C)."""
+        return self.layer(x, mask=document_mask("mask", mask))
+
+
+class EncoderBlock(EncoderLayer):
+    """003: the same, pre-norm, with GELU. The norm comes before the attention, as its text says."""
+
+    style, drops_attention = MODERN, True
+
+
+class DecoderLayer(nn.Module):
+    """000 and 001: masked self-attention, cross-attention, feed-forward, post-norm."""
+
+    style, drops_attention = PAPER, False
+
+    def __init__(self, d_model: int, num_heads: int, d_ff: int = 2048, dropout: float = 0.1):
+        super().__init__()
+        config = _layer_config(self.style, d_model, num_heads, d_ff, dropout, self.drops_attention)
+        self.layer = make_layer(config, cross=True, backend="sdpa")
+
+    def forward(
+        self, x: Tensor, encoder_output: Tensor, src_mask: Tensor | None = None, tgt_mask: Tensor | None = None
+    ) -> Tensor:
+        """(B, T, C), (B, S, C) -> (B, T, C)."""
+        return self.layer(
+            x,
+            mask=document_mask("tgt_mask", tgt_mask),
+            memory=encoder_output,
+            memory_mask=document_mask("src_mask", src_mask),
+        )
+
+
+class DecoderBlock(DecoderLayer):
+    """003: the same, pre-norm, with GELU."""
+
+    style, drops_attention = MODERN, True
+
+
+class Encoder(nn.Module):
+    """003: positions, blocks and a final norm over embeddings."""
+
+    def __init__(
+        self, d_model: int, num_heads: int, d_ff: int, num_layers: int, dropout: float = 0.1, max_seq_len: int = 5000
+    ):
+        super().__init__()
+        self.positional_encoding = PositionalEncoding(d_model, max_seq_len, dropout)
+        self.layers = nn.ModuleList([EncoderBlock(d_model, num_heads, d_ff, dropout) for _ in range(num_layers)])
+        self.norm = LayerNormalization(d_model)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(B, S, C) -> (B, S, C)."""
+        x = self.positional_encoding(x)
+        for layer in self.layers:
+            x = layer(x, mask)
+        return self.norm(x)
+
+
+class Decoder(nn.Module):
+    """003: positions, blocks and a final norm over embeddings, looking at the encoder's output."""
+
+    def __init__(
+        self, d_model: int, num_heads: int, d_ff: int, num_layers: int, dropout: float = 0.1, max_seq_len: int = 5000
+    ):
+        super().__init__()
+        self.positional_encoding = PositionalEncoding(d_model, max_seq_len, dropout)
+        self.layers = nn.ModuleList([DecoderBlock(d_model, num_heads, d_ff, dropout) for _ in range(num_layers)])
+        self.norm = LayerNormalization(d_model)
+
+    def forward(
+        self, x: Tensor, encoder_output: Tensor, src_mask: Tensor | None = None, tgt_mask: Tensor | None = None
+    ) -> Tensor:
+        """(B, T, C), (B, S, C) -> (B, T, C)."""
+        x = self.positional_encoding(x)
+        for layer in self.layers:
+            x = layer(x, encoder_output, src_mask, tgt_mask)
+        return self.norm(x)
+
+
+def _layer_config(
+    style: dict[str, Any], d_model: int, num_heads: int, d_ff: int, dropout: float, drops_attention: bool
+) -> ModelConfig:
+    return ModelConfig(
+        vocab_size=1,
+        n_encoder_layers=1,
+        d_model=d_model,
+        n_heads=num_heads,
+        d_ff=d_ff,
+        dropout=dropout,
+        activation_dropout=dropout,
+        attention_dropout=dropout if drops_attention else 0.0,
+        **style,
+    )

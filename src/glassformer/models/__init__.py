@@ -1,0 +1,29 @@
+"""The config, the three models it can describe, and the presets of the well-known families."""
+
+from glassformer.models.base import Model
+from glassformer.models.config import ModelConfig
+from glassformer.models.decoder import DecoderModel
+from glassformer.models.encoder import EncoderModel
+from glassformer.models.encoder_decoder import EncoderDecoderModel
+from glassformer.models.presets import PRESETS, preset
+from glassformer.nn.attend import Backend
+
+__all__ = [
+    "PRESETS",
+    "DecoderModel",
+    "EncoderDecoderModel",
+    "EncoderModel",
+    "Model",
+    "ModelConfig",
+    "build_model",
+    "preset",
+]
+
+
+def build_model(config: ModelConfig, *, backend: Backend = "sdpa") -> EncoderModel | DecoderModel | EncoderDecoderModel:
+    """The model this config describes, freshly initialised; `torch.manual_seed` before it makes it repeatable."""
+    if config.kind == "encoder":
+        return EncoderModel(config, backend=backend)
+    if config.kind == "decoder":
+        return DecoderModel(config, backend=backend)
+    return EncoderDecoderModel(config, backend=backend)

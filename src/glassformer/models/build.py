@@ -1,0 +1,123 @@
+"""From a config to blocks: the only place where config fields become constructor arguments."""
+
+from functools import partial
+
+from torch import nn
+
+from glassformer.models.config import ModelConfig
+from glassformer.models.heads import DenseTransform, EmbeddingHead, LanguageModelHead, SequenceClassHead, TokenClassHead
+from glassformer.nn import (
+    Alibi,
+    Embeddings,
+    FeedForward,
+    Layer,
+    LearnedPositions,
+    MultiHeadAttention,
+    RelativeBias,
+    Rotary,
+    SinusoidalPositions,
+    Stack,
+    Sublayer,
+    make_norm,
+)
+from glassformer.nn.attend import Backend
+
+
+def make_embeddings(config: ModelConfig, vocab_size: int) -> Embeddings:
+    """Token table, positions that are added, types, norm and projection, as the config says."""
+    width, max_len = config.table_width, config.max_len
+    positions: nn.Module | None = None
+    if config.positions == "sinusoidal" and max_len is not None:
+        positions = SinusoidalPositions(max_len, width, halves=config.sinusoid_halves)
+    elif config.positions == "learned" and max_len is not None:
+        positions = LearnedPositions(max_len, width)
+    return Embeddings(
+        vocab_size,
+        width,
+        positions=positions,
+        n_token_types=config.token_types,
+        scale=config.scale_embeddings,
+        norm=make_norm(config.norm, width, config.norm_eps) if config.embedding_norm else None,
+        projection=nn.Linear(width, config.d_model) if width != config.d_model else None,
+        dropout=config.embedding_dropout,
+    )
+
+
+def make_stack(config: ModelConfig, depth: int, *, bidirectional: bool, cross: bool, backend: Backend) -> Stack:
+    """An encoder (bidirectional) or a decoder, with cross-attention where there is a memory."""
+    score_bias: RelativeBias | Alibi | None = None
+    if config.positions == "relative":
+        score_bias = RelativeBias(
+            config.n_heads,
+            n_buckets=config.relative_buckets,
+            max_distance=config.relative_max_distance,
+            bidirectional=bidirectional,
+        )
+    elif config.positions == "alibi":
+        score_bias = Alibi(config.n_heads)
+    return Stack(
+        [make_layer(config, cross=cross, backend=backend) for _ in range(1 if config.share_layers else depth)],
+        depth=depth,
+        norm=make_norm(config.norm, config.d_model, config.norm_eps) if config.has_final_norm else None,
+        rotary=Rotary(config.head_size, theta=config.rope_theta) if config.positions == "rotary" else None,
+        score_bias=score_bias,
+        layer_drop=config.layer_drop,
+    )
+
+
+def make_layer(config: ModelConfig, *, cross: bool, backend: Backend) -> Layer:
+    """One layer, as the config says."""
+    attention = partial(
+        MultiHeadAttention,
+        config.d_model,
+        config.n_heads,
+        n_kv_heads=config.n_kv_heads,
+        head_dim=config.head_dim,
+        qkv_bias=config.qkv_bias,
+        out_bias=config.out_bias,
+        qk_norm=config.norm if config.qk_norm else None,
+        norm_eps=config.norm_eps,
+        scale=config.attention_scale,
+        dropout=config.attention_dropout,
+        backend=backend,
+    )
+    ffn = FeedForward(
+        config.d_model,
+        config.d_ff,
+        activation=config.activation,
+        gated=config.gated,
+        bias=config.ffn_bias,
+        dropout=config.activation_dropout,
+    )
+
+    def sublayer() -> Sublayer:
+        norm = make_norm(config.norm, config.d_model, config.norm_eps)
+        return Sublayer(norm, placement=config.norm_placement, dropout=config.dropout)
+
+    return Layer(attention(), ffn, cross_attn=attention() if cross else None, sublayer=sublayer)
+
+
+def make_head(config: ModelConfig) -> nn.Module | None:
+    """The head the config names, or None."""
+    width = config.d_model
+    if config.head == "language_model":
+        transform = None
+        if config.head_transform:
+            norm = make_norm(config.norm, config.table_width, config.norm_eps)
+            transform = DenseTransform(width, config.table_width, activation=config.activation, norm=norm)
+        scale = width**-0.5 if config.scale_output else 1.0
+        width_out = config.table_width if config.head_transform else width
+        return LanguageModelHead(
+            width_out, config.vocab_size, bias=config.output_bias, scale=scale, transform=transform
+        )
+    transform = DenseTransform(width, width, activation="tanh") if config.head_transform else None
+    if config.head == "sequence_class":
+        return SequenceClassHead(
+            width, config.n_labels or 0, pooling=config.pooling, transform=transform, dropout=config.dropout
+        )
+    if config.head == "embedding":
+        return EmbeddingHead(pooling=config.pooling, transform=transform)
+    if config.head in ("token_class", "span"):
+        n_labels = 2 if config.head == "span" else config.n_labels or 0
+        return TokenClassHead(width, n_labels, dropout=config.dropout)
+    return None

@@ -1,0 +1,108 @@
+"""What stands on top of a model: from hidden states (B, T, C) to the answer a task wants."""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from glassformer.nn.feedforward import ACTIVATIONS, ActivationName
+
+Pooling = Literal["first", "last", "mean"]
+
+
+class DenseTransform(nn.Module):
+    """A dense layer, an activation and, where given, a norm."""
+
+    def __init__(self, width_in: int, width_out: int, *, activation: ActivationName, norm: nn.Module | None = None):
+        super().__init__()
+        self.dense = nn.Linear(width_in, width_out)
+        self.activation = activation
+        self.norm = norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., C) -> (..., width_out)."""
+        x = ACTIVATIONS[self.activation](self.dense(x))
+        return x if self.norm is None else self.norm(x)
+
+
+class LanguageModelHead(nn.Module):
+    """Logits over the vocabulary for each position: (B, T, C) -> (B, T, V)."""
+
+    def __init__(self, width: int, vocab_size: int, *, bias: bool, scale: float, transform: DenseTransform | None):
+        super().__init__()
+        self.transform = transform
+        self.scale = scale
+        self.out_proj = nn.Linear(width, vocab_size, bias=bias)
+
+    def forward(self, hidden: Tensor, padding: Tensor | None = None) -> Tensor:
+        """The padding is not looked at: every position gets logits."""
+        if self.transform is not None:
+            hidden = self.transform(hidden)
+        if self.scale != 1.0:
+            hidden = hidden * self.scale
+        return self.out_proj(hidden)
+
+
+class SequenceClassHead(nn.Module):
+    """One score for each class: (B, T, C) -> (B, n_labels)."""
+
+    def __init__(
+        self, width: int, n_labels: int, *, pooling: Pooling, transform: DenseTransform | None, dropout: float
+    ):
+        super().__init__()
+        self.pooling: Pooling = pooling
+        self.transform = transform
+        self.dropout = nn.Dropout(dropout)
+        self.out_proj = nn.Linear(width, n_labels)
+
+    def forward(self, hidden: Tensor, padding: Tensor | None = None) -> Tensor:
+        """`padding` (B, T) is True where a token is real."""
+        pooled = pool(hidden, padding, self.pooling)
+        if self.transform is not None:
+            pooled = self.transform(pooled)
+        return self.out_proj(self.dropout(pooled))
+
+
+class TokenClassHead(nn.Module):
+    """Scores for each position: (B, T, C) -> (B, T, n_labels). With two labels, the start and end of a span."""
+
+    def __init__(self, width: int, n_labels: int, *, dropout: float):
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.out_proj = nn.Linear(width, n_labels)
+
+    def forward(self, hidden: Tensor, padding: Tensor | None = None) -> Tensor:
+        """The padding is not looked at: every position gets scores."""
+        return self.out_proj(self.dropout(hidden))
+
+
+class EmbeddingHead(nn.Module):
+    """One vector of length 1 for the whole sequence: (B, T, C) -> (B, C)."""
+
+    def __init__(self, *, pooling: Pooling, transform: DenseTransform | None):
+        super().__init__()
+        self.pooling: Pooling = pooling
+        self.transform = transform
+
+    def forward(self, hidden: Tensor, padding: Tensor | None = None) -> Tensor:
+        """`padding` (B, T) is True where a token is real."""
+        pooled = pool(hidden, padding, self.pooling)
+        if self.transform is not None:
+            pooled = self.transform(pooled)
+        return F.normalize(pooled, dim=-1, eps=1e-12)
+
+
+def pool(hidden: Tensor, padding: Tensor | None, pooling: Pooling) -> Tensor:
+    """One vector for each sequence, of its real tokens alone: (B, T, C) -> (B, C).
+
+    First and last are the first and last *real* token, whichever side the padding is on.
+    """
+    if padding is None:
+        padding = torch.ones(hidden.shape[:2], dtype=torch.bool, device=hidden.device)
+    if pooling == "mean":
+        weight = padding.to(hidden.dtype)[:, :, None]
+        return (hidden * weight).sum(1) / weight.sum(1).clamp_min(1)
+    length = padding.shape[1]
+    index = padding.int().argmax(1) if pooling == "first" else length - 1 - padding.flip(1).int().argmax(1)
+    return hidden[torch.arange(len(hidden), device=hidden.device), index]

@@ -1,0 +1,242 @@
+"""The well-known families as values of one config. `preset("gpt2", n_decoder_layers=6)` changes what you name."""
+
+import difflib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from glassformer.models.config import ModelConfig
+
+
+def transformer_base() -> ModelConfig:
+    """The paper's base model (Vaswani et al. 2017, table 3), with its 37,000 shared byte pairs."""
+    return ModelConfig(
+        vocab_size=37000,
+        n_encoder_layers=6,
+        n_decoder_layers=6,
+        scale_embeddings=True,
+        tie="all",
+        head="language_model",
+        output_bias=False,
+        embedding_dropout=0.1,
+    )
+
+
+def transformer_big() -> ModelConfig:
+    """The paper's big model."""
+    return replace(transformer_base(), d_model=1024, d_ff=4096, n_heads=16, dropout=0.3, embedding_dropout=0.3)
+
+
+def bert_base() -> ModelConfig:
+    """BERT (Devlin et al. 2019) with its masked-word head."""
+    return ModelConfig(
+        vocab_size=30522,
+        n_encoder_layers=12,
+        d_model=768,
+        n_heads=12,
+        d_ff=3072,
+        max_len=512,
+        activation="gelu",
+        norm_eps=1e-12,
+        positions="learned",
+        token_types=2,
+        embedding_norm=True,
+        tie="output",
+        head="language_model",
+        head_transform=True,
+        attention_dropout=0.1,
+        embedding_dropout=0.1,
+        init="normal",
+    )
+
+
+def albert_base() -> ModelConfig:
+    """ALBERT v2 (Lan et al. 2020): one shared layer, narrow embeddings."""
+    return replace(
+        bert_base(),
+        vocab_size=30000,
+        embedding_width=128,
+        share_layers=True,
+        activation="gelu_tanh",
+        dropout=0.0,
+        attention_dropout=0.0,
+        embedding_dropout=0.0,
+    )
+
+
+def gpt2() -> ModelConfig:
+    """GPT-2 small (Radford et al. 2019), 124 million parameters."""
+    return ModelConfig(
+        vocab_size=50257,
+        n_decoder_layers=12,
+        d_model=768,
+        n_heads=12,
+        d_ff=3072,
+        max_len=1024,
+        activation="gelu_tanh",
+        norm_placement="pre",
+        positions="learned",
+        tie="output",
+        head="language_model",
+        output_bias=False,
+        attention_dropout=0.1,
+        embedding_dropout=0.1,
+        init="gpt2",
+    )
+
+
+def llama() -> ModelConfig:
+    """Llama's style (Touvron et al. 2023) at the size of SmolLM2-135M: RMS norm, rotary, gated SiLU, grouped heads."""
+    return ModelConfig(
+        vocab_size=49152,
+        n_decoder_layers=30,
+        d_model=576,
+        n_heads=9,
+        n_kv_heads=3,
+        d_ff=1536,
+        max_len=8192,
+        activation="silu",
+        gated=True,
+        norm="rms",
+        norm_placement="pre",
+        positions="rotary",
+        rope_theta=100000.0,
+        qkv_bias=False,
+        out_bias=False,
+        ffn_bias=False,
+        tie="output",
+        head="language_model",
+        output_bias=False,
+        dropout=0.0,
+        init="normal",
+    )
+
+
+def t5_small() -> ModelConfig:
+    """T5 1.0 small (Raffel et al. 2020)."""
+    return ModelConfig(
+        vocab_size=32128,
+        n_encoder_layers=6,
+        n_decoder_layers=6,
+        d_model=512,
+        n_heads=8,
+        d_ff=2048,
+        max_len=None,
+        attention_scale=1.0,
+        qkv_bias=False,
+        out_bias=False,
+        ffn_bias=False,
+        norm="rms",
+        norm_placement="pre",
+        norm_eps=1e-6,
+        positions="relative",
+        tie="all",
+        head="language_model",
+        output_bias=False,
+        scale_output=True,
+        attention_dropout=0.1,
+        activation_dropout=0.1,
+        embedding_dropout=0.1,
+        init="t5",
+    )
+
+
+def t5_v1_1_small() -> ModelConfig:
+    """T5 1.1 small: gated GELU, heads that don't sum to d_model, its own output matrix."""
+    return replace(
+        t5_small(),
+        n_encoder_layers=8,
+        n_decoder_layers=8,
+        n_heads=6,
+        head_dim=64,
+        d_ff=1024,
+        activation="gelu_tanh",
+        gated=True,
+        tie="embeddings",
+        scale_output=False,
+    )
+
+
+def bart_base() -> ModelConfig:
+    """BART base (Lewis et al. 2020)."""
+    return ModelConfig(
+        vocab_size=50265,
+        n_encoder_layers=6,
+        n_decoder_layers=6,
+        d_model=768,
+        n_heads=12,
+        d_ff=3072,
+        max_len=1024,
+        activation="gelu",
+        positions="learned",
+        embedding_norm=True,
+        tie="all",
+        head="language_model",
+        embedding_dropout=0.1,
+        init="normal",
+    )
+
+
+def marian() -> ModelConfig:
+    """Marian's translation models as OPUS-MT trains them (Junczys-Dowmunt et al. 2018)."""
+    return ModelConfig(
+        vocab_size=58101,
+        n_encoder_layers=6,
+        n_decoder_layers=6,
+        max_len=512,
+        activation="silu",
+        sinusoid_halves=True,
+        scale_embeddings=True,
+        tie="all",
+        head="language_model",
+        embedding_dropout=0.1,
+        init="normal",
+    )
+
+
+def tiny(config: ModelConfig) -> ModelConfig:
+    """The same family, small enough for a test: about a dozen wide, two layers, forty tokens."""
+    grouped = config.kv_heads != config.n_heads
+    return replace(
+        config,
+        vocab_size=40,
+        n_encoder_layers=min(2, config.n_encoder_layers),
+        n_decoder_layers=min(2, config.n_decoder_layers),
+        d_model=16,
+        n_heads=4,
+        n_kv_heads=2 if grouped else None,
+        head_dim=6 if config.head_dim is not None else None,
+        d_ff=24,
+        max_len=None if config.max_len is None else 32,
+        embedding_width=8 if config.embedding_width is not None else None,
+        relative_buckets=8,
+        relative_max_distance=16,
+    )
+
+
+FULL_SIZE: dict[str, Callable[[], ModelConfig]] = {
+    "transformer-base": transformer_base,
+    "transformer-big": transformer_big,
+    "bert-base": bert_base,
+    "albert-base": albert_base,
+    "gpt2": gpt2,
+    "llama": llama,
+    "t5-small": t5_small,
+    "t5-v1.1-small": t5_v1_1_small,
+    "bart-base": bart_base,
+    "marian": marian,
+}
+PRESETS: tuple[str, ...] = (*FULL_SIZE, *(f"tiny-{name}" for name in FULL_SIZE))
+
+
+def preset(name: str, **changes: Any) -> ModelConfig:
+    """The config of a family, with the fields you name changed. `tiny-` before a name gives its test size."""
+    family = name.removeprefix("tiny-")
+    if family not in FULL_SIZE:
+        near = difflib.get_close_matches(name, PRESETS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known presets: {', '.join(PRESETS)}"
+        raise ValueError(f"unknown preset {name!r}: {hint}")
+    config = FULL_SIZE[family]()
+    if name != family:
+        config = tiny(config)
+    return ModelConfig.from_dict({**config.to_dict(), **changes})

@@ -1,0 +1,46 @@
+"""The building blocks, in torch. They know sizes and tensors; nothing of files, tokens, configs or tasks.
+
+The letters in every shape comment:
+
+    B batch     T query length     S key length     C width (d_model)     V vocabulary
+    H heads     G key-value heads  D head size      F feed-forward width
+
+A line that changes the rank or the order of a tensor ends with its new shape, as in `# (B, H, T, D)`.
+"""
+
+from glassformer.nn.attend import Attend, attend, attention_weights
+from glassformer.nn.attention import MultiHeadAttention
+from glassformer.nn.cache import KVCache
+from glassformer.nn.capture import CapturedAttention, capture_attention
+from glassformer.nn.embeddings import Embeddings
+from glassformer.nn.feedforward import FeedForward
+from glassformer.nn.layers import Layer, Sublayer
+from glassformer.nn.masks import Mask, as_mask
+from glassformer.nn.norms import MeanStdNorm, make_norm
+from glassformer.nn.positions import Alibi, LearnedPositions, RelativeBias, Rotary, SinusoidalPositions, sinusoids
+from glassformer.nn.stacks import Stack
+
+__all__ = [
+    "Alibi",
+    "Attend",
+    "CapturedAttention",
+    "Embeddings",
+    "FeedForward",
+    "KVCache",
+    "Layer",
+    "LearnedPositions",
+    "Mask",
+    "MeanStdNorm",
+    "MultiHeadAttention",
+    "RelativeBias",
+    "Rotary",
+    "SinusoidalPositions",
+    "Stack",
+    "Sublayer",
+    "as_mask",
+    "attend",
+    "attention_weights",
+    "capture_attention",
+    "make_norm",
+    "sinusoids",
+]

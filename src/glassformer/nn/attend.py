@@ -1,0 +1,175 @@
+"""The one place where scores become weights: softmax(q kᵀ · scale + bias) v, over what the mask allows.
+
+Three backends compute the same function. `math` is the formula, line by line; `sdpa` is torch's fused kernel; `flex`
+builds a kernel around the mask, which pays for long packed or windowed sequences on a GPU. They agree to rounding,
+with every mask, in training and in evaluation; for one random seed `math` and `sdpa` even drop the same weights on
+the CPU.
+
+A query that may attend to nothing gets zeros, and sends back zero gradients.
+"""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from glassformer.nn.checks import check_broadcasts, check_divides, check_probability
+from glassformer.nn.masks import Mask
+
+Backend = Literal["sdpa", "math", "flex"]
+
+
+class Attended(NamedTuple):
+    """What `attend` returns: the mixed values, and the weights where they were asked for."""
+
+    output: Tensor  # (B, H, T, D)
+    weights: Tensor | None  # (B, H, T, S)
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Mask | None = None,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    need_weights: bool = False,
+    backend: Backend = "sdpa",
+) -> Attended:
+    """Scaled dot-product attention (Vaswani et al. 2017, equation 1).
+
+    q is (B, H, T, D); k and v are (B, G, S, D), where G divides H: each key-value head serves H/G query heads. `bias`
+    broadcasts to (B, H, T, S) and is added to the scores. `dropout` drops weights; pass 0 outside training. The
+    weights returned are those before dropout, and asking for them never changes the output.
+    """
+    mask = mask or Mask()
+    _check(q, k, v, mask, bias, dropout)
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    output = _BACKENDS[backend](q, k, v, mask, bias, scale, dropout)
+    weights = attention_weights(q, k, mask=mask, bias=bias, scale=scale) if need_weights else None
+    return Attended(output, weights)
+
+
+def attention_weights(q: Tensor, k: Tensor, *, mask: Mask, bias: Tensor | None, scale: float) -> Tensor:
+    """The weights alone, (B, H, T, S): each row sums to 1, or to 0 where nothing may be attended."""
+    allowed = mask.dense(q.shape[2], k.shape[2], q.device)
+    return masked_softmax(q, k, allowed, bias, scale)
+
+
+def masked_softmax(q: Tensor, k: Tensor, allowed: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
+    """Softmax over the allowed keys, computed in at least float32 and returned in the dtype of q."""
+    scores = (q * scale) @ _repeat_heads(k, q.shape[1]).transpose(-2, -1)  # (B, H, T, S)
+    if bias is not None:
+        scores = scores + bias
+    if scores.dtype in (torch.float16, torch.bfloat16):
+        scores = scores.float()
+    if allowed is None:
+        return scores.softmax(-1).to(q.dtype)
+    # The lowest finite number, not minus infinity: a row with nothing allowed must not become 0/0 on its way to zeros.
+    scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
+    return scores.softmax(-1).masked_fill(~allowed, 0.0).to(q.dtype)
+
+
+class Attend(nn.Module):
+    """`attend` as a module without parameters, so that a hook on it sees q, k, mask and bias by name."""
+
+    def __init__(self, *, scale: float, dropout: float = 0.0, backend: Backend = "sdpa"):
+        super().__init__()
+        check_probability("attention dropout", dropout)
+        if backend not in _BACKENDS:
+            raise ValueError(f"backend={backend!r}: expected one of {', '.join(_BACKENDS)}")
+        self.scale = scale
+        self.dropout = dropout
+        self.backend: Backend = backend
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Mask | None, bias: Tensor | None) -> Tensor:
+        """Shapes as in `attend`; weights are dropped in training only."""
+        dropout = self.dropout if self.training else 0.0
+        return attend(q, k, v, mask=mask, bias=bias, scale=self.scale, dropout=dropout, backend=self.backend).output
+
+    def extra_repr(self) -> str:
+        """What `print(model)` shows."""
+        return f"scale={self.scale:.4g}, dropout={self.dropout}, backend={self.backend}"
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, dropout: float) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dim() != 4:
+            raise ValueError(f"{name} has shape {tuple(x.shape)}: expected (batch, heads, length, head size)")
+    if k.shape[:3] != v.shape[:3] or k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
+        shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in (("q", q), ("k", k), ("v", v)))
+        raise ValueError(f"{shapes}: expected one batch size and head size, and one length for k and v")
+    check_divides("key-value heads", k.shape[1], "heads", q.shape[1])
+    check_probability("dropout", dropout)
+    shape = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    mask.check(*shape)
+    if bias is not None:
+        check_broadcasts("bias", bias, shape)
+
+
+def _repeat_heads(x: Tensor, n_heads: int) -> Tensor:
+    groups = n_heads // x.shape[1]
+    return x if groups == 1 else x.repeat_interleave(groups, dim=1)  # (B, G, S, D) -> (B, H, S, D)
+
+
+def _math(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, dropout: float) -> Tensor:
+    weights = attention_weights(q, k, mask=mask, bias=bias, scale=scale)
+    return F.dropout(weights, dropout) @ _repeat_heads(v, q.shape[1])
+
+
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, dropout: float) -> Tensor:
+    n_queries, n_keys = q.shape[2], k.shape[2]
+    # torch aligns its causal flag to the first key, we align ours to the last: the flag is right only for a square.
+    flag = mask.is_only_causal and bias is None and n_queries == n_keys
+    allowed = None if flag else mask.dense(n_queries, n_keys, q.device)
+    attn_mask = allowed
+    if bias is not None:
+        attn_mask = bias if allowed is None else torch.where(allowed, bias, float("-inf"))
+        attn_mask = attn_mask.to(q.dtype)
+    return F.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        attn_mask=attn_mask,
+        dropout_p=dropout,
+        is_causal=flag,
+        scale=scale,
+        enable_gqa=k.shape[1] != q.shape[1],
+    )
+
+
+def _flex(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, dropout: float) -> Tensor:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    if dropout:
+        raise ValueError(f"dropout={dropout} with backend='flex', which cannot drop weights: expected 'sdpa' or 'math'")
+    batch, n_heads, n_queries, n_keys = q.shape[0], q.shape[1], q.shape[2], k.shape[2]
+    allowed = mask.dense(n_queries, n_keys, q.device)
+    block_mask = None
+    if allowed is not None:
+        full = allowed.expand(batch, n_heads, n_queries, n_keys)
+        block_mask = create_block_mask(
+            lambda b, h, i, j: full[b, h, i, j], batch, n_heads, n_queries, n_keys, device=q.device
+        )
+    score_mod = None
+    if bias is not None:
+        added = bias.expand(batch, n_heads, n_queries, n_keys)
+
+        def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return score + added[b, h, i, j]
+
+    output: Tensor = flex_attention(
+        q, k, v, score_mod=score_mod, block_mask=block_mask, scale=scale, enable_gqa=k.shape[1] != n_heads
+    )
+    return output
+
+
+_BACKENDS: dict[str, Callable[[Tensor, Tensor, Tensor, Mask, Tensor | None, float, float], Tensor]] = {
+    "sdpa": _sdpa,
+    "math": _math,
+    "flex": _flex,
+}

@@ -1,0 +1,154 @@
+"""Keys and values of the tokens seen so far, kept by the caller so that each step computes the new tokens only."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from glassformer.nn.checks import check_positive
+
+
+class KVCache:
+    """Preallocated room for one batch: `capacity` tokens of self-attention, and `memory_length` of cross-attention.
+
+    The stack writes with `update` and calls `advance` once per forward; the caller may `reorder` rows (beams, finished
+    sentences) and `truncate` (take back a guess). Meant for inference: the writes are in place.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_layers: int,
+        batch_size: int,
+        capacity: int,
+        n_kv_heads: int,
+        head_dim: int,
+        memory_length: int = 0,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ):
+        for name, value in (("batch_size", batch_size), ("capacity", capacity)):
+            check_positive(name, value)
+
+        def room(length: int) -> Tensor:
+            return torch.zeros(n_layers, batch_size, n_kv_heads, length, head_dim, dtype=dtype, device=device)
+
+        self.keys, self.values = room(capacity), room(capacity)  # (layers, B, G, capacity, D)
+        self.memory_keys, self.memory_values = room(memory_length), room(memory_length)
+        self.padding = torch.ones(batch_size, capacity, dtype=torch.bool, device=device)  # True = a real token
+        self.has_padding = False
+        self.length = 0
+        self.memory_is_ready = False
+
+    @property
+    def batch_size(self) -> int:
+        """How many rows the cache holds now."""
+        return self.keys.shape[1]
+
+    @property
+    def capacity(self) -> int:
+        """How many tokens a row can hold."""
+        return self.keys.shape[3]
+
+    def layer(self, index: int) -> "LayerCache":
+        """The part that layer `index` reads and writes."""
+        return LayerCache(SelfSlot(self, index), MemorySlot(self, index))
+
+    def note_padding(self, padding: Tensor | None, n_new: int) -> Tensor | None:
+        """Remember which of the next `n_new` tokens are real; the padding (B, S) up to them, or None if all are."""
+        self.check_room(n_new)
+        if padding is not None:
+            self.has_padding = True
+            self.padding[:, self.length : self.length + n_new] = padding
+        elif self.has_padding:
+            self.padding[:, self.length : self.length + n_new] = True
+        return self.padding[:, : self.length + n_new] if self.has_padding else None
+
+    def check_room(self, n_new: int) -> None:
+        """Raise unless `n_new` more tokens fit."""
+        if self.length + n_new > self.capacity:
+            raise ValueError(
+                f"cache holds {self.length} tokens and {n_new} more were given: "
+                f"expected at most capacity={self.capacity} together"
+            )
+
+    def advance(self, n_new: int) -> None:
+        """Count the tokens that every layer has now written."""
+        self.length += n_new
+        self.memory_is_ready = self.memory_keys.shape[3] > 0
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row i becomes what row `rows[i]` was. Fewer rows than before shrink the batch; rows may repeat."""
+        if len(rows) > self.batch_size:
+            raise ValueError(f"rows has {len(rows)} entries: expected at most the cache's {self.batch_size} rows")
+        n = len(rows)
+        for name in ("keys", "values"):
+            store = getattr(self, name)
+            store[:, :n, :, : self.length] = store[:, :, :, : self.length].index_select(1, rows)
+            setattr(self, name, store[:, :n])
+        for name in ("memory_keys", "memory_values"):
+            store = getattr(self, name)
+            store[:, :n] = store.index_select(1, rows)
+            setattr(self, name, store[:, :n])
+        self.padding[:n] = self.padding.index_select(0, rows)
+        self.padding = self.padding[:n]
+
+    def truncate(self, length: int) -> None:
+        """Forget everything after the first `length` tokens."""
+        if not 0 <= length <= self.length:
+            raise ValueError(f"length={length}: expected 0 to {self.length}, the tokens held")
+        self.length = length
+
+
+@dataclass(frozen=True)
+class SelfSlot:
+    """One layer's self-attention: new keys are written behind the old ones."""
+
+    cache: KVCache
+    index: int
+    is_complete = False
+
+    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Write (B, G, new, D) and return everything up to it, (B, G, S, D)."""
+        start, end = self.cache.length, self.cache.length + k.shape[2]
+        self.cache.keys[self.index, :, :, start:end] = k
+        self.cache.values[self.index, :, :, start:end] = v
+        return self.read(end)
+
+    def read(self, end: int | None = None) -> tuple[Tensor, Tensor]:
+        """The keys and values of the first `end` tokens."""
+        end = self.cache.length if end is None else end
+        return self.cache.keys[self.index, :, :, :end], self.cache.values[self.index, :, :, :end]
+
+
+@dataclass(frozen=True)
+class MemorySlot:
+    """One layer's cross-attention: computed from the memory at the first step, read ever after."""
+
+    cache: KVCache
+    index: int
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the memory's keys and values are already here."""
+        return self.cache.memory_is_ready
+
+    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Keep the memory's keys and values."""
+        held = self.cache.memory_keys.shape[3]
+        if k.shape[2] != held:
+            raise ValueError(f"memory has {k.shape[2]} tokens: expected the cache's memory_length={held}")
+        self.cache.memory_keys[self.index], self.cache.memory_values[self.index] = k, v
+        return k, v
+
+    def read(self) -> tuple[Tensor, Tensor]:
+        """The memory's keys and values, (B, G, S, D)."""
+        return self.cache.memory_keys[self.index], self.cache.memory_values[self.index]
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """What one layer sees of the cache."""
+
+    self_attn: SelfSlot
+    cross_attn: MemorySlot

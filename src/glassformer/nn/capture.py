@@ -1,0 +1,126 @@
+"""Look at attention while a model runs, without changing what it computes.
+
+    with capture_attention(model, layers=[0, 5], heads=[2]) as captured:
+        model(tokens)
+    captured["encoder.layers.0.self_attn"]   # (B, 1, T, S)
+
+The model goes on using its fast kernel; hooks beside it compute the asked-for weights from the same queries and keys,
+and are gone when the block ends. Each forward adds one record, so a cached decoding leaves one record per step:
+`captured.steps(name)`.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.nn.attend import Attend, masked_softmax
+from glassformer.nn.masks import Mask
+
+
+class CapturedAttention(Mapping[str, Tensor]):
+    """Attention weights by the name of the module that made them, each (B, heads, rows, S)."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, list[Tensor]] = defaultdict(list)
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The weights of the last forward through this module."""
+        return self.steps(name)[-1]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def steps(self, name: str) -> list[Tensor]:
+        """The weights of every forward through this module, oldest first."""
+        if name not in self._records:
+            known = ", ".join(self._records) or "nothing: no forward has run inside the block"
+            raise KeyError(f"{name!r} was not captured; captured: {known}")
+        return self._records[name]
+
+    def add(self, name: str, weights: Tensor) -> None:
+        """Keep one more record."""
+        self._records[name].append(weights)
+
+
+@contextmanager
+def capture_attention(
+    model: nn.Module,
+    *,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    rows: Sequence[int] | None = None,
+    kinds: Sequence[str] = ("self_attn", "cross_attn"),
+) -> Iterator[CapturedAttention]:
+    """Record attention weights of every forward inside the `with` block, on the CPU, without gradients.
+
+    `layers`, `heads` and `rows` (query positions; -1 is the last) choose what is computed and kept; None is all of
+    them. A layer that is shared by the whole stack records once for each time it is applied.
+    """
+    captured = CapturedAttention()
+    handles = []
+    for name, module in model.named_modules():
+        if isinstance(module, Attend) and _is_chosen(name, layers, kinds):
+            hook = partial(_record, captured, name.removesuffix(".attend"), heads, rows)
+            handles.append(module.register_forward_hook(hook, with_kwargs=True))
+    if not handles:
+        raise ValueError(f"layers={layers!r}, kinds={kinds!r}: expected some that this model has; none matched")
+    try:
+        yield captured
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _is_chosen(name: str, layers: Sequence[int] | None, kinds: Sequence[str]) -> bool:
+    parts = name.split(".")
+    kind = parts[-2] if len(parts) > 1 else ""
+    if kind and kind not in kinds:
+        return False
+    found = re.search(r"layers\.(\d+)\.", name)
+    return layers is None or (found is not None and int(found.group(1)) in layers)
+
+
+@torch.no_grad()
+def _record(
+    captured: CapturedAttention,
+    name: str,
+    heads: Sequence[int] | None,
+    rows: Sequence[int] | None,
+    module: Attend,
+    args: tuple[Tensor, Tensor, Tensor],
+    kwargs: dict[str, Any],
+    output: Tensor,
+) -> None:
+    q, k, _ = args
+    mask, bias = kwargs["mask"] or Mask(), kwargs["bias"]
+    allowed = mask.dense(q.shape[2], k.shape[2], q.device)
+    if heads is not None:
+        chosen = _resolve("heads", heads, q.shape[1])
+        group = q.shape[1] // k.shape[1]
+        k = k[:, [head // group for head in chosen]]
+        q, bias, allowed = (_pick(x, 1, chosen) for x in (q, bias, allowed))
+    if rows is not None:
+        chosen = _resolve("rows", rows, q.shape[2])
+        q, bias, allowed = (_pick(x, 2, chosen) for x in (q, bias, allowed))
+    captured.add(name, masked_softmax(q, k, allowed, bias, module.scale).cpu())
+
+
+def _resolve(name: str, indices: Sequence[int], size: int) -> list[int]:
+    for index in indices:
+        if not -size <= index < size:
+            raise IndexError(f"{name} holds {index}: expected {-size} to {size - 1}")
+    return [index % size for index in indices]
+
+
+def _pick(x: Any, dim: int, chosen: list[int]) -> Any:
+    """The chosen slices of one dimension; what is absent, or broadcasts over it, stays as it is."""
+    return x if x is None or x.shape[dim] == 1 else x[(slice(None),) * dim + (chosen,)]

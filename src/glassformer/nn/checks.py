@@ -1,0 +1,66 @@
+"""Errors a user can act on: each names the argument, its value and what was expected, before any work is done."""
+
+import torch
+from torch import Tensor
+
+
+def check_positive(name: str, value: int) -> None:
+    """`value` is a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name}={value!r}: expected a whole number of at least 1")
+
+
+def check_probability(name: str, value: float) -> None:
+    """`value` is a drop probability: at least 0 and below 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise ValueError(f"{name}={value!r}: expected a probability, at least 0 and below 1")
+
+
+def check_divides(name: str, value: int, whole_name: str, whole: int) -> None:
+    """`value` divides `whole` without a remainder."""
+    if whole % value:
+        raise ValueError(f"{name}={value} does not divide {whole_name}={whole}: expected a divisor of {whole}")
+
+
+def check_width(name: str, x: Tensor, width: int) -> None:
+    """`x` is a float tensor (batch, length, `width`)."""
+    if x.dim() != 3 or x.shape[-1] != width:
+        raise ValueError(f"{name} has shape {tuple(x.shape)}: expected (batch, length, {width})")
+    if not x.is_floating_point():
+        raise TypeError(f"{name} has dtype {x.dtype}: expected a floating-point tensor")
+
+
+def check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
+    """`ids` is a (batch, length) tensor of whole numbers, each inside the vocabulary.
+
+    The values are looked at on the CPU alone: on an accelerator the look would stall the device at every step.
+    """
+    if ids.dim() != 2:
+        raise ValueError(f"{name} has shape {tuple(ids.shape)}: expected (batch, length)")
+    if ids.dtype not in (torch.int64, torch.int32):
+        raise TypeError(f"{name} has dtype {ids.dtype}: expected torch.int64 or torch.int32 token ids")
+    if ids.device.type != "cpu" or torch.compiler.is_compiling() or ids.numel() == 0:
+        return
+    low, high = (int(bound) for bound in ids.aminmax())
+    if low < 0 or high >= vocab_size:
+        wrong = low if low < 0 else high
+        raise ValueError(f"{name} holds the id {wrong}: expected ids from 0 to {vocab_size - 1}")
+
+
+def check_length(name: str, length: int, limit: int | None) -> None:
+    """A sequence of `length` tokens stays inside the model's limit, where it has one."""
+    if limit is not None and length > limit:
+        raise ValueError(f"{name} reaches {length} tokens: expected at most max_len={limit}")
+
+
+def check_shape(name: str, x: Tensor, shape: tuple[int, ...]) -> None:
+    """`x` has exactly this shape."""
+    if tuple(x.shape) != shape:
+        raise ValueError(f"{name} has shape {tuple(x.shape)}: expected {shape}")
+
+
+def check_broadcasts(name: str, x: Tensor, shape: tuple[int, ...]) -> None:
+    """`x` broadcasts to `shape` without adding dimensions: each of its sizes is 1 or the expected one."""
+    fits = x.dim() == len(shape) and all(size in (1, full) for size, full in zip(x.shape, shape, strict=True))
+    if not fits:
+        raise ValueError(f"{name} has shape {tuple(x.shape)}: expected one that broadcasts to {shape}")

@@ -1,0 +1,53 @@
+"""The position-wise feed-forward network: each token thinks by itself about what attention brought it."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from glassformer.nn.checks import check_positive, check_width
+
+ActivationName = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+    "tanh": F.tanh,
+}
+
+
+class FeedForward(nn.Module):
+    """down(act(up(x))), or gated down(act(gate(x)) · up(x)) (Shazeer 2020)."""
+
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        *,
+        activation: ActivationName = "relu",
+        gated: bool = False,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ):
+        super().__init__()
+        check_positive("d_ff", d_ff)
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation={activation!r}: expected one of {', '.join(ACTIVATIONS)}")
+        self.d_model = d_model
+        self.activation = activation
+        self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
+        self.gate_proj = nn.Linear(d_model, d_ff, bias=bias) if gated else None
+        self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, C) -> (B, T, C)."""
+        check_width("feed-forward input", x, self.d_model)
+        act = ACTIVATIONS[self.activation]
+        up = self.up_proj(x)  # (B, T, F)
+        hidden = act(up) if self.gate_proj is None else act(self.gate_proj(x)) * up
+        return self.down_proj(self.dropout(hidden))

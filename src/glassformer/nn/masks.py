@@ -1,0 +1,107 @@
+"""Masks as values: who may attend to whom. True always means *may attend*.
+
+A `Mask` stays symbolic (causal, window, padding, segments) until a backend needs the dense tensor, so a plain causal
+mask reaches the fast kernel as a flag. Queries are the *last* positions of the keys: with a cache, two new queries
+over nine keys stand at positions 7 and 8. Hence one rule serves whole, chunked and one-token-at-a-time forwards.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from glassformer.nn.checks import check_broadcasts, check_positive, check_shape
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Mask:
+    """The conjunction of everything set here; a fresh `Mask()` lets everybody attend to everybody."""
+
+    causal: bool = False
+    """A query sees keys at its own position and before."""
+    window: int | None = None
+    """A query sees keys less than this many positions away."""
+    padding: Tensor | None = None
+    """(B, S), True where the key is a real token."""
+    query_segments: Tensor | None = None
+    """(B, T), the number of the document each query belongs to; set together with `key_segments`."""
+    key_segments: Tensor | None = None
+    """(B, S), the number of the document each key belongs to: packed documents do not see each other."""
+    allowed: Tensor | None = None
+    """(B or 1, H or 1, T or 1, S or 1), anything else, spelled out."""
+
+    def __post_init__(self) -> None:
+        for name in ("padding", "allowed"):
+            value = getattr(self, name)
+            if value is not None and value.dtype != torch.bool:
+                raise TypeError(f"mask {name} has dtype {value.dtype}: expected torch.bool, True = may attend")
+        if self.window is not None:
+            check_positive("mask window", self.window)
+        if (self.query_segments is None) != (self.key_segments is None):
+            raise ValueError("mask segments: expected query_segments and key_segments together")
+
+    @property
+    def is_only_causal(self) -> bool:
+        """Nothing but the causal rule, which kernels know by a flag."""
+        return self.causal and self.window is None and self._lets_all_tokens
+
+    @property
+    def _lets_all_tokens(self) -> bool:
+        return self.padding is None and self.key_segments is None and self.allowed is None
+
+    def check(self, batch: int, n_heads: int, n_queries: int, n_keys: int) -> None:
+        """Raise unless every part fits a (batch, heads, queries, keys) score tensor."""
+        if self.padding is not None:
+            check_shape("mask padding", self.padding, (batch, n_keys))
+        if self.query_segments is not None and self.key_segments is not None:
+            check_shape("mask query_segments", self.query_segments, (batch, n_queries))
+            check_shape("mask key_segments", self.key_segments, (batch, n_keys))
+        if self.allowed is not None:
+            check_broadcasts("mask", self.allowed, (batch, n_heads, n_queries, n_keys))
+
+    def dense(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor | None:
+        """The boolean tensor that broadcasts to (B, H, T, S), or None where everything is allowed."""
+        parts: list[Tensor] = []
+        one_query_sees_all = n_queries == 1 and self.window is None
+        if (self.causal and not one_query_sees_all) or self.window is not None:
+            parts.append(self._by_distance(n_queries, n_keys, device))
+        if self.padding is not None:
+            parts.append(self.padding[:, None, None, :])
+        if self.query_segments is not None and self.key_segments is not None:
+            parts.append((self.query_segments[:, :, None] == self.key_segments[:, None, :])[:, None])
+        if self.allowed is not None:
+            parts.append(self.allowed)
+        if not parts:
+            return None
+        result = parts[0]
+        for part in parts[1:]:
+            result = result & part
+        return result  # (B or 1, H or 1, T or 1, S or 1)
+
+    def _by_distance(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor:
+        query = torch.arange(n_keys - n_queries, n_keys, device=device)[:, None]
+        key = torch.arange(n_keys, device=device)[None, :]
+        behind = query - key  # (T, S), how far the key lies behind the query
+        allowed = behind >= 0 if self.causal else torch.ones_like(behind, dtype=torch.bool)
+        if self.window is not None:
+            allowed = allowed & (behind.abs() < self.window)
+        return allowed[None, None]  # (1, 1, T, S)
+
+    def with_padding(self, padding: Tensor | None) -> "Mask":
+        """The same rules over these real tokens."""
+        return replace(self, padding=padding)
+
+
+def as_mask(name: str, values: Tensor) -> Tensor:
+    """A mask given as True/False or 1/0, of any numeric dtype, as booleans.
+
+    An additive mask (0 and minus infinity) has the opposite meaning for its zeros, so values other than 0 and 1 are
+    refused.
+    """
+    if values.dtype == torch.bool:
+        return values
+    if values.device.type == "cpu" and not torch.compiler.is_compiling():
+        strange = values[(values != 0) & (values != 1)]
+        if strange.numel():
+            raise ValueError(f"{name} holds {strange[0].item()}: expected True/False or 1/0 (1 = may attend)")
+    return values != 0

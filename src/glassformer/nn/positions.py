@@ -1,0 +1,161 @@
+"""Six ways to tell a Transformer the order of its tokens.
+
+Two are added to the embeddings (sinusoidal, learned), one turns queries and keys (rotary), two are added to the
+scores (T5's relative bias, ALiBi), and the sixth is none at all. Tables that are computed, not learned, stay out of
+`state_dict()`.
+"""
+
+import math
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.nn.checks import check_positive
+
+
+def sinusoids(length: int, width: int, *, halves: bool = False) -> Tensor:
+    """The paper's table (section 3.5), (length, width) in float64: sin and cos of pos / 10000^(2i/width).
+
+    Small i is the *fast* wave: pair 0 turns once in 2π tokens, the last pair once in about 10000 · 2π. An odd width
+    ends with the sine of its last pair. `halves` puts all sines before all cosines, as Marian does, instead of
+    alternating them.
+    """
+    check_positive("width", width)
+    position = torch.arange(length, dtype=torch.float64)[:, None]
+    rate = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    angle = position * rate  # (length, ceil(width / 2))
+    table = torch.empty(length, width, dtype=torch.float64)
+    n_cos = width // 2
+    sin, cos = angle.sin(), angle[:, :n_cos].cos()
+    if halves:
+        table[:, : width - n_cos], table[:, width - n_cos :] = sin, cos
+    else:
+        table[:, 0::2], table[:, 1::2] = sin, cos
+    return table
+
+
+class SinusoidalPositions(nn.Module):
+    """The fixed table of `sinusoids`, looked up by position. It learns nothing."""
+
+    table: Tensor
+
+    def __init__(self, max_len: int, width: int, *, halves: bool = False):
+        super().__init__()
+        check_positive("max_len", max_len)
+        # Kept in float64 until the model is cast, so that a float64 model sees exact sines.
+        self.register_buffer("table", sinusoids(max_len, width, halves=halves), persistent=False)
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """(B or 1, T) -> (B or 1, T, C)."""
+        return self.table[positions]
+
+
+class LearnedPositions(nn.Module):
+    """One learned vector for each position up to `max_len`."""
+
+    def __init__(self, max_len: int, width: int):
+        super().__init__()
+        check_positive("max_len", max_len)
+        self.weight = nn.Parameter(torch.empty(max_len, width).normal_(std=0.02))
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """(B or 1, T) -> (B or 1, T, C)."""
+        return self.weight[positions]
+
+
+class Rotation(NamedTuple):
+    """The angle of every position, as cosine and sine: each (B or 1, 1, T, D/2)."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def turn(self, x: Tensor) -> Tensor:
+        """Turn each pair (x[i], x[i + D/2]) by its angle: (B, H, T, D) -> (B, H, T, D)."""
+        first, second = x.chunk(2, dim=-1)
+        cos, sin = self.cos.to(x.dtype), self.sin.to(x.dtype)
+        return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+class Rotary(nn.Module):
+    """Rotary positions (Su et al. 2021): turned queries and keys meet at an angle that tells their distance alone."""
+
+    def __init__(self, head_dim: int, *, theta: float = 10000.0):
+        super().__init__()
+        if head_dim % 2:
+            raise ValueError(f"head_dim={head_dim} with rotary positions: expected an even head size")
+        self.head_dim = head_dim
+        self.theta = theta
+
+    def forward(self, positions: Tensor) -> Rotation:
+        """(B or 1, T) -> the rotation of each position, computed in float64 because angles grow with the position."""
+        exponent = torch.arange(0, self.head_dim, 2, device=positions.device, dtype=torch.float64) / self.head_dim
+        angle = positions[:, None, :, None].double() * self.theta**-exponent  # (B or 1, 1, T, D/2)
+        return Rotation(angle.cos(), angle.sin())
+
+
+class ScoreBias(Protocol):
+    """What is added to the scores of `n_queries` queries that stand at the end of `n_keys` keys."""
+
+    def __call__(self, n_queries: int, n_keys: int) -> Tensor:
+        """-> (1, H, T, S)."""
+
+
+class RelativeBias(nn.Module):
+    """T5's bias (Raffel et al. 2020, section 2.1): one learned number for each head and bucket of distances.
+
+    Half of the buckets hold one distance each; the rest grow with the logarithm up to `max_distance`. A bidirectional
+    stack spends half of all buckets on keys ahead of the query.
+    """
+
+    def __init__(self, n_heads: int, *, n_buckets: int = 32, max_distance: int = 128, bidirectional: bool):
+        super().__init__()
+        self.n_buckets = n_buckets
+        self.max_distance = max_distance
+        self.bidirectional = bidirectional
+        self.weight = nn.Parameter(torch.empty(n_buckets, n_heads).normal_(std=0.02))
+
+    def forward(self, n_queries: int, n_keys: int) -> Tensor:
+        """-> (1, H, T, S)."""
+        ahead = _ahead(n_queries, n_keys, self.weight.device)
+        return self.weight[self.bucket(ahead)].permute(2, 0, 1)[None]  # (T, S, H) -> (1, H, T, S)
+
+    def bucket(self, ahead: Tensor) -> Tensor:
+        """The bucket of a key that lies `ahead` of (or, below zero, behind) the query."""
+        n_buckets, offset = self.n_buckets, torch.zeros_like(ahead)
+        if self.bidirectional:
+            n_buckets //= 2
+            offset = (ahead > 0) * n_buckets
+            distance = ahead.abs()
+        else:
+            distance = (-ahead).clamp_min(0)
+        n_exact = n_buckets // 2
+        growth = torch.log(distance.clamp_min(1).float() / n_exact) / math.log(self.max_distance / n_exact)
+        far = n_exact + (growth * (n_buckets - n_exact)).long()
+        return offset + torch.where(distance < n_exact, distance, far.clamp_max(n_buckets - 1))
+
+
+class Alibi(nn.Module):
+    """Attention with linear biases (Press et al. 2022): a head's score falls by its own slope per token of distance."""
+
+    def __init__(self, n_heads: int):
+        super().__init__()
+        self.slopes = alibi_slopes(n_heads)
+
+    def forward(self, n_queries: int, n_keys: int) -> Tensor:
+        """-> (1, H, T, S) in float64, to be rounded once, to the dtype of the scores."""
+        distance = _ahead(n_queries, n_keys, torch.device("cpu")).abs().double()
+        return (-torch.tensor(self.slopes, dtype=torch.float64)[:, None, None] * distance)[None]
+
+
+def alibi_slopes(n_heads: int) -> list[float]:
+    """2^(-8/n), 2^(-16/n), ... for a power of two; other counts add every second slope of the next power."""
+    power = 2 ** math.floor(math.log2(n_heads))
+    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    between = [2 ** (-4 * (i + 1) / power) for i in range(0, 2 * power, 2)]
+    return slopes + between[: n_heads - power]
+
+
+def _ahead(n_queries: int, n_keys: int, device: torch.device) -> Tensor:
+    query = torch.arange(n_keys - n_queries, n_keys, device=device)[:, None]
+    return torch.arange(n_keys, device=device)[None, :] - query  # (T, S)

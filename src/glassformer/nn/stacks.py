@@ -1,0 +1,73 @@
+"""A stack of layers: the encoder, or the decoder."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from glassformer.nn.cache import KVCache
+from glassformer.nn.checks import check_probability
+from glassformer.nn.layers import Layer
+from glassformer.nn.masks import Mask
+from glassformer.nn.positions import Alibi, RelativeBias, Rotary
+
+
+class Stack(nn.Module):
+    """Layers applied one after the other, then the final norm where there is one.
+
+    With one layer and `depth` of many the layer is shared: it is applied `depth` times (document 004; ALBERT). What
+    depends on positions alone, the rotation and the score bias, is computed here, once for all layers.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        *,
+        depth: int | None = None,
+        norm: nn.Module | None = None,
+        rotary: Rotary | None = None,
+        score_bias: RelativeBias | Alibi | None = None,
+        layer_drop: float = 0.0,
+    ):
+        super().__init__()
+        check_probability("layer_drop", layer_drop)
+        self.layers = nn.ModuleList(layers)
+        self.depth = len(layers) if depth is None else depth
+        if len(layers) not in (1, self.depth):
+            raise ValueError(f"{len(layers)} layers for a depth of {self.depth}: expected {self.depth}, or 1 to share")
+        self.norm = norm
+        self.rotary = rotary
+        self.score_bias = score_bias
+        self.layer_drop = layer_drop
+        self.gradient_checkpointing = False
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        positions: Tensor,
+        mask: Mask | None = None,
+        memory: Tensor | None = None,
+        memory_mask: Mask | None = None,
+        cache: KVCache | None = None,
+    ) -> Tensor:
+        """x (B, T, C) at position numbers (B or 1, T), memory (B, S, C) -> (B, T, C)."""
+        n_new = x.shape[1]
+        n_keys = n_new + (cache.length if cache is not None else 0)
+        rotation = self.rotary(positions) if self.rotary is not None else None
+        bias = self.score_bias(n_new, n_keys).to(x) if self.score_bias is not None else None
+        shared: dict[str, Any] = {"mask": mask, "bias": bias, "rotation": rotation}
+        shared |= {"memory": memory, "memory_mask": memory_mask}
+        for index in range(self.depth):
+            if self.training and self.layer_drop and torch.rand(()) < self.layer_drop:
+                continue
+            layer = self.layers[index % len(self.layers)]
+            if self.gradient_checkpointing and self.training and cache is None:
+                x = checkpoint(layer, x, use_reentrant=False, **shared)
+            else:
+                x = layer(x, cache=cache.layer(index) if cache is not None else None, **shared)
+        if cache is not None:
+            cache.advance(n_new)
+        return x if self.norm is None else self.norm(x)

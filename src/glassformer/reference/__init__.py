@@ -1,0 +1,38 @@
+"""The Transformer from scratch, in NumPy alone: forward, hand-written backward, training and decoding.
+
+Read it in this order: text, parameters, blocks, positions, attention, layers, heads, models, initial, training,
+decoding. It imports nothing else of this project, so it can stand as its oracle: given the same numbers, it must give
+the same answers. `python -m glassformer.reference` trains one to reverse sequences, in under a minute.
+"""
+
+from glassformer.reference.attention import masked_softmax, merge_heads, softmax, split_heads
+from glassformer.reference.config import Config
+from glassformer.reference.decoding import beam_search, continues, greedy, translates
+from glassformer.reference.initial import initial_parameters, parameter_shapes
+from glassformer.reference.models import DecoderModel, EncoderDecoderModel, EncoderModel, build_model
+from glassformer.reference.positions import sinusoids
+from glassformer.reference.text import Vocabulary, simple_tokenizer
+from glassformer.reference.training import Adam, label_smoothed_cross_entropy
+
+__all__ = [
+    "Adam",
+    "Config",
+    "DecoderModel",
+    "EncoderDecoderModel",
+    "EncoderModel",
+    "Vocabulary",
+    "beam_search",
+    "build_model",
+    "continues",
+    "greedy",
+    "initial_parameters",
+    "label_smoothed_cross_entropy",
+    "masked_softmax",
+    "merge_heads",
+    "parameter_shapes",
+    "simple_tokenizer",
+    "sinusoids",
+    "softmax",
+    "split_heads",
+    "translates",
+]

@@ -1,0 +1,135 @@
+"""Attention from first principles: compare queries with keys, turn the scores into weights, mix the values.
+
+Shapes: B batch, T queries, S keys, C width, H heads, G key-value heads, D head size.
+"""
+
+import numpy as np
+
+from glassformer.reference.blocks import Linear, make_norm
+from glassformer.reference.config import Config
+from glassformer.reference.parameters import Array, Parameters
+from glassformer.reference.positions import distance_ahead, turn
+
+
+def softmax(scores: Array) -> Array:
+    """Positive numbers that sum to 1 along the last axis; taking the maximum off first keeps exp from overflowing."""
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def masked_softmax(scores: Array, allowed: Array) -> Array:
+    """Softmax over the allowed entries of each row; a row with none gives zeros."""
+    highest = np.where(allowed, scores, -np.inf).max(-1, keepdims=True)
+    highest = np.where(np.isfinite(highest), highest, 0.0)
+    powers = np.where(allowed, np.exp(np.where(allowed, scores, highest) - highest), 0.0)
+    total = powers.sum(-1, keepdims=True)
+    return powers / np.where(total == 0, 1.0, total)
+
+
+def allowed_pairs(
+    n_queries: int,
+    n_keys: int,
+    *,
+    causal: bool = False,
+    window: int | None = None,
+    padding: Array | None = None,
+    segments: Array | None = None,
+) -> Array:
+    """Who may look at whom, True = may: broadcasts to (B, H, T, S)."""
+    ahead = distance_ahead(n_queries, n_keys)
+    allowed = np.ones((1, 1, n_queries, n_keys), dtype=bool)
+    if causal:
+        allowed = allowed & (ahead <= 0)
+    if window is not None:
+        allowed = allowed & (np.abs(ahead) < window)
+    if padding is not None:
+        allowed = allowed & padding[:, None, None, :]
+    if segments is not None:
+        allowed = allowed & (segments[:, None, :, None] == segments[:, None, None, :])
+    return allowed
+
+
+def split_heads(x: Array, n_heads: int) -> Array:
+    """(B, T, H·D) -> (B, H, T, D)."""
+    batch, length, width = x.shape
+    return x.reshape(batch, length, n_heads, width // n_heads).transpose(0, 2, 1, 3)
+
+
+def merge_heads(x: Array) -> Array:
+    """(B, H, T, D) -> (B, T, H·D)."""
+    batch, n_heads, length, size = x.shape
+    return x.transpose(0, 2, 1, 3).reshape(batch, length, n_heads * size)
+
+
+class ScaledDotProduct:
+    """softmax(q kᵀ · scale + bias) v."""
+
+    def __init__(self, scale: float):
+        self.scale = scale
+
+    def forward(self, q: Array, k: Array, v: Array, allowed: Array, bias: Array | None) -> Array:
+        """q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D)."""
+        self.q, self.k, self.v = q, k, v
+        scores = q @ k.swapaxes(-1, -2) * self.scale  # (B, H, T, S)
+        if bias is not None:
+            scores = scores + bias
+        self.weights = masked_softmax(scores, allowed)
+        return self.weights @ v
+
+    def backward(self, dout: Array) -> tuple[Array, Array, Array, Array]:
+        """Gradients by q, k, v and the scores.
+
+        A row of weights sums to 1, so only differences from its mean move it.
+        """
+        dv = self.weights.swapaxes(-1, -2) @ dout
+        dweights = dout @ self.v.swapaxes(-1, -2)
+        dscores = self.weights * (dweights - (dweights * self.weights).sum(-1, keepdims=True))
+        return dscores @ self.k * self.scale, dscores.swapaxes(-1, -2) @ self.q * self.scale, dv, dscores
+
+
+class MultiHeadAttention:
+    """Project to queries, keys and values; attend in each head; join the heads; project back."""
+
+    def __init__(self, params: Parameters, config: Config):
+        self.config = config
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (
+            Linear(params.at(name)) for name in ("q_proj", "k_proj", "v_proj", "out_proj")
+        )
+        self.norms = None
+        if config.qk_norm:
+            self.norms = [make_norm(config.norm, params.at(name), config.norm_eps) for name in ("q_norm", "k_norm")]
+        self.core = ScaledDotProduct(config.scale)
+
+    def forward(
+        self, query: Array, memory: Array, allowed: Array, bias: Array | None = None, angles: Array | None = None
+    ) -> Array:
+        """query (B, T, C), memory (B, S, C) -> (B, T, C). Self-attention passes the same array twice."""
+        self.angles = angles
+        q = split_heads(self.q_proj.forward(query), self.config.n_heads)
+        k = split_heads(self.k_proj.forward(memory), self.config.kv_heads)
+        v = split_heads(self.v_proj.forward(memory), self.config.kv_heads)
+        if self.norms is not None:
+            q, k = self.norms[0].forward(q), self.norms[1].forward(k)
+        if angles is not None:
+            q, k = turn(q, angles), turn(k, angles)
+        group = self.config.n_heads // self.config.kv_heads
+        mixed = self.core.forward(q, k.repeat(group, axis=1), v.repeat(group, axis=1), allowed, bias)
+        return self.out_proj.forward(merge_heads(mixed))
+
+    def backward(self, dy: Array) -> tuple[Array, Array, Array]:
+        """Gradients by the query input, by the memory, and by the bias on the scores, (B, H, T, S)."""
+        dmixed = split_heads(self.out_proj.backward(dy), self.config.n_heads)
+        dq, dk, dv, dscores = self.core.backward(dmixed)
+        dk, dv = self._sum_groups(dk), self._sum_groups(dv)
+        if self.angles is not None:
+            dq, dk = turn(dq, -self.angles), turn(dk, -self.angles)
+        if self.norms is not None:
+            dq, dk = self.norms[0].backward(dq), self.norms[1].backward(dk)
+        dquery = self.q_proj.backward(merge_heads(dq))
+        dmemory = self.k_proj.backward(merge_heads(dk)) + self.v_proj.backward(merge_heads(dv))
+        return dquery, dmemory, dscores
+
+    def _sum_groups(self, grad: Array) -> Array:
+        """A key-value head that served several heads gets the sum of their gradients: (B, H, S, D) -> (B, G, S, D)."""
+        batch, _, length, size = grad.shape
+        return grad.reshape(batch, self.config.kv_heads, -1, length, size).sum(2)

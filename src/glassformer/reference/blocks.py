@@ -1,0 +1,197 @@
+"""The small parts: linear maps, lookups, norms, activations, the feed-forward network.
+
+Every part has a `forward`, which keeps what it will need, and a `backward`, which takes the gradient of the loss by
+its output, adds to the gradients of its parameters, and returns the gradient by its input. Written for one use of
+each object per forward.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from glassformer.reference.parameters import Array, Parameters
+
+
+class Linear:
+    """y = x Wᵀ + b. Rows of W are output features, as torch stores them. `tied` lends its weight, a table of tokens."""
+
+    def __init__(self, params: Parameters, *, tied: Parameters | None = None):
+        self.params, self.owner = params, params if tied is None else tied
+
+    def forward(self, x: Array) -> Array:
+        """(..., in) -> (..., out)."""
+        self.x = x
+        y = x @ self.owner["weight"].T
+        return y + self.params["bias"] if "bias" in self.params else y
+
+    def backward(self, dy: Array) -> Array:
+        """Each weight met every row once: sum over all of them."""
+        rows, grads = self.x.reshape(-1, self.x.shape[-1]), dy.reshape(-1, dy.shape[-1])
+        self.owner.add_grad("weight", grads.T @ rows)
+        if "bias" in self.params:
+            self.params.add_grad("bias", grads.sum(0))
+        return dy @ self.owner["weight"]
+
+
+class Lookup:
+    """Row `id` of a table, for each id."""
+
+    def __init__(self, params: Parameters):
+        self.params = params
+
+    def forward(self, ids: Array) -> Array:
+        """(B, T) -> (B, T, C)."""
+        self.ids = ids
+        return self.params["weight"][ids]
+
+    def backward(self, dy: Array) -> None:
+        """Each row collects the gradients of all places it was copied to; numbers of tokens have no gradient."""
+        grad = np.zeros_like(self.params["weight"])
+        np.add.at(grad, self.ids, dy)
+        self.params.add_grad("weight", grad)
+
+
+class LayerNorm:
+    """weight · (x - mean) / √(variance + eps) + bias."""
+
+    def __init__(self, params: Parameters, eps: float):
+        self.params, self.eps = params, eps
+
+    def forward(self, x: Array) -> Array:
+        """(..., C) -> (..., C)."""
+        centred = x - x.mean(-1, keepdims=True)
+        self.rate = 1 / np.sqrt((centred**2).mean(-1, keepdims=True) + self.eps)
+        self.normal = centred * self.rate
+        return self.params["weight"] * self.normal + self.params["bias"]
+
+    def backward(self, dy: Array) -> Array:
+        """The mean and the scale depend on x too: what moves them all alike moves nothing."""
+        _add_affine_grads(self.params, dy, self.normal)
+        dn = dy * self.params["weight"]
+        return self.rate * (dn - dn.mean(-1, keepdims=True) - self.normal * (dn * self.normal).mean(-1, keepdims=True))
+
+
+class RmsNorm:
+    """weight · x / √(mean of squares + eps): layer norm without the centring."""
+
+    def __init__(self, params: Parameters, eps: float):
+        self.params, self.eps = params, eps
+
+    def forward(self, x: Array) -> Array:
+        """(..., C) -> (..., C)."""
+        self.rate = 1 / np.sqrt((x**2).mean(-1, keepdims=True) + self.eps)
+        self.normal = x * self.rate
+        return self.params["weight"] * self.normal
+
+    def backward(self, dy: Array) -> Array:
+        """As for layer norm, without the mean."""
+        _add_affine_grads(self.params, dy, self.normal)
+        dn = dy * self.params["weight"]
+        return self.rate * (dn - self.normal * (dn * self.normal).mean(-1, keepdims=True))
+
+
+class MeanStdNorm:
+    """weight · (x - mean) / (std + eps) + bias, with the unbiased std, as documents 002 and 003 write it."""
+
+    def __init__(self, params: Parameters, eps: float):
+        self.params, self.eps = params, eps
+
+    def forward(self, x: Array) -> Array:
+        """(..., C) -> (..., C)."""
+        self.centred = x - x.mean(-1, keepdims=True)
+        variance = (self.centred**2).sum(-1, keepdims=True) / (x.shape[-1] - 1)
+        self.std = np.sqrt(np.maximum(variance, np.finfo(x.dtype).tiny))  # never 0: backward divides by it
+        self.normal = self.centred / (self.std + self.eps)
+        return self.params["weight"] * self.normal + self.params["bias"]
+
+    def backward(self, dy: Array) -> Array:
+        """Through the numerator, through the deviation, then through the centring."""
+        _add_affine_grads(self.params, dy, self.normal)
+        dn = dy * self.params["weight"]
+        bottom = self.std + self.eps
+        dstd = -(dn * self.centred).sum(-1, keepdims=True) / bottom**2
+        dcentred = dn / bottom + dstd * self.centred / (self.std * (dy.shape[-1] - 1))
+        return dcentred - dcentred.mean(-1, keepdims=True)
+
+
+Norm = LayerNorm | RmsNorm | MeanStdNorm
+
+
+def make_norm(kind: str, params: Parameters, eps: float) -> Norm:
+    """The norm of this name."""
+    forms: dict[str, type[Norm]] = {"layer": LayerNorm, "rms": RmsNorm, "mean_std": MeanStdNorm}
+    return forms[kind](params, eps)
+
+
+def _add_affine_grads(params: Parameters, dy: Array, normal: Array) -> None:
+    width = dy.shape[-1]
+    params.add_grad("weight", (dy * normal).reshape(-1, width).sum(0))
+    if "bias" in params:
+        params.add_grad("bias", dy.reshape(-1, width).sum(0))
+
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])  # NumPy has none of its own
+
+
+def relu(x: Array) -> tuple[Array, Array]:
+    """Every activation here returns its value and its slope at x."""
+    return np.maximum(x, 0), (x > 0).astype(x.dtype)
+
+
+def gelu(x: Array) -> tuple[Array, Array]:
+    """x times the chance that a standard normal number is below x."""
+    below = 0.5 * (1 + _erf(x / math.sqrt(2)))
+    density = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
+    return x * below, below + x * density
+
+
+def gelu_tanh(x: Array) -> tuple[Array, Array]:
+    """GPT-2's approximation of `gelu`."""
+    a, b = math.sqrt(2 / math.pi), 0.044715
+    t = np.tanh(a * (x + b * x**3))
+    return 0.5 * x * (1 + t), 0.5 * (1 + t) + 0.5 * x * (1 - t**2) * a * (1 + 3 * b * x**2)
+
+
+def silu(x: Array) -> tuple[Array, Array]:
+    """x times the logistic function of x."""
+    gate = 1 / (1 + np.exp(-x))
+    return x * gate, gate * (1 + x * (1 - gate))
+
+
+def tanh(x: Array) -> tuple[Array, Array]:
+    """The hyperbolic tangent."""
+    t = np.tanh(x)
+    return t, 1 - t**2
+
+
+ACTIVATIONS: dict[str, Callable[[Array], tuple[Array, Array]]] = {
+    "relu": relu,
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+    "silu": silu,
+    "tanh": tanh,
+}
+
+
+class FeedForward:
+    """down(act(up(x))), or gated down(act(gate(x)) · up(x))."""
+
+    def __init__(self, params: Parameters, activation: str, gated: bool):
+        self.activation = ACTIVATIONS[activation]
+        self.up, self.down = Linear(params.at("up_proj")), Linear(params.at("down_proj"))
+        self.gate = Linear(params.at("gate_proj")) if gated else None
+
+    def forward(self, x: Array) -> Array:
+        """(B, T, C) -> (B, T, C)."""
+        self.raised = self.up.forward(x)
+        self.active, self.slope = self.activation(self.raised if self.gate is None else self.gate.forward(x))
+        return self.down.forward(self.active if self.gate is None else self.active * self.raised)
+
+    def backward(self, dy: Array) -> Array:
+        """Gated, the hidden vector is a product: each factor gets the gradient times the other."""
+        dhidden = self.down.backward(dy)
+        if self.gate is None:
+            return self.up.backward(dhidden * self.slope)
+        dx = self.gate.backward(dhidden * self.raised * self.slope)
+        return dx + self.up.backward(dhidden * self.active)

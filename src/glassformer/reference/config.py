@@ -1,0 +1,98 @@
+"""What a model looks like, as far as arithmetic can tell.
+
+These are the fields of the torch models' config, with the same defaults; a test holds the two together. The few that
+change no number of an evaluated model are named in `EXEMPT`, each with the reason.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+EXEMPT = {
+    "dropout": "random, and off in evaluation",
+    "attention_dropout": "random, and off in evaluation",
+    "activation_dropout": "random, and off in evaluation",
+    "embedding_dropout": "random, and off in evaluation",
+    "layer_drop": "random, and off in evaluation",
+    "init": "says where the numbers start; the oracle is given them",
+    "init_std": "says where the numbers start; the oracle is given them",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The shape of a model."""
+
+    vocab_size: int
+    source_vocab_size: int | None = None
+    n_encoder_layers: int = 0
+    n_decoder_layers: int = 0
+    d_model: int = 512
+    d_ff: int = 2048
+    max_len: int | None = 5000
+    n_heads: int = 8
+    n_kv_heads: int | None = None
+    head_dim: int | None = None
+    attention_scale: float | None = None
+    qkv_bias: bool = True
+    out_bias: bool = True
+    qk_norm: bool = False
+    sliding_window: int | None = None
+    activation: str = "relu"
+    gated: bool = False
+    ffn_bias: bool = True
+    norm: str = "layer"
+    norm_placement: str = "post"
+    norm_eps: float = 1e-5
+    final_norm: bool | None = None
+    positions: str = "sinusoidal"
+    sinusoid_halves: bool = False
+    rope_theta: float = 10000.0
+    relative_buckets: int = 32
+    relative_max_distance: int = 128
+    scale_embeddings: bool = False
+    token_types: int = 0
+    embedding_norm: bool = False
+    embedding_width: int | None = None
+    tie: str = "none"
+    share_layers: bool = False
+    head: str = "none"
+    n_labels: int | None = None
+    head_transform: bool = False
+    pooling: str = "first"
+    output_bias: bool = True
+    scale_output: bool = False
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Config":
+        """The config of these values, without the exempt ones; an unknown name is an error."""
+        known = {field.name for field in fields(cls)}
+        unknown = [name for name in values if name not in known and name not in EXEMPT]
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} is neither handled by the reference nor exempt from it")
+        return cls(**{name: value for name, value in values.items() if name in known})
+
+    @property
+    def kv_heads(self) -> int:
+        """Key-value heads: as many as heads, unless they are grouped."""
+        return self.n_kv_heads or self.n_heads
+
+    @property
+    def head_size(self) -> int:
+        """Width of one head."""
+        return self.head_dim or self.d_model // self.n_heads
+
+    @property
+    def scale(self) -> float:
+        """What scores are multiplied by: 1/√d_k, unless the family says otherwise."""
+        return self.head_size**-0.5 if self.attention_scale is None else self.attention_scale
+
+    @property
+    def table_width(self) -> int:
+        """Width of the embedding tables."""
+        return self.embedding_width or self.d_model
+
+    @property
+    def has_final_norm(self) -> bool:
+        """Pre-norm leaves the last sum without a norm, so a final one follows it."""
+        return self.norm_placement == "pre" if self.final_norm is None else self.final_norm

@@ -1,0 +1,84 @@
+"""From the last hidden states to the answer: words, classes, spans, one vector."""
+
+import numpy as np
+
+from glassformer.reference.blocks import ACTIVATIONS, Linear, make_norm
+from glassformer.reference.config import Config
+from glassformer.reference.parameters import Array, Parameters
+
+
+class Transform:
+    """A dense layer, an activation and, before a vocabulary, a norm."""
+
+    def __init__(self, params: Parameters, config: Config, activation: str, *, norm: bool):
+        self.dense = Linear(params.at("dense"))
+        self.activation = ACTIVATIONS[activation]
+        self.norm = make_norm(config.norm, params.at("norm"), config.norm_eps) if norm else None
+
+    def forward(self, x: Array) -> Array:
+        """(..., C) -> (..., C')."""
+        y, self.slope = self.activation(self.dense.forward(x))
+        return y if self.norm is None else self.norm.forward(y)
+
+    def backward(self, dy: Array) -> Array:
+        """Back through norm, activation, dense."""
+        if self.norm is not None:
+            dy = self.norm.backward(dy)
+        return self.dense.backward(dy * self.slope)
+
+
+class Pool:
+    """One vector for each sequence: its first or last real token, or the mean of its real tokens."""
+
+    def __init__(self, kind: str):
+        self.kind = kind
+
+    def forward(self, hidden: Array, padding: Array | None) -> Array:
+        """(B, T, C) -> (B, C), as a weighted sum over T."""
+        real = np.ones(hidden.shape[:2], dtype=bool) if padding is None else padding
+        if self.kind == "mean":
+            self.weights = real / np.maximum(real.sum(1, keepdims=True), 1)
+        else:
+            length = real.shape[1]
+            chosen = real.argmax(1) if self.kind == "first" else length - 1 - real[:, ::-1].argmax(1)
+            self.weights = np.eye(length)[chosen]
+        return np.einsum("bt,btc->bc", self.weights, hidden)
+
+    def backward(self, dpooled: Array) -> Array:
+        """(B, C) -> (B, T, C)."""
+        return self.weights[:, :, None] * dpooled[:, None, :]
+
+
+class Head:
+    """Any of the heads: pool, transform, scale, project, or bring to length 1, as the config says."""
+
+    def __init__(self, params: Parameters, config: Config, tied: Parameters | None):
+        is_words = config.head == "language_model"
+        self.pool = Pool(config.pooling) if config.head in ("sequence_class", "embedding") else None
+        self.transform = None
+        if config.head_transform and config.head in ("language_model", "sequence_class", "embedding"):
+            activation = config.activation if is_words else "tanh"
+            self.transform = Transform(params.at("transform"), config, activation, norm=is_words)
+        self.scale = config.d_model**-0.5 if is_words and config.scale_output else 1.0
+        self.projection = None if config.head == "embedding" else Linear(params.at("out_proj"), tied=tied)
+
+    def forward(self, hidden: Array, padding: Array | None) -> Array:
+        """(B, T, C) -> (B, T, V), (B, T, labels), (B, labels) or (B, C)."""
+        x = hidden if self.pool is None else self.pool.forward(hidden, padding)
+        if self.transform is not None:
+            x = self.transform.forward(x)
+        if self.projection is not None:
+            return self.projection.forward(x * self.scale)
+        self.length = np.maximum(np.sqrt((x**2).sum(-1, keepdims=True)), 1e-12)
+        self.unit = x / self.length
+        return self.unit
+
+    def backward(self, dy: Array) -> Array:
+        """Gradient by the hidden states."""
+        if self.projection is not None:
+            dx = self.projection.backward(dy) * self.scale
+        else:  # along the vector itself nothing can change: its length is always 1
+            dx = (dy - self.unit * (dy * self.unit).sum(-1, keepdims=True)) / self.length
+        if self.transform is not None:
+            dx = self.transform.backward(dx)
+        return dx if self.pool is None else self.pool.backward(dx)

@@ -1,0 +1,109 @@
+"""The names and shapes of every parameter of a model, and numbers to start from."""
+
+import math
+
+import numpy as np
+
+from glassformer.reference.config import Config
+from glassformer.reference.parameters import Array
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def initial_parameters(config: Config, rng: np.random.Generator) -> dict[str, Array]:
+    """Xavier-uniform matrices (document 002), norms of one, biases of zero."""
+    return {name: _start(name, shape, rng) for name, shape in parameter_shapes(config).items()}
+
+
+def _start(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    if len(shape) > 1:
+        bound = math.sqrt(6 / sum(shape))
+        return rng.uniform(-bound, bound, shape)
+    return np.zeros(shape) if name.endswith("bias") else np.ones(shape)
+
+
+def parameter_shapes(config: Config) -> Shapes:
+    """Every parameter the model learns, once: what shares a table with another is not listed again."""
+    shapes: Shapes = {}
+    if config.n_encoder_layers and config.n_decoder_layers:
+        is_shared = config.tie in ("embeddings", "all")
+        _embeddings(shapes, "source_embeddings", config, config.source_vocab_size or config.vocab_size, True)
+        _embeddings(shapes, "target_embeddings", config, config.vocab_size, not is_shared)
+    else:
+        _embeddings(shapes, "embeddings", config, config.vocab_size, True)
+    if config.n_encoder_layers:
+        _stack(shapes, "encoder", config, config.n_encoder_layers, cross=False)
+    if config.n_decoder_layers:
+        _stack(shapes, "decoder", config, config.n_decoder_layers, cross=config.n_encoder_layers > 0)
+    _head(shapes, config)
+    return shapes
+
+
+def _linear(shapes: Shapes, name: str, n_in: int, n_out: int, bias: bool = True) -> None:
+    shapes[f"{name}.weight"] = (n_out, n_in)
+    if bias:
+        shapes[f"{name}.bias"] = (n_out,)
+
+
+def _norm(shapes: Shapes, name: str, kind: str, width: int) -> None:
+    shapes[f"{name}.weight"] = (width,)
+    if kind != "rms":
+        shapes[f"{name}.bias"] = (width,)
+
+
+def _embeddings(shapes: Shapes, name: str, config: Config, vocab_size: int, owns_table: bool) -> None:
+    width = config.table_width
+    if owns_table:
+        shapes[f"{name}.tokens.weight"] = (vocab_size, width)
+    if config.positions == "learned":
+        assert config.max_len is not None
+        shapes[f"{name}.positions.weight"] = (config.max_len, width)
+    if config.token_types:
+        shapes[f"{name}.token_types.weight"] = (config.token_types, width)
+    if config.embedding_norm:
+        _norm(shapes, f"{name}.norm", config.norm, width)
+    if owns_table and width != config.d_model:
+        _linear(shapes, f"{name}.projection", width, config.d_model)
+
+
+def _stack(shapes: Shapes, name: str, config: Config, depth: int, *, cross: bool) -> None:
+    for index in range(1 if config.share_layers else depth):
+        layer = f"{name}.layers.{index}"
+        for attention in ("self_attn", "cross_attn") if cross else ("self_attn",):
+            _attention(shapes, f"{layer}.{attention}", config)
+            _norm(shapes, f"{layer}.{attention}_sublayer.norm", config.norm, config.d_model)
+        for projection in ("up_proj", "gate_proj") if config.gated else ("up_proj",):
+            _linear(shapes, f"{layer}.ffn.{projection}", config.d_model, config.d_ff, config.ffn_bias)
+        _linear(shapes, f"{layer}.ffn.down_proj", config.d_ff, config.d_model, config.ffn_bias)
+        _norm(shapes, f"{layer}.ffn_sublayer.norm", config.norm, config.d_model)
+    if config.has_final_norm:
+        _norm(shapes, f"{name}.norm", config.norm, config.d_model)
+    if config.positions == "relative":
+        shapes[f"{name}.score_bias.weight"] = (config.relative_buckets, config.n_heads)
+
+
+def _attention(shapes: Shapes, name: str, config: Config) -> None:
+    for projection, heads in (("q_proj", config.n_heads), ("k_proj", config.kv_heads), ("v_proj", config.kv_heads)):
+        _linear(shapes, f"{name}.{projection}", config.d_model, heads * config.head_size, config.qkv_bias)
+    _linear(shapes, f"{name}.out_proj", config.n_heads * config.head_size, config.d_model, config.out_bias)
+    if config.qk_norm:
+        for norm in ("q_norm", "k_norm"):
+            _norm(shapes, f"{name}.{norm}", config.norm, config.head_size)
+
+
+def _head(shapes: Shapes, config: Config) -> None:
+    width = config.d_model
+    if config.head == "language_model":
+        if config.head_transform:
+            width = config.table_width
+            _linear(shapes, "head.transform.dense", config.d_model, width)
+            _norm(shapes, "head.transform.norm", config.norm, width)
+        if config.tie not in ("output", "all"):
+            shapes["head.out_proj.weight"] = (config.vocab_size, width)
+        if config.output_bias:
+            shapes["head.out_proj.bias"] = (config.vocab_size,)
+        return
+    if config.head_transform and config.head in ("sequence_class", "embedding"):
+        _linear(shapes, "head.transform.dense", width, width)
+    if config.head in ("sequence_class", "token_class", "span"):
+        _linear(shapes, "head.out_proj", width, 2 if config.head == "span" else config.n_labels or 0)

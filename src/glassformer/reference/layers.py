@@ -1,0 +1,133 @@
+"""Residuals, layers and stacks: the two halves of a Transformer."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from glassformer.reference.attention import MultiHeadAttention
+from glassformer.reference.blocks import FeedForward, make_norm
+from glassformer.reference.config import Config
+from glassformer.reference.parameters import Array, Parameters
+from glassformer.reference.positions import RelativeBias, alibi, rotary_angles
+
+
+class Sublayer:
+    """The residual rule: norm(x + f(x)) for post-norm, x + f(norm(x)) for pre-norm."""
+
+    def __init__(self, params: Parameters, config: Config):
+        self.norm = make_norm(config.norm, params.at("norm"), config.norm_eps)
+        self.is_pre = config.norm_placement == "pre"
+
+    def forward(self, x: Array, step: Callable[[Array], Array]) -> Array:
+        """(B, T, C) -> (B, T, C)."""
+        if self.is_pre:
+            return x + step(self.norm.forward(x))
+        return self.norm.forward(x + step(x))
+
+    def backward(self, dy: Array, step: Callable[[Array], Array]) -> Array:
+        """The gradient takes both ways, through the step and around it, and the two add up."""
+        if self.is_pre:
+            return dy + self.norm.backward(step(dy))
+        dsum = self.norm.backward(dy)
+        return dsum + step(dsum)
+
+
+class Layer:
+    """Self-attention, cross-attention where there is a memory, feed-forward; each inside its residual."""
+
+    def __init__(self, params: Parameters, config: Config, *, cross: bool):
+        self.self_attn = MultiHeadAttention(params.at("self_attn"), config)
+        self.self_attn_sublayer = Sublayer(params.at("self_attn_sublayer"), config)
+        self.cross_attn = None
+        if cross:
+            self.cross_attn = MultiHeadAttention(params.at("cross_attn"), config)
+            self.cross_attn_sublayer = Sublayer(params.at("cross_attn_sublayer"), config)
+        self.ffn = FeedForward(params.at("ffn"), config.activation, config.gated)
+        self.ffn_sublayer = Sublayer(params.at("ffn_sublayer"), config)
+
+    def forward(
+        self,
+        x: Array,
+        allowed: Array,
+        bias: Array | None,
+        angles: Array | None,
+        memory: Array | None,
+        memory_allowed: Array | None,
+    ) -> Array:
+        """(B, T, C) -> (B, T, C)."""
+        x = self.self_attn_sublayer.forward(x, lambda y: self.self_attn.forward(y, y, allowed, bias, angles))
+        cross = self.cross_attn
+        if cross is not None and memory is not None and memory_allowed is not None:
+            x = self.cross_attn_sublayer.forward(x, lambda y: cross.forward(y, memory, memory_allowed))
+        return self.ffn_sublayer.forward(x, self.ffn.forward)
+
+    def backward(self, dy: Array) -> tuple[Array, Array | None, Array]:
+        """Gradients by the input, by the memory (or None), and by the bias on the self-attention scores."""
+        dmemory: Array | None = None
+        dbias: Array = np.zeros(())
+
+        def through_cross(dstep: Array) -> Array:
+            nonlocal dmemory
+            assert self.cross_attn is not None
+            dquery, dmemory, _ = self.cross_attn.backward(dstep)
+            return dquery
+
+        def through_self(dstep: Array) -> Array:
+            nonlocal dbias
+            dquery, dkeys, dbias = self.self_attn.backward(dstep)
+            return dquery + dkeys
+
+        dx = self.ffn_sublayer.backward(dy, self.ffn.backward)
+        if self.cross_attn is not None:
+            dx = self.cross_attn_sublayer.backward(dx, through_cross)
+        dx = self.self_attn_sublayer.backward(dx, through_self)
+        return dx, dmemory, dbias
+
+
+class Stack:
+    """The encoder or the decoder: layers one after the other, then the final norm."""
+
+    def __init__(self, params: Parameters, config: Config, depth: int, *, bidirectional: bool, cross: bool):
+        self.config = config
+        # A shared layer is used many times, and each use keeps its own forward: many objects over one set of
+        # parameters.
+        names = [f"layers.{0 if config.share_layers else index}" for index in range(depth)]
+        self.layers = [Layer(params.at(name), config, cross=cross) for name in names]
+        self.norm = make_norm(config.norm, params.at("norm"), config.norm_eps) if config.has_final_norm else None
+        self.relative_bias = None
+        if config.positions == "relative":
+            self.relative_bias = RelativeBias(params.at("score_bias"), config.relative_max_distance, bidirectional)
+
+    def forward(
+        self,
+        x: Array,
+        positions: Array,
+        allowed: Array,
+        memory: Array | None = None,
+        memory_allowed: Array | None = None,
+    ) -> Array:
+        """(B, T, C) -> (B, T, C)."""
+        length, bias, angles = x.shape[1], None, None
+        if self.relative_bias is not None:
+            bias = self.relative_bias.forward(length, length)
+        elif self.config.positions == "alibi":
+            bias = alibi(self.config.n_heads, length, length)
+        elif self.config.positions == "rotary":
+            angles = rotary_angles(positions, self.config.head_size, self.config.rope_theta)
+        for layer in self.layers:
+            x = layer.forward(x, allowed, bias, angles, memory, memory_allowed)
+        return x if self.norm is None else self.norm.forward(x)
+
+    def backward(self, dy: Array) -> tuple[Array, Array | None]:
+        """Gradients by the input and by the memory, which every layer has looked at."""
+        dmemory, dbias = None, None
+        if self.norm is not None:
+            dy = self.norm.backward(dy)
+        for layer in reversed(self.layers):
+            dy, dmemory_here, dbias_here = layer.backward(dy)
+            if dmemory_here is not None:
+                dmemory = dmemory_here if dmemory is None else dmemory + dmemory_here
+            dbias = dbias_here if dbias is None else dbias + dbias_here
+        if self.relative_bias is not None and dbias is not None:
+            self.relative_bias.backward(dbias.sum(0, keepdims=True))
+        return dy, dmemory

@@ -1,0 +1,200 @@
+"""The three Transformers whole: encoder, decoder, encoder-decoder.
+
+Each takes the `state_dict()` of the torch model of the same config, as arrays under the same names, and gives the
+same numbers:
+
+    oracle = EncoderModel(config, state)
+    answer = oracle.forward(tokens)
+    oracle.backward(gradient_by_answer)
+    oracle.params.grads["embeddings.tokens.weight"]
+"""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from glassformer.reference.attention import allowed_pairs
+from glassformer.reference.blocks import Linear, Lookup, make_norm
+from glassformer.reference.config import Config
+from glassformer.reference.heads import Head
+from glassformer.reference.layers import Stack
+from glassformer.reference.parameters import Array, Parameters
+from glassformer.reference.positions import sinusoids
+
+
+class Embeddings:
+    """Look up, scale, add types and positions, normalise, project."""
+
+    def __init__(self, params: Parameters, config: Config, table: Parameters | None = None):
+        self.config = config
+        source = params if table is None else table
+        self.tokens = Lookup(source.at("tokens"))
+        self.scale = math.sqrt(config.table_width) if config.scale_embeddings else 1.0
+        self.types = Lookup(params.at("token_types")) if config.token_types else None
+        self.positions = Lookup(params.at("positions")) if config.positions == "learned" else None
+        self.norm = make_norm(config.norm, params.at("norm"), config.norm_eps) if config.embedding_norm else None
+        is_narrow = config.table_width != config.d_model
+        self.projection = Linear(source.at("projection")) if is_narrow else None
+
+    def forward(self, tokens: Array, positions: Array, types: Array | None) -> Array:
+        """(B, T) -> (B, T, C)."""
+        x = self.tokens.forward(tokens) * self.scale
+        if self.types is not None:
+            x = x + self.types.forward(np.zeros_like(tokens) if types is None else types)
+        if self.positions is not None:
+            x = x + self.positions.forward(positions)
+        elif self.config.positions == "sinusoidal":
+            waves = sinusoids(positions.max() + 1, self.config.table_width, halves=self.config.sinusoid_halves)
+            x = x + waves[positions].astype(x.dtype)
+        if self.norm is not None:
+            x = self.norm.forward(x)
+        return x if self.projection is None else self.projection.forward(x)
+
+    def backward(self, dx: Array) -> None:
+        """Tokens have no gradient; their vectors do."""
+        if self.projection is not None:
+            dx = self.projection.backward(dx)
+        if self.norm is not None:
+            dx = self.norm.backward(dx)
+        if self.positions is not None:
+            self.positions.backward(dx)
+        if self.types is not None:
+            self.types.backward(dx)
+        self.tokens.backward(dx * self.scale)
+
+
+class Model:
+    """What the three models share: parameters, a config and a head."""
+
+    def __init__(self, config: Config, state: Mapping[str, Array], *, dtype: type = np.float64):
+        self.config = config
+        self.params = Parameters(state, dtype=dtype)
+
+    def _make_head(self, embeddings: str) -> Head | None:
+        if self.config.head == "none":
+            return None
+        tied = self.config.tie in ("output", "all")
+        return Head(self.params.at("head"), self.config, self.params.at(f"{embeddings}.tokens") if tied else None)
+
+
+class EncoderModel(Model):
+    """Reads a text in both directions."""
+
+    stack_name, causal = "encoder", False
+
+    def __init__(self, config: Config, state: Mapping[str, Array], *, dtype: type = np.float64):
+        super().__init__(config, state, dtype=dtype)
+        depth = config.n_decoder_layers if self.causal else config.n_encoder_layers
+        self.embeddings = Embeddings(self.params.at("embeddings"), config)
+        self.stack = Stack(self.params.at(self.stack_name), config, depth, bidirectional=not self.causal, cross=False)
+        self.head = self._make_head("embeddings")
+
+    def forward(
+        self,
+        tokens: Array,
+        mask: Array | None = None,
+        *,
+        token_types: Array | None = None,
+        segments: Array | None = None,
+    ) -> Array:
+        """tokens (B, T), mask (B, T) True = a real token -> the head's answer, or the hidden states."""
+        positions = count_positions(tokens, mask, segments)
+        length = tokens.shape[1]
+        allowed = allowed_pairs(
+            length,
+            length,
+            causal=self.causal,
+            window=self.config.sliding_window,
+            padding=mask,
+            segments=segments,
+        )
+        x = self.embeddings.forward(tokens, positions, token_types)
+        hidden = self.stack.forward(x, positions, allowed)
+        return hidden if self.head is None else self.head.forward(hidden, mask)
+
+    def backward(self, dy: Array) -> None:
+        """Leave every parameter's gradient in `params.grads`."""
+        if self.head is not None:
+            dy = self.head.backward(dy)
+        dx, _ = self.stack.backward(dy)
+        self.embeddings.backward(dx)
+
+
+class DecoderModel(EncoderModel):
+    """Reads from left to right: the same machine with a causal mask."""
+
+    stack_name, causal = "decoder", True
+
+
+class EncoderDecoderModel(Model):
+    """Reads one text and writes another."""
+
+    def __init__(self, config: Config, state: Mapping[str, Array], *, dtype: type = np.float64):
+        super().__init__(config, state, dtype=dtype)
+        source = self.params.at("source_embeddings")
+        is_shared = config.tie in ("embeddings", "all")
+        self.source_embeddings = Embeddings(source, config)
+        self.target_embeddings = Embeddings(
+            self.params.at("target_embeddings"), config, table=source if is_shared else None
+        )
+        self.encoder = Stack(
+            self.params.at("encoder"), config, config.n_encoder_layers, bidirectional=True, cross=False
+        )
+        self.decoder = Stack(
+            self.params.at("decoder"), config, config.n_decoder_layers, bidirectional=False, cross=True
+        )
+        self.head = self._make_head("source_embeddings" if is_shared else "target_embeddings")
+
+    def forward(
+        self,
+        source: Array,
+        target: Array,
+        source_mask: Array | None = None,
+        target_mask: Array | None = None,
+    ) -> Array:
+        """source (B, S), target (B, T), masks True = a real token -> the head's answer, or the hidden states."""
+        n_source, n_target, window = source.shape[1], target.shape[1], self.config.sliding_window
+        source_positions = count_positions(source, source_mask)
+        x = self.source_embeddings.forward(source, source_positions, None)
+        allowed = allowed_pairs(n_source, n_source, window=window, padding=source_mask)
+        memory = self.encoder.forward(x, source_positions, allowed)
+
+        target_positions = count_positions(target, target_mask)
+        y = self.target_embeddings.forward(target, target_positions, None)
+        allowed = allowed_pairs(n_target, n_target, causal=True, window=window, padding=target_mask)
+        memory_allowed = allowed_pairs(n_target, n_source, padding=source_mask)
+        hidden = self.decoder.forward(y, target_positions, allowed, memory, memory_allowed)
+        return hidden if self.head is None else self.head.forward(hidden, target_mask)
+
+    def backward(self, dy: Array) -> None:
+        """Leave every parameter's gradient in `params.grads`: through the decoder, the memory, and the encoder."""
+        if self.head is not None:
+            dy = self.head.backward(dy)
+        dy, dmemory = self.decoder.backward(dy)
+        self.target_embeddings.backward(dy)
+        assert dmemory is not None
+        dx, _ = self.encoder.backward(dmemory)
+        self.source_embeddings.backward(dx)
+
+
+def build_model(
+    config: Config, state: Mapping[str, Array], *, dtype: type = np.float64
+) -> EncoderModel | EncoderDecoderModel:
+    """The model this config describes, over these parameters."""
+    if config.n_encoder_layers and config.n_decoder_layers:
+        return EncoderDecoderModel(config, state, dtype=dtype)
+    return (DecoderModel if config.n_decoder_layers else EncoderModel)(config, state, dtype=dtype)
+
+
+def count_positions(tokens: Array, mask: Array | None = None, segments: Array | None = None) -> Array:
+    """The position of each token: (B, T). Only real tokens are counted, and each packed document counts from 0."""
+    positions = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
+    if segments is not None:
+        positions = np.zeros_like(tokens)
+        for t in range(1, tokens.shape[1]):
+            goes_on = segments[:, t] == segments[:, t - 1]
+            positions[:, t] = np.where(goes_on, positions[:, t - 1] + 1, 0)
+    elif mask is not None:
+        positions = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
+    return positions

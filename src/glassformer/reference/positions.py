@@ -1,0 +1,85 @@
+"""Where a token stands: waves added to it, angles it is turned by, or a bias on whom it looks at."""
+
+import math
+
+import numpy as np
+
+from glassformer.reference.parameters import Array, Parameters
+
+
+def sinusoids(length: int, width: int, *, halves: bool = False) -> Array:
+    """A row for each position: the sine and cosine of pos / 10000^(2i/width) in columns 2i and 2i+1.
+
+    Small i is the fast wave. `halves` puts all sines in the first columns and all cosines in the last ones.
+    """
+    table = np.zeros((length, width))
+    n_sines = (width + 1) // 2
+    for i in range(n_sines):
+        angle = np.arange(length) / 10000 ** (2 * i / width)
+        table[:, i if halves else 2 * i] = np.sin(angle)
+        if 2 * i + 1 < width:
+            table[:, n_sines + i if halves else 2 * i + 1] = np.cos(angle)
+    return table
+
+
+def rotary_angles(positions: Array, head_size: int, theta: float) -> Array:
+    """The angle of every pair of features at every position: (B, T) -> (B, 1, T, D/2)."""
+    rate = theta ** (-np.arange(0, head_size, 2) / head_size)
+    return positions[:, None, :, None] * rate
+
+
+def turn(x: Array, angles: Array) -> Array:
+    """Turn each pair (x[i], x[i + D/2]) by its angle.
+
+    Turning by the negative angle undoes it, and is the backward pass.
+    """
+    half = x.shape[-1] // 2
+    first, second = x[..., :half], x[..., half:]
+    cos, sin = np.cos(angles), np.sin(angles)
+    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+
+def distance_ahead(n_queries: int, n_keys: int) -> Array:
+    """How far each key stands ahead of each query, (T, S); the queries are the last of the keys."""
+    return np.arange(n_keys)[None, :] - np.arange(n_keys - n_queries, n_keys)[:, None]
+
+
+def alibi(n_heads: int, n_queries: int, n_keys: int) -> Array:
+    """The score of head h falls by slope h for each token of distance: (1, H, T, S)."""
+    power = 2 ** int(math.log2(n_heads))
+    slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
+    slopes += [2 ** (-8 * (h + 0.5) / power) for h in range(power)][: n_heads - power]
+    return -np.array(slopes)[None, :, None, None] * np.abs(distance_ahead(n_queries, n_keys))
+
+
+class RelativeBias:
+    """T5's learned number for each head and bucket of distances."""
+
+    def __init__(self, params: Parameters, max_distance: int, bidirectional: bool):
+        self.params, self.max_distance, self.bidirectional = params, max_distance, bidirectional
+
+    def forward(self, n_queries: int, n_keys: int) -> Array:
+        """-> (1, H, T, S)."""
+        ahead = distance_ahead(n_queries, n_keys)
+        self.buckets = np.vectorize(self.bucket, otypes=[int])(ahead)
+        return self.params["weight"][self.buckets].transpose(2, 0, 1)[None]
+
+    def backward(self, dbias: Array) -> None:
+        """Every pair of tokens at the same distance used the same number."""
+        grad = np.zeros_like(self.params["weight"])
+        np.add.at(grad, self.buckets, dbias[0].transpose(1, 2, 0))
+        self.params.add_grad("weight", grad)
+
+    def bucket(self, ahead: int) -> int:
+        """Near distances have a bucket each; far ones share buckets that grow with the logarithm."""
+        n_buckets, offset, distance = len(self.params["weight"]), 0, max(0, -int(ahead))
+        if self.bidirectional:
+            n_buckets //= 2
+            offset, distance = (n_buckets if ahead > 0 else 0), abs(int(ahead))
+        n_exact = n_buckets // 2
+        if distance < n_exact:
+            return offset + distance
+        # In float32, as the family's own code has it: the last digit decides on which side of a border a distance
+        # falls.
+        growth = np.log(np.float32(distance / n_exact)) / np.float32(math.log(self.max_distance / n_exact))
+        return offset + min(n_buckets - 1, n_exact + int(growth * np.float32(n_buckets - n_exact)))

@@ -1,0 +1,52 @@
+"""How the numbers learn: a loss with smoothed labels, and Adam."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from glassformer.reference.attention import softmax
+from glassformer.reference.parameters import Array
+
+
+def label_smoothed_cross_entropy(
+    logits: Array, targets: Array, *, smoothing: float = 0.0, ignore: int | None = None
+) -> tuple[float, Array]:
+    """The mean loss over real tokens, and its gradient by the logits.
+
+    The wanted distribution gives 1 - smoothing to the target and spreads the rest evenly over all V tokens. Targets
+    equal to `ignore` (padding) count neither in the sum nor in the number it is divided by.
+    """
+    vocab_size = logits.shape[-1]
+    wanted = np.full(logits.shape, smoothing / vocab_size)
+    np.put_along_axis(wanted, targets[..., None], 1 - smoothing + smoothing / vocab_size, axis=-1)
+    counted = np.ones(targets.shape, dtype=bool) if ignore is None else targets != ignore
+    n_tokens = max(int(counted.sum()), 1)
+    predicted = softmax(logits)
+    shifted = logits - logits.max(-1, keepdims=True)
+    log_predicted = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    losses = -(wanted * log_predicted).sum(-1)
+    gradient = (predicted - wanted) * counted[..., None] / n_tokens
+    return float((losses * counted).sum() / n_tokens), gradient
+
+
+class Adam:
+    """Kingma & Ba 2015: each parameter's step is its mean gradient over the root of its mean squared gradient."""
+
+    def __init__(
+        self, values: Mapping[str, Array], *, lr: float, betas: tuple[float, float] = (0.9, 0.98), eps: float = 1e-9
+    ):
+        self.values, self.lr, self.betas, self.eps = values, lr, betas, eps
+        self.mean = {name: np.zeros_like(value) for name, value in values.items()}
+        self.square = {name: np.zeros_like(value) for name, value in values.items()}
+        self.steps = 0
+
+    def step(self, grads: Mapping[str, Array]) -> None:
+        """Change every parameter in place. The first steps are corrected for averages that began at zero."""
+        self.steps += 1
+        first, second = self.betas
+        for name, grad in grads.items():
+            self.mean[name] = first * self.mean[name] + (1 - first) * grad
+            self.square[name] = second * self.square[name] + (1 - second) * grad**2
+            mean = self.mean[name] / (1 - first**self.steps)
+            square = self.square[name] / (1 - second**self.steps)
+            self.values[name][...] -= self.lr * mean / (np.sqrt(square) + self.eps)

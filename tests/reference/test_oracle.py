@@ -1,0 +1,139 @@
+"""Every option and every preset: the torch model against the NumPy one."""
+
+from dataclasses import fields, replace
+
+import pytest
+
+from glassformer import reference
+from glassformer.models import PRESETS, ModelConfig, preset
+from glassformer.reference.config import EXEMPT
+from oracle import assert_oracle_agrees, random_model
+
+ENCODER = ModelConfig(vocab_size=11, n_encoder_layers=2, d_model=12, n_heads=4, d_ff=10, max_len=9)
+DECODER = replace(ENCODER, n_encoder_layers=0, n_decoder_layers=2, head="language_model")
+BOTH = replace(ENCODER, n_decoder_layers=2, head="language_model", source_vocab_size=13)
+KINDS = {"encoder": ENCODER, "decoder": DECODER, "encoder_decoder": BOTH}
+
+RELATIVE = {"positions": "relative", "relative_buckets": 8, "relative_max_distance": 12}
+CLASSES = {"head": "sequence_class", "n_labels": 3}
+NARROW = {"embedding_width": 6}
+ONE_VOCABULARY = {"source_vocab_size": None}
+
+# Each field with the settings that exercise it. A value that belongs to one kind of model says so under "kinds".
+OPTIONS: dict[str, list[dict]] = {
+    "vocab_size": [{"vocab_size": 5}],
+    "source_vocab_size": [{"source_vocab_size": 17, "kinds": ["encoder_decoder"]}],
+    "n_encoder_layers": [{"n_encoder_layers": 1, "kinds": ["encoder", "encoder_decoder"]}],
+    "n_decoder_layers": [{"n_decoder_layers": 3, "kinds": ["decoder", "encoder_decoder"]}],
+    "d_model": [{"d_model": 16}, {"d_model": 15, "n_heads": 3}],
+    "d_ff": [{"d_ff": 7}],
+    "max_len": [{"max_len": 7}, {"max_len": None, "positions": "none"}],
+    "n_heads": [{"n_heads": 1}, {"n_heads": 6}],
+    "n_kv_heads": [{"n_kv_heads": 1}, {"n_kv_heads": 2}],
+    "head_dim": [{"head_dim": 5}, {"head_dim": 8, "n_kv_heads": 2, "positions": "rotary"}],
+    "attention_scale": [{"attention_scale": 1.0}, {"attention_scale": 0.1}],
+    "qkv_bias": [{"qkv_bias": False}],
+    "out_bias": [{"out_bias": False}],
+    "qk_norm": [
+        {"qk_norm": True},
+        {"qk_norm": True, "norm": "rms", "positions": "rotary", "head_dim": 4, "n_kv_heads": 2},
+    ],
+    "sliding_window": [{"sliding_window": 1}, {"sliding_window": 3}],
+    "activation": [{"activation": name} for name in ("relu", "gelu", "gelu_tanh", "silu")],
+    "gated": [{"gated": True, "activation": name} for name in ("relu", "gelu", "gelu_tanh", "silu")],
+    "ffn_bias": [{"ffn_bias": False}, {"ffn_bias": False, "gated": True}],
+    "norm": [{"norm": name} for name in ("layer", "rms", "mean_std")],
+    "norm_placement": [
+        {"norm_placement": place, "norm": name} for place in ("pre", "post") for name in ("layer", "rms", "mean_std")
+    ],
+    "norm_eps": [{"norm_eps": 0.1, "norm": name} for name in ("layer", "rms", "mean_std")],
+    "final_norm": [{"final_norm": True, "norm_placement": "post"}, {"final_norm": False, "norm_placement": "pre"}],
+    "positions": [{"positions": name} for name in ("sinusoidal", "learned", "alibi", "none")]
+    + [RELATIVE, {"positions": "rotary", "head_dim": 4}, {"positions": "alibi", "n_heads": 6}],
+    "sinusoid_halves": [{"sinusoid_halves": True}, {"sinusoid_halves": True, "d_model": 15, "n_heads": 3}],
+    "rope_theta": [{"positions": "rotary", "head_dim": 4, "rope_theta": 50.0}],
+    "relative_buckets": [RELATIVE | {"relative_buckets": 4}],
+    "relative_max_distance": [RELATIVE | {"relative_max_distance": 6}],
+    "scale_embeddings": [{"scale_embeddings": True}, {"scale_embeddings": True} | NARROW],
+    "token_types": [{"token_types": 3, "kinds": ["encoder", "decoder"]}],
+    "embedding_norm": [{"embedding_norm": True}, {"embedding_norm": True} | NARROW],
+    "embedding_width": [NARROW, NARROW | {"positions": "learned"}],
+    "tie": [
+        {"tie": "output", "head": "language_model"},
+        {"tie": "output", "head": "language_model", "scale_embeddings": True, "output_bias": False},
+        ONE_VOCABULARY | {"tie": "embeddings", "kinds": ["encoder_decoder"]},
+        ONE_VOCABULARY | {"tie": "all", "kinds": ["encoder_decoder"]},
+        ONE_VOCABULARY | {"tie": "all", "head_transform": True, "kinds": ["encoder_decoder"]} | NARROW,
+    ],
+    "share_layers": [{"share_layers": True}, {"share_layers": True} | RELATIVE],
+    "head": [
+        *({"head": name} for name in ("none", "language_model", "span", "embedding")),
+        {"head": "token_class", "n_labels": 4},
+        CLASSES,
+    ],
+    "n_labels": [CLASSES | {"n_labels": 5}],
+    "head_transform": [
+        {"head": "language_model", "head_transform": True, "activation": "gelu"},
+        {"head": "language_model", "head_transform": True, "tie": "output"} | NARROW,
+        CLASSES | {"head_transform": True},
+        {"head": "embedding", "head_transform": True},
+    ],
+    "pooling": [
+        start | {"pooling": pooling}
+        for pooling in ("first", "last", "mean")
+        for start in (CLASSES, {"head": "embedding"})
+    ],
+    "output_bias": [{"head": "language_model", "output_bias": False}],
+    "scale_output": [{"head": "language_model", "scale_output": True}],
+}
+CASES = [
+    pytest.param(kind, {k: v for k, v in setting.items() if k != "kinds"}, id=f"{kind}-{field}-{number}")
+    for field, settings in OPTIONS.items()
+    for number, setting in enumerate(settings)
+    for kind in setting.get("kinds", KINDS)
+]
+
+
+@pytest.mark.parametrize(("kind", "setting"), CASES)
+def test_option_agrees_with_the_oracle(kind, setting):
+    assert_oracle_agrees(replace(KINDS[kind], **setting))
+
+
+def test_every_config_field_is_handled_by_the_oracle_or_named_as_exempt():
+    all_fields = {field.name: field.default for field in fields(ModelConfig)}
+    handled = {field.name: field.default for field in fields(reference.Config)}
+    assert set(all_fields) == set(handled) | set(EXEMPT)
+    assert not set(handled) & set(EXEMPT)
+    assert {name: all_fields[name] for name in handled} == handled, "the twins' defaults differ"
+    assert set(OPTIONS) == set(handled), "an option the oracle handles is not exercised here"
+
+
+def test_every_value_of_every_choice_is_exercised():
+    from typing import Literal, get_args, get_origin, get_type_hints
+
+    for name, hint in get_type_hints(ModelConfig).items():
+        if get_origin(hint) is Literal and name in OPTIONS:
+            seen = {setting.get(name) for setting in OPTIONS[name]} | {getattr(ENCODER, name)}
+            assert set(get_args(hint)) <= seen, name
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("tiny-")])
+def test_preset_agrees_with_the_oracle(name):
+    assert_oracle_agrees(preset(name))
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("tiny-")])
+def test_oracle_knows_the_names_and_shapes_of_a_presets_parameters(name):
+    config = preset(name)
+    torch_shapes = {n: tuple(p.shape) for n, p in random_model(config).named_parameters()}
+    assert reference.parameter_shapes(reference.Config.from_dict(config.to_dict())) == torch_shapes
+
+
+@pytest.mark.parametrize("name", ["tiny-bert-base", "tiny-gpt2", "tiny-llama"])
+def test_packed_segments_agree_with_the_oracle(name):
+    assert_oracle_agrees(preset(name), segments=True, padding=False)
+
+
+def test_an_unknown_field_is_refused_by_the_oracle():
+    with pytest.raises(ValueError, match="neither handled"):
+        reference.Config.from_dict({"vocab_size": 3, "brand_new_option": 1})
