@@ -1,9 +1,8 @@
-"""Run the documents' own code beside ours, with the same weights: `make verify-documents DOCUMENTS=folder-of-the-five-texts`.
+"""Run the documents' own code beside ours, with the same weights: `make verify-documents DOCUMENTS=folder`.
 
-The folder holds the texts, named 000*, 001*, 003*. Their Python blocks are executed as they stand, but for two
-repairs: document 003's blocks compute attention before the norm that their text puts first (the repair calls
-attention inside the residual), and its combined mask ands a boolean with whatever dtype it is given (we pass
-booleans).
+The folder holds the five texts, named 000*, 001*, ... Their Python blocks are executed as they stand, but for one
+repair: document 003's blocks compute attention before the norm that their text puts first; repaired, they call it
+inside the residual.
 """
 
 import math
@@ -48,9 +47,8 @@ def compare(title: str, theirs: nn.Module, ours: nn.Module, inputs: list[torch.T
     difference = ((expected - actual).abs().max() / expected.abs().max().clamp_min(1)).item()
     count = [sum(p.numel() for p in model.parameters()) for model in (theirs, ours)]
     good = difference < 1e-5 and count[0] == count[1]
-    print(
-        f"{'ok ' if good else 'BAD'} {title}: largest difference {difference:.1e}, parameters {count[0]:,} / {count[1]:,}"
-    )
+    verdict = "ok " if good else "BAD"
+    print(f"{verdict} {title}: largest difference {difference:.1e}, parameters {count[0]:,} / {count[1]:,}")
     return good
 
 

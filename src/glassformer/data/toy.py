@@ -1,0 +1,88 @@
+"""Endless small tasks with exact answers: the fastest way to see whether a Transformer learns at all.
+
+Every task speaks of symbols 0 ... n-1, which become the token ids behind three special ones: PAD, BEGIN, END.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+PAD, BEGIN, END = 0, 1, 2
+N_SPECIAL = 3
+
+PairTask = Literal["copy", "reverse", "sort"]
+ANSWERS: dict[PairTask, Callable[[list[int]], list[int]]] = {
+    "copy": list,
+    "reverse": lambda symbols: symbols[::-1],
+    "sort": sorted,
+}
+
+
+class PairBatch(NamedTuple):
+    """Sources, and targets shifted by one: at each place `target_in` holds what came before `target_out`."""
+
+    source: Tensor  # (B, S)
+    target_in: Tensor  # (B, T), from BEGIN on
+    target_out: Tensor  # (B, T), up to END
+
+    @property
+    def source_mask(self) -> Tensor:
+        """True for real source tokens."""
+        return self.source != PAD
+
+    @property
+    def target_mask(self) -> Tensor:
+        """True for real target tokens."""
+        return self.target_in != PAD
+
+
+@dataclass(frozen=True)
+class PairTaskData:
+    """Random symbol sequences and what the task makes of them, without end and the same for the same seed."""
+
+    task: PairTask
+    n_symbols: int
+    min_length: int = 3
+    max_length: int = 8
+    batch_size: int = 64
+    seed: int = 0
+
+    @property
+    def vocab_size(self) -> int:
+        """Symbols and special tokens."""
+        return self.n_symbols + N_SPECIAL
+
+    def batches(self) -> Iterator[PairBatch]:
+        """One random batch after the other."""
+        random = torch.Generator().manual_seed(self.seed)
+        while True:
+            lengths = torch.randint(self.min_length, self.max_length + 1, (self.batch_size,), generator=random)
+            rows = [torch.randint(0, self.n_symbols, (int(n),), generator=random).tolist() for n in lengths]
+            yield pair_batch([(row, ANSWERS[self.task](row)) for row in rows])
+
+
+def pair_batch(pairs: list[tuple[list[int], list[int]]]) -> PairBatch:
+    """Symbol sequences as one padded batch of token ids."""
+    sources = [[symbol + N_SPECIAL for symbol in source] for source, _ in pairs]
+    targets = [[symbol + N_SPECIAL for symbol in target] for _, target in pairs]
+    return PairBatch(
+        pad(sources), pad([[BEGIN, *target] for target in targets]), pad([[*target, END] for target in targets])
+    )
+
+
+def pad(rows: list[list[int]]) -> Tensor:
+    """Rows of different lengths as one tensor (B, longest), filled up with PAD on the right."""
+    longest = max(len(row) for row in rows)
+    return torch.tensor([row + [PAD] * (longest - len(row)) for row in rows])
+
+
+def counting_rows(n_symbols: int, length: int, batch_size: int, seed: int = 0) -> Iterator[Tensor]:
+    """Next-token task: each row counts up from a random symbol by a random step (1 to 3), modulo `n_symbols`."""
+    random = torch.Generator().manual_seed(seed)
+    while True:
+        start = torch.randint(0, n_symbols, (batch_size, 1), generator=random)
+        step = torch.randint(1, 4, (batch_size, 1), generator=random)
+        yield (start + step * torch.arange(length)) % n_symbols + N_SPECIAL

@@ -1,0 +1,115 @@
+"""Heat maps of positions and attention, as PNG or SVG, by the ending of the path."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glassformer.nn import sinusoids
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MAX_LABELS = 48
+"""More tokens than this on an axis are labelled every second, third, ... one."""
+
+
+def draw_positions(
+    table: Tensor | None = None, *, length: int = 100, width: int = 128, path: Path | str | None = None
+) -> "Figure":
+    """A table of position vectors (length, width) as a heat map: the paper's sinusoids, unless another is given."""
+    values = (sinusoids(length, width) if table is None else table.detach()).float().cpu().numpy()
+    if values.ndim != 2:
+        raise ValueError(f"table has shape {values.shape}: expected (length, width)")
+    figure = _figure(9.0, 5.0)
+    axes = figure.subplots()
+    limit = float(np.abs(values).max()) or 1.0
+    image = axes.imshow(values, cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
+    axes.set(xlabel="dimension", ylabel="position", title="Positional encoding")
+    figure.colorbar(image, ax=axes, fraction=0.03, pad=0.02)
+    return _save(figure, path)
+
+
+def draw_attention(
+    weights: Tensor,
+    query_tokens: Sequence[str],
+    key_tokens: Sequence[str] | None = None,
+    *,
+    heads: Sequence[int] | None = None,
+    title: str = "Attention",
+    path: Path | str | None = None,
+) -> "Figure":
+    """One heat map for each head, a query a row, a key a column, with tokens on both axes.
+
+    `weights` is (heads, queries, keys), or (queries, keys) for one head: what `capture_attention` recorded for one
+    sentence, as in `captured["decoder.layers.1.cross_attn"][0]`. Keys are the queries again unless given.
+    """
+    keys = query_tokens if key_tokens is None else key_tokens
+    maps = _as_maps(weights, len(query_tokens), len(keys))
+    chosen = list(range(len(maps))) if heads is None else list(heads)
+    for head in chosen:
+        if not 0 <= head < len(maps):
+            raise IndexError(f"heads holds {head}: expected 0 to {len(maps) - 1}")
+    columns = min(4, len(chosen))
+    rows = -(-len(chosen) // columns)
+    cell = 0.22
+    size = (min(max(len(keys) * cell, 2.2), 8.0) + 0.9, min(max(len(query_tokens) * cell, 2.0), 8.0) + 0.9)
+    figure = _figure(columns * size[0], rows * size[1] + 0.4)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for place, axes in enumerate(grid.flat):
+        if place >= len(chosen):
+            axes.set_axis_off()
+            continue
+        image = axes.imshow(
+            maps[chosen[place]], cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto", interpolation="nearest"
+        )
+        axes.set_title(f"head {chosen[place]}", fontsize=9)
+        _label(axes, query_tokens, keys)
+    figure.colorbar(image, ax=grid, fraction=0.02, pad=0.01, label="weight")
+    figure.suptitle(title, fontsize=11)
+    return _save(figure, path)
+
+
+def _as_maps(weights: Tensor, n_queries: int, n_keys: int) -> np.ndarray[Any, Any]:
+    maps = weights.detach().to(torch.float32).cpu()
+    if maps.dim() == 2:
+        maps = maps[None]
+    if maps.dim() != 3 or maps.shape[1:] != (n_queries, n_keys):
+        raise ValueError(
+            f"weights has shape {tuple(weights.shape)}: expected (heads, {n_queries}, {n_keys}), a row for each query "
+            "token and a column for each key token"
+        )
+    return maps.numpy()
+
+
+def _label(axes: "Axes", query_tokens: Sequence[str], key_tokens: Sequence[str]) -> None:
+    for axis, tokens in ((axes.xaxis, key_tokens), (axes.yaxis, query_tokens)):
+        places = range(0, len(tokens), -(-len(tokens) // MAX_LABELS))
+        # A dollar sign would open mathematics in a matplotlib label.
+        axis.set_ticks(list(places), [tokens[place].replace("$", r"\$") for place in places], fontsize=8)
+    if max(map(len, key_tokens), default=0) > 2:
+        axes.tick_params(axis="x", rotation=90)
+    axes.tick_params(length=0)
+
+
+def _figure(width: float, height: float) -> "Figure":
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("pictures need matplotlib: pip install 'glassformer[plot]'") from error
+    # A Figure of its own, not pyplot's: no window, no global state, safe in threads and servers.
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _save(figure: "Figure", path: Path | str | None) -> "Figure":
+    if path is not None:
+        path = Path(path)
+        if path.suffix.lower() not in (".png", ".svg"):
+            raise ValueError(f"path={str(path)!r}: expected a name that ends in .png or .svg")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=144)
+    return figure

@@ -1,0 +1,56 @@
+"""The shortest honest training loop: warm up, step, clip, report."""
+
+import time
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+Batch = TypeVar("Batch")
+
+
+class FitReport(NamedTuple):
+    """How far the training is."""
+
+    step: int
+    loss: float
+    seconds: float
+
+
+def fit(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    loss: Callable[[Batch], Tensor],
+    *,
+    steps: int,
+    lr: float = 1e-3,
+    warmup: int = 50,
+    clip: float = 1.0,
+    on_step: Callable[[FitReport], bool | None] | None = None,
+) -> FitReport:
+    """Minimise `loss(batch)` over the model's parameters with Adam, for at most `steps` batches.
+
+    The learning rate rises over `warmup` steps and then falls to zero along a half cosine. `on_step` is told of every
+    step, and ends the training early by returning True.
+    """
+    optimiser = torch.optim.Adam(model.parameters(), lr=lr, betas=(0.9, 0.98), eps=1e-9)
+    half_cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(steps - warmup, 1))
+    rise = torch.optim.lr_scheduler.LinearLR(optimiser, 1 / max(warmup, 1), total_iters=warmup)
+    schedule = torch.optim.lr_scheduler.SequentialLR(optimiser, [rise, half_cosine], milestones=[warmup])
+    began = time.perf_counter()
+    report = FitReport(0, float("nan"), 0.0)
+    model.train()
+    for step, batch in enumerate(islice(batches, steps), start=1):
+        value = loss(batch)
+        optimiser.zero_grad()
+        value.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimiser.step()
+        schedule.step()
+        report = FitReport(step, value.item(), time.perf_counter() - began)
+        if on_step is not None and on_step(report):
+            break
+    model.eval()
+    return report
