@@ -1,0 +1,160 @@
+"""The one attention: its backends agree, its rows sum to one or zero, and looking changes nothing."""
+
+import warnings
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glassformer.nn import Mask, attend, attention_weights
+
+B, H, D = 2, 4, 8
+
+
+def masks(t, s):
+    """Every kind of mask, fully masked rows among them."""
+    padding = torch.ones(B, s, dtype=torch.bool)
+    padding[0, s // 2 :] = False
+    nothing = torch.zeros(B, s, dtype=torch.bool)
+    nothing[1] = True
+    allowed = torch.rand(B, 1, t, s) > 0.5
+    allowed[0, 0, 0] = False
+    segments = torch.arange(s).expand(B, s) // 3
+    return {
+        "none": Mask(),
+        "causal": Mask(causal=True),
+        "window": Mask(window=2),
+        "causal window": Mask(causal=True, window=3),
+        "padding": Mask(padding=padding),
+        "causal padding left": Mask(causal=True, padding=padding.flip(1)),
+        "nothing to attend": Mask(padding=nothing),
+        "segments": Mask(query_segments=segments[:, s - t :], key_segments=segments),
+        "causal segments": Mask(causal=True, query_segments=segments[:, s - t :], key_segments=segments),
+        "allowed": Mask(allowed=allowed),
+        "allowed per head": Mask(allowed=torch.rand(B, H, t, s) > 0.3),
+    }
+
+
+KINDS = list(masks(3, 3))
+
+
+def random_qkv(t, s, groups=H, dtype=torch.float64, grad=False):
+    q, k, v = (torch.randn(B, n, length, D, dtype=dtype) for n, length in ((H, t), (groups, s), (groups, s)))
+    return [x.requires_grad_(grad) for x in (q, k, v)]
+
+
+def run(qkv, **options):
+    output = attend(*qkv, **options).output
+    grads = torch.autograd.grad(output.square().sum(), qkv)
+    return [output, *grads]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("t", "s"), [(6, 6), (2, 6), (1, 6)])
+@pytest.mark.parametrize("groups", [H, 2, 1])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_math_and_sdpa_agree_forward_and_backward(kind, t, s, groups, with_bias):
+    mask, qkv = masks(t, s)[kind], random_qkv(t, s, groups, grad=True)
+    bias = torch.randn(1, H, t, s, dtype=torch.float64) if with_bias else None
+    results = [run(qkv, mask=mask, bias=bias, backend=backend) for backend in ("math", "sdpa")]
+    for ours, theirs in zip(*results, strict=True):
+        assert theirs.isfinite().all()
+        torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_math_and_sdpa_drop_the_same_weights_for_the_same_seed(kind):
+    mask, qkv = masks(5, 5)[kind], random_qkv(5, 5, groups=2, grad=True)
+    results = []
+    for backend in ("math", "sdpa"):
+        torch.manual_seed(7)
+        results.append(run(qkv, mask=mask, dropout=0.4, backend=backend))
+    undropped = attend(*qkv, mask=mask).output
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
+    assert not torch.allclose(results[0][0], undropped), "nothing was dropped"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_agrees_in_evaluation(kind, with_bias):
+    mask, qkv = masks(4, 6)[kind], random_qkv(4, 6, groups=2, dtype=torch.float32)
+    bias = torch.randn(1, H, 4, 6) if with_bias else None
+    with torch.no_grad():
+        flex, math = (attend(*qkv, mask=mask, bias=bias, backend=backend).output for backend in ("flex", "math"))
+    torch.testing.assert_close(flex, math, atol=1e-5, rtol=1e-5)
+
+
+def test_flex_refuses_dropout_instead_of_ignoring_it():
+    with pytest.raises(ValueError, match=r"dropout=0\.1 with backend='flex'"):
+        attend(*random_qkv(3, 3), dropout=0.1, backend="flex")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("backend", ["math", "sdpa"])
+def test_asking_for_weights_changes_nothing_and_never_warns(kind, backend):
+    mask, qkv = masks(4, 6)[kind], random_qkv(4, 6, dtype=torch.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plain = attend(*qkv, mask=mask, backend=backend)
+        looked = attend(*qkv, mask=mask, backend=backend, need_weights=True)
+    assert plain.weights is None
+    assert torch.equal(plain.output, looked.output)
+    rebuilt = looked.weights @ qkv[2]
+    torch.testing.assert_close(rebuilt, looked.output, atol=1e-6, rtol=1e-5)
+
+
+@given(t=st.integers(1, 6), extra=st.integers(0, 4), kind=st.sampled_from(KINDS), seed=st.integers(0, 99))
+def test_rows_sum_to_one_or_are_zero_with_finite_gradients(t, extra, kind, seed):
+    torch.manual_seed(seed)
+    s = t + extra
+    mask, (q, k, v) = masks(t, s)[kind], random_qkv(t, s, grad=True)
+    weights = attention_weights(q, k, mask=mask, bias=None, scale=D**-0.5)
+    dense = mask.dense(t, s, torch.device("cpu"))
+    may_look = torch.ones(B, H, t, s, dtype=torch.bool) if dense is None else dense.expand(B, H, t, s)
+    assert (weights[~may_look] == 0).all()
+    torch.testing.assert_close(weights.sum(-1), may_look.any(-1).double())
+    for backend in ("math", "sdpa"):
+        output = attend(q, k, v, mask=mask, backend=backend).output
+        assert (output[~may_look.any(-1)] == 0).all()
+        for grad in torch.autograd.grad(output.sum() + weights.square().sum(), (q, k, v), retain_graph=True):
+            assert grad.isfinite().all()
+
+
+def test_half_precision_weights_are_computed_in_float32():
+    q, k, _ = random_qkv(8, 64, dtype=torch.bfloat16)
+    weights = attention_weights(q, k, mask=Mask(), bias=None, scale=1.0)
+    exact = attention_weights(q.double(), k.double(), mask=Mask(), bias=None, scale=1.0)
+    assert weights.dtype == torch.bfloat16
+    torch.testing.assert_close(weights.double(), exact, atol=2e-2, rtol=2e-2)
+
+
+def test_a_causal_query_stands_at_the_end_of_its_keys():
+    seen = Mask(causal=True).dense(2, 5, torch.device("cpu"))[0, 0]
+    assert seen.tolist() == [[True, True, True, True, False], [True] * 5]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"q": torch.zeros(2, 4, 8)}, "q has shape"),
+        ({"k": torch.zeros(B, H, 3, D + 1)}, "expected one batch size and head size"),
+        ({"v": torch.zeros(B, H, 4, D)}, "one length for k and v"),
+        ({"bias": torch.zeros(3, H, 3, 3)}, "bias has shape"),
+        ({"mask": Mask(padding=torch.ones(B, 4, dtype=torch.bool))}, r"mask padding has shape \(2, 4\): expected \(2, 3\)"),
+        ({"mask": Mask(allowed=torch.ones(B, 3, 3, 3, dtype=torch.bool))}, "mask has shape"),
+        ({"dropout": 1.0}, "dropout=1.0"),
+    ],
+)
+def test_bad_arguments_are_named(change, message):
+    q, k, v = random_qkv(3, 3, dtype=torch.float32)
+    arguments = {"q": q, "k": k, "v": v} | change
+    with pytest.raises(ValueError, match=message):
+        attend(**arguments)
+
+
+def test_masks_of_another_dtype_are_refused():
+    with pytest.raises(TypeError, match=r"mask padding has dtype torch.int64: expected torch.bool"):
+        Mask(padding=torch.ones(2, 3, dtype=torch.long))

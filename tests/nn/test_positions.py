@@ -1,0 +1,96 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glassformer import reference
+from glassformer.nn import Alibi, RelativeBias, Rotary, SinusoidalPositions, sinusoids
+from glassformer.reference.parameters import Parameters
+from glassformer.reference.positions import RelativeBias as ReferenceRelativeBias
+from glassformer.reference.positions import alibi
+
+
+@given(length=st.integers(1, 40), width=st.integers(1, 33), halves=st.booleans())
+def test_sinusoids_equal_the_references_for_even_and_odd_widths(length, width, halves):
+    ours = sinusoids(length, width, halves=halves).numpy()
+    np.testing.assert_allclose(ours, reference.sinusoids(length, width, halves=halves), atol=1e-12)
+
+
+def test_small_i_is_the_fast_wave():
+    """Document 000 says it the other way round; the formula, and its code, say this."""
+    table = sinusoids(1000, 64)
+    turns = [(table[1:, i].sign() != table[:-1, i].sign()).sum().item() for i in (0, 20, 60)]
+    assert turns[0] > 300
+    assert turns == sorted(turns, reverse=True)
+    assert turns[2] <= 1
+
+
+def test_a_shift_of_the_sinusoids_is_a_rotation():
+    table = sinusoids(50, 16)
+    angle = 7 * 10000.0 ** (-torch.arange(0, 16, 2, dtype=torch.float64) / 16)
+    sin, cos = table[:43, 0::2], table[:43, 1::2]
+    torch.testing.assert_close(table[7:, 0::2], sin * angle.cos() + cos * angle.sin())
+
+
+def test_sinusoids_are_not_part_of_the_state():
+    assert SinusoidalPositions(9, 6).state_dict() == {}
+
+
+@given(shift=st.integers(0, 10_000), seed=st.integers(0, 20))
+def test_rotary_scores_depend_on_distance_alone(shift, seed):
+    torch.manual_seed(seed)
+    q, k = torch.randn(2, 1, 1, 5, 8, dtype=torch.float64)
+    rotary = Rotary(8)
+
+    def scores(start):
+        turn = rotary(torch.arange(start, start + 5)[None]).turn
+        return turn(q) @ turn(k).transpose(-1, -2)
+
+    torch.testing.assert_close(scores(shift), scores(0), atol=1e-9, rtol=1e-9)
+
+
+def test_rotary_keeps_lengths():
+    x = torch.randn(2, 3, 5, 8)
+    torch.testing.assert_close(Rotary(8)(torch.arange(5)[None]).turn(x).norm(dim=-1), x.norm(dim=-1))
+
+
+@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize(("n_buckets", "max_distance"), [(32, 128), (8, 16), (16, 50), (4, 7)])
+def test_every_distance_falls_into_the_references_bucket(bidirectional, n_buckets, max_distance):
+    ours = RelativeBias(3, n_buckets=n_buckets, max_distance=max_distance, bidirectional=bidirectional)
+    params = Parameters({"weight": np.zeros((n_buckets, 3))})
+    theirs = ReferenceRelativeBias(params, max_distance, bidirectional)
+    ahead = torch.arange(-2 * max_distance, 2 * max_distance + 1)
+    buckets = ours.bucket(ahead).tolist()
+    assert buckets == [theirs.bucket(int(a)) for a in ahead]
+    assert set(buckets) <= set(range(n_buckets))
+
+
+def test_a_relative_bias_of_the_last_queries_is_the_end_of_the_whole():
+    bias = RelativeBias(2, n_buckets=8, max_distance=16, bidirectional=False)
+    torch.testing.assert_close(bias(2, 9), bias(9, 9)[:, :, -2:])
+
+
+@pytest.mark.parametrize("n_heads", [1, 2, 3, 6, 8, 12])
+def test_alibi_equals_the_reference_and_falls_with_distance(n_heads):
+    ours = Alibi(n_heads)(4, 7)
+    np.testing.assert_allclose(ours.numpy(), alibi(n_heads, 4, 7), atol=1e-15)
+    assert len(set(Alibi(n_heads).slopes)) == n_heads
+    assert (ours[0, :, -1].diff(dim=-1) > 0).all()
+
+
+def test_alibi_slopes_for_eight_heads_are_the_papers():
+    assert Alibi(8).slopes == [2.0 ** -(h + 1) for h in range(8)]
+
+
+def test_rotary_refuses_odd_heads():
+    with pytest.raises(ValueError, match="head_dim=5 with rotary positions: expected an even"):
+        Rotary(5)
+
+
+def test_angles_stay_exact_far_out():
+    rotation = Rotary(4, theta=10000.0)(torch.tensor([[1_000_003]]))
+    assert rotation.cos[0, 0, 0, 0].item() == pytest.approx(math.cos(1_000_003), abs=1e-12)
