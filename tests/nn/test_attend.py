@@ -143,7 +143,10 @@ def test_a_causal_query_stands_at_the_end_of_its_keys():
         ({"k": torch.zeros(B, H, 3, D + 1)}, "expected one batch size and head size"),
         ({"v": torch.zeros(B, H, 4, D)}, "one length for k and v"),
         ({"bias": torch.zeros(3, H, 3, 3)}, "bias has shape"),
-        ({"mask": Mask(padding=torch.ones(B, 4, dtype=torch.bool))}, r"mask padding has shape \(2, 4\): expected \(2, 3\)"),
+        (
+            {"mask": Mask(padding=torch.ones(B, 4, dtype=torch.bool))},
+            r"mask padding has shape \(2, 4\): expected \(2, 3\)",
+        ),
         ({"mask": Mask(allowed=torch.ones(B, 3, 3, 3, dtype=torch.bool))}, "mask has shape"),
         ({"dropout": 1.0}, "dropout=1.0"),
     ],

@@ -14,7 +14,13 @@ SMALL = reference.Config(vocab_size=7, n_encoder_layers=1, d_model=8, n_heads=2,
 CASES = {
     "encoder post layer relu": SMALL,
     "encoder pre mean_std gelu classes": replace(
-        SMALL, norm="mean_std", norm_placement="pre", activation="gelu", head="sequence_class", n_labels=3, pooling="mean"
+        SMALL,
+        norm="mean_std",
+        norm_placement="pre",
+        activation="gelu",
+        head="sequence_class",
+        n_labels=3,
+        pooling="mean",
     ),
     "encoder embedding albert": replace(
         SMALL,
@@ -103,7 +109,10 @@ def test_loss_and_its_gradient_equal_torchs(smoothing, ignore):
     logits = torch.randn(3, 5, 7, dtype=torch.float64, requires_grad=True)
     targets = torch.randint(0, 7, (3, 5))
     expected = F.cross_entropy(
-        logits.flatten(0, 1), targets.flatten(), label_smoothing=smoothing, ignore_index=-100 if ignore is None else ignore
+        logits.flatten(0, 1),
+        targets.flatten(),
+        label_smoothing=smoothing,
+        ignore_index=-100 if ignore is None else ignore,
     )
     expected.backward()
     loss, gradient = reference.label_smoothed_cross_entropy(

@@ -79,10 +79,12 @@ def pad(rows: list[list[int]]) -> Tensor:
     return torch.tensor([row + [PAD] * (longest - len(row)) for row in rows])
 
 
-def counting_rows(n_symbols: int, length: int, batch_size: int, seed: int = 0) -> Iterator[Tensor]:
-    """Next-token task: each row counts up from a random symbol by a random step (1 to 3), modulo `n_symbols`."""
+def counting_rows(
+    n_symbols: int, length: int, batch_size: int, *, max_step: int = 3, seed: int = 0
+) -> Iterator[Tensor]:
+    """Rows (B, length) that each count up from a random symbol by a random step, modulo `n_symbols`."""
     random = torch.Generator().manual_seed(seed)
     while True:
         start = torch.randint(0, n_symbols, (batch_size, 1), generator=random)
-        step = torch.randint(1, 4, (batch_size, 1), generator=random)
+        step = torch.randint(1, max_step + 1, (batch_size, 1), generator=random)
         yield (start + step * torch.arange(length)) % n_symbols + N_SPECIAL

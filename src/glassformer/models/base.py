@@ -19,7 +19,7 @@ class Model(nn.Module):
         if config.kind != self.kind:
             raise ValueError(
                 f"{type(self).__name__} was given n_encoder_layers={config.n_encoder_layers}, "
-                f"n_decoder_layers={config.n_decoder_layers}, which is an {config.kind}: expected an {self.kind}"
+                f"n_decoder_layers={config.n_decoder_layers}, which makes kind {config.kind!r}: expected {self.kind!r}"
             )
         self.config = config
 

@@ -262,9 +262,11 @@ def _check_combinations(config: ModelConfig) -> None:
                 f"expected at least {least} buckets and a distance above half their number"
             )
     if config.source_vocab_size is not None and config.kind != "encoder_decoder":
-        raise ValueError(f"source_vocab_size={config.source_vocab_size} for an {config.kind}: expected None")
+        raise ValueError(f"source_vocab_size={config.source_vocab_size} for kind {config.kind!r}: expected None")
     if config.ties_embeddings and config.kind != "encoder_decoder":
-        raise ValueError(f"tie={config.tie!r} for an {config.kind}, which has one table: expected 'output' or 'none'")
+        raise ValueError(
+            f"tie={config.tie!r} for kind {config.kind!r}, which has one table: expected 'output' or 'none'"
+        )
     if config.ties_embeddings and config.source_vocab != config.vocab_size:
         raise ValueError(
             f"tie={config.tie!r} with source_vocab_size={config.source_vocab} and vocab_size={config.vocab_size}: "

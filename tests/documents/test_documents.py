@@ -1,0 +1,295 @@
+"""The documents' names, arguments, calls, parameter counts and arithmetic.
+
+`document_forward` is the documents' arithmetic written out once more, from their formulas, over *their* parameter
+names: so these tests hold the name tables and the models at once. `make verify-documents` runs the documents' own
+code instead.
+"""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import glassformer
+from glassformer.documents.weights import rename
+
+MODERN = {"norm": "mean_std", "norm_eps": 1e-6, "norm_placement": "pre", "activation": "gelu", "scale_embeddings": True}
+
+
+def count(model):
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("build", "parameters"),
+    [
+        (lambda: glassformer.Transformer(100, 100, d_model=512, num_heads=8, num_layers=2), 14_866_532),
+        (lambda: glassformer.Transformer(100, 100, **MODERN), 44_294_244),
+        (lambda: glassformer.BERTModel(30522), 108_496_896),
+        (lambda: glassformer.GPTModel(50257), 162_301_009),
+        (lambda: glassformer.T5Model(32128), 60_590_080),
+    ],
+)
+def test_parameter_counts_are_the_documents(build, parameters):
+    assert count(build()) == parameters
+
+
+class Paper:
+    """Documents 000 and 001, over their names: W_q, norm1, linear1, encoder_layers, fc_out."""
+
+    attention, names = ("self_attn", "cross_attn"), ("W_q", "W_k", "W_v", "W_o")
+    ffn = ("ffn.linear1", "ffn.linear2")
+    act = staticmethod(torch.relu)
+
+    @staticmethod
+    def residual(p, layer, number, x, step):
+        weight, bias = p[f"{layer}.norm{number}.weight"], p[f"{layer}.norm{number}.bias"]
+        return F.layer_norm(x + step(x), x.shape[-1:], weight, bias)
+
+
+class Modern:
+    """Document 003, over its names, with the norm where its text puts it."""
+
+    attention, names = ("self_attention", "cross_attention"), ("w_q", "w_k", "w_v", "w_o")
+    ffn = ("feed_forward.linear1", "feed_forward.linear2")
+    act = staticmethod(F.gelu)
+
+    @staticmethod
+    def norm(p, name, x):
+        return (
+            p[f"{name}.gamma"] * (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6) + p[f"{name}.beta"]
+        )
+
+    @classmethod
+    def residual(cls, p, layer, number, x, step):
+        return x + step(cls.norm(p, f"{layer}.residual{number}.norm", x))
+
+
+def linear(p, name, x):
+    return F.linear(x, p[f"{name}.weight"], p.get(f"{name}.bias"))
+
+
+def attention(p, name, style, heads, query, memory, mask):
+    q, k, v = (
+        linear(p, f"{name}.{w}", x).unflatten(-1, (heads, -1)).transpose(1, 2)
+        for w, x in zip(style.names, (query, memory, memory), strict=False)
+    )
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    if mask is not None:
+        scores = scores.masked_fill(mask == 0, -1e9)
+    return linear(p, f"{name}.{style.names[3]}", (scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+def document_layer(p, name, style, heads, x, mask, memory=None, memory_mask=None):
+    own, cross = style.attention
+    x = style.residual(p, name, 1, x, lambda y: attention(p, f"{name}.{own}", style, heads, y, y, mask))
+    if memory is not None:
+        step = lambda y: attention(p, f"{name}.{cross}", style, heads, y, memory, memory_mask)  # noqa: E731
+        x = style.residual(p, name, 2, x, step)
+    first, second = (f"{name}.{part}" for part in style.ffn)
+    last = 2 if memory is None else 3
+    return style.residual(p, name, last, x, lambda y: linear(p, second, style.act(linear(p, first, y))))
+
+
+def waves(length, width):
+    angle = torch.arange(length)[:, None] * torch.exp(torch.arange(0, width, 2) * (-math.log(10000) / width))
+    return torch.stack((angle.sin(), angle.cos()), -1).flatten(1)
+
+
+def random_state(shapes):
+    centres = {
+        name: 1.0 if name.endswith(("gamma",)) or ("norm" in name and "weight" in name) else 0.0 for name in shapes
+    }
+    return {name: centres[name] + 0.1 * torch.randn(shape) for name, shape in shapes.items()}
+
+
+def layer_shapes(prefix, style, width, hidden, cross):
+    shapes = {}
+    for part in style.attention[: 2 if cross else 1]:
+        for name in style.names:
+            shapes |= {f"{prefix}.{part}.{name}.weight": (width, width), f"{prefix}.{part}.{name}.bias": (width,)}
+    shapes |= {f"{prefix}.{style.ffn[0]}.weight": (hidden, width), f"{prefix}.{style.ffn[0]}.bias": (hidden,)}
+    shapes |= {f"{prefix}.{style.ffn[1]}.weight": (width, hidden), f"{prefix}.{style.ffn[1]}.bias": (width,)}
+    for number in range(1, 4 if cross else 3):
+        pair = ("norm{}.weight", "norm{}.bias") if style is Paper else ("residual{}.norm.gamma", "residual{}.norm.beta")
+        shapes |= {f"{prefix}.{name.format(number)}": (width,) for name in pair}
+    return shapes
+
+
+WIDTH, HEADS, HIDDEN, V = 16, 4, 20, 30
+SOURCE, TARGET = torch.randint(0, V, (2, 6)), torch.randint(0, V, (2, 5))
+KEEP = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
+CAUSAL = torch.ones(5, 5).tril().expand(2, 1, 5, 5)
+
+
+@pytest.mark.parametrize("mask_dtype", [torch.float32, torch.int64, torch.bool])
+@pytest.mark.parametrize("masked", [True, False])
+def test_transformer_computes_what_document_000_says(mask_dtype, masked):
+    shapes = {"encoder_embedding.weight": (V, WIDTH), "decoder_embedding.weight": (V, WIDTH)}
+    shapes |= {"fc_out.weight": (V, WIDTH), "fc_out.bias": (V,)}
+    for index in range(2):
+        shapes |= layer_shapes(f"encoder_layers.{index}", Paper, WIDTH, HIDDEN, False)
+        shapes |= layer_shapes(f"decoder_layers.{index}", Paper, WIDTH, HIDDEN, True)
+    p = random_state(shapes)
+    source_mask, target_mask = (KEEP[:, None, None].to(mask_dtype), CAUSAL.to(mask_dtype)) if masked else (None, None)
+    memory = p["encoder_embedding.weight"][SOURCE] + waves(6, WIDTH)
+    for index in range(2):
+        memory = document_layer(p, f"encoder_layers.{index}", Paper, HEADS, memory, source_mask)
+    x = p["decoder_embedding.weight"][TARGET] + waves(5, WIDTH)
+    for index in range(2):
+        x = document_layer(p, f"decoder_layers.{index}", Paper, HEADS, x, target_mask, memory, source_mask)
+    expected = linear(p, "fc_out", x)
+
+    model = glassformer.Transformer(V, V, d_model=WIDTH, num_heads=HEADS, num_layers=2, d_ff=HIDDEN).eval()
+    glassformer.load_document_weights(model, p | {"positional_encoding.pe": torch.zeros(1, 50, WIDTH)})
+    torch.testing.assert_close(model(SOURCE, TARGET, source_mask, target_mask), expected, atol=1e-5, rtol=1e-5)
+    apart = model.project(model.decode(TARGET, model.encode(SOURCE, source_mask), source_mask, target_mask))
+    torch.testing.assert_close(apart, expected, atol=1e-5, rtol=1e-5)
+
+
+def modern_stack(p, name, heads, x, mask, memory=None, memory_mask=None):
+    x = x + waves(x.shape[1], WIDTH)
+    for index in range(2):
+        x = document_layer(p, f"{name}.{index}", Modern, heads, x, mask, memory, memory_mask)
+    return x
+
+
+def modern_shapes(name, cross, norm):
+    shapes = {f"{norm}.gamma": (WIDTH,), f"{norm}.beta": (WIDTH,)}
+    for index in range(2):
+        shapes |= layer_shapes(f"{name}.{index}", Modern, WIDTH, HIDDEN, cross)
+    return shapes
+
+
+def test_bert_computes_what_document_003_says():
+    p = random_state(
+        {"embedding.embedding.weight": (V, WIDTH)} | modern_shapes("encoder.layers", False, "encoder.norm")
+    )
+    x = p["embedding.embedding.weight"][SOURCE] * math.sqrt(WIDTH)
+    expected = Modern.norm(p, "encoder.norm", modern_stack(p, "encoder.layers", HEADS, x, KEEP[:, None, None]))
+    model = glassformer.BERTModel(V, d_model=WIDTH, num_heads=HEADS, d_ff=HIDDEN, num_layers=2).eval()
+    glassformer.load_document_weights(model, p)
+    torch.testing.assert_close(model(SOURCE, KEEP), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(model(SOURCE, attention_mask=KEEP.bool()), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_gpt_computes_what_document_003_says():
+    shapes = {"embedding.embedding.weight": (V, WIDTH), "head.weight": (V, WIDTH), "head.bias": (V,)}
+    p = random_state(shapes | modern_shapes("blocks", False, "norm"))
+    x = p["embedding.embedding.weight"][SOURCE] * math.sqrt(WIDTH)
+    mask = torch.ones(6, 6).tril() * KEEP[:, None, None]
+    expected = linear(p, "head", Modern.norm(p, "norm", modern_stack(p, "blocks", HEADS, x, mask)))
+    model = glassformer.GPTModel(V, d_model=WIDTH, num_heads=HEADS, d_ff=HIDDEN, num_layers=2).eval()
+    glassformer.load_document_weights(model, p)
+    torch.testing.assert_close(model(SOURCE, KEEP), expected, atol=1e-5, rtol=1e-5)
+    assert torch.equal(model.generate_causal_mask(5), torch.ones(1, 1, 5, 5).tril().bool())
+
+
+def test_t5_and_the_modern_transformer_compute_what_document_003_says():
+    stacks = modern_shapes("encoder.layers", False, "encoder.norm") | modern_shapes(
+        "decoder.layers", True, "decoder.norm"
+    )
+    p = random_state({"shared_embedding.embedding.weight": (V, WIDTH)} | stacks)
+    table = p["shared_embedding.embedding.weight"]
+    memory_mask = KEEP[:, None, None]
+    memory = modern_stack(p, "encoder.layers", HEADS, table[SOURCE] * math.sqrt(WIDTH), memory_mask)
+    memory = Modern.norm(p, "encoder.norm", memory)
+    x = table[TARGET] * math.sqrt(WIDTH)
+    x = modern_stack(p, "decoder.layers", HEADS, x, CAUSAL, memory, memory_mask)
+    x = Modern.norm(p, "decoder.norm", x)
+
+    model = glassformer.T5Model(
+        V, d_model=WIDTH, num_heads=HEADS, d_ff=HIDDEN, num_encoder_layers=2, num_decoder_layers=2
+    ).eval()
+    glassformer.load_document_weights(model, p | {"lm_head.weight": table})
+    torch.testing.assert_close(model(SOURCE, TARGET, KEEP), x @ table.T, atol=1e-5, rtol=1e-5)
+
+    extra = {"src_embedding.embedding.weight": table, "tgt_embedding.embedding.weight": table}
+    extra |= {"linear.weight": torch.randn(V, WIDTH), "linear.bias": torch.randn(V)}
+    transformer = glassformer.Transformer(V, V, WIDTH, HEADS, 2, HIDDEN, **MODERN).eval()
+    glassformer.load_document_weights(transformer, {k: v for k, v in p.items() if "shared" not in k} | extra)
+    expected = linear(extra, "linear", x)
+    torch.testing.assert_close(transformer(SOURCE, TARGET, memory_mask, CAUSAL), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_build_transformer_is_002s():
+    model = glassformer.build_transformer(20, 25, 30, 40, d_model=16, N=2, h=4, d_ff=24)
+    config = model.config
+    assert (config.source_vocab, config.vocab_size, config.max_len) == (20, 25, 40)
+    assert (config.norm, config.norm_placement, config.activation) == ("mean_std", "pre", "relu")
+    assert config.scale_embeddings
+    assert config.init == "xavier"
+    assert model(SOURCE % 20, TARGET % 25).shape == (2, 5, 25)
+
+
+def test_missing_and_unexpected_weights_are_named():
+    model = glassformer.BERTModel(V, d_model=WIDTH, num_heads=HEADS, d_ff=HIDDEN, num_layers=1)
+    with pytest.raises(RuntimeError, match=r"Missing.*embeddings\.tokens\.weight"):
+        glassformer.load_document_weights(model, {})
+    assert rename("encoder.layers.3.residual2.norm.gamma") == "encoder.layers.3.ffn_sublayer.norm.weight"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        lambda: glassformer.PositionalEncoding(16, dropout=0.0),
+        lambda: glassformer.PositionalEncoding(16, 0.0),
+        lambda: glassformer.PositionalEncoding(16, 0.0, max_len=5000),
+        lambda: glassformer.PositionalEncoding(16, 5000, 0.0),
+        lambda: glassformer.PositionalEncoding(16, max_seq_length=5000, dropout=0.0),
+    ],
+)
+def test_positional_encoding_takes_every_documents_arguments(arguments):
+    encoding = arguments()
+    assert encoding.max_len == 5000
+    x = torch.randn(2, 6, 16)
+    torch.testing.assert_close(encoding(x), x + waves(6, 16), atol=1e-6, rtol=1e-6)
+
+
+def test_blocks_are_called_as_the_documents_call_them():
+    q = torch.randn(2, 5, 16)
+    mask = torch.ones(2, 1, 1, 5)
+    mask[0, ..., 3:] = 0
+    attention_block = glassformer.MultiHeadAttention(16, 4).eval()
+    output, weights = attention_block(q, q, q, mask, need_weights=True)
+    torch.testing.assert_close(attention_block(q, q, q, mask), output)
+    assert weights.shape == (2, 4, 5, 5)
+    assert not weights[0, ..., 3:].any()
+    assert glassformer.FeedForward(16)(q).shape == q.shape
+    assert glassformer.FeedForwardBlock(16, 8, 0.1)(q).shape == q.shape
+    assert glassformer.PositionWiseFeedForward(16, 8)(q).shape == q.shape
+    memory = glassformer.EncoderLayer(16, 4)(q)
+    assert glassformer.DecoderLayer(16, 4)(q, memory, mask, torch.ones(5, 5).tril().expand(2, 1, 5, 5)).shape == q.shape
+    memory = glassformer.Encoder(16, 4, 20, 2)(q, mask)
+    assert glassformer.Decoder(16, 4, 20, 2)(q, memory, mask).shape == q.shape
+    assert glassformer.EncoderBlock(16, 4, 20)(q, mask).shape == q.shape
+    assert glassformer.DecoderBlock(16, 4, 20)(q, memory, mask).shape == q.shape
+    assert glassformer.ProjectionLayer(16, 7)(q).shape == (2, 5, 7)
+    table = glassformer.TokenEmbedding(9, 16)
+    torch.testing.assert_close(table(torch.tensor([[3]]))[0, 0], table.embeddings.tokens.weight[3] * 4)
+    assert glassformer.InputEmbedding(16, 9)(torch.tensor([[3]])).shape == (1, 1, 16)
+    norm = glassformer.LayerNormalization(16)
+    x = q * 3 + 1
+    expected = (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6)
+    torch.testing.assert_close(norm(x), expected)
+    residual = glassformer.ResidualConnection(16).eval()
+    torch.testing.assert_close(residual(x, torch.sin), x + expected.sin())
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda m: m(SOURCE, TARGET, KEEP[:, None, None, :4]),
+            r"mask has shape \(2, 1, 1, 4\): expected one that broad",
+        ),
+        (lambda m: m(SOURCE, TARGET, None, CAUSAL * -1e9), "tgt_mask holds"),
+        (lambda m: m(SOURCE + V, TARGET), "src holds the id"),
+        (lambda m: m(torch.zeros(1, 33, dtype=torch.long), TARGET[:1]), "src reaches 33 tokens"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    model = glassformer.Transformer(V, V, d_model=WIDTH, num_heads=HEADS, num_layers=1, d_ff=HIDDEN, max_seq_len=32)
+    with pytest.raises(ValueError, match=message):
+        call(model)

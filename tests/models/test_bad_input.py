@@ -1,0 +1,142 @@
+"""Wrong input meets an error that names the argument, the value and what was expected, before any work."""
+
+import pytest
+import torch
+
+from glassformer import nn as blocks
+from glassformer.models import DecoderModel, EncoderModel, ModelConfig, build_model, preset
+
+GPT, BERT, BART = (build_model(preset(f"tiny-{name}")).eval() for name in ("gpt2", "bert-base", "bart-base"))
+IDS = torch.zeros(2, 5, dtype=torch.long)
+
+
+@pytest.fixture(autouse=True)
+def _no_work_is_done():
+    """An embedding that runs means that the error came too late."""
+    handles = [
+        module.register_forward_pre_hook(lambda *_: pytest.fail("work began before the check"))
+        for model in (GPT, BERT, BART)
+        for module in model.modules()
+        if isinstance(module, blocks.Embeddings)
+    ]
+    yield
+    for handle in handles:
+        handle.remove()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: GPT(IDS + 40), ValueError, r"tokens holds the id 40: expected ids from 0 to 39"),
+        (lambda: GPT(IDS - 1), ValueError, r"tokens holds the id -1: expected ids from 0 to 39"),
+        (lambda: GPT(IDS[0]), ValueError, r"tokens has shape \(5,\): expected \(batch, length\)"),
+        (lambda: GPT(IDS.float()), TypeError, r"tokens has dtype torch.float32: expected torch.int64"),
+        (lambda: GPT(torch.zeros(1, 33, dtype=torch.long)), ValueError, r"tokens reaches 33 tokens.*max_len=32"),
+        (lambda: GPT(IDS, torch.ones(2, 4)), ValueError, r"tokens mask has shape \(2, 4\): expected \(2, 5\)"),
+        (lambda: GPT(IDS, torch.full((2, 5), 0.5)), ValueError, r"tokens mask holds 0.5: expected True/False or 1/0"),
+        (
+            lambda: GPT(IDS, torch.full((2, 5), float("-inf"))),
+            ValueError,
+            r"tokens mask holds -inf: expected True/False or 1/0",
+        ),
+        (lambda: GPT(IDS, token_types=IDS), ValueError, "token_types were given to a model without them"),
+        (lambda: BERT(IDS, token_types=IDS + 2), ValueError, "token_types holds the id 2: expected ids from 0 to 1"),
+        (lambda: BERT(IDS, token_types=IDS[:, :3]), ValueError, r"token_types has shape \(2, 3\): expected \(2, 5\)"),
+        (lambda: BERT(IDS, segments=IDS[:, :3]), ValueError, r"segments has shape \(2, 3\): expected \(2, 5\)"),
+        (lambda: GPT(IDS, segments=IDS, cache=GPT.new_cache(2, 9)), ValueError, "together with a cache"),
+        (lambda: GPT(IDS, cache=GPT.new_cache(3, 9)), ValueError, "tokens has 2 rows: expected the cache's 3"),
+        (lambda: GPT(IDS, cache=GPT.new_cache(2, 4)), ValueError, "expected at most capacity=4"),
+        (lambda: BART(IDS + 99, IDS), ValueError, "source holds the id 99"),
+        (lambda: BART.decode(IDS, torch.zeros(1, 4, 16)), ValueError, r"memory has shape \(1, 4, 16\): expected \(2,"),
+        (lambda: BART.decode(IDS, torch.zeros(2, 4, 12)), ValueError, r"memory has shape \(2, 4, 12\).*16\)"),
+        (lambda: BART.decode(IDS, IDS[:, :, None].repeat(1, 1, 16)), TypeError, "memory has dtype torch.int64"),
+        (
+            lambda: BART.decode(IDS, torch.zeros(2, 4, 16), torch.ones(2, 3)),
+            ValueError,
+            r"source mask has shape \(2, 3\): expected \(2, 4\)",
+        ),
+        (lambda: GPT.new_cache(0, 4), ValueError, "batch_size=0"),
+        (
+            lambda: DecoderModel(preset("tiny-bert-base")),
+            ValueError,
+            "DecoderModel was given.*kind 'encoder': expected 'decoder'",
+        ),
+        (lambda: EncoderModel(preset("tiny-gpt2")), ValueError, "EncoderModel was given"),
+    ],
+)
+def test_models_name_what_is_wrong(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: blocks.MultiHeadAttention(10, 3), "n_heads=3 does not divide d_model=10"),
+        (lambda: blocks.MultiHeadAttention(12, 4, n_kv_heads=3), "n_kv_heads=3 does not divide n_heads=4"),
+        (lambda: blocks.MultiHeadAttention(12, 0), "n_heads=0: expected a whole number"),
+        (lambda: blocks.MultiHeadAttention(12, 4)(torch.zeros(2, 3, 10)), r"query has shape \(2, 3, 10\).*12\)"),
+        (lambda: blocks.MultiHeadAttention(12, 4, dropout=1.5), "attention dropout=1.5"),
+        (lambda: blocks.MultiHeadAttention(12, 4, backend="fast"), "backend='fast': expected one of"),
+        (lambda: blocks.FeedForward(8, 8)(torch.zeros(2, 8)), r"feed-forward input has shape \(2, 8\)"),
+        (lambda: blocks.FeedForward(8, 8, activation="swish"), "activation='swish': expected one of"),
+        (lambda: blocks.make_norm("batch", 8, 1e-5), "norm='batch': expected"),
+        (lambda: blocks.MeanStdNorm(1), "width=1: expected at least 2"),
+        (lambda: blocks.Sublayer(torch.nn.Identity(), placement="mid"), "norm_placement='mid'"),
+        (lambda: blocks.Mask(window=0), "mask window=0"),
+        (lambda: blocks.Mask(query_segments=IDS), "query_segments and key_segments together"),
+        (lambda: GPT.new_cache(2, 4).reorder(torch.tensor([0, 1, 1])), "rows has 3 entries: expected at most"),
+        (lambda: GPT.new_cache(2, 4).truncate(1), "length=1: expected 0 to 0"),
+    ],
+)
+def test_blocks_name_what_is_wrong(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+BASE = {"vocab_size": 10, "n_encoder_layers": 1, "d_model": 8, "n_heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"n_heads": 3}, ValueError, "n_heads=3 does not divide d_model=8"),
+        ({"n_kv_heads": 3}, ValueError, "n_kv_heads=3 does not divide n_heads=2"),
+        ({"vocab_size": 0}, ValueError, "vocab_size=0"),
+        ({"d_model": -8}, ValueError, "d_model=-8"),
+        ({"d_model": 8.0}, TypeError, "d_model=8.0: expected int"),
+        ({"d_model": "8"}, TypeError, "d_model='8': expected int"),
+        ({"d_model": True}, TypeError, "d_model=True: expected int"),
+        ({"gated": 1}, TypeError, "gated=1: expected bool"),
+        ({"max_len": 2.5}, TypeError, "max_len=2.5: expected int or None"),
+        ({"norm": "layers"}, ValueError, r"norm='layers'.*did you mean 'layer'\?"),
+        ({"positions": "roatry"}, ValueError, r"did you mean 'rotary'\?"),
+        ({"dropout": 1.0}, ValueError, "dropout=1.0: expected a probability"),
+        ({"dropout": -0.1}, ValueError, "dropout=-0.1"),
+        ({"norm_eps": 0.0}, ValueError, "norm_eps=0.0"),
+        ({"n_encoder_layers": 0}, ValueError, "expected at least one layer"),
+        ({"n_encoder_layers": -1}, ValueError, "n_encoder_layers=-1"),
+        ({"positions": "rotary", "head_dim": 3}, ValueError, "expected an even head size"),
+        ({"positions": "learned", "max_len": None}, ValueError, "max_len=None with positions='learned'"),
+        ({"positions": "relative", "relative_buckets": 2}, ValueError, "at least 4 buckets"),
+        ({"source_vocab_size": 9}, ValueError, "source_vocab_size=9 for kind 'encoder'"),
+        ({"tie": "all"}, ValueError, "tie='all' for kind 'encoder'"),
+        ({"tie": "output"}, ValueError, "tie='output' with head='none'"),
+        (
+            {"tie": "embeddings", "n_decoder_layers": 1, "source_vocab_size": 9},
+            ValueError,
+            "expected one vocabulary",
+        ),
+        ({"head": "token_class"}, ValueError, "n_labels=None with head='token_class'"),
+        (
+            {"head": "language_model", "tie": "output", "embedding_width": 4},
+            ValueError,
+            "expected head_transform=True",
+        ),
+    ],
+)
+def test_configs_name_what_is_wrong(change, error, message):
+    with pytest.raises(error, match=message):
+        ModelConfig(**{**BASE, **change})
+    with pytest.raises(error, match=message):
+        ModelConfig.from_dict({**BASE, **change})

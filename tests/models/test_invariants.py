@@ -1,0 +1,286 @@
+"""What must hold for every model, over random configs, lengths, masks and batches."""
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from glassformer.models import PRESETS, ModelConfig, build_model, preset
+from oracle import random_model
+
+TINY = [name for name in PRESETS if name.startswith("tiny-")]
+few = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+
+
+@st.composite
+def configs(draw, kind=None):
+    """Any small model that the config allows."""
+    kind = kind or draw(st.sampled_from(["encoder", "decoder", "encoder_decoder"]))
+    depth = draw(st.integers(1, 2))
+    n_heads = draw(st.sampled_from([1, 2, 4]))
+    return ModelConfig(
+        vocab_size=13,
+        n_encoder_layers=0 if kind == "decoder" else depth,
+        n_decoder_layers=0 if kind == "encoder" else depth,
+        d_model=8 * draw(st.integers(1, 2)),
+        d_ff=12,
+        max_len=24,
+        n_heads=n_heads,
+        n_kv_heads=draw(st.sampled_from([g for g in (None, 1, 2) if g is None or n_heads % g == 0])),
+        head_dim=draw(st.sampled_from([None, 6])) or (4 if n_heads == 4 else None),
+        qk_norm=draw(st.booleans()),
+        sliding_window=draw(st.sampled_from([None, 1, 3])),
+        activation=draw(st.sampled_from(["relu", "gelu", "gelu_tanh", "silu"])),
+        gated=draw(st.booleans()),
+        norm=draw(st.sampled_from(["layer", "rms", "mean_std"])),
+        norm_placement=draw(st.sampled_from(["pre", "post"])),
+        positions=draw(st.sampled_from(["sinusoidal", "learned", "rotary", "relative", "alibi", "none"])),
+        relative_buckets=8,
+        relative_max_distance=10,
+        scale_embeddings=draw(st.booleans()),
+        embedding_norm=draw(st.booleans()),
+        share_layers=draw(st.booleans()),
+        head="none" if kind == "encoder" else "language_model",
+    )
+
+
+def run(model, tokens, mask=None, source=None, source_mask=None):
+    if model.kind == "encoder_decoder":
+        return model(source, tokens, source_mask, mask)
+    return model(tokens, mask)
+
+
+def random_batch(config, lengths, source_lengths):
+    """Rows of these lengths, each a plain list of ids."""
+    rows = [torch.randint(0, config.vocab_size, (n,)) for n in lengths]
+    sources = [torch.randint(0, config.vocab_size, (n,)) for n in source_lengths]
+    return rows, sources
+
+
+def padded(rows, side, total):
+    """Rows filled up with id 0 on one side, and the mask of what is real."""
+    tokens, mask = torch.zeros(len(rows), total, dtype=torch.long), torch.zeros(len(rows), total, dtype=torch.bool)
+    for index, row in enumerate(rows):
+        place = slice(0, len(row)) if side == "right" else slice(total - len(row), total)
+        tokens[index, place], mask[index, place] = row, True
+    return tokens, mask
+
+
+@few
+@given(
+    config=configs(),
+    lengths=st.lists(st.integers(1, 7), min_size=1, max_size=3),
+    side=st.sampled_from(["left", "right"]),
+    extra=st.integers(0, 3),
+    seed=st.integers(0, 1000),
+)
+def test_padding_batch_size_and_order_change_nothing(config, lengths, side, extra, seed):
+    torch.manual_seed(seed)
+    model = random_model(config)
+    rows, sources = random_batch(config, lengths, [1 + n % 5 for n in lengths])
+    order = torch.randperm(len(rows)).tolist()
+    tokens, mask = padded([rows[i] for i in order], side, max(lengths) + extra)
+    source, source_mask = padded([sources[i] for i in order], side, 5 + extra)
+    with torch.no_grad():
+        together = run(model, tokens, mask, source, source_mask)
+        for place, i in enumerate(order):
+            alone = run(model, rows[i][None], None, sources[i][None])[0]
+            torch.testing.assert_close(together[place][mask[place]], alone, atol=1e-9, rtol=1e-9)
+
+
+@few
+@given(config=configs(), length=st.integers(2, 8), seed=st.integers(0, 1000), data=st.data())
+def test_no_gradient_reaches_a_future_token(config, length, seed, data):
+    if config.kind == "encoder":
+        return
+    torch.manual_seed(seed)
+    model = random_model(config)
+    tokens, source = torch.randint(0, config.vocab_size, (1, length)), torch.randint(0, config.vocab_size, (1, 4))
+    looked_at = []
+    embeddings = model.embeddings if config.kind == "decoder" else model.target_embeddings
+
+    def keep(module, args, output):
+        output.retain_grad()
+        looked_at.append(output)
+
+    handle = embeddings.register_forward_hook(keep)
+    output = run(model, tokens, source=source)
+    handle.remove()
+    place = data.draw(st.integers(0, length - 1))
+    output[0, place].sum().backward()
+    gradient = looked_at[0].grad[0]
+    assert not gradient[place + 1 :].any()
+    assert gradient.isfinite().all()
+
+
+def test_the_future_check_would_catch_a_leak():
+    """The encoder sees ahead: the same measurement finds gradients there."""
+    model = random_model(preset("tiny-bert-base", head="none", tie="none"))
+    kept = []
+
+    def keep(module, args, output):
+        output.retain_grad()
+        kept.append(output)
+
+    model.embeddings.register_forward_hook(keep)
+    model(torch.randint(0, 40, (1, 6)))[0, 2].sum().backward()
+    assert kept[0].grad[0, 3:].any()
+
+
+@few
+@given(
+    config=configs(),
+    cuts=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    pad=st.integers(0, 2),
+    seed=st.integers(0, 1000),
+)
+def test_cached_chunked_and_whole_forwards_agree(config, cuts, pad, seed):
+    if config.kind == "encoder":
+        return
+    torch.manual_seed(seed)
+    model, length = random_model(config), sum(cuts)
+    tokens, source = torch.randint(0, 13, (2, length)), torch.randint(0, 13, (2, 5))
+    mask = torch.ones(2, length, dtype=torch.bool)
+    mask[1, : min(pad, length - 1)] = False  # left padding, as a prompt has it
+    source_mask = torch.ones(2, 5, dtype=torch.bool)
+    source_mask[0, 3:] = False
+    with torch.no_grad():
+        if config.kind == "decoder":
+            whole = model(tokens, mask)
+            cache = model.new_cache(2, length)
+            parts = [model(t, m, cache=cache) for t, m in zip(tokens.split(cuts, 1), mask.split(cuts, 1), strict=True)]
+        else:
+            memory = model.encode(source, source_mask)
+            whole = model(source, tokens, source_mask, mask)
+            cache = model.new_cache(2, length, 5)
+            parts = [
+                model.answer(model.decode(t, memory, source_mask, m, cache=cache))
+                for t, m in zip(tokens.split(cuts, 1), mask.split(cuts, 1), strict=True)
+            ]
+    assert cache.length == length
+    torch.testing.assert_close(torch.cat(parts, 1)[mask], whole[mask], atol=1e-9, rtol=1e-9)
+
+
+@few
+@given(seed=st.integers(0, 1000), rows=st.lists(st.integers(0, 2), min_size=1, max_size=3), keep=st.integers(1, 5))
+def test_a_cache_can_be_reordered_shrunk_and_truncated(seed, rows, keep):
+    torch.manual_seed(seed)
+    model = random_model(preset("tiny-bart-base"))
+    tokens, source = torch.randint(0, 40, (3, 6)), torch.randint(0, 40, (3, 4))
+    rows = torch.tensor(rows)
+    with torch.no_grad():
+        memory = model.encode(source)
+        cache = model.new_cache(3, 8, 4)
+        model.decode(tokens, memory, cache=cache)
+        cache.reorder(rows)
+        cache.truncate(keep)
+        new = torch.randint(0, 40, (len(rows), 2))
+        continued = model.decode(new, memory[rows], cache=cache)
+        whole = model.decode(torch.cat((tokens[rows, :keep], new), 1), memory[rows])
+    torch.testing.assert_close(continued, whole[:, keep:], atol=1e-9, rtol=1e-9)
+
+
+@few
+@given(config=configs("decoder"), lengths=st.lists(st.integers(1, 4), min_size=1, max_size=4), seed=st.integers(0, 999))
+def test_packed_documents_equal_documents_alone(config, lengths, seed):
+    torch.manual_seed(seed)
+    model = random_model(config)
+    rows = [torch.randint(0, 13, (n,)) for n in lengths]
+    segments = torch.cat([torch.full((n,), i) for i, n in enumerate(lengths)])[None]
+    with torch.no_grad():
+        packed = model(torch.cat(rows)[None], segments=segments)[0]
+        alone = torch.cat([model(row[None])[0] for row in rows])
+    torch.testing.assert_close(packed, alone, atol=1e-9, rtol=1e-9)
+
+
+def test_grouped_heads_with_copied_weights_equal_full_heads():
+    config = preset("tiny-llama")
+    grouped, full = random_model(config), random_model(preset("tiny-llama", n_kv_heads=None))
+    state = grouped.state_dict()
+    for name, value in state.items():
+        if ".k_proj." in name or ".v_proj." in name:
+            heads = value.unflatten(0, (config.kv_heads, config.head_size))
+            state[name] = heads.repeat_interleave(config.n_heads // config.kv_heads, 0).flatten(0, 1)
+    full.load_state_dict(state)
+    tokens = torch.randint(0, 40, (2, 9))
+    torch.testing.assert_close(grouped(tokens), full(tokens), atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["tiny-bert-base", "tiny-llama", "tiny-t5-small"])
+def test_a_shared_layer_equals_the_unrolled_one(name):
+    shared, unrolled = random_model(preset(name, share_layers=True)), random_model(preset(name))
+    state = shared.state_dict()
+    for key in [key for key in state if "layers.0." in key]:
+        state[key.replace("layers.0.", "layers.1.")] = state[key]
+    unrolled.load_state_dict(state)
+    tokens = torch.randint(0, 40, (2, 6))
+    inputs = (tokens, tokens) if shared.kind == "encoder_decoder" else (tokens,)
+    torch.testing.assert_close(shared(*inputs), unrolled(*inputs), atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_gradient_checkpointing_is_exact_with_dropout(name):
+    model = build_model(preset(name, dropout=0.2, attention_dropout=0.1, activation_dropout=0.1, embedding_dropout=0.1))
+    model.train()
+    tokens = torch.randint(0, 40, (2, 6))
+    inputs = (tokens, tokens) if model.kind == "encoder_decoder" else (tokens,)
+    results = []
+    for on in (False, True):
+        model.set_gradient_checkpointing(on)
+        model.zero_grad()
+        torch.manual_seed(3)
+        output = model(*inputs)
+        output.square().sum().backward()
+        results.append([output.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+    for plain, checkpointed in zip(*results, strict=True):
+        assert torch.equal(plain, checkpointed)
+
+
+def test_gradient_checkpointing_keeps_fewer_activations():
+    model = build_model(preset("tiny-gpt2", n_decoder_layers=8)).train()
+    kept = []
+    for on in (False, True):
+        model.set_gradient_checkpointing(on)
+        sizes = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x, s=sizes: (s.append(x.numel()), x)[1], lambda x: x):
+            model(torch.randint(0, 40, (2, 20)))
+        kept.append(sum(sizes))
+    assert kept[1] < kept[0] / 2
+
+
+def test_layer_drop_skips_layers_in_training_alone():
+    model = build_model(preset("tiny-gpt2", n_decoder_layers=6, layer_drop=0.5, dropout=0.0, attention_dropout=0.0))
+    ran = []
+    for layer in model.decoder.layers:
+        layer.register_forward_hook(lambda *_: ran.append(1))
+    tokens = torch.randint(0, 40, (1, 4))
+    counts = set()
+    for _ in range(20):
+        ran.clear()
+        model.train()(tokens)
+        counts.add(len(ran))
+    assert len(counts) > 2
+    ran.clear()
+    model.eval()(tokens)
+    assert len(ran) == 6
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_dropout_is_off_in_evaluation_and_on_in_training(name):
+    model = build_model(preset(name, dropout=0.3))
+    tokens = torch.randint(0, 40, (2, 6))
+    inputs = (tokens, tokens) if model.kind == "encoder_decoder" else (tokens,)
+    assert torch.equal(model.eval()(*inputs), model(*inputs))
+    assert not torch.equal(model.train()(*inputs), model(*inputs))
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_half_precision_runs_and_stays_near(name):
+    model = random_model(preset(name), dtype=torch.float32)
+    tokens = torch.randint(0, 40, (2, 6))
+    inputs = (tokens, tokens) if model.kind == "encoder_decoder" else (tokens,)
+    with torch.no_grad():
+        exact = model(*inputs)
+        half = model.to(torch.bfloat16)(*inputs)
+    assert half.dtype == torch.bfloat16
+    assert (half.float() - exact).abs().mean() < 0.1 * exact.abs().mean()

@@ -1,0 +1,54 @@
+"""What the documents show is executed: a page that lies fails here."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+import glassformer
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(language):
+    for page in PAGES:
+        for number, code in enumerate(re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.S)):
+            yield pytest.param(code, id=f"{page.name}-{number}")
+
+
+@pytest.mark.parametrize("code", list(blocks("python")))
+def test_python_blocks_run_and_print_what_they_say(code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, "documentation", "exec"), {"__name__": "documentation"})
+    promised = re.findall(r"^print\(.*\)  # (.*)$", code, re.M)
+    assert promised == printed.getvalue().splitlines()[: len(promised)]
+
+
+def test_the_readme_example_is_about_twenty_lines():
+    first = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S).group(1)
+    assert len([line for line in first.splitlines() if line.strip()]) <= 20
+
+
+def test_every_public_name_of_the_documents_is_in_their_table():
+    table = (ROOT / "docs" / "documents.md").read_text(encoding="utf-8")
+    for name in glassformer.documents.__all__:
+        assert f"`{name}" in table, name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+def test_every_make_target_in_the_pages_exists():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    pages = [*PAGES, ROOT / "CONTRIBUTING.md"]
+    for target in {t for page in pages for t in re.findall(r"`make ([a-z-]+)", page.read_text(encoding="utf-8"))}:
+        assert re.search(rf"^{target}:", makefile, re.M), target

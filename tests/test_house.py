@@ -1,0 +1,155 @@
+"""The house: imports only go down, files stay small, the core stands alone, and the plan tells the truth."""
+
+import ast
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "glassformer"
+FILES = sorted(SOURCE.rglob("*.py"))
+
+FLOORS = {
+    "reference": 0,
+    "nn": 1,
+    "text": 1,
+    "metrics": 1,
+    "models": 2,
+    "data": 2,
+    "documents": 3,
+    "checkpoint": 3,
+    "decoding": 3,
+    "training": 4,
+    "tasks": 5,
+    "inspect": 5,
+    "serve": 6,
+    "cli": 7,
+}
+
+
+def room(path):
+    return path.relative_to(SOURCE).parts[0]
+
+
+def imported_rooms(path):
+    """Rooms of the house that a file imports, at the top or inside functions."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = [node.module] if isinstance(node, ast.ImportFrom) else []
+        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        for name in names:
+            if name and name.startswith("glassformer."):
+                yield name.split(".")[1]
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+
+
+def test_every_room_has_a_floor():
+    assert {room(path) for path in FILES if len(path.relative_to(SOURCE).parts) > 1} <= set(FLOORS)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_only_go_down(path):
+    here = room(path)
+    if here in ("__init__.py", "__main__.py"):  # the front doors, above all floors
+        return
+    for there in imported_rooms(path):
+        assert there == here or FLOORS[there] < FLOORS[here], f"{here} imports {there}, which is not below it"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_files_stay_within_400_lines(path):
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 400 or "Over 400 lines because" in "\n".join(lines[:15])
+
+
+def test_there_is_no_utils():
+    assert not [path for path in FILES if path.stem in ("utils", "util", "helpers", "misc", "common")]
+
+
+def test_the_plan_names_every_file_and_nothing_else():
+    plan = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    for path in FILES:
+        if path.name not in ("__init__.py", "__main__.py"):
+            assert f"`{path.relative_to(SOURCE).as_posix()}`" in plan, f"docs/architecture.md does not name {path.name}"
+    for word in plan.split("`")[1::2]:
+        if word.endswith(".py") and "/" in word and not word.startswith(("tests/", "tools/")):
+            assert (SOURCE / word).exists(), f"docs/architecture.md names {word}, which is gone"
+
+
+def requirements(name):
+    """What a distribution requires on this machine without its extras: all of it, and so on down."""
+    found, waiting = set(), [name]
+    while waiting:
+        for line in metadata.requires(waiting.pop()) or []:
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                key = requirement.name
+                if key not in found:
+                    found.add(key)
+                    waiting.append(key)
+    return found
+
+
+def bare_environment(folder, names):
+    """A folder that holds these distributions and no others, by links to where they are installed."""
+    for name in names:
+        distribution = metadata.distribution(name)
+        for top in {file.parts[0] for file in distribution.files or [] if file.parts[0] not in ("..", "__pycache__")}:
+            if not (folder / top).exists():
+                (folder / top).symlink_to(distribution.locate_file(top))
+    (folder / "glassformer").symlink_to(SOURCE)
+
+
+def run_alone(folder, program):
+    command = (
+        f"import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p] + [{str(folder)!r}]\n{program}"
+    )
+    return subprocess.run(
+        [sys.executable, "-I", "-S", "-c", command], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+CORE = """
+import torch
+import glassformer
+from glassformer.data.toy import counting_rows
+from glassformer.training import fit, label_smoothed_cross_entropy
+
+for name in glassformer.__all__:
+    getattr(glassformer, name)
+model = glassformer.build_model(glassformer.preset("tiny-llama"))
+
+def loss(rows):
+    return label_smoothed_cross_entropy(model(rows[:, :-1]), rows[:, 1:])
+
+assert fit(model, counting_rows(9, 8, 4), loss, steps=3).step == 3
+"""
+
+
+def test_the_core_imports_and_trains_with_its_five_dependencies_alone(tmp_path):
+    direct = {Requirement(line).name for line in metadata.requires("glassformer") if "extra ==" not in line}
+    assert direct == {"torch", "numpy", "safetensors", "tokenizers", "cattrs"}
+    bare_environment(tmp_path, requirements("glassformer"))
+    result = run_alone(tmp_path, CORE)
+    assert result.returncode == 0, result.stderr
+    assert "No module named 'rich'" in run_alone(tmp_path, "import rich").stderr
+
+
+def test_the_reference_imports_with_numpy_alone(tmp_path):
+    bare_environment(tmp_path, {"numpy"})
+    result = run_alone(tmp_path, "import glassformer.reference.__main__")
+    assert result.returncode == 0, result.stderr
+    assert "No module named 'torch'" in run_alone(tmp_path, "import torch").stderr
+
+
+def test_the_public_names_are_the_documented_ones():
+    import glassformer
+
+    assert glassformer.MultiHeadAttention.__module__ == "glassformer.documents.blocks"
+    assert sorted(glassformer.__all__) == sorted(set(glassformer.__all__))
+    with pytest.raises(AttributeError, match="no attribute 'Transfomer'"):
+        glassformer.Transfomer  # noqa: B018
