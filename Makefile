@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check verify-documents format clean
+.PHONY: help install demo test check verify-documents verify-gpu format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -29,6 +29,9 @@ check: $(READY) ## lint, formatting and types
 
 verify-documents: $(READY) ## run the five documents' own code beside ours: DOCUMENTS=folder
 	$(BIN)/python tools/verify_documents.py $(DOCUMENTS)
+
+verify-gpu: $(READY) ## hold the kernels of a CUDA device against the formulas
+	$(BIN)/python tools/verify_gpu.py
 
 format: $(READY) ## let ruff fix and format the code
 	$(BIN)/ruff check --fix .

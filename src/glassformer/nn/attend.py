@@ -126,20 +126,19 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scal
     # torch aligns its causal flag to the first key, we align ours to the last: the flag is right only for a square.
     flag = mask.is_only_causal and bias is None and n_queries == n_keys
     allowed = None if flag else mask.dense(n_queries, n_keys, q.device)
+    empty = None
+    if allowed is not None and q.is_cuda:
+        # Some CUDA kernels answer a row that may attend to nothing with garbage: let it see all, then clear it.
+        empty = ~allowed.any(-1, keepdim=True)
+        allowed = allowed | empty
     attn_mask = allowed
     if bias is not None:
-        attn_mask = bias if allowed is None else torch.where(allowed, bias, float("-inf"))
-        attn_mask = attn_mask.to(q.dtype)
-    return F.scaled_dot_product_attention(
-        q,
-        k,
-        v,
-        attn_mask=attn_mask,
-        dropout_p=dropout,
-        is_causal=flag,
-        scale=scale,
-        enable_gqa=k.shape[1] != q.shape[1],
+        attn_mask = (bias if allowed is None else torch.where(allowed, bias, float("-inf"))).to(q.dtype)
+    gqa = k.shape[1] != q.shape[1]
+    output = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=attn_mask, dropout_p=dropout, is_causal=flag, scale=scale, enable_gqa=gqa
     )
+    return output if empty is None else output.masked_fill(empty, 0.0)
 
 
 def _flex(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, dropout: float) -> Tensor:
