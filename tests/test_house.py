@@ -40,6 +40,8 @@ def imported_rooms(path):
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         names = [node.module] if isinstance(node, ast.ImportFrom) else []
         names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module == "glassformer":
+            names += [f"glassformer.{alias.name}" for alias in node.names if alias.name in FLOORS]
         for name in names:
             if name and name.startswith("glassformer."):
                 yield name.split(".")[1]
@@ -150,6 +152,7 @@ def test_the_public_names_are_the_documented_ones():
     import glassformer
 
     assert glassformer.MultiHeadAttention.__module__ == "glassformer.documents.blocks"
+    assert glassformer.inspect.draw_positions
     assert sorted(glassformer.__all__) == sorted(set(glassformer.__all__))
     with pytest.raises(AttributeError, match="no attribute 'Transfomer'"):
         glassformer.Transfomer  # noqa: B018

@@ -1,6 +1,6 @@
 """What the tests prove on the CPU, looked at again on a CUDA device: `make verify-gpu`.
 
-Every kind of mask through torch's fused kernels and through compiled flex attention, forward and backward, against the
+Every kind of mask through torch's fused kernels and through flex attention, forward and backward, against the
 formula; every tiny preset on the device against the CPU; a cached forward against a whole one.
 """
 

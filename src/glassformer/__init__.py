@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from glassformer.nn import KVCache, Mask, attend, capture_attention, sinusoids
 
 __version__ = "0.1.0"
+ROOMS = ("data", "decoding", "documents", "inspect", "models", "nn", "reference", "training")
 __all__ = [
     "PRESETS",
     "BERTModel",
@@ -89,8 +90,10 @@ def __getattr__(name: str) -> Any:
             module = import_module(home)
             if hasattr(module, name):
                 return getattr(module, name)
+    if name in ROOMS:
+        return import_module(f"glassformer.{name}")
     raise AttributeError(f"module 'glassformer' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return [*__all__, *ROOMS]

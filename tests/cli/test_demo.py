@@ -19,7 +19,7 @@ def glassformer(*arguments):
 
 
 def test_the_demo_trains_tells_and_draws(tmp_path):
-    result = glassformer("demo", "--steps", "100", "--out", str(tmp_path), "--word", "glass")
+    result = glassformer("demo", "--steps", "100", "--out", str(tmp_path), "glass")
     assert result.returncode == 0, result.stderr
     assert "glass -> " in result.stdout
     assert "step  100  loss" in result.stderr
@@ -36,7 +36,7 @@ def test_help_teaches_without_loading_torch():
 
 
 def test_errors_are_one_line_with_the_way_out():
-    result = glassformer("demo", "--word", "Über")
+    result = glassformer("demo", "Über")
     assert result.returncode == 1
     assert result.stderr.strip() == "glassformer: word='Über': expected 1 to 12 letters from a to z"
     assert glassformer("demo", "--stepz", "3").returncode == 2

@@ -20,6 +20,13 @@ def test_pairs_are_shifted_padded_and_right(task):
     assert torch.equal(batch.source_mask, batch.source != PAD)
 
 
+def test_what_is_left_out_never_appears():
+    batches = PairTaskData("copy", 4, 2, 3, leave_out=lambda row: sum(row) % 2 == 0).batches()
+    for batch in itertools.islice(batches, 5):
+        for row in batch.source.tolist():
+            assert sum(token - N_SPECIAL for token in row if token != PAD) % 2
+
+
 def test_the_same_seed_gives_the_same_batches():
     first, second = (PairTaskData("copy", 5, seed=3).batches() for _ in range(2))
     for a, b in itertools.islice(zip(first, second, strict=False), 3):

@@ -172,6 +172,7 @@ def test_bert_computes_what_document_003_says():
     glassformer.load_document_weights(model, p)
     torch.testing.assert_close(model(SOURCE, KEEP), expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(model(SOURCE, attention_mask=KEEP.bool()), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(model(SOURCE, KEEP[:, None, None].float()), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_gpt_computes_what_document_003_says():
@@ -207,10 +208,35 @@ def test_t5_and_the_modern_transformer_compute_what_document_003_says():
 
     extra = {"src_embedding.embedding.weight": table, "tgt_embedding.embedding.weight": table}
     extra |= {"linear.weight": torch.randn(V, WIDTH), "linear.bias": torch.randn(V)}
-    transformer = glassformer.Transformer(V, V, WIDTH, HEADS, 2, HIDDEN, **MODERN).eval()
+    transformer = glassformer.Transformer(V, V, WIDTH, HEADS, 2, d_ff=HIDDEN, **MODERN).eval()
     glassformer.load_document_weights(transformer, {k: v for k, v in p.items() if "shared" not in k} | extra)
     expected = linear(extra, "linear", x)
     torch.testing.assert_close(transformer(SOURCE, TARGET, memory_mask, CAUSAL), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_positional_arguments_that_the_documents_order_differently_are_refused():
+    """003 has d_ff before num_layers: taken for 000's order, this would be 64 layers."""
+    with pytest.raises(TypeError, match="positional arguments"):
+        glassformer.Transformer(10, 10, 16, 4, 64, 2)
+
+
+def test_encode_and_decode_of_003s_models_number_positions_as_their_forward_does():
+    left = KEEP.flip(1)
+    bert = glassformer.BERTModel(V, d_model=WIDTH, num_heads=HEADS, d_ff=HIDDEN, num_layers=1).eval()
+    torch.testing.assert_close(bert.encode(SOURCE, left), bert(SOURCE, left))
+    gpt = glassformer.GPTModel(V, d_model=WIDTH, num_heads=HEADS, d_ff=HIDDEN, num_layers=1).eval()
+    cache = gpt.new_cache(2, 6)
+    with torch.no_grad():
+        steps = [gpt(t, m, cache=cache) for t, m in zip(SOURCE.split(2, 1), left.split(2, 1), strict=True)]
+        torch.testing.assert_close(torch.cat(steps, 1), gpt(SOURCE, left))
+
+
+def test_each_document_drops_where_it_says():
+    config = glassformer.Transformer(V, V, d_model=WIDTH, num_heads=HEADS, num_layers=1).config
+    assert (config.dropout, config.activation_dropout, config.embedding_dropout) == (0.1, 0.1, 0.1)
+    assert config.attention_dropout == 0, "000 and 001 drop no attention weights"
+    for model in (glassformer.BERTModel(V, WIDTH, HEADS), glassformer.build_transformer(V, V, 9, 9, WIDTH, 1, HEADS)):
+        assert model.config.attention_dropout == 0.1, "002 and 003 do"
 
 
 def test_build_transformer_is_002s():
@@ -282,7 +308,7 @@ def test_blocks_are_called_as_the_documents_call_them():
     [
         (
             lambda m: m(SOURCE, TARGET, KEEP[:, None, None, :4]),
-            r"mask has shape \(2, 1, 1, 4\): expected one that broad",
+            r"src_mask has shape \(2, 1, 1, 4\): expected one that",
         ),
         (lambda m: m(SOURCE, TARGET, None, CAUSAL * -1e9), "tgt_mask holds"),
         (lambda m: m(SOURCE + V, TARGET), "src holds the id"),

@@ -35,6 +35,14 @@ def test_any_layer_and_head_self_and_cross_with_tokens_on_the_axes(kind, layer):
     torch.testing.assert_close(drawn, captured[f"decoder.layers.{layer}.{kind}"][0, 2].float())
 
 
+def test_numpy_weights_and_numbers_for_tokens_are_taken_and_the_largest_weight_is_darkest():
+    figure = draw_attention(torch.rand(1, 3, 3).numpy() / 10, [7, 8, 9], names=["head 5"])
+    axes = figure.axes[0]
+    assert axes.get_title() == "head 5"
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["7", "8", "9"]
+    assert axes.images[0].get_clim()[1] == axes.images[0].get_array().max()
+
+
 def test_long_inputs_thin_their_labels_instead_of_crashing():
     tokens = [f"token{i}" for i in range(500)]
     figure = draw_attention(torch.rand(1, 500, 500), tokens)
@@ -44,9 +52,13 @@ def test_long_inputs_thin_their_labels_instead_of_crashing():
 def test_wrong_pictures_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"weights has shape \(2, 3, 3\): expected \(heads, 3, 2\)"):
         draw_attention(torch.rand(2, 3, 3), list("abc"), list("xy"))
-    with pytest.raises(IndexError, match="heads holds 5: expected 0 to 1"):
+    with pytest.raises(IndexError, match=r"heads=\[5\]: expected some of 0 to 1"):
         draw_attention(torch.rand(2, 3, 3), list("abc"), heads=[5])
     with pytest.raises(ValueError, match=r"expected a name that ends in \.png or \.svg"):
         draw_positions(path=tmp_path / "x.gif")
+    with pytest.raises(ValueError, match=r"take one sentence of the batch, weights\[0\]"):
+        draw_attention(torch.rand(1, 2, 3, 3), list("abc"))
+    with pytest.raises(ValueError, match="names has 1 entries: expected 2"):
+        draw_attention(torch.rand(2, 3, 3), list("abc"), names=["one"])
     with pytest.raises(ValueError, match="table has shape"):
         draw_positions(torch.rand(3))

@@ -4,9 +4,12 @@ import pytest
 import torch
 
 from glassformer import nn as blocks
+from glassformer.decoding import continue_greedily
+from glassformer.documents import Transformer
 from glassformer.models import DecoderModel, EncoderModel, ModelConfig, build_model, preset
 
 GPT, BERT, BART = (build_model(preset(f"tiny-{name}")).eval() for name in ("gpt2", "bert-base", "bart-base"))
+PAPER = Transformer(40, 40, d_model=16, num_heads=4, num_layers=1, d_ff=8).eval()
 IDS = torch.zeros(2, 5, dtype=torch.long)
 
 
@@ -15,7 +18,7 @@ def _no_work_is_done():
     """An embedding that runs means that the error came too late."""
     handles = [
         module.register_forward_pre_hook(lambda *_: pytest.fail("work began before the check"))
-        for model in (GPT, BERT, BART)
+        for model in (GPT, BERT, BART, PAPER)
         for module in model.modules()
         if isinstance(module, blocks.Embeddings)
     ]
@@ -32,12 +35,12 @@ def _no_work_is_done():
         (lambda: GPT(IDS[0]), ValueError, r"tokens has shape \(5,\): expected \(batch, length\)"),
         (lambda: GPT(IDS.float()), TypeError, r"tokens has dtype torch.float32: expected torch.int64"),
         (lambda: GPT(torch.zeros(1, 33, dtype=torch.long)), ValueError, r"tokens reaches 33 tokens.*max_len=32"),
-        (lambda: GPT(IDS, torch.ones(2, 4)), ValueError, r"tokens mask has shape \(2, 4\): expected \(2, 5\)"),
-        (lambda: GPT(IDS, torch.full((2, 5), 0.5)), ValueError, r"tokens mask holds 0.5: expected True/False or 1/0"),
+        (lambda: GPT(IDS, torch.ones(2, 4)), ValueError, r"mask has shape \(2, 4\): expected \(2, 5\)"),
+        (lambda: GPT(IDS, torch.full((2, 5), 0.5)), ValueError, r"mask holds 0.5: expected True/False or 1/0"),
         (
             lambda: GPT(IDS, torch.full((2, 5), float("-inf"))),
             ValueError,
-            r"tokens mask holds -inf: expected True/False or 1/0",
+            r"mask holds -inf: expected True/False or 1/0",
         ),
         (lambda: GPT(IDS, token_types=IDS), ValueError, "token_types were given to a model without them"),
         (lambda: BERT(IDS, token_types=IDS + 2), ValueError, "token_types holds the id 2: expected ids from 0 to 1"),
@@ -47,15 +50,57 @@ def _no_work_is_done():
         (lambda: GPT(IDS, cache=GPT.new_cache(3, 9)), ValueError, "tokens has 2 rows: expected the cache's 3"),
         (lambda: GPT(IDS, cache=GPT.new_cache(2, 4)), ValueError, "expected at most capacity=4"),
         (lambda: BART(IDS + 99, IDS), ValueError, "source holds the id 99"),
+        (lambda: BART(IDS, IDS + 99), ValueError, "target holds the id 99"),
+        (lambda: BART(IDS, IDS[:1]), ValueError, "target has 1 rows: expected 2, as source"),
+        (lambda: BART(IDS, IDS, torch.ones(2, 4)), ValueError, r"source_mask has shape \(2, 4\): expected \(2, 5\)"),
+        (
+            lambda: BART(IDS, IDS, None, torch.ones(2, 4)),
+            ValueError,
+            r"target_mask has shape \(2, 4\): expected \(2, 5\)",
+        ),
+        (lambda: BART(IDS, torch.zeros(2, 33, dtype=torch.long)), ValueError, "target reaches 33 tokens"),
+        (lambda: PAPER(IDS, IDS, torch.ones(2, 1, 1, 4)), ValueError, r"src_mask has shape \(2, 1, 1, 4\)"),
+        (lambda: PAPER(IDS, IDS, torch.ones(2, 5)), ValueError, r"src_mask\[:, None, None, :\]"),
+        (lambda: PAPER(IDS, IDS, None, torch.ones(2, 5, 5)), ValueError, r"tgt_mask has shape \(2, 5, 5\)"),
+        (lambda: PAPER(IDS, IDS, None, torch.ones(2, 4, 5, 5)), ValueError, r"tgt_mask has shape \(2, 4, 5, 5\)"),
+        (lambda: PAPER(IDS, IDS + 40), ValueError, "tgt holds the id 40"),
+        (lambda: PAPER(IDS, IDS[:1]), ValueError, "tgt has 1 rows: expected 2, as src"),
         (lambda: BART.decode(IDS, torch.zeros(1, 4, 16)), ValueError, r"memory has shape \(1, 4, 16\): expected \(2,"),
         (lambda: BART.decode(IDS, torch.zeros(2, 4, 12)), ValueError, r"memory has shape \(2, 4, 12\).*16\)"),
         (lambda: BART.decode(IDS, IDS[:, :, None].repeat(1, 1, 16)), TypeError, "memory has dtype torch.int64"),
         (
             lambda: BART.decode(IDS, torch.zeros(2, 4, 16), torch.ones(2, 3)),
             ValueError,
-            r"source mask has shape \(2, 3\): expected \(2, 4\)",
+            r"source_mask has shape \(2, 3\): expected \(2, 4\)",
         ),
         (lambda: GPT.new_cache(0, 4), ValueError, "batch_size=0"),
+        (lambda: GPT([[1, 2]]), TypeError, "tokens is a list: expected a tensor"),
+        (lambda: GPT(IDS, [[1] * 5] * 2), TypeError, "mask is a list: expected a tensor"),
+        (lambda: BART.decode(IDS, None), TypeError, "memory is a NoneType: expected the encoder's output"),
+        (
+            lambda: BART.decode(IDS, torch.zeros(2, 4, 16), cache=BART.new_cache(2, 9, 5)),
+            ValueError,
+            "memory has 4 tokens: expected the cache's memory_length=5",
+        ),
+        (
+            lambda: GPT(IDS, segments=torch.tensor([[0, 1, 0, 0, 0]] * 2)),
+            ValueError,
+            "segments fall along a row",
+        ),
+        (lambda: GPT(IDS, segments=IDS.float()), TypeError, "segments has dtype torch.float32"),
+        (lambda: build_model("gpt2"), TypeError, r"expected a ModelConfig, as preset\('gpt2'\)"),
+        (lambda: continue_greedily(GPT, IDS[0], end=0, max_new=3), ValueError, r"tokens has shape \(5,\)"),
+        (lambda: continue_greedily(GPT, IDS, end=0, max_new=0), ValueError, "max_new=0 after 5 tokens"),
+        (
+            lambda: continue_greedily(GPT, IDS, torch.tensor([[1] * 5, [1, 1, 1, 0, 0]]), end=0, max_new=3),
+            ValueError,
+            "expected padding on the left",
+        ),
+        (
+            lambda: continue_greedily(build_model(preset("tiny-gpt2").with_head("none")), IDS, end=0, max_new=3),
+            ValueError,
+            "head='none': expected 'language_model'",
+        ),
         (
             lambda: DecoderModel(preset("tiny-bert-base")),
             ValueError,
@@ -74,6 +119,18 @@ def test_models_name_what_is_wrong(call, error, message):
     [
         (lambda: blocks.MultiHeadAttention(10, 3), "n_heads=3 does not divide d_model=10"),
         (lambda: blocks.MultiHeadAttention(12, 4, n_kv_heads=3), "n_kv_heads=3 does not divide n_heads=4"),
+        (lambda: blocks.MultiHeadAttention(12, 4, head_dim=0), "head_dim=0: expected a whole number"),
+        (
+            lambda: blocks.attend(*[torch.zeros(1, 1, 2, 4)] * 3, backend="flash"),
+            "backend='flash': expected one of sdpa",
+        ),
+        (lambda: blocks.RelativeBias(4, n_buckets=2, bidirectional=True), "n_buckets=2, max_distance=128: expected"),
+        (lambda: blocks.Alibi(0), "n_heads=0"),
+        (lambda: BART.decoder(torch.zeros(1, 2, 16), positions=IDS[:1, :2]), "memory is missing: expected a memory"),
+        (
+            lambda: GPT.decoder(torch.zeros(1, 2, 16), positions=IDS[:1, :2], memory=torch.zeros(1, 2, 16)),
+            "memory was given: expected none",
+        ),
         (lambda: blocks.MultiHeadAttention(12, 0), "n_heads=0: expected a whole number"),
         (lambda: blocks.MultiHeadAttention(12, 4)(torch.zeros(2, 3, 10)), r"query has shape \(2, 3, 10\).*12\)"),
         (lambda: blocks.MultiHeadAttention(12, 4, dropout=1.5), "attention dropout=1.5"),
@@ -87,11 +144,27 @@ def test_models_name_what_is_wrong(call, error, message):
         (lambda: blocks.Mask(query_segments=IDS), "query_segments and key_segments together"),
         (lambda: GPT.new_cache(2, 4).reorder(torch.tensor([0, 1, 1])), "rows has 3 entries: expected at most"),
         (lambda: GPT.new_cache(2, 4).truncate(1), "length=1: expected 0 to 0"),
+        (
+            lambda: GPT.decoder(
+                torch.zeros(1, 2, 16),
+                positions=IDS[:1, :2],
+                cache=blocks.KVCache(n_layers=1, batch_size=1, capacity=4, n_kv_heads=4, head_dim=4),
+            ),
+            "cache is for 1 layers: expected 2",
+        ),
     ],
 )
 def test_blocks_name_what_is_wrong(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_a_tensor_is_not_taken_for_a_mask():
+    attention = blocks.MultiHeadAttention(12, 4)
+    with pytest.raises(TypeError, match=r"mask is a Tensor: expected a Mask, as in Mask\(causal=True\)"):
+        attention(torch.zeros(2, 3, 12), mask=torch.ones(3, 3, dtype=torch.bool))
+    with pytest.raises(TypeError, match=r"bias has dtype torch.bool"):
+        attention(torch.zeros(2, 3, 12), bias=torch.ones(1, 1, 3, 3, dtype=torch.bool))
 
 
 BASE = {"vocab_size": 10, "n_encoder_layers": 1, "d_model": 8, "n_heads": 2}
@@ -114,6 +187,13 @@ BASE = {"vocab_size": 10, "n_encoder_layers": 1, "d_model": 8, "n_heads": 2}
         ({"dropout": 1.0}, ValueError, "dropout=1.0: expected a probability"),
         ({"dropout": -0.1}, ValueError, "dropout=-0.1"),
         ({"norm_eps": 0.0}, ValueError, "norm_eps=0.0"),
+        ({"norm_eps": float("inf")}, ValueError, "norm_eps=inf"),
+        ({"attention_scale": float("nan")}, ValueError, "attention_scale=nan"),
+        ({"n_labels": 3}, ValueError, "n_labels=3 with head='none'"),
+        ({"head_transform": True}, ValueError, "head_transform=True with head='none'"),
+        ({"pooling": "mean"}, ValueError, "pooling='mean' with head='none'"),
+        ({"pooling": "max", "head": "embedding"}, ValueError, "pooling='max': expected one of 'first', 'last', 'mean'"),
+        ({"token_types": 2, "n_decoder_layers": 1}, ValueError, "token_types=2 for kind 'encoder_decoder'"),
         ({"n_encoder_layers": 0}, ValueError, "expected at least one layer"),
         ({"n_encoder_layers": -1}, ValueError, "n_encoder_layers=-1"),
         ({"positions": "rotary", "head_dim": 3}, ValueError, "expected an even head size"),
@@ -121,7 +201,7 @@ BASE = {"vocab_size": 10, "n_encoder_layers": 1, "d_model": 8, "n_heads": 2}
         ({"positions": "relative", "relative_buckets": 2}, ValueError, "at least 4 buckets"),
         ({"source_vocab_size": 9}, ValueError, "source_vocab_size=9 for kind 'encoder'"),
         ({"tie": "all"}, ValueError, "tie='all' for kind 'encoder'"),
-        ({"tie": "output"}, ValueError, "tie='output' with head='none'"),
+        ({"tie": "output"}, ValueError, "tie='output' with head='none'.*expected tie='none'"),
         (
             {"tie": "embeddings", "n_decoder_layers": 1, "source_vocab_size": 9},
             ValueError,

@@ -21,6 +21,19 @@ def test_an_unknown_key_suggests_the_nearest():
         ModelConfig.from_dict({"n_encoder_layers": 2})
 
 
+def test_another_librarys_key_is_translated():
+    with pytest.raises(ValueError, match=r"'hidden_size': did you mean 'd_model'\?"):
+        ModelConfig.from_dict({"vocab_size": 3, "hidden_size": 2})
+
+
+def test_with_head_resets_what_only_the_old_head_could_use():
+    bert = preset("bert-base")
+    classes = bert.with_head("sequence_class", n_labels=2, head_transform=True)
+    assert (classes.tie, classes.n_labels, classes.pool_by) == ("none", 2, "first")
+    assert preset("gpt2").with_head("sequence_class", n_labels=2).pool_by == "last"
+    assert preset("bart-base").with_head("none").tie == "embeddings"
+
+
 def test_a_config_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         preset("gpt2").d_model = 3
@@ -36,8 +49,8 @@ def test_a_config_is_never_rewritten():
 
 
 def test_an_unknown_preset_suggests_the_nearest():
-    with pytest.raises(ValueError, match=r"unknown preset 'gpt-2': did you mean 'gpt2'\?"):
-        preset("gpt-2")
+    with pytest.raises(ValueError, match=r"unknown preset 'GPT-2': did you mean 'gpt2'\?"):
+        preset("GPT-2")
 
 
 def test_a_preset_takes_changes_and_refuses_unknown_ones():

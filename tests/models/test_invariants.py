@@ -9,13 +9,16 @@ from glassformer.models import PRESETS, ModelConfig, build_model, preset
 from oracle import random_model
 
 TINY = [name for name in PRESETS if name.startswith("tiny-")]
-few = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+POSITIONS = ["sinusoidal", "learned", "rotary", "relative", "alibi", "none"]
+WRITERS = ("decoder", "encoder_decoder")
+few = settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
+every_position = pytest.mark.parametrize("positions", POSITIONS)
 
 
 @st.composite
-def configs(draw, kind=None):
-    """Any small model that the config allows."""
-    kind = kind or draw(st.sampled_from(["encoder", "decoder", "encoder_decoder"]))
+def configs(draw, positions, kinds=("encoder", "decoder", "encoder_decoder")):
+    """Any small model with these positions that the config allows."""
+    kind = draw(st.sampled_from(kinds))
     depth = draw(st.integers(1, 2))
     n_heads = draw(st.sampled_from([1, 2, 4]))
     return ModelConfig(
@@ -29,12 +32,12 @@ def configs(draw, kind=None):
         n_kv_heads=draw(st.sampled_from([g for g in (None, 1, 2) if g is None or n_heads % g == 0])),
         head_dim=draw(st.sampled_from([None, 6])) or (4 if n_heads == 4 else None),
         qk_norm=draw(st.booleans()),
-        sliding_window=draw(st.sampled_from([None, 1, 3])),
+        sliding_window=draw(st.sampled_from([None, 2, 3])),
         activation=draw(st.sampled_from(["relu", "gelu", "gelu_tanh", "silu"])),
         gated=draw(st.booleans()),
         norm=draw(st.sampled_from(["layer", "rms", "mean_std"])),
         norm_placement=draw(st.sampled_from(["pre", "post"])),
-        positions=draw(st.sampled_from(["sinusoidal", "learned", "rotary", "relative", "alibi", "none"])),
+        positions=positions,
         relative_buckets=8,
         relative_max_distance=10,
         scale_embeddings=draw(st.booleans()),
@@ -66,15 +69,17 @@ def padded(rows, side, total):
     return tokens, mask
 
 
+@every_position
 @few
 @given(
-    config=configs(),
+    data=st.data(),
     lengths=st.lists(st.integers(1, 7), min_size=1, max_size=3),
     side=st.sampled_from(["left", "right"]),
     extra=st.integers(0, 3),
     seed=st.integers(0, 1000),
 )
-def test_padding_batch_size_and_order_change_nothing(config, lengths, side, extra, seed):
+def test_padding_batch_size_and_order_change_nothing(positions, data, lengths, side, extra, seed):
+    config = data.draw(configs(positions))
     torch.manual_seed(seed)
     model = random_model(config)
     rows, sources = random_batch(config, lengths, [1 + n % 5 for n in lengths])
@@ -88,11 +93,11 @@ def test_padding_batch_size_and_order_change_nothing(config, lengths, side, extr
             torch.testing.assert_close(together[place][mask[place]], alone, atol=1e-9, rtol=1e-9)
 
 
+@every_position
 @few
-@given(config=configs(), length=st.integers(2, 8), seed=st.integers(0, 1000), data=st.data())
-def test_no_gradient_reaches_a_future_token(config, length, seed, data):
-    if config.kind == "encoder":
-        return
+@given(length=st.integers(2, 8), seed=st.integers(0, 1000), data=st.data())
+def test_no_gradient_reaches_a_future_token(positions, length, seed, data):
+    config = data.draw(configs(positions, WRITERS))
     torch.manual_seed(seed)
     model = random_model(config)
     tokens, source = torch.randint(0, config.vocab_size, (1, length)), torch.randint(0, config.vocab_size, (1, 4))
@@ -115,7 +120,7 @@ def test_no_gradient_reaches_a_future_token(config, length, seed, data):
 
 def test_the_future_check_would_catch_a_leak():
     """The encoder sees ahead: the same measurement finds gradients there."""
-    model = random_model(preset("tiny-bert-base", head="none", tie="none"))
+    model = random_model(preset("tiny-bert-base").with_head("none"))
     kept = []
 
     def keep(module, args, output):
@@ -127,16 +132,16 @@ def test_the_future_check_would_catch_a_leak():
     assert kept[0].grad[0, 3:].any()
 
 
+@every_position
 @few
 @given(
-    config=configs(),
-    cuts=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    data=st.data(),
+    cuts=st.lists(st.integers(1, 4), min_size=2, max_size=4),
     pad=st.integers(0, 2),
     seed=st.integers(0, 1000),
 )
-def test_cached_chunked_and_whole_forwards_agree(config, cuts, pad, seed):
-    if config.kind == "encoder":
-        return
+def test_cached_chunked_and_whole_forwards_agree(positions, data, cuts, pad, seed):
+    config = data.draw(configs(positions, WRITERS))
     torch.manual_seed(seed)
     model, length = random_model(config), sum(cuts)
     tokens, source = torch.randint(0, 13, (2, length)), torch.randint(0, 13, (2, 5))
@@ -161,28 +166,109 @@ def test_cached_chunked_and_whole_forwards_agree(config, cuts, pad, seed):
     torch.testing.assert_close(torch.cat(parts, 1)[mask], whole[mask], atol=1e-9, rtol=1e-9)
 
 
+@every_position
+@few
+@given(data=st.data(), seed=st.integers(0, 1000))
+def test_padding_between_real_tokens_changes_nothing(positions, data, seed):
+    """As it comes about when right-padded prompts are continued."""
+    config = data.draw(configs(positions))
+    torch.manual_seed(seed)
+    model = random_model(config)
+    mask = torch.tensor([data.draw(st.lists(st.booleans(), min_size=9, max_size=9).filter(any))])
+    tokens, source = torch.randint(0, 13, (1, 9)), torch.randint(0, 13, (1, 4))
+    with torch.no_grad():
+        apart = run(model, tokens, mask, source)[mask]
+        together = run(model, tokens[mask][None], None, source)[0]
+    torch.testing.assert_close(apart, together, atol=1e-9, rtol=1e-9)
+
+
+@every_position
+@few
+@given(data=st.data(), lengths=st.lists(st.integers(1, 4), min_size=2, max_size=2), seed=st.integers(0, 999))
+def test_right_padded_prompts_can_be_continued_in_the_cache(positions, data, lengths, seed):
+    config = data.draw(configs(positions, ["decoder"]))
+    torch.manual_seed(seed)
+    model = random_model(config)
+    rows = [torch.randint(0, 13, (n,)) for n in lengths]
+    tokens, mask = padded(rows, "right", max(lengths))
+    new = torch.randint(0, 13, (2, 3))
+    cache = model.new_cache(2, max(lengths) + 3)
+    with torch.no_grad():
+        model(tokens, mask, cache=cache)
+        continued = torch.cat([model(token, cache=cache) for token in new.split(1, 1)], 1)
+        for i, row in enumerate(rows):
+            alone = model(torch.cat((row, new[i]))[None])[0, -3:]
+            torch.testing.assert_close(continued[i], alone, atol=1e-9, rtol=1e-9)
+
+
+def test_segments_and_padding_together_equal_documents_alone():
+    model = random_model(preset("tiny-gpt2"))
+    tokens = torch.randint(1, 40, (1, 8))
+    segments = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1]])
+    mask = torch.tensor([[0, 1, 1, 1, 1, 0, 1, 0]], dtype=torch.bool)
+    packed = model(tokens, mask, segments=segments)[0]
+    for number in (0, 1):
+        mine = mask[0] & (segments[0] == number)
+        torch.testing.assert_close(packed[mine], model(tokens[:, mine])[0], atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_empty_batches_pass_through(name):
+    model = random_model(preset(name))
+    tokens = torch.zeros(0, 5, dtype=torch.long)
+    inputs = (tokens, tokens) if model.kind == "encoder_decoder" else (tokens,)
+    assert model(*inputs).shape == (0, 5, 40)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_models_compile_whole_for_changing_lengths(name):
+    model = random_model(preset(name), dtype=torch.float32)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    for length in (6, 4, 9):
+        tokens = torch.randint(0, 40, (2, length))
+        inputs = (tokens, tokens) if model.kind == "encoder_decoder" else (tokens,)
+        torch.testing.assert_close(compiled(*inputs), model(*inputs), atol=1e-5, rtol=1e-5)
+
+
 @few
 @given(seed=st.integers(0, 1000), rows=st.lists(st.integers(0, 2), min_size=1, max_size=3), keep=st.integers(1, 5))
 def test_a_cache_can_be_reordered_shrunk_and_truncated(seed, rows, keep):
     torch.manual_seed(seed)
     model = random_model(preset("tiny-bart-base"))
     tokens, source = torch.randint(0, 40, (3, 6)), torch.randint(0, 40, (3, 4))
+    mask = torch.ones(3, 6, dtype=torch.bool)
+    mask[0, :2], mask[2, 1] = False, False
     rows = torch.tensor(rows)
     with torch.no_grad():
         memory = model.encode(source)
         cache = model.new_cache(3, 8, 4)
-        model.decode(tokens, memory, cache=cache)
+        model.decode(tokens, memory, target_mask=mask, cache=cache)
         cache.reorder(rows)
         cache.truncate(keep)
         new = torch.randint(0, 40, (len(rows), 2))
         continued = model.decode(new, memory[rows], cache=cache)
-        whole = model.decode(torch.cat((tokens[rows, :keep], new), 1), memory[rows])
+        whole_mask = torch.cat((mask[rows, :keep], torch.ones(len(rows), 2, dtype=torch.bool)), 1)
+        whole = model.decode(torch.cat((tokens[rows, :keep], new), 1), memory[rows], target_mask=whole_mask)
     torch.testing.assert_close(continued, whole[:, keep:], atol=1e-9, rtol=1e-9)
 
 
+def test_a_cache_truncated_to_nothing_takes_another_memory():
+    model = random_model(preset("tiny-bart-base"))
+    target = torch.randint(0, 40, (2, 3))
+    first, second = (model.encode(torch.randint(0, 40, (2, 4))) for _ in range(2))
+    cache = model.new_cache(2, 3, 4)
+    with torch.no_grad():
+        model.decode(target, first, cache=cache)
+        cache.truncate(0)
+        torch.testing.assert_close(model.decode(target, second, cache=cache), model.decode(target, second))
+
+
+@every_position
 @few
-@given(config=configs("decoder"), lengths=st.lists(st.integers(1, 4), min_size=1, max_size=4), seed=st.integers(0, 999))
-def test_packed_documents_equal_documents_alone(config, lengths, seed):
+@given(data=st.data(), lengths=st.lists(st.integers(1, 4), min_size=2, max_size=4), seed=st.integers(0, 999))
+def test_packed_documents_equal_documents_alone(positions, data, lengths, seed):
+    config = data.draw(configs(positions, ["decoder"]))
     torch.manual_seed(seed)
     model = random_model(config)
     rows = [torch.randint(0, 13, (n,)) for n in lengths]
@@ -265,9 +351,13 @@ def test_layer_drop_skips_layers_in_training_alone():
     assert len(ran) == 6
 
 
-@pytest.mark.parametrize("name", TINY)
-def test_dropout_is_off_in_evaluation_and_on_in_training(name):
-    model = build_model(preset(name, dropout=0.3))
+DROPS = ("dropout", "attention_dropout", "activation_dropout", "embedding_dropout")
+
+
+@pytest.mark.parametrize("name", ["tiny-bert-base", "tiny-llama", "tiny-marian"])
+@pytest.mark.parametrize("which", DROPS)
+def test_each_dropout_is_off_in_evaluation_and_on_in_training(name, which):
+    model = build_model(preset(name, **dict.fromkeys(DROPS, 0.0) | {which: 0.5}))
     tokens = torch.randint(0, 40, (2, 6))
     inputs = (tokens, tokens) if model.kind == "encoder_decoder" else (tokens,)
     assert torch.equal(model.eval()(*inputs), model(*inputs))

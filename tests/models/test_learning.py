@@ -89,14 +89,12 @@ def test_encoders_learn_to_fill_masks(name):
     assert right.float().mean() >= 0.95
 
 
-@pytest.mark.parametrize(("head", "pooling"), [("sequence_class", "mean"), ("token_class", "first"), ("span", "first")])
+@pytest.mark.parametrize(("head", "pooling"), [("sequence_class", "mean"), ("token_class", None), ("span", None)])
 def test_class_heads_learn(head, pooling):
-    """Which symbol begins the row; whether a symbol is small; where the largest symbol first and last stands."""
+    """The largest symbol of the row; whether each symbol is small; where the largest and the smallest stand."""
     n_labels = {"sequence_class": 6, "token_class": 2, "span": None}[head]
-    settings = {**SIZE, "tie": "none", "head_transform": False, "positions": "rotary", "init": "xavier"}
-    model = build_model(
-        preset("tiny-bert-base", **settings, head=head, n_labels=n_labels, pooling=pooling, vocab_size=6)
-    )
+    body = preset("tiny-bert-base", **SIZE, positions="rotary", init="xavier", vocab_size=6)
+    model = build_model(body.with_head(head, n_labels=n_labels, pooling=pooling))
 
     def batches():
         for seed in itertools.count():
@@ -123,9 +121,7 @@ def test_class_heads_learn(head, pooling):
 
 
 def test_embeddings_of_equal_texts_meet_whatever_the_padding():
-    model = build_model(
-        preset("tiny-bert-base", tie="none", head="embedding", pooling="mean", head_transform=False)
-    ).eval()
+    model = build_model(preset("tiny-bert-base").with_head("embedding", pooling="mean")).eval()
     tokens = torch.randint(1, 40, (1, 5))
     longer = torch.cat((tokens, torch.zeros(1, 3, dtype=torch.long)), 1)
     mask = torch.tensor([[1, 1, 1, 1, 1, 0, 0, 0]])

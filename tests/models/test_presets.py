@@ -8,9 +8,10 @@ import torch
 from glassformer import reference
 from glassformer.models import build_model, preset
 
-# As the families' own code counts them. BART's and Marian's differ by what is a parameter: their output bias is one
+# As the families' own code counts them. BART and Marian differ in what counts as a parameter: their output bias does
 # here
-# and a buffer there; BART's tables there have two unused rows each (2 x 2 x 768), Marian's fixed sinusoids count there.
+# and does not there; BART's two tables there have two unused rows each; Marian's two fixed tables of sinusoids count
+# there.
 KNOWN = {
     "transformer-base": 63_082_496,  # the paper rounds its count to 65 million
     "bert-base": 109_514_298,

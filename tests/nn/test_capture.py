@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from glassformer.models import preset
-from glassformer.nn import capture_attention
+from glassformer.nn import MultiHeadAttention, capture_attention
 from oracle import random_model, twin
 
 
@@ -52,6 +52,7 @@ def test_looking_changes_no_output_and_leaves_nothing_behind():
     assert torch.equal(before, during)
     assert torch.equal(before, model(tokens))
     assert len(captured.steps("decoder.layers.0.self_attn")) == 1
+    assert not captured["decoder.layers.0.self_attn"].requires_grad
     assert {name: set(vars(module)) for name, module in model.named_modules()} == state
     assert not any(module._forward_hooks for module in model.modules())
 
@@ -84,9 +85,37 @@ def test_a_shared_layer_records_each_application():
     assert len(captured.steps("encoder.layers.0.self_attn")) == 3
 
 
+def test_gradient_checkpointing_records_once():
+    model = random_model(preset("tiny-gpt2")).train()
+    model.set_gradient_checkpointing()
+    with capture_attention(model, layers=[-1]) as captured:
+        model(torch.randint(0, 40, (1, 4))).sum().backward()
+    assert list(captured) == ["decoder.layers.1.self_attn"]
+    assert len(captured.steps("decoder.layers.1.self_attn")) == 1
+
+
+def test_attention_under_any_name_is_captured():
+    class Mixer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mixer = MultiHeadAttention(8, 2)
+
+        def forward(self, x):
+            return self.mixer(x)
+
+    model = Mixer()
+    with capture_attention(model) as captured:
+        model(torch.randn(1, 3, 8))
+    assert captured["mixer"].shape == (1, 2, 3, 3)
+
+
 def test_wrong_choices_are_named():
     model = random_model(preset("tiny-gpt2"))
-    with pytest.raises(ValueError, match=r"layers=\[7\]"), capture_attention(model, layers=[7]):
+    with pytest.raises(IndexError, match="layers holds 7: expected -2 to 1"), capture_attention(model, layers=[0, 7]):
+        pass
+    with pytest.raises(ValueError, match=r"match none of this model's: decoder"), capture_attention(model, kinds=["x"]):
+        pass
+    with pytest.raises(ValueError, match=r"heads=\[\]: expected at least one"), capture_attention(model, heads=[]):
         pass
     with pytest.raises(IndexError, match="heads holds 4: expected -4 to 3"), capture_attention(model, heads=[4]):
         model(torch.randint(0, 40, (1, 4)))

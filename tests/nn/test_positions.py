@@ -36,7 +36,10 @@ def test_a_shift_of_the_sinusoids_is_a_rotation():
 
 
 def test_sinusoids_are_not_part_of_the_state():
-    assert SinusoidalPositions(9, 6).state_dict() == {}
+    positions = SinusoidalPositions(9, 6)
+    exact = positions(torch.arange(9)[None], torch.float64)
+    assert positions.state_dict() == {}
+    assert torch.equal(positions.bfloat16().double()(torch.arange(9)[None], torch.float64), exact)
 
 
 @given(shift=st.integers(0, 10_000), seed=st.integers(0, 20))
@@ -70,14 +73,15 @@ def test_every_distance_falls_into_the_references_bucket(bidirectional, n_bucket
 
 
 def test_a_relative_bias_of_the_last_queries_is_the_end_of_the_whole():
-    bias = RelativeBias(2, n_buckets=8, max_distance=16, bidirectional=False)
-    torch.testing.assert_close(bias(2, 9), bias(9, 9)[:, :, -2:])
+    bias, places = RelativeBias(2, n_buckets=8, max_distance=16, bidirectional=False), torch.arange(9)[None]
+    torch.testing.assert_close(bias(places[:, -2:], places), bias(places, places)[:, :, -2:])
 
 
 @pytest.mark.parametrize("n_heads", [1, 2, 3, 6, 8, 12])
 def test_alibi_equals_the_reference_and_falls_with_distance(n_heads):
-    ours = Alibi(n_heads)(4, 7)
-    np.testing.assert_allclose(ours.numpy(), alibi(n_heads, 4, 7), atol=1e-15)
+    places = torch.tensor([[0, 1, 2, 3, 4, 5, 6], [0, 0, 1, 2, 2, 2, 3]])
+    ours = Alibi(n_heads)(places, places)
+    np.testing.assert_allclose(ours.numpy(), alibi(n_heads, places.numpy()), atol=1e-15)
     assert len(set(Alibi(n_heads).slopes)) == n_heads
     assert (ours[0, :, -1].diff(dim=-1) > 0).all()
 

@@ -1,5 +1,6 @@
 import itertools
 
+import pytest
 import torch
 
 from glassformer.training import fit
@@ -25,3 +26,11 @@ def test_fit_ends_with_its_data():
     model = torch.nn.Linear(1, 1)
     report = fit(model, [torch.ones(1, 1)] * 3, lambda x: model(x).sum(), steps=10)
     assert report.step == 3
+
+
+def test_a_loss_that_is_not_a_number_stops_before_it_ruins_the_weights():
+    model = torch.nn.Linear(1, 1)
+    before = model.weight.detach().clone()
+    with pytest.raises(FloatingPointError, match="the loss is nan at step 1"):
+        fit(model, [torch.full((1, 1), float("nan"))], lambda x: model(x).sum(), steps=10)
+    assert torch.equal(model.weight, before)

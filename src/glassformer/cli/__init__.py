@@ -11,7 +11,12 @@ def main() -> None:
     except ImportError:
         sys.exit("the command line needs two more packages: pip install 'glassformer[cli,plot]'")
 
+    from glassformer import __version__
     from glassformer.cli.demo import demo
+
+    if sys.argv[1:] == ["--version"]:
+        print(f"glassformer {__version__}")
+        return
 
     try:
         subcommand_cli_from_dict(

@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+from tyro.conf import Positional
 
-def demo(word: str = "glassformer", *, out: Path = Path("demo"), steps: int = 600, seed: int = 0) -> None:
+
+def demo(word: Positional[str] = "glassformer", *, out: Path = Path("demo"), steps: int = 600, seed: int = 0) -> None:
     """Train a small Transformer to spell words backwards, in under a minute on two CPU cores.
 
-    It learns from random letters alone, is tested on words it never saw, and draws the cross-attention of WORD: the
-    anti-diagonal in the picture is the model reading its source from the end.
+    It learns from random letters alone, is tested on words that were held out, and draws the cross-attention of WORD:
+    the anti-diagonal in the picture is the model reading its source from the end.
 
     Args:
         word: The word to draw, 1 to 12 letters from a to z.

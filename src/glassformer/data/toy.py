@@ -49,6 +49,8 @@ class PairTaskData:
     max_length: int = 8
     batch_size: int = 64
     seed: int = 0
+    leave_out: Callable[[list[int]], bool] | None = None
+    """Sequences of symbols that are not to appear: those kept for testing, say."""
 
     @property
     def vocab_size(self) -> int:
@@ -59,8 +61,12 @@ class PairTaskData:
         """One random batch after the other."""
         random = torch.Generator().manual_seed(self.seed)
         while True:
-            lengths = torch.randint(self.min_length, self.max_length + 1, (self.batch_size,), generator=random)
-            rows = [torch.randint(0, self.n_symbols, (int(n),), generator=random).tolist() for n in lengths]
+            rows: list[list[int]] = []
+            while len(rows) < self.batch_size:
+                length = int(torch.randint(self.min_length, self.max_length + 1, (), generator=random))
+                row = torch.randint(0, self.n_symbols, (length,), generator=random).tolist()
+                if self.leave_out is None or not self.leave_out(row):
+                    rows.append(row)
             yield pair_batch([(row, ANSWERS[self.task](row)) for row in rows])
 
 

@@ -1,11 +1,12 @@
 """Greedy decoding over the cache: the most likely token at each step, each step computing its new token only."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-from glassformer.models import DecoderModel, EncoderDecoderModel
+from glassformer.models import DecoderModel, EncoderDecoderModel, Model
 
 
 @torch.inference_mode()
@@ -18,17 +19,20 @@ def translate_greedily(
     end: int,
     max_new: int,
 ) -> list[list[int]]:
-    """What the model writes for each source row (B, S): token ids after `begin`, up to and without `end`."""
-    memory = model.encode(source, source_mask)
-    cache = model.new_cache(len(source), max_new, memory.shape[1])
-    first = torch.full((len(source), 1), begin, device=source.device)
-    return _decode(
-        lambda tokens, _: model.answer(model.decode(tokens, memory, source_mask, cache=cache)),
-        first,
-        None,
-        end,
-        max_new,
-    )
+    """What the model writes for each source row (B, S): token ids after `begin`, up to and without `end`.
+
+    At most `max_new` tokens, and never more than the model's limit.
+    """
+    max_new = _within_limit(model, 1, max_new)
+    with writing(model):
+        memory = model.encode(source, source_mask)
+        cache = model.new_cache(len(source), max_new, memory.shape[1])
+        first = torch.full((len(source), 1), begin, device=source.device)
+
+        def step(tokens: Tensor, mask: Tensor | None) -> Tensor:
+            return model.answer(model.decode(tokens, memory, source_mask, cache=cache))
+
+        return _decode(step, first, None, end, max_new)
 
 
 @torch.inference_mode()
@@ -40,8 +44,36 @@ def continue_greedily(
     Rows of different lengths are padded on the *left*, with False in `mask`, so that all of them end where writing
     begins.
     """
-    cache = model.new_cache(len(tokens), tokens.shape[1] + max_new)
-    return _decode(lambda new, mask: model(new, mask, cache=cache), tokens, mask, end, max_new)
+    if tokens.dim() != 2:
+        raise ValueError(f"tokens has shape {tuple(tokens.shape)}: expected (batch, length)")
+    if mask is not None and not mask[:, -1].all():
+        raise ValueError("mask ends with padding in some rows: expected padding on the left, where nothing is written")
+    max_new = _within_limit(model, tokens.shape[1], max_new)
+    with writing(model):
+        cache = model.new_cache(len(tokens), tokens.shape[1] + max_new)
+        return _decode(lambda new, mask: model(new, mask, cache=cache), tokens, mask, end, max_new)
+
+
+@contextmanager
+def writing(model: Model) -> Iterator[None]:
+    """The model in evaluation mode, whatever it was before and will be again; it must have words to write."""
+    if model.config.head != "language_model":
+        raise ValueError(f"the model has head={model.config.head!r}: expected 'language_model', to write with")
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+def _within_limit(model: Model, n_given: int, max_new: int) -> int:
+    """`max_new`, or fewer where the model's limit comes first."""
+    limit = model.config.max_len
+    allowed = max_new if limit is None else min(max_new, limit - n_given + 1)
+    if max_new < 1 or allowed < 1:
+        raise ValueError(f"max_new={max_new} after {n_given} tokens: expected at least 1, within max_len={limit}")
+    return allowed
 
 
 def _decode(

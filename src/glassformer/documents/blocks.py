@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from glassformer.documents.styles import MODERN, PAPER, document_mask
 from glassformer.models.build import make_layer
 from glassformer.models.config import ModelConfig
-from glassformer.nn import Embeddings, MeanStdNorm, SinusoidalPositions, Sublayer, attend
+from glassformer.nn import Embeddings, Mask, MeanStdNorm, SinusoidalPositions, Sublayer, attend
 from glassformer.nn.attention import MultiHeadAttention as OurMultiHeadAttention
 from glassformer.nn.checks import check_length, check_width
 from glassformer.nn.feedforward import FeedForward as OurFeedForward
@@ -50,6 +50,10 @@ class PositionalEncoding(nn.Module):
         dropout: float = 0.1,
     ):
         super().__init__()
+        if len(in_order) > 2:
+            raise TypeError(
+                f"PositionalEncoding takes d_model, a length and a dropout: {len(in_order)} more were given"
+            )
         for value in in_order:
             if isinstance(value, int) and value > 0:
                 max_len = value
@@ -64,7 +68,7 @@ class PositionalEncoding(nn.Module):
         check_width("x", x, self.d_model)
         check_length("x", x.shape[1], self.max_len)
         here = torch.arange(x.shape[1], device=x.device)[None]
-        return self.dropout(x + self.positions(here).to(x.dtype))
+        return self.dropout(x + self.positions(here, x.dtype))
 
 
 class MultiHeadAttention(OurMultiHeadAttention):
@@ -77,7 +81,8 @@ class MultiHeadAttention(OurMultiHeadAttention):
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, need_weights: bool = False
     ) -> Tensor | tuple[Tensor, Tensor | None]:
         """(B, T, C), (B, S, C), (B, S, C) -> (B, T, C), and the weights (B, H, T, S) where asked for."""
-        allowed = document_mask("mask", mask)
+        shape = len(query), 1, query.shape[1], key.shape[1]
+        allowed = Mask(allowed=document_mask("mask", mask, shape))
         if not need_weights:
             return super().forward(query, key, value, mask=allowed)
         q, k, v = self.project(query, key, value)
@@ -142,7 +147,8 @@ class EncoderLayer(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
-        return self.layer(x, mask=document_mask("mask", mask))
+        shape = len(x), 1, x.shape[1], x.shape[1]
+        return self.layer(x, mask=Mask(allowed=document_mask("mask", mask, shape)))
 
 
 class EncoderBlock(EncoderLayer):
@@ -165,12 +171,10 @@ class DecoderLayer(nn.Module):
         self, x: Tensor, encoder_output: Tensor, src_mask: Tensor | None = None, tgt_mask: Tensor | None = None
     ) -> Tensor:
         """(B, T, C), (B, S, C) -> (B, T, C)."""
-        return self.layer(
-            x,
-            mask=document_mask("tgt_mask", tgt_mask),
-            memory=encoder_output,
-            memory_mask=document_mask("src_mask", src_mask),
-        )
+        shape = len(x), 1, x.shape[1], x.shape[1]
+        mask = Mask(allowed=document_mask("tgt_mask", tgt_mask, shape))
+        memory_mask = Mask(allowed=document_mask("src_mask", src_mask, (*shape[:3], encoder_output.shape[1])))
+        return self.layer(x, mask=mask, memory=encoder_output, memory_mask=memory_mask)
 
 
 class DecoderBlock(DecoderLayer):

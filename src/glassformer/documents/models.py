@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from glassformer.documents.styles import MODERN, PAPER, PRE_NORM, document_mask, token_mask
+from glassformer.documents.styles import MODERN, PAPER, PRE_NORM, document_mask, flat_mask
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
 from glassformer.models.base import check_memory
-from glassformer.models.inputs import prepare
-from glassformer.nn import Embeddings, KVCache, Mask
+from glassformer.models.inputs import Inputs, prepare
+from glassformer.nn import KVCache, Mask
 
 
 class Transformer(EncoderDecoderModel):
@@ -24,6 +24,8 @@ class Transformer(EncoderDecoderModel):
     scale_embeddings=True)`.
     """
 
+    plain_positions = True
+
     def __init__(
         self,
         src_vocab_size: int,
@@ -31,6 +33,7 @@ class Transformer(EncoderDecoderModel):
         d_model: int = 512,
         num_heads: int = 8,
         num_layers: int = 6,
+        *,  # 000 and 003 order the rest differently
         d_ff: int = 2048,
         dropout: float = 0.1,
         max_seq_len: int = 5000,
@@ -57,11 +60,15 @@ class Transformer(EncoderDecoderModel):
         self, src: Tensor, tgt: Tensor, src_mask: Tensor | None = None, tgt_mask: Tensor | None = None
     ) -> Tensor:
         """src (B, S), tgt (B, T), masks that broadcast to (B, 1, query, key) -> logits (B, T, V)."""
-        return self.project(self.decode(tgt, self.encode(src, src_mask), src_mask, tgt_mask))
+        source, target = self._prepare_source(src, src_mask), self._prepare_target(tgt, tgt_mask)
+        memory_mask = self._memory_mask(src_mask, tgt, src.shape[1])
+        if len(src) != len(tgt):
+            raise ValueError(f"tgt has {len(tgt)} rows: expected {len(src)}, as src")
+        return self.project(self._decode(tgt, target, self._encode(src, source), memory_mask))
 
     def encode(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:
         """(B, S) -> (B, S, C)."""
-        return _encode(self, "src", src, document_mask("src_mask", src_mask))
+        return self._encode(src, self._prepare_source(src, src_mask))
 
     def decode(
         self,
@@ -73,8 +80,23 @@ class Transformer(EncoderDecoderModel):
         cache: KVCache | None = None,
     ) -> Tensor:
         """The hidden states under the projection: (B, T), (B, S, C) -> (B, T, C)."""
-        masks = document_mask("tgt_mask", tgt_mask), document_mask("src_mask", src_mask)
-        return _decode(self, "tgt", tgt, encoder_output, *masks, cache=cache)
+        check_memory(encoder_output, tgt, self.config.d_model, cache)
+        memory_mask = self._memory_mask(src_mask, tgt, encoder_output.shape[1])
+        return self._decode(tgt, self._prepare_target(tgt, tgt_mask, cache), encoder_output, memory_mask, cache)
+
+    def _prepare_source(self, source: Tensor, mask: Tensor | None) -> Inputs:
+        inputs = prepare("src", source, self.source_embeddings, self.config, causal=False, plain_positions=True)
+        shape = len(source), 1, source.shape[1], source.shape[1]
+        return inputs._replace(mask=replace(inputs.mask, allowed=document_mask("src_mask", mask, shape)))
+
+    def _prepare_target(self, target: Tensor, mask: Tensor | None, cache: KVCache | None = None) -> Inputs:
+        embeddings = self.target_embeddings
+        inputs = prepare("tgt", target, embeddings, self.config, causal=False, cache=cache, plain_positions=True)
+        shape = len(target), 1, target.shape[1], inputs.key_positions.shape[1]
+        return inputs._replace(mask=replace(inputs.mask, allowed=document_mask("tgt_mask", mask, shape)))
+
+    def _memory_mask(self, mask: Tensor | None, target: Tensor, n_source: int) -> Mask:
+        return Mask(allowed=document_mask("src_mask", mask, (len(target), 1, target.shape[1], n_source)))
 
     def project(self, hidden: Tensor) -> Tensor:
         """Logits of these hidden states: (B, T, C) -> (B, T, V)."""
@@ -136,6 +158,8 @@ def _modern(d_model: int, num_heads: int, d_ff: int, dropout: float, max_seq_len
 class BERTModel(EncoderModel):
     """003's encoder-only model: hidden states, without a head."""
 
+    plain_positions = True
+
     def __init__(
         self,
         vocab_size: int,
@@ -149,15 +173,17 @@ class BERTModel(EncoderModel):
         common = _modern(d_model, num_heads, d_ff, dropout, max_seq_len)
         super().__init__(ModelConfig(vocab_size=vocab_size, n_encoder_layers=num_layers, **common))
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
+    def forward(  # type: ignore[override]  # the document's arguments
+        self, input_ids: Tensor, attention_mask: Tensor | None = None
+    ) -> Tensor:
         """(B, T), (B, T) -> (B, T, C)."""
-        padding = token_mask("attention_mask", attention_mask, input_ids)
-        x, positions = _embed("input_ids", input_ids, self.embeddings, self.config)
-        return self.encoder(x, positions=positions, mask=Mask(padding=padding))
+        return super().forward(input_ids, flat_mask(attention_mask))
 
 
 class GPTModel(DecoderModel):
     """003's decoder-only model: logits of each next token."""
+
+    plain_positions = True
 
     def __init__(
         self,
@@ -174,11 +200,11 @@ class GPTModel(DecoderModel):
             ModelConfig(vocab_size=vocab_size, n_decoder_layers=num_layers, head="language_model", **common)
         )
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
+    def forward(  # type: ignore[override]  # the document's arguments
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, *, cache: KVCache | None = None
+    ) -> Tensor:
         """(B, T), (B, T) -> (B, T, V)."""
-        padding = token_mask("attention_mask", attention_mask, input_ids)
-        x, positions = _embed("input_ids", input_ids, self.embeddings, self.config)
-        return self.answer(self.decoder(x, positions=positions, mask=Mask(causal=True, padding=padding)))
+        return super().forward(input_ids, flat_mask(attention_mask), cache=cache)
 
     def generate_causal_mask(self, seq_len: int) -> Tensor:
         """The mask this model applies by itself, True = may attend: (1, 1, seq_len, seq_len)."""
@@ -187,6 +213,8 @@ class GPTModel(DecoderModel):
 
 class T5Model(EncoderDecoderModel):
     """003's encoder-decoder with one table for source, target and output."""
+
+    plain_positions = True
 
     def __init__(
         self,
@@ -218,41 +246,5 @@ class T5Model(EncoderDecoderModel):
         decoder_attention_mask: Tensor | None = None,
     ) -> Tensor:
         """(B, S), (B, T) and masks of their shapes -> logits (B, T, V)."""
-        source = Mask(padding=token_mask("encoder_attention_mask", encoder_attention_mask, input_ids))
-        target_padding = token_mask("decoder_attention_mask", decoder_attention_mask, decoder_input_ids)
-        memory = _encode(self, "input_ids", input_ids, source)
-        target = Mask(causal=True, padding=target_padding)
-        return self.answer(_decode(self, "decoder_input_ids", decoder_input_ids, memory, target, source))
-
-
-def _embed(
-    name: str, tokens: Tensor, embeddings: Embeddings, config: ModelConfig, cache: KVCache | None = None
-) -> tuple[Tensor, Tensor]:
-    positions = prepare(name, tokens, embeddings, config, causal=False, cache=cache).positions
-    return embeddings(tokens, positions), positions
-
-
-def _encode(model: EncoderDecoderModel, name: str, source: Tensor, mask: Mask) -> Tensor:
-    x, positions = _embed(name, source, model.source_embeddings, model.config)
-    return model.encoder(x, positions=positions, mask=replace(mask, window=model.config.sliding_window))
-
-
-def _decode(
-    model: EncoderDecoderModel,
-    name: str,
-    target: Tensor,
-    memory: Tensor,
-    target_mask: Mask,
-    source_mask: Mask,
-    cache: KVCache | None = None,
-) -> Tensor:
-    check_memory(memory, target.shape[0], model.config.d_model)
-    x, positions = _embed(name, target, model.target_embeddings, model.config, cache)
-    return model.decoder(
-        x,
-        positions=positions,
-        mask=replace(target_mask, window=model.config.sliding_window),
-        memory=memory,
-        memory_mask=source_mask,
-        cache=cache,
-    )
+        masks = flat_mask(encoder_attention_mask), flat_mask(decoder_attention_mask)
+        return super().forward(input_ids, decoder_input_ids, *masks)

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from glassformer.nn import Mask, as_mask
+from glassformer.nn import as_mask
 
 PAPER: dict[str, Any] = {"norm": "layer", "norm_eps": 1e-5, "norm_placement": "post", "activation": "relu"}
 """Documents 000 and 001: the paper's post-norm, torch's layer norm, ReLU."""
@@ -16,26 +16,20 @@ MODERN: dict[str, Any] = {"norm": "mean_std", "norm_eps": 1e-6, "norm_placement"
 """Document 003: as 002, with GELU."""
 
 
-def document_mask(name: str, mask: Tensor | None) -> Mask:
-    """A mask of 1/0 or True/False that broadcasts to (batch, 1, query, key)."""
+def document_mask(name: str, mask: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
+    """A mask of 1/0 or True/False that broadcasts to `shape`, (batch, 1, query, key), as booleans, four-dimensional."""
     if mask is None:
-        return Mask()
-    if mask.dim() > 4:
-        raise ValueError(
-            f"{name} has shape {tuple(mask.shape)}: expected one that broadcasts to (batch, 1, query, key)"
-        )
-    allowed = as_mask(name, mask)
-    while allowed.dim() < 4:
-        allowed = allowed[None]
-    return Mask(allowed=allowed)
-
-
-def token_mask(name: str, attention_mask: Tensor | None, tokens: Tensor) -> Tensor | None:
-    """An attention mask (batch, length) over tokens, as document 003's complete models take it."""
-    if attention_mask is None:
         return None
-    if attention_mask.shape != tokens.shape:
-        raise ValueError(
-            f"{name} has shape {tuple(attention_mask.shape)}: expected {tuple(tokens.shape)}, as the tokens"
-        )
-    return as_mask(name, attention_mask)
+    allowed = as_mask(name, mask)
+    if allowed.dim() == 2:
+        allowed = allowed[None, None]  # (query, key), the same for every sentence
+    fits = allowed.dim() == 4 and all(size in (1, full) for size, full in zip(allowed.shape, shape, strict=True))
+    if not fits:
+        hint = f"; (batch, key) is written {name}[:, None, None, :]" if mask.dim() == 2 else ""
+        raise ValueError(f"{name} has shape {tuple(mask.shape)}: expected one that broadcasts to {shape}{hint}")
+    return allowed
+
+
+def flat_mask(mask: Tensor | None) -> Tensor | None:
+    """(batch, 1, 1, length) as (batch, length), which is what 003's complete models take; others as they are."""
+    return mask[:, 0, 0] if mask is not None and mask.dim() == 4 and mask.shape[1:3] == (1, 1) else mask

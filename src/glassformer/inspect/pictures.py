@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 MAX_LABELS = 48
 """More tokens than this on an axis are labelled every second, third, ... one."""
+CELL = 0.22
+"""Inches for one token."""
 
 
 def draw_positions(
@@ -35,53 +38,56 @@ def draw_positions(
 
 
 def draw_attention(
-    weights: Tensor,
-    query_tokens: Sequence[str],
-    key_tokens: Sequence[str] | None = None,
+    weights: "Tensor | np.ndarray[Any, Any]",
+    query_tokens: Sequence[object],
+    key_tokens: Sequence[object] | None = None,
     *,
     heads: Sequence[int] | None = None,
+    names: Sequence[str] | None = None,
     title: str = "Attention",
     path: Path | str | None = None,
 ) -> "Figure":
-    """One heat map for each head, a query a row, a key a column, with tokens on both axes.
+    """One heat map for each head, a query a row, a key a column, with tokens on both axes; black is the largest weight.
 
     `weights` is (heads, queries, keys), or (queries, keys) for one head: what `capture_attention` recorded for one
-    sentence, as in `captured["decoder.layers.1.cross_attn"][0]`. Keys are the queries again unless given.
+    sentence, as in `captured["decoder.layers.1.cross_attn"][0]`. Keys are the queries again unless given. `heads`
+    chooses which to draw; `names` says what to write above each, where they are not heads 0, 1, 2, ... .
     """
-    keys = query_tokens if key_tokens is None else key_tokens
-    maps = _as_maps(weights, len(query_tokens), len(keys))
+    queries = [str(token) for token in query_tokens]
+    keys = queries if key_tokens is None else [str(token) for token in key_tokens]
+    maps = _as_maps(weights, len(queries), len(keys))
     chosen = list(range(len(maps))) if heads is None else list(heads)
-    for head in chosen:
-        if not 0 <= head < len(maps):
-            raise IndexError(f"heads holds {head}: expected 0 to {len(maps) - 1}")
+    if not chosen or not all(0 <= head < len(maps) for head in chosen):
+        raise IndexError(f"heads={chosen}: expected some of 0 to {len(maps) - 1}")
+    names = [f"head {head}" for head in chosen] if names is None else names
+    if len(names) != len(chosen):
+        raise ValueError(f"names has {len(names)} entries: expected {len(chosen)}, one for each head drawn")
     columns = min(4, len(chosen))
     rows = -(-len(chosen) // columns)
-    cell = 0.22
-    size = (min(max(len(keys) * cell, 2.2), 8.0) + 0.9, min(max(len(query_tokens) * cell, 2.0), 8.0) + 0.9)
-    figure = _figure(columns * size[0], rows * size[1] + 0.4)
+    size = (min(max(len(keys) * CELL, 2.6), 8.0) + 0.9, min(max(len(queries) * CELL, 2.2), 8.0) + 0.9)
+    figure = _figure(columns * size[0] + 0.8, rows * size[1] + 0.5)
     grid = figure.subplots(rows, columns, squeeze=False)
-    for place, axes in enumerate(grid.flat):
-        if place >= len(chosen):
-            axes.set_axis_off()
-            continue
-        image = axes.imshow(
-            maps[chosen[place]], cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto", interpolation="nearest"
-        )
-        axes.set_title(f"head {chosen[place]}", fontsize=9)
-        _label(axes, query_tokens, keys)
-    figure.colorbar(image, ax=grid, fraction=0.02, pad=0.01, label="weight")
-    figure.suptitle(title, fontsize=11)
+    for axes in grid.flat[len(chosen) :]:
+        axes.set_axis_off()
+    highest = float(maps[chosen].max()) or 1.0
+    for axes, head, name in zip(grid.flat, chosen, names, strict=False):
+        image = axes.imshow(maps[head], cmap="Blues", vmin=0.0, vmax=highest, aspect="auto", interpolation="nearest")
+        axes.set_title(name, fontsize=9)
+        _label(axes, queries, keys)
+    figure.colorbar(image, ax=grid, fraction=0.05, pad=0.02, label="weight")
+    figure.suptitle("\n".join(wrap(title, int(12 * (columns * size[0] + 0.8)))), fontsize=11)
     return _save(figure, path)
 
 
-def _as_maps(weights: Tensor, n_queries: int, n_keys: int) -> np.ndarray[Any, Any]:
-    maps = weights.detach().to(torch.float32).cpu()
+def _as_maps(weights: "Tensor | np.ndarray[Any, Any]", n_queries: int, n_keys: int) -> np.ndarray[Any, Any]:
+    maps = torch.as_tensor(weights).detach().to(torch.float32).cpu()
     if maps.dim() == 2:
         maps = maps[None]
     if maps.dim() != 3 or maps.shape[1:] != (n_queries, n_keys):
+        hint = "; take one sentence of the batch, weights[0]" if maps.dim() == 4 else ""
         raise ValueError(
             f"weights has shape {tuple(weights.shape)}: expected (heads, {n_queries}, {n_keys}), a row for each query "
-            "token and a column for each key token"
+            f"token and a column for each key token{hint}"
         )
     return maps.numpy()
 

@@ -22,6 +22,8 @@ __all__ = [
 
 def build_model(config: ModelConfig, *, backend: Backend = "sdpa") -> EncoderModel | DecoderModel | EncoderDecoderModel:
     """The model this config describes, freshly initialised; `torch.manual_seed` before it makes it repeatable."""
+    if not isinstance(config, ModelConfig):
+        raise TypeError(f"config is {config!r}: expected a ModelConfig, as preset({str(config)!r}) gives it")
     if config.kind == "encoder":
         return EncoderModel(config, backend=backend)
     if config.kind == "decoder":

@@ -13,6 +13,8 @@ class Model(nn.Module):
     """Base of `EncoderModel`, `DecoderModel` and `EncoderDecoderModel`."""
 
     kind: Kind
+    plain_positions = False
+    """Whether positions are 0, 1, 2, ... even where the mask says that tokens are padding."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -59,9 +61,16 @@ class Model(nn.Module):
         )
 
 
-def check_memory(memory: Tensor, rows: int, d_model: int) -> None:
-    """The encoder's output fits the decoder: one row for each target row, as wide as the model."""
-    if memory.dim() != 3 or memory.shape[0] != rows or memory.shape[2] != d_model:
-        raise ValueError(f"memory has shape {tuple(memory.shape)}: expected ({rows}, source length, {d_model})")
+def check_memory(memory: Tensor, target: Tensor, d_model: int, cache: KVCache | None = None) -> None:
+    """The encoder's output fits the decoder: a row for each target, as wide as the model, as long as the cache's."""
+    if not isinstance(memory, Tensor):
+        raise TypeError(f"memory is a {type(memory).__name__}: expected the encoder's output")
     if not torch.is_floating_point(memory):
         raise TypeError(f"memory has dtype {memory.dtype}: expected the encoder's floating-point output")
+    if memory.dim() != 3 or memory.shape[0] != len(target) or memory.shape[2] != d_model:
+        raise ValueError(
+            f"memory has shape {tuple(memory.shape)}: expected ({len(target)}, source length, {d_model}), "
+            "a row for each target row"
+        )
+    if cache is not None:
+        cache.check_memory(memory.shape[1])

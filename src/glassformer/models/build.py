@@ -113,10 +113,10 @@ def make_head(config: ModelConfig) -> nn.Module | None:
     transform = DenseTransform(width, width, activation="tanh") if config.head_transform else None
     if config.head == "sequence_class":
         return SequenceClassHead(
-            width, config.n_labels or 0, pooling=config.pooling, transform=transform, dropout=config.dropout
+            width, config.n_labels or 0, pooling=config.pool_by, transform=transform, dropout=config.dropout
         )
     if config.head == "embedding":
-        return EmbeddingHead(pooling=config.pooling, transform=transform)
+        return EmbeddingHead(pooling=config.pool_by, transform=transform)
     if config.head in ("token_class", "span"):
         n_labels = 2 if config.head == "span" else config.n_labels or 0
         return TokenClassHead(width, n_labels, dropout=config.dropout)

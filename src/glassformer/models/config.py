@@ -1,6 +1,7 @@
 """One frozen, validated description of a model. The families differ in these values, not in code."""
 
 import difflib
+import math
 import typing
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -8,11 +9,23 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal
 
-import cattrs
-
 from glassformer.nn.checks import check_divides, check_positive, check_probability
 
 Kind = Literal["encoder", "decoder", "encoder_decoder"]
+
+# What other libraries call it, for the error that meets their names.
+ELSEWHERE = {
+    "n_layers": "n_encoder_layers' or 'n_decoder_layers",
+    "num_layers": "n_encoder_layers' or 'n_decoder_layers",
+    "num_hidden_layers": "n_encoder_layers' or 'n_decoder_layers",
+    "hidden_size": "d_model",
+    "intermediate_size": "d_ff",
+    "num_heads": "n_heads",
+    "num_attention_heads": "n_heads",
+    "num_key_value_heads": "n_kv_heads",
+    "max_seq_len": "max_len",
+    "max_position_embeddings": "max_len",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +103,9 @@ class ModelConfig:
     """Classes, for the two class heads."""
     head_transform: bool = False
     """A dense layer before the head's last one: activation and norm (BERT's masked-word head), or tanh (its pooler)."""
-    pooling: Literal["first", "last", "mean"] = "first"
-    """How a sequence becomes one vector, for sequence_class and embedding."""
+    pooling: Literal["first", "last", "mean"] | None = None
+    """How a sequence becomes one vector, for sequence_class and embedding. None is the first token of an encoder, and
+    the last of a decoder, which alone has seen all others."""
     output_bias: bool = True
     """The language-model head adds a learned number to each token's logit."""
     scale_output: bool = False
@@ -149,6 +163,11 @@ class ModelConfig:
         return self.d_model if self.embedding_width is None else self.embedding_width
 
     @property
+    def pool_by(self) -> Literal["first", "last", "mean"]:
+        """How a sequence becomes one vector."""
+        return self.pooling or ("last" if self.n_decoder_layers else "first")
+
+    @property
     def ties_embeddings(self) -> bool:
         """Whether source and target tokens share one table."""
         return self.tie in ("embeddings", "all")
@@ -163,6 +182,16 @@ class ModelConfig:
         """Whether a norm follows the last layer."""
         return self.norm_placement == "pre" if self.final_norm is None else self.final_norm
 
+    def with_head(self, head: str, **changes: Any) -> "ModelConfig":
+        """The same body under another head: `preset("bert-base").with_head("sequence_class", n_labels=2)`.
+
+        What only the old head could use is reset: a tied output, a transform, labels, pooling. Name what you want kept.
+        """
+        values: dict[str, Any] = {"head": head, "n_labels": None, "head_transform": False, "pooling": None}
+        if head != "language_model":
+            values["tie"] = {"output": "none", "all": "embeddings"}.get(self.tie, self.tie)
+        return ModelConfig.from_dict({**self.to_dict(), **values, **changes})
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON or TOML."""
         return asdict(self)
@@ -173,26 +202,12 @@ class ModelConfig:
         known = [field.name for field in fields(cls)]
         for key in values:
             if key not in known:
-                near = difflib.get_close_matches(str(key), known, n=1)
+                near = [ELSEWHERE[key]] if key in ELSEWHERE else difflib.get_close_matches(str(key), known, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
                 raise ValueError(f"unknown config key {key!r}: {hint}")
         if "vocab_size" not in values:
             raise ValueError("config key 'vocab_size' is missing: expected the number of tokens")
-        return _converter().structure(values, cls)
-
-
-@cache
-def _converter() -> cattrs.Converter:
-    """A converter that passes values through, so that the config's own checks judge the types."""
-    converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=False)
-    for base in (int, float, str, bool):
-        converter.register_structure_hook(base, lambda value, _: value)
-    converter.register_structure_hook_func(_is_value_type, lambda value, _: value)
-    return converter
-
-
-def _is_value_type(hint: Any) -> bool:
-    return typing.get_origin(hint) in (Literal, typing.Union, UnionType)
+        return cls(**values)
 
 
 @cache
@@ -203,19 +218,24 @@ def _hints() -> dict[str, Any]:
 def _check_types(config: ModelConfig) -> None:
     for name, hint in _hints().items():
         value = getattr(config, name)
-        choices = typing.get_args(hint) if typing.get_origin(hint) is Literal else None
-        if choices is not None:
-            if value not in choices:
-                near = difflib.get_close_matches(str(value), choices, n=1)
-                hint_text = f" (did you mean {near[0]!r}?)" if near else ""
-                raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, choices))}{hint_text}")
+        kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, UnionType) else (hint,)
+        if value is None and NoneType in kinds:
             continue
-        accepted = typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
-        wanted = [int, float] if float in accepted else list(accepted)
-        is_stray_bool = isinstance(value, bool) and bool not in accepted
-        if is_stray_bool or not isinstance(value, (*wanted, NoneType) if NoneType in accepted else tuple(wanted)):
-            names = " or ".join("None" if kind is NoneType else kind.__name__ for kind in accepted)
+        kind = next(kind for kind in kinds if kind is not NoneType)
+        if typing.get_origin(kind) is Literal:
+            _check_choice(name, value, typing.get_args(kind))
+            continue
+        is_stray_bool = isinstance(value, bool) and kind is not bool
+        if is_stray_bool or not isinstance(value, (int, float) if kind is float else kind):
+            names = " or ".join("None" if kind is NoneType else kind.__name__ for kind in kinds)
             raise TypeError(f"{name}={value!r}: expected {names}")
+
+
+def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        near = difflib.get_close_matches(str(value), choices, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, choices))}{hint}")
 
 
 def _check_sizes(config: ModelConfig) -> None:
@@ -238,8 +258,10 @@ def _check_sizes(config: ModelConfig) -> None:
     for name in ("dropout", "attention_dropout", "activation_dropout", "embedding_dropout", "layer_drop"):
         check_probability(name, getattr(config, name))
     for name in ("norm_eps", "rope_theta", "init_std"):
-        if not getattr(config, name) > 0:
-            raise ValueError(f"{name}={getattr(config, name)}: expected a number above 0")
+        if not 0 < getattr(config, name) < math.inf:
+            raise ValueError(f"{name}={getattr(config, name)}: expected a finite number above 0")
+    if not math.isfinite(config.scale):
+        raise ValueError(f"attention_scale={config.attention_scale}: expected a finite number")
 
 
 def _check_combinations(config: ModelConfig) -> None:
@@ -261,6 +283,8 @@ def _check_combinations(config: ModelConfig) -> None:
                 f"relative_buckets={config.relative_buckets}, relative_max_distance={config.relative_max_distance}: "
                 f"expected at least {least} buckets and a distance above half their number"
             )
+    if config.token_types and config.kind == "encoder_decoder":
+        raise ValueError(f"token_types={config.token_types} for kind 'encoder_decoder', which reads none: expected 0")
     if config.source_vocab_size is not None and config.kind != "encoder_decoder":
         raise ValueError(f"source_vocab_size={config.source_vocab_size} for kind {config.kind!r}: expected None")
     if config.ties_embeddings and config.kind != "encoder_decoder":
@@ -280,8 +304,15 @@ def _check_head(config: ModelConfig) -> None:
         raise ValueError(f"n_labels=None with head={config.head!r}: expected the number of classes")
     if config.ties_output and config.head != "language_model":
         raise ValueError(
-            f"tie={config.tie!r} with head={config.head!r}: expected head='language_model', which has an output to tie"
+            f"tie={config.tie!r} with head={config.head!r}, which writes no words: expected tie='none'"
+            + (" or 'embeddings'" if config.kind == "encoder_decoder" else "")
         )
+    if config.n_labels is not None and config.head not in ("sequence_class", "token_class"):
+        raise ValueError(f"n_labels={config.n_labels} with head={config.head!r}, which has no classes: expected None")
+    if config.head_transform and config.head in ("none", "token_class", "span"):
+        raise ValueError(f"head_transform=True with head={config.head!r}, which has none: expected False")
+    if config.pooling is not None and config.head not in ("sequence_class", "embedding"):
+        raise ValueError(f"pooling={config.pooling!r} with head={config.head!r}, which pools nothing: expected None")
     if config.table_width != config.d_model and config.ties_output and not config.head_transform:
         raise ValueError(
             f"embedding_width={config.embedding_width} tied to the output without head_transform: expected "

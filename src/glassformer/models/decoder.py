@@ -34,7 +34,7 @@ class DecoderModel(Model):
     ) -> Tensor:
         """tokens (B, T), mask (B, T) with True or 1 for real tokens -> the head's answer: logits (B, T, V), say."""
         hidden = self.decode(tokens, mask, token_types=token_types, segments=segments, cache=cache)
-        return self.answer(hidden, None if mask is None else mask.bool())
+        return self.answer(hidden, None if mask is None else mask != 0)
 
     def decode(
         self,
@@ -59,9 +59,12 @@ class DecoderModel(Model):
             segments=segments,
             token_types=token_types,
             cache=cache,
+            plain_positions=self.plain_positions,
         )
         x = self.embeddings(tokens, inputs.positions, token_types)
-        return self.decoder(x, positions=inputs.positions, mask=inputs.mask, cache=cache)
+        return self.decoder(
+            x, positions=inputs.positions, key_positions=inputs.key_positions, mask=inputs.mask, cache=cache
+        )
 
     def new_cache(self, batch_size: int, capacity: int) -> KVCache:
         """Room for `capacity` tokens in each of `batch_size` rows, on the model's device and in its dtype."""

@@ -32,7 +32,7 @@ class EncoderModel(Model):
     ) -> Tensor:
         """tokens (B, T), mask (B, T) with True or 1 for real tokens -> the head's answer."""
         hidden = self.encode(tokens, mask, token_types=token_types, segments=segments)
-        return self.answer(hidden, None if mask is None else mask.bool())
+        return self.answer(hidden, None if mask is None else mask != 0)
 
     def encode(
         self,
@@ -55,6 +55,7 @@ class EncoderModel(Model):
             padding=mask,
             segments=segments,
             token_types=token_types,
+            plain_positions=self.plain_positions,
         )
         x = self.embeddings(tokens, inputs.positions, token_types)
         return self.encoder(x, positions=inputs.positions, mask=inputs.mask)

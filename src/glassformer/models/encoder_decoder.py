@@ -6,7 +6,7 @@ from glassformer.models.base import Model, check_memory
 from glassformer.models.build import make_embeddings, make_stack
 from glassformer.models.config import ModelConfig
 from glassformer.models.init import initialise
-from glassformer.models.inputs import prepare
+from glassformer.models.inputs import Inputs, prepare
 from glassformer.nn import KVCache, Mask, as_mask
 from glassformer.nn.attend import Backend
 from glassformer.nn.checks import check_shape
@@ -37,15 +37,17 @@ class EncoderDecoderModel(Model):
         target_mask: Tensor | None = None,
     ) -> Tensor:
         """source (B, S), target (B, T), masks of their shapes with True or 1 for real tokens -> the head's answer."""
-        memory = self.encode(source, source_mask)
-        hidden = self.decode(target, memory, source_mask, target_mask)
-        return self.answer(hidden, None if target_mask is None else target_mask.bool())
+        source_inputs = self._prepare_source(source, source_mask)
+        target_inputs = self._prepare_target(target, target_mask)
+        if len(source) != len(target):
+            raise ValueError(f"target has {len(target)} rows: expected {len(source)}, as source")
+        memory = self._encode(source, source_inputs)
+        hidden = self._decode(target, target_inputs, memory, Mask(padding=source_inputs.mask.padding))
+        return self.answer(hidden, target_inputs.mask.padding)
 
     def encode(self, source: Tensor, source_mask: Tensor | None = None) -> Tensor:
         """The memory that the decoder looks at: (B, S) -> (B, S, C)."""
-        inputs = prepare("source", source, self.source_embeddings, self.config, causal=False, padding=source_mask)
-        x = self.source_embeddings(source, inputs.positions)
-        return self.encoder(x, positions=inputs.positions, mask=inputs.mask)
+        return self._encode(source, self._prepare_source(source, source_mask))
 
     def decode(
         self,
@@ -59,22 +61,52 @@ class EncoderDecoderModel(Model):
         """The decoder's hidden states under the head: target (B, T), memory (B, S, C) -> (B, T, C).
 
         With a cache, `target` holds the tokens that follow what the cache holds, and `target_mask` speaks of them
-        alone.
+        alone. The memory's keys are computed at the cache's first step and kept: later steps don't look at `memory`.
         """
-        inputs = prepare(
-            "target", target, self.target_embeddings, self.config, causal=True, padding=target_mask, cache=cache
-        )
-        check_memory(memory, target.shape[0], self.config.d_model)
+        check_memory(memory, target, self.config.d_model, cache)
         if source_mask is not None:
-            check_shape("source mask", source_mask, (memory.shape[0], memory.shape[1]))
-            source_mask = as_mask("source mask", source_mask)
-        x = self.target_embeddings(target, inputs.positions)
+            source_mask = as_mask("source_mask", source_mask)
+            check_shape("source_mask", source_mask, (memory.shape[0], memory.shape[1]))
+        inputs = self._prepare_target(target, target_mask, cache)
+        return self._decode(target, inputs, memory, Mask(padding=source_mask), cache)
+
+    def _prepare_source(self, source: Tensor, mask: Tensor | None) -> Inputs:
+        return prepare(
+            "source",
+            source,
+            self.source_embeddings,
+            self.config,
+            causal=False,
+            padding=mask,
+            plain_positions=self.plain_positions,
+        )
+
+    def _prepare_target(self, target: Tensor, mask: Tensor | None, cache: KVCache | None = None) -> Inputs:
+        return prepare(
+            "target",
+            target,
+            self.target_embeddings,
+            self.config,
+            causal=True,
+            padding=mask,
+            cache=cache,
+            plain_positions=self.plain_positions,
+        )
+
+    def _encode(self, source: Tensor, inputs: Inputs) -> Tensor:
+        x = self.source_embeddings(source, inputs.positions)
+        return self.encoder(x, positions=inputs.positions, mask=inputs.mask)
+
+    def _decode(
+        self, target: Tensor, inputs: Inputs, memory: Tensor, memory_mask: Mask, cache: KVCache | None = None
+    ) -> Tensor:
         return self.decoder(
-            x,
+            self.target_embeddings(target, inputs.positions),
             positions=inputs.positions,
+            key_positions=inputs.key_positions,
             mask=inputs.mask,
             memory=memory,
-            memory_mask=Mask(padding=source_mask),
+            memory_mask=memory_mask,
             cache=cache,
         )
 

@@ -6,10 +6,10 @@ Norms start at one, biases at zero, in every scheme.
 import math
 from collections.abc import Callable
 
-from torch import Tensor, nn
+from torch import nn
 
 from glassformer.models.base import Model
-from glassformer.nn import FeedForward, LearnedPositions, MultiHeadAttention, RelativeBias
+from glassformer.nn import FeedForward, LearnedPositions, MultiHeadAttention
 
 
 def initialise(model: Model) -> None:
@@ -54,18 +54,12 @@ def _t5(model: Model) -> None:
             nn.init.normal_(parameter, std=config.d_model**-0.5)
     for module in model.modules():
         if isinstance(module, MultiHeadAttention):
-            _fill(module.q_proj.weight, (config.d_model * config.head_size) ** -0.5)
-            _fill(module.out_proj.weight, (config.n_heads * config.head_size) ** -0.5)
+            nn.init.normal_(module.q_proj.weight, std=(config.d_model * config.head_size) ** -0.5)
+            nn.init.normal_(module.out_proj.weight, std=(config.n_heads * config.head_size) ** -0.5)
         elif isinstance(module, FeedForward):
-            _fill(module.down_proj.weight, config.d_ff**-0.5)
+            nn.init.normal_(module.down_proj.weight, std=config.d_ff**-0.5)
         elif isinstance(module, nn.Embedding | LearnedPositions):
-            _fill(module.weight, 1.0)
-        elif isinstance(module, RelativeBias):
-            _fill(module.weight, config.d_model**-0.5)
-
-
-def _fill(weight: Tensor, std: float) -> None:
-    nn.init.normal_(weight, std=std)
+            nn.init.normal_(module.weight, std=1.0)
 
 
 SCHEMES: dict[str, Callable[[Model], None]] = {"xavier": _xavier, "normal": _normal, "gpt2": _gpt2, "t5": _t5}

@@ -14,8 +14,8 @@ class Inputs(NamedTuple):
     """Tokens made ready for a stack."""
 
     positions: Tensor  # (B or 1, T)
+    key_positions: Tensor  # (B or 1, S), of everything the cache holds, these tokens included
     mask: Mask
-    padding: Tensor | None  # (B, T), True = a real token
 
 
 def prepare(
@@ -29,42 +29,59 @@ def prepare(
     segments: Tensor | None = None,
     token_types: Tensor | None = None,
     cache: KVCache | None = None,
+    plain_positions: bool = False,
 ) -> Inputs:
     """Everything the stack needs to know about these tokens, or an error that names what is wrong with them.
 
-    Positions count real tokens, so that padding on either side changes nothing; packed documents count from 0 each.
+    Positions count real tokens, so that padding changes nothing, wherever it stands; packed documents count from 0
+    each. Plain positions are 0, 1, 2, ... whatever the tokens are.
     """
     embeddings.check(name, tokens, token_types)
     batch, length = tokens.shape
     check_length(name, length + (cache.length if cache is not None else 0), config.max_len)
     if padding is not None:
-        check_shape(f"{name} mask", padding, (batch, length))
-        padding = as_mask(f"{name} mask", padding)
+        mask_name = "mask" if name == "tokens" else f"{name}_mask"
+        padding = as_mask(mask_name, padding)
+        check_shape(mask_name, padding, (batch, length))
     if segments is not None:
         if cache is not None:
             raise ValueError("segments were given together with a cache: expected packed documents without a cache")
         check_shape("segments", segments, (batch, length))
+        check_segments(segments)
     if cache is not None and cache.batch_size != batch:
         raise ValueError(f"{name} has {batch} rows: expected the cache's {cache.batch_size}")
 
-    positions = _positions(tokens, padding, segments, cache)
     seen = padding if cache is None else cache.note_padding(padding, length)
+    n_keys = length + (cache.length if cache is not None else 0)
+    keys = torch.arange(n_keys, device=tokens.device)[None]
+    if not plain_positions and (seen is not None or segments is not None):
+        keys = count_positions(torch.ones_like(tokens, dtype=torch.bool) if seen is None else seen, segments)
+    queries = keys[:, n_keys - length :]
     mask = Mask(
-        causal=causal, window=config.sliding_window, padding=seen, query_segments=segments, key_segments=segments
+        causal=causal,
+        window=config.sliding_window,
+        query_positions=queries,
+        key_positions=keys,
+        padding=seen,
+        query_segments=segments,
+        key_segments=segments,
     )
-    return Inputs(positions, mask, padding)
+    return Inputs(queries, keys, mask)
 
 
-def _positions(tokens: Tensor, padding: Tensor | None, segments: Tensor | None, cache: KVCache | None) -> Tensor:
-    index = torch.arange(tokens.shape[1], device=tokens.device)[None]  # (1, T)
+def count_positions(padding: Tensor, segments: Tensor | None) -> Tensor:
+    """How many real tokens stand before each token, in its own document: (B, S) -> (B, S)."""
+    before = padding.cumsum(1) - padding.long()
     if segments is not None:
         is_start = torch.ones_like(segments, dtype=torch.bool)
         is_start[:, 1:] = segments[:, 1:] != segments[:, :-1]
-        return index - torch.where(is_start, index, 0).cummax(1).values
-    if cache is not None and cache.has_padding:
-        before = cache.padding[:, : cache.length].sum(1, keepdim=True)
-    else:
-        before = torch.full((1, 1), 0 if cache is None else cache.length, device=tokens.device)
-    if padding is not None:
-        index = (padding.cumsum(1) - 1).clamp_min(0)
-    return before + index
+        before = before - torch.where(is_start, before, 0).cummax(1).values
+    return before
+
+
+def check_segments(segments: Tensor) -> None:
+    """Document numbers that never fall along a row: the same number again would be the same document."""
+    if segments.is_floating_point():
+        raise TypeError(f"segments has dtype {segments.dtype}: expected whole numbers")
+    if segments.device.type == "cpu" and not torch.compiler.is_compiling() and (segments.diff(dim=1) < 0).any():
+        raise ValueError("segments fall along a row: expected document numbers that stay or rise from left to right")

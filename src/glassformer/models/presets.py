@@ -233,7 +233,7 @@ def preset(name: str, **changes: Any) -> ModelConfig:
     """The config of a family, with the fields you name changed. `tiny-` before a name gives its test size."""
     family = name.removeprefix("tiny-")
     if family not in FULL_SIZE:
-        near = difflib.get_close_matches(name, PRESETS, n=1)
+        near = difflib.get_close_matches(name.lower(), PRESETS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known presets: {', '.join(PRESETS)}"
         raise ValueError(f"unknown preset {name!r}: {hint}")
     config = FULL_SIZE[family]()

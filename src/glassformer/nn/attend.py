@@ -1,9 +1,9 @@
 """The one place where scores become weights: softmax(q kᵀ · scale + bias) v, over what the mask allows.
 
 Three backends compute the same function. `math` is the formula, line by line; `sdpa` is torch's fused kernel; `flex`
-builds a kernel around the mask, which pays for long packed or windowed sequences on a GPU. They agree to rounding,
-with every mask, in training and in evaluation; for one random seed `math` and `sdpa` even drop the same weights on
-the CPU.
+is torch's flex attention, which inside `torch.compile` becomes a kernel that skips what the mask forbids, and outside
+it is slow. They agree to rounding, with every mask, in training and in evaluation; for one random seed `math` and
+`sdpa` even drop the same weights on the CPU.
 
 A query that may attend to nothing gets zeros, and sends back zero gradients.
 """
@@ -43,11 +43,12 @@ def attend(
     """Scaled dot-product attention (Vaswani et al. 2017, equation 1).
 
     q is (B, H, T, D); k and v are (B, G, S, D), where G divides H: each key-value head serves H/G query heads. `bias`
-    broadcasts to (B, H, T, S) and is added to the scores. `dropout` drops weights; pass 0 outside training. The
-    weights returned are those before dropout, and asking for them never changes the output.
+    broadcasts to (B, H, T, S) and is added to the scores; it is finite, for what may not be attended is the mask's to
+    say. `dropout` drops weights; pass 0 outside training. The weights returned are those before dropout, and asking for
+    them never changes the output.
     """
-    mask = mask or Mask()
-    _check(q, k, v, mask, bias, dropout)
+    mask = Mask() if mask is None else mask
+    _check(q, k, v, mask, bias, dropout, backend)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     output = _BACKENDS[backend](q, k, v, mask, bias, scale, dropout)
     weights = attention_weights(q, k, mask=mask, bias=bias, scale=scale) if need_weights else None
@@ -62,16 +63,17 @@ def attention_weights(q: Tensor, k: Tensor, *, mask: Mask, bias: Tensor | None, 
 
 def masked_softmax(q: Tensor, k: Tensor, allowed: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
     """Softmax over the allowed keys, computed in at least float32 and returned in the dtype of q."""
+    dtype = q.dtype
+    if dtype in (torch.float16, torch.bfloat16):
+        q, k = q.float(), k.float()  # a product of two hundreds is beyond float16
     scores = (q * scale) @ _repeat_heads(k, q.shape[1]).transpose(-2, -1)  # (B, H, T, S)
     if bias is not None:
         scores = scores + bias
-    if scores.dtype in (torch.float16, torch.bfloat16):
-        scores = scores.float()
     if allowed is None:
-        return scores.softmax(-1).to(q.dtype)
+        return scores.softmax(-1).to(dtype)
     # The lowest finite number, not minus infinity: a row with nothing allowed must not become 0/0 on its way to zeros.
     scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
-    return scores.softmax(-1).masked_fill(~allowed, 0.0).to(q.dtype)
+    return scores.softmax(-1).masked_fill(~allowed, 0.0).to(dtype)
 
 
 class Attend(nn.Module):
@@ -80,8 +82,7 @@ class Attend(nn.Module):
     def __init__(self, *, scale: float, dropout: float = 0.0, backend: Backend = "sdpa"):
         super().__init__()
         check_probability("attention dropout", dropout)
-        if backend not in _BACKENDS:
-            raise ValueError(f"backend={backend!r}: expected one of {', '.join(_BACKENDS)}")
+        check_backend(backend)
         self.scale = scale
         self.dropout = dropout
         self.backend: Backend = backend
@@ -96,7 +97,13 @@ class Attend(nn.Module):
         return f"scale={self.scale:.4g}, dropout={self.dropout}, backend={self.backend}"
 
 
-def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, dropout: float) -> None:
+def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, dropout: float, backend: str) -> None:
+    if not isinstance(mask, Mask):
+        raise TypeError(
+            f"mask is a {type(mask).__name__}: expected a Mask, as in Mask(causal=True), Mask(padding=...) for a "
+            "(batch, keys) tensor, or Mask(allowed=...) for one that broadcasts to (batch, heads, queries, keys)"
+        )
+    check_backend(backend)
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dim() != 4:
             raise ValueError(f"{name} has shape {tuple(x.shape)}: expected (batch, heads, length, head size)")
@@ -109,6 +116,16 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, dro
     mask.check(*shape)
     if bias is not None:
         check_broadcasts("bias", bias, shape)
+        if not bias.is_floating_point():
+            raise TypeError(
+                f"bias has dtype {bias.dtype}: expected a floating-point tensor that is added to the scores"
+            )
+
+
+def check_backend(backend: str) -> None:
+    """`backend` is one of those there are."""
+    if backend not in _BACKENDS:
+        raise ValueError(f"backend={backend!r}: expected one of {', '.join(_BACKENDS)}")
 
 
 def _repeat_heads(x: Tensor, n_heads: int) -> Tensor:
@@ -124,7 +141,8 @@ def _math(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scal
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, dropout: float) -> Tensor:
     n_queries, n_keys = q.shape[2], k.shape[2]
     # torch aligns its causal flag to the first key, we align ours to the last: the flag is right only for a square.
-    flag = mask.is_only_causal and bias is None and n_queries == n_keys
+    # (Spelled out so that torch.compile sees a plain bool for every length.)
+    flag = True if mask.is_only_causal and bias is None and n_queries == n_keys else False  # noqa: SIM210
     allowed = None if flag else mask.dense(n_queries, n_keys, q.device)
     empty = None
     if allowed is not None and q.is_cuda:

@@ -38,6 +38,7 @@ class MultiHeadAttention(nn.Module):
         if head_dim is None:
             check_divides("n_heads", n_heads, "d_model", d_model)
             head_dim = d_model // n_heads
+        check_positive("head_dim", head_dim)
         n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
         check_positive("n_kv_heads", n_kv_heads)
         check_divides("n_kv_heads", n_kv_heads, "n_heads", n_heads)
@@ -102,7 +103,7 @@ class MultiHeadAttention(nn.Module):
 
 def split_heads(x: Tensor, n_heads: int) -> Tensor:
     """(B, T, H·D) -> (B, H, T, D)."""
-    return x.view(*x.shape[:-1], n_heads, -1).transpose(1, 2)
+    return x.view(*x.shape[:-1], n_heads, x.shape[-1] // n_heads).transpose(1, 2)
 
 
 def merge_heads(x: Tensor) -> Tensor:

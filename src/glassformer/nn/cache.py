@@ -72,6 +72,18 @@ class KVCache:
                 f"expected at most capacity={self.capacity} together"
             )
 
+    def check_memory(self, length: int) -> None:
+        """Raise unless a memory of `length` tokens is what there is room for."""
+        if length != self.memory_keys.shape[3]:
+            raise ValueError(
+                f"memory has {length} tokens: expected the cache's memory_length={self.memory_keys.shape[3]}"
+            )
+
+    def check_layers(self, depth: int) -> None:
+        """Raise unless there is room for each layer of a stack."""
+        if depth != len(self.keys):
+            raise ValueError(f"cache is for {len(self.keys)} layers: expected {depth}, as the stack has")
+
     def advance(self, n_new: int) -> None:
         """Count the tokens that every layer has now written."""
         self.length += n_new
@@ -94,10 +106,11 @@ class KVCache:
         self.padding = self.padding[:n]
 
     def truncate(self, length: int) -> None:
-        """Forget everything after the first `length` tokens."""
+        """Forget everything after the first `length` tokens; with 0 the memory is forgotten too."""
         if not 0 <= length <= self.length:
             raise ValueError(f"length={length}: expected 0 to {self.length}, the tokens held")
         self.length = length
+        self.memory_is_ready = self.memory_is_ready and length > 0
 
 
 @dataclass(frozen=True)
@@ -135,9 +148,7 @@ class MemorySlot:
 
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Keep the memory's keys and values."""
-        held = self.cache.memory_keys.shape[3]
-        if k.shape[2] != held:
-            raise ValueError(f"memory has {k.shape[2]} tokens: expected the cache's memory_length={held}")
+        self.cache.check_memory(k.shape[2])
         self.cache.memory_keys[self.index], self.cache.memory_values[self.index] = k, v
         return k, v
 

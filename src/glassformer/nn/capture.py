@@ -58,21 +58,22 @@ def capture_attention(
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
     rows: Sequence[int] | None = None,
-    kinds: Sequence[str] = ("self_attn", "cross_attn"),
+    kinds: Sequence[str] | None = None,
 ) -> Iterator[CapturedAttention]:
     """Record attention weights of every forward inside the `with` block, on the CPU, without gradients.
 
-    `layers`, `heads` and `rows` (query positions; -1 is the last) choose what is computed and kept; None is all of
-    them. A layer that is shared by the whole stack records once for each time it is applied.
+    `layers`, `heads` and `rows` (query positions) choose what is computed and kept, -1 being the last; `kinds` chooses
+    by the module's own name ("self_attn", "cross_attn"). None is all of them. A layer that is shared by the whole stack
+    records once for each time it is applied.
     """
     captured = CapturedAttention()
-    handles = []
-    for name, module in model.named_modules():
-        if isinstance(module, Attend) and _is_chosen(name, layers, kinds):
-            hook = partial(_record, captured, name.removesuffix(".attend"), heads, rows)
-            handles.append(module.register_forward_hook(hook, with_kwargs=True))
-    if not handles:
-        raise ValueError(f"layers={layers!r}, kinds={kinds!r}: expected some that this model has; none matched")
+    for what, indices in (("heads", heads), ("rows", rows)):
+        if indices is not None and not len(indices):
+            raise ValueError(f"{what}={indices!r}: expected at least one, or None for all")
+    handles = [
+        module.register_forward_hook(partial(_record, captured, name, heads, rows), with_kwargs=True)
+        for name, module in _choose(model, layers, kinds).items()
+    ]
     try:
         yield captured
     finally:
@@ -80,13 +81,23 @@ def capture_attention(
             handle.remove()
 
 
-def _is_chosen(name: str, layers: Sequence[int] | None, kinds: Sequence[str]) -> bool:
-    parts = name.split(".")
-    kind = parts[-2] if len(parts) > 1 else ""
-    if kind and kind not in kinds:
-        return False
-    found = re.search(r"layers\.(\d+)\.", name)
-    return layers is None or (found is not None and int(found.group(1)) in layers)
+def _choose(model: nn.Module, layers: Sequence[int] | None, kinds: Sequence[str] | None) -> dict[str, Attend]:
+    """The attention of the chosen layers and kinds, by name."""
+    found = {n.removesuffix(".attend"): m for n, m in model.named_modules() if isinstance(m, Attend)}
+    numbers = {name: int(match.group(1)) for name in found if (match := re.search(r"layers\.(\d+)\.", name))}
+    depth = max(numbers.values(), default=-1) + 1
+    for layer in layers or ():
+        if not -depth <= layer < depth:
+            raise IndexError(f"layers holds {layer}: expected {-depth} to {depth - 1}")
+    wanted = None if layers is None else {layer % depth for layer in layers}
+    chosen = {
+        name: module
+        for name, module in found.items()
+        if (kinds is None or name.rpartition(".")[2] in kinds) and (wanted is None or numbers.get(name) in wanted)
+    }
+    if not chosen:
+        raise ValueError(f"layers={layers!r}, kinds={kinds!r} match none of this model's: {', '.join(found) or 'none'}")
+    return chosen
 
 
 @torch.no_grad()
@@ -100,9 +111,11 @@ def _record(
     kwargs: dict[str, Any],
     output: Tensor,
 ) -> None:
+    if torch._C._current_graph_task_id() != -1:
+        return  # gradient checkpointing runs the layer again in the backward pass; it was recorded in the forward
     q, k, _ = args
-    mask, bias = kwargs["mask"] or Mask(), kwargs["bias"]
-    allowed = mask.dense(q.shape[2], k.shape[2], q.device)
+    mask, bias = kwargs["mask"], kwargs["bias"]
+    allowed = (Mask() if mask is None else mask).dense(q.shape[2], k.shape[2], q.device)
     if heads is not None:
         chosen = _resolve("heads", heads, q.shape[1])
         group = q.shape[1] // k.shape[1]

@@ -35,6 +35,8 @@ def check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
 
     The values are looked at on the CPU alone: on an accelerator the look would stall the device at every step.
     """
+    if not isinstance(ids, Tensor):
+        raise TypeError(f"{name} is a {type(ids).__name__}: expected a tensor of token ids, (batch, length)")
     if ids.dim() != 2:
         raise ValueError(f"{name} has shape {tuple(ids.shape)}: expected (batch, length)")
     if ids.dtype not in (torch.int64, torch.int32):

@@ -45,7 +45,7 @@ class Embeddings(nn.Module):
             # A model with types and none given reads everything as type 0, as BERT does.
             x = x + (self.token_types.weight[0] if token_types is None else self.token_types(token_types))
         if self.positions is not None:
-            x = x + self.positions(positions).to(x.dtype)
+            x = x + self.positions(positions, x.dtype)
         if self.norm is not None:
             x = self.norm(x)
         x = self.dropout(x)

@@ -69,6 +69,11 @@ class Layer(nn.Module):
         cache: LayerCache | None = None,
     ) -> Tensor:
         """(B, T, C) -> (B, T, C); memory is (B, S, C)."""
+        if (memory is None) != (self.cross_attn is None):
+            expected = (
+                "a memory, for its cross-attention" if memory is None else "none, for there is no cross-attention"
+            )
+            raise ValueError(f"memory {'is missing' if memory is None else 'was given'}: expected {expected}")
         own, kept = (cache.self_attn, cache.cross_attn) if cache is not None else (None, None)
         x = self.self_attn_sublayer(x, lambda y: self.self_attn(y, mask=mask, bias=bias, rotation=rotation, cache=own))
         if self.cross_attn is not None and self.cross_attn_sublayer is not None:

@@ -5,7 +5,7 @@ mask reaches the fast kernel as a flag. Queries are the *last* positions of the 
 over nine keys stand at positions 7 and 8. Hence one rule serves whole, chunked and one-token-at-a-time forwards.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -21,6 +21,9 @@ class Mask:
     """A query sees keys at its own position and before."""
     window: int | None = None
     """A query sees keys less than this many positions away."""
+    query_positions: Tensor | None = None
+    """(B or 1, T), for the window where positions are not simply 0, 1, 2, ...; set together with `key_positions`."""
+    key_positions: Tensor | None = None
     padding: Tensor | None = None
     """(B, S), True where the key is a real token."""
     query_segments: Tensor | None = None
@@ -37,8 +40,9 @@ class Mask:
                 raise TypeError(f"mask {name} has dtype {value.dtype}: expected torch.bool, True = may attend")
         if self.window is not None:
             check_positive("mask window", self.window)
-        if (self.query_segments is None) != (self.key_segments is None):
-            raise ValueError("mask segments: expected query_segments and key_segments together")
+        for what in ("segments", "positions"):
+            if (getattr(self, f"query_{what}") is None) != (getattr(self, f"key_{what}") is None):
+                raise ValueError(f"mask {what}: expected query_{what} and key_{what} together")
 
     @property
     def is_only_causal(self) -> bool:
@@ -62,9 +66,10 @@ class Mask:
     def dense(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor | None:
         """The boolean tensor that broadcasts to (B, H, T, S), or None where everything is allowed."""
         parts: list[Tensor] = []
-        one_query_sees_all = n_queries == 1 and self.window is None
-        if (self.causal and not one_query_sees_all) or self.window is not None:
-            parts.append(self._by_distance(n_queries, n_keys, device))
+        if self.causal and n_queries > 1:  # a single query stands last: it may look at all keys
+            parts.append(self._by_order(n_queries, n_keys, device))
+        if self.window is not None:
+            parts.append(self._by_distance(self.window, n_queries, n_keys, device))
         if self.padding is not None:
             parts.append(self.padding[:, None, None, :])
         if self.query_segments is not None and self.key_segments is not None:
@@ -78,18 +83,17 @@ class Mask:
             result = result & part
         return result  # (B or 1, H or 1, T or 1, S or 1)
 
-    def _by_distance(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor:
+    def _by_order(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor:
         query = torch.arange(n_keys - n_queries, n_keys, device=device)[:, None]
-        key = torch.arange(n_keys, device=device)[None, :]
-        behind = query - key  # (T, S), how far the key lies behind the query
-        allowed = behind >= 0 if self.causal else torch.ones_like(behind, dtype=torch.bool)
-        if self.window is not None:
-            allowed = allowed & (behind.abs() < self.window)
-        return allowed[None, None]  # (1, 1, T, S)
+        return (torch.arange(n_keys, device=device)[None, :] <= query)[None, None]  # (1, 1, T, S)
 
-    def with_padding(self, padding: Tensor | None) -> "Mask":
-        """The same rules over these real tokens."""
-        return replace(self, padding=padding)
+    def _by_distance(self, window: int, n_queries: int, n_keys: int, device: torch.device) -> Tensor:
+        query, key = self.query_positions, self.key_positions
+        if query is None or key is None:
+            key = torch.arange(n_keys, device=device)[None]
+            query = key[:, n_keys - n_queries :]
+        near = (query[:, :, None] - key[:, None, :]).abs() < window
+        return near[:, None]  # (B or 1, 1, T, S)
 
 
 def as_mask(name: str, values: Tensor) -> Tensor:
@@ -98,6 +102,8 @@ def as_mask(name: str, values: Tensor) -> Tensor:
     An additive mask (0 and minus infinity) has the opposite meaning for its zeros, so values other than 0 and 1 are
     refused.
     """
+    if not isinstance(values, Tensor):
+        raise TypeError(f"{name} is a {type(values).__name__}: expected a tensor of True/False or 1/0")
     if values.dtype == torch.bool:
         return values
     if values.device.type == "cpu" and not torch.compiler.is_compiling():

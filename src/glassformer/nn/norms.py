@@ -26,11 +26,14 @@ class MeanStdNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., C) -> (..., C)."""
+        dtype = x.dtype
+        if dtype in (torch.float16, torch.bfloat16):
+            x = x.float()  # squares of a few hundred are beyond float16
         centred = x - x.mean(-1, keepdim=True)
         # Not x.std(): its gradient is 0/0 where all of x is equal, as it is for a zeroed embedding.
         variance = centred.square().sum(-1, keepdim=True) / (x.shape[-1] - 1)
         std = variance.clamp_min(torch.finfo(x.dtype).tiny).sqrt()
-        return self.weight * centred / (std + self.eps) + self.bias
+        return self.weight * (centred / (std + self.eps)).to(dtype) + self.bias
 
 
 def make_norm(kind: NormKind, width: int, eps: float) -> nn.Module:

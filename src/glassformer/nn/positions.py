@@ -6,7 +6,7 @@ scores (T5's relative bias, ALiBi), and the sixth is none at all. Tables that ar
 """
 
 import math
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -38,17 +38,18 @@ def sinusoids(length: int, width: int, *, halves: bool = False) -> Tensor:
 class SinusoidalPositions(nn.Module):
     """The fixed table of `sinusoids`, looked up by position. It learns nothing."""
 
-    table: Tensor
-
     def __init__(self, max_len: int, width: int, *, halves: bool = False):
         super().__init__()
         check_positive("max_len", max_len)
-        # Kept in float64 until the model is cast, so that a float64 model sees exact sines.
-        self.register_buffer("table", sinusoids(max_len, width, halves=halves), persistent=False)
+        self.max_len, self.width, self.halves = max_len, width, halves
+        self._tables: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
-    def forward(self, positions: Tensor) -> Tensor:
-        """(B or 1, T) -> (B or 1, T, C)."""
-        return self.table[positions]
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
+        """(B or 1, T) -> (B or 1, T, C), rounded once, from float64 to `dtype`."""
+        key = dtype, positions.device
+        if key not in self._tables:
+            self._tables[key] = sinusoids(self.max_len, self.width, halves=self.halves).to(dtype).to(positions.device)
+        return self._tables[key][positions]
 
 
 class LearnedPositions(nn.Module):
@@ -59,9 +60,9 @@ class LearnedPositions(nn.Module):
         check_positive("max_len", max_len)
         self.weight = nn.Parameter(torch.empty(max_len, width).normal_(std=0.02))
 
-    def forward(self, positions: Tensor) -> Tensor:
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
         """(B or 1, T) -> (B or 1, T, C)."""
-        return self.weight[positions]
+        return self.weight[positions].to(dtype)
 
 
 class Rotation(NamedTuple):
@@ -82,23 +83,17 @@ class Rotary(nn.Module):
 
     def __init__(self, head_dim: int, *, theta: float = 10000.0):
         super().__init__()
-        if head_dim % 2:
+        if head_dim < 2 or head_dim % 2:
             raise ValueError(f"head_dim={head_dim} with rotary positions: expected an even head size")
         self.head_dim = head_dim
         self.theta = theta
 
     def forward(self, positions: Tensor) -> Rotation:
-        """(B or 1, T) -> the rotation of each position, computed in float64 because angles grow with the position."""
-        exponent = torch.arange(0, self.head_dim, 2, device=positions.device, dtype=torch.float64) / self.head_dim
-        angle = positions[:, None, :, None].double() * self.theta**-exponent  # (B or 1, 1, T, D/2)
+        """(B or 1, T) -> the rotation of each position, computed finely because angles grow with the position."""
+        fine = finest_dtype(positions.device)
+        exponent = torch.arange(0, self.head_dim, 2, device=positions.device, dtype=fine) / self.head_dim
+        angle = positions[:, None, :, None].to(fine) * self.theta**-exponent  # (B or 1, 1, T, D/2)
         return Rotation(angle.cos(), angle.sin())
-
-
-class ScoreBias(Protocol):
-    """What is added to the scores of `n_queries` queries that stand at the end of `n_keys` keys."""
-
-    def __call__(self, n_queries: int, n_keys: int) -> Tensor:
-        """-> (1, H, T, S)."""
 
 
 class RelativeBias(nn.Module):
@@ -110,15 +105,19 @@ class RelativeBias(nn.Module):
 
     def __init__(self, n_heads: int, *, n_buckets: int = 32, max_distance: int = 128, bidirectional: bool):
         super().__init__()
+        if n_buckets < (4 if bidirectional else 2) or max_distance <= n_buckets // 2:
+            raise ValueError(
+                f"n_buckets={n_buckets}, max_distance={max_distance}: expected at least 2 buckets for each direction "
+                "and a distance above half their number"
+            )
         self.n_buckets = n_buckets
         self.max_distance = max_distance
         self.bidirectional = bidirectional
         self.weight = nn.Parameter(torch.empty(n_buckets, n_heads).normal_(std=0.02))
 
-    def forward(self, n_queries: int, n_keys: int) -> Tensor:
-        """-> (1, H, T, S)."""
-        ahead = _ahead(n_queries, n_keys, self.weight.device)
-        return self.weight[self.bucket(ahead)].permute(2, 0, 1)[None]  # (T, S, H) -> (1, H, T, S)
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Position numbers (B or 1, T) and (B or 1, S) -> (B or 1, H, T, S)."""
+        return self.weight[self.bucket(_ahead(queries, keys))].permute(0, 3, 1, 2)  # (B, T, S, H) -> (B, H, T, S)
 
     def bucket(self, ahead: Tensor) -> Tensor:
         """The bucket of a key that lies `ahead` of (or, below zero, behind) the query."""
@@ -140,12 +139,14 @@ class Alibi(nn.Module):
 
     def __init__(self, n_heads: int):
         super().__init__()
+        check_positive("n_heads", n_heads)
         self.slopes = alibi_slopes(n_heads)
 
-    def forward(self, n_queries: int, n_keys: int) -> Tensor:
-        """-> (1, H, T, S) in float64, to be rounded once, to the dtype of the scores."""
-        distance = _ahead(n_queries, n_keys, torch.device("cpu")).abs().double()
-        return (-torch.tensor(self.slopes, dtype=torch.float64)[:, None, None] * distance)[None]
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Position numbers (B or 1, T) and (B or 1, S) -> (B or 1, H, T, S), finely; the scores' dtype rounds it."""
+        fine = finest_dtype(queries.device)
+        slopes = torch.tensor(self.slopes, dtype=fine, device=queries.device)
+        return -slopes[:, None, None] * _ahead(queries, keys).abs().to(fine)[:, None]
 
 
 def alibi_slopes(n_heads: int) -> list[float]:
@@ -156,6 +157,11 @@ def alibi_slopes(n_heads: int) -> list[float]:
     return slopes + between[: n_heads - power]
 
 
-def _ahead(n_queries: int, n_keys: int, device: torch.device) -> Tensor:
-    query = torch.arange(n_keys - n_queries, n_keys, device=device)[:, None]
-    return torch.arange(n_keys, device=device)[None, :] - query  # (T, S)
+def finest_dtype(device: torch.device) -> torch.dtype:
+    """float64, but on devices that have none."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def _ahead(queries: Tensor, keys: Tensor) -> Tensor:
+    """How far each key stands ahead of each query: (B or 1, T, S)."""
+    return keys[:, None, :] - queries[:, :, None]

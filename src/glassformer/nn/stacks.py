@@ -48,16 +48,21 @@ class Stack(nn.Module):
         x: Tensor,
         *,
         positions: Tensor,
+        key_positions: Tensor | None = None,
         mask: Mask | None = None,
         memory: Tensor | None = None,
         memory_mask: Mask | None = None,
         cache: KVCache | None = None,
     ) -> Tensor:
-        """x (B, T, C) at position numbers (B or 1, T), memory (B, S, C) -> (B, T, C)."""
-        n_new = x.shape[1]
-        n_keys = n_new + (cache.length if cache is not None else 0)
+        """x (B, T, C) at position numbers (B or 1, T), memory (B, S, C) -> (B, T, C).
+
+        `key_positions` are those of all keys, (B or 1, S), where a cache holds more of them than x brings.
+        """
+        if cache is not None:
+            cache.check_layers(self.depth)
+        keys = positions if key_positions is None else key_positions
         rotation = self.rotary(positions) if self.rotary is not None else None
-        bias = self.score_bias(n_new, n_keys).to(x) if self.score_bias is not None else None
+        bias = self.score_bias(positions, keys).to(x) if self.score_bias is not None else None
         shared: dict[str, Any] = {"mask": mask, "bias": bias, "rotation": rotation}
         shared |= {"memory": memory, "memory_mask": memory_mask}
         for index in range(self.depth):
@@ -69,5 +74,5 @@ class Stack(nn.Module):
             else:
                 x = layer(x, cache=cache.layer(index) if cache is not None else None, **shared)
         if cache is not None:
-            cache.advance(n_new)
+            cache.advance(x.shape[1])
         return x if self.norm is None else self.norm(x)

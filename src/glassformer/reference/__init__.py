@@ -1,6 +1,6 @@
 """The Transformer from scratch, in NumPy alone: forward, hand-written backward, training and decoding.
 
-Read it in this order: text, parameters, blocks, positions, attention, layers, heads, models, initial, training,
+Read it in this order: text, config, parameters, blocks, positions, attention, layers, heads, models, initial, training,
 decoding. It imports nothing else of this project, so it can stand as its oracle: given the same numbers, it must give
 the same answers. `python -m glassformer.reference` trains one to reverse sequences, in under a minute.
 """

@@ -17,6 +17,12 @@ def softmax(scores: Array) -> Array:
     return powers / powers.sum(-1, keepdims=True)
 
 
+def log_softmax(logits: Array) -> Array:
+    """The logarithm of softmax, without ever taking the logarithm of zero."""
+    shifted = logits - logits.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+
+
 def masked_softmax(scores: Array, allowed: Array) -> Array:
     """Softmax over the allowed entries of each row; a row with none gives zeros."""
     highest = np.where(allowed, scores, -np.inf).max(-1, keepdims=True)
@@ -27,26 +33,25 @@ def masked_softmax(scores: Array, allowed: Array) -> Array:
 
 
 def allowed_pairs(
-    n_queries: int,
-    n_keys: int,
+    positions: Array,
     *,
     causal: bool = False,
     window: int | None = None,
     padding: Array | None = None,
     segments: Array | None = None,
 ) -> Array:
-    """Who may look at whom, True = may: broadcasts to (B, H, T, S)."""
-    ahead = distance_ahead(n_queries, n_keys)
-    allowed = np.ones((1, 1, n_queries, n_keys), dtype=bool)
+    """Who may look at whom in a sequence, True = may: positions (B, T) -> (B, 1, T, T)."""
+    batch, length = positions.shape
+    allowed = np.ones((batch, length, length), dtype=bool)
     if causal:
-        allowed = allowed & (ahead <= 0)
+        allowed &= np.tri(length, dtype=bool)
     if window is not None:
-        allowed = allowed & (np.abs(ahead) < window)
+        allowed &= np.abs(distance_ahead(positions)) < window
     if padding is not None:
-        allowed = allowed & padding[:, None, None, :]
+        allowed &= padding[:, None, :]
     if segments is not None:
-        allowed = allowed & (segments[:, None, :, None] == segments[:, None, None, :])
-    return allowed
+        allowed &= segments[:, :, None] == segments[:, None, :]
+    return allowed[:, None]
 
 
 def split_heads(x: Array, n_heads: int) -> Array:

@@ -59,7 +59,7 @@ class Config:
     head: str = "none"
     n_labels: int | None = None
     head_transform: bool = False
-    pooling: str = "first"
+    pooling: str | None = None
     output_bias: bool = True
     scale_output: bool = False
 
@@ -91,6 +91,11 @@ class Config:
     def table_width(self) -> int:
         """Width of the embedding tables."""
         return self.embedding_width or self.d_model
+
+    @property
+    def pool_by(self) -> str:
+        """The first token of an encoder has seen all others; of a decoder only the last has."""
+        return self.pooling or ("last" if self.n_decoder_layers else "first")
 
     @property
     def has_final_norm(self) -> bool:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from glassformer.reference.attention import log_softmax
 from glassformer.reference.models import DecoderModel, EncoderDecoderModel
 from glassformer.reference.parameters import Array
 
@@ -20,12 +21,6 @@ class Hypothesis(NamedTuple):
 
     tokens: list[int]
     score: float
-
-
-def log_softmax(logits: Array) -> Array:
-    """The logarithm of softmax, without ever taking the logarithm of zero."""
-    shifted = logits - logits.max(-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
 def continues(model: DecoderModel) -> NextLogProbs:

@@ -54,9 +54,9 @@ class Head:
 
     def __init__(self, params: Parameters, config: Config, tied: Parameters | None):
         is_words = config.head == "language_model"
-        self.pool = Pool(config.pooling) if config.head in ("sequence_class", "embedding") else None
+        self.pool = Pool(config.pool_by) if config.head in ("sequence_class", "embedding") else None
         self.transform = None
-        if config.head_transform and config.head in ("language_model", "sequence_class", "embedding"):
+        if config.head_transform:
             activation = config.activation if is_words else "tanh"
             self.transform = Transform(params.at("transform"), config, activation, norm=is_words)
         self.scale = config.d_model**-0.5 if is_words and config.scale_output else 1.0

@@ -103,7 +103,7 @@ def _head(shapes: Shapes, config: Config) -> None:
         if config.output_bias:
             shapes["head.out_proj.bias"] = (config.vocab_size,)
         return
-    if config.head_transform and config.head in ("sequence_class", "embedding"):
+    if config.head_transform:
         _linear(shapes, "head.transform.dense", width, width)
     if config.head in ("sequence_class", "token_class", "span"):
         _linear(shapes, "head.out_proj", width, 2 if config.head == "span" else config.n_labels or 0)

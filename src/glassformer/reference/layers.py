@@ -107,11 +107,11 @@ class Stack:
         memory_allowed: Array | None = None,
     ) -> Array:
         """(B, T, C) -> (B, T, C)."""
-        length, bias, angles = x.shape[1], None, None
+        bias, angles = None, None
         if self.relative_bias is not None:
-            bias = self.relative_bias.forward(length, length)
+            bias = self.relative_bias.forward(positions)
         elif self.config.positions == "alibi":
-            bias = alibi(self.config.n_heads, length, length)
+            bias = alibi(self.config.n_heads, positions)
         elif self.config.positions == "rotary":
             angles = rotary_angles(positions, self.config.head_size, self.config.rope_theta)
         for layer in self.layers:
@@ -129,5 +129,5 @@ class Stack:
                 dmemory = dmemory_here if dmemory is None else dmemory + dmemory_here
             dbias = dbias_here if dbias is None else dbias + dbias_here
         if self.relative_bias is not None and dbias is not None:
-            self.relative_bias.backward(dbias.sum(0, keepdims=True))
+            self.relative_bias.backward(dbias)
         return dy, dmemory

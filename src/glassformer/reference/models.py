@@ -100,15 +100,8 @@ class EncoderModel(Model):
     ) -> Array:
         """tokens (B, T), mask (B, T) True = a real token -> the head's answer, or the hidden states."""
         positions = count_positions(tokens, mask, segments)
-        length = tokens.shape[1]
-        allowed = allowed_pairs(
-            length,
-            length,
-            causal=self.causal,
-            window=self.config.sliding_window,
-            padding=mask,
-            segments=segments,
-        )
+        window = self.config.sliding_window
+        allowed = allowed_pairs(positions, causal=self.causal, window=window, padding=mask, segments=segments)
         x = self.embeddings.forward(tokens, positions, token_types)
         hidden = self.stack.forward(x, positions, allowed)
         return hidden if self.head is None else self.head.forward(hidden, mask)
@@ -154,16 +147,17 @@ class EncoderDecoderModel(Model):
         target_mask: Array | None = None,
     ) -> Array:
         """source (B, S), target (B, T), masks True = a real token -> the head's answer, or the hidden states."""
-        n_source, n_target, window = source.shape[1], target.shape[1], self.config.sliding_window
+        window = self.config.sliding_window
         source_positions = count_positions(source, source_mask)
         x = self.source_embeddings.forward(source, source_positions, None)
-        allowed = allowed_pairs(n_source, n_source, window=window, padding=source_mask)
+        allowed = allowed_pairs(source_positions, window=window, padding=source_mask)
         memory = self.encoder.forward(x, source_positions, allowed)
 
         target_positions = count_positions(target, target_mask)
         y = self.target_embeddings.forward(target, target_positions, None)
-        allowed = allowed_pairs(n_target, n_target, causal=True, window=window, padding=target_mask)
-        memory_allowed = allowed_pairs(n_target, n_source, padding=source_mask)
+        allowed = allowed_pairs(target_positions, causal=True, window=window, padding=target_mask)
+        real = np.ones(source.shape, dtype=bool) if source_mask is None else source_mask
+        memory_allowed = real[:, None, None, :]
         hidden = self.decoder.forward(y, target_positions, allowed, memory, memory_allowed)
         return hidden if self.head is None else self.head.forward(hidden, target_mask)
 
@@ -188,13 +182,10 @@ def build_model(
 
 
 def count_positions(tokens: Array, mask: Array | None = None, segments: Array | None = None) -> Array:
-    """The position of each token: (B, T). Only real tokens are counted, and each packed document counts from 0."""
-    positions = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
-    if segments is not None:
-        positions = np.zeros_like(tokens)
-        for t in range(1, tokens.shape[1]):
-            goes_on = segments[:, t] == segments[:, t - 1]
-            positions[:, t] = np.where(goes_on, positions[:, t - 1] + 1, 0)
-    elif mask is not None:
-        positions = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
+    """How many real tokens stand before each one, in its own document: (B, T) -> (B, T)."""
+    real = np.ones(tokens.shape, dtype=int) if mask is None else mask.astype(int)
+    positions = np.zeros(tokens.shape, dtype=int)
+    for t in range(1, tokens.shape[1]):
+        goes_on = True if segments is None else segments[:, t] == segments[:, t - 1]
+        positions[:, t] = np.where(goes_on, positions[:, t - 1] + real[:, t - 1], 0)
     return positions

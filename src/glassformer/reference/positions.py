@@ -39,17 +39,17 @@ def turn(x: Array, angles: Array) -> Array:
     return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
-def distance_ahead(n_queries: int, n_keys: int) -> Array:
-    """How far each key stands ahead of each query, (T, S); the queries are the last of the keys."""
-    return np.arange(n_keys)[None, :] - np.arange(n_keys - n_queries, n_keys)[:, None]
+def distance_ahead(positions: Array) -> Array:
+    """How far each key (second) stands ahead of each query (first): (B, T) -> (B, T, T)."""
+    return positions[:, None, :] - positions[:, :, None]
 
 
-def alibi(n_heads: int, n_queries: int, n_keys: int) -> Array:
-    """The score of head h falls by slope h for each token of distance: (1, H, T, S)."""
+def alibi(n_heads: int, positions: Array) -> Array:
+    """The score of head h falls by slope h for each token of distance: (B, T) -> (B, H, T, T)."""
     power = 2 ** int(math.log2(n_heads))
     slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
     slopes += [2 ** (-8 * (h + 0.5) / power) for h in range(power)][: n_heads - power]
-    return -np.array(slopes)[None, :, None, None] * np.abs(distance_ahead(n_queries, n_keys))
+    return -np.array(slopes)[:, None, None] * np.abs(distance_ahead(positions))[:, None]
 
 
 class RelativeBias:
@@ -58,16 +58,15 @@ class RelativeBias:
     def __init__(self, params: Parameters, max_distance: int, bidirectional: bool):
         self.params, self.max_distance, self.bidirectional = params, max_distance, bidirectional
 
-    def forward(self, n_queries: int, n_keys: int) -> Array:
-        """-> (1, H, T, S)."""
-        ahead = distance_ahead(n_queries, n_keys)
-        self.buckets = np.vectorize(self.bucket, otypes=[int])(ahead)
-        return self.params["weight"][self.buckets].transpose(2, 0, 1)[None]
+    def forward(self, positions: Array) -> Array:
+        """(B, T) -> (B, H, T, T)."""
+        self.buckets = np.vectorize(self.bucket, otypes=[int])(distance_ahead(positions))
+        return self.params["weight"][self.buckets].transpose(0, 3, 1, 2)
 
     def backward(self, dbias: Array) -> None:
         """Every pair of tokens at the same distance used the same number."""
         grad = np.zeros_like(self.params["weight"])
-        np.add.at(grad, self.buckets, dbias[0].transpose(1, 2, 0))
+        np.add.at(grad, self.buckets, dbias.transpose(0, 2, 3, 1))
         self.params.add_grad("weight", grad)
 
     def bucket(self, ahead: int) -> int:

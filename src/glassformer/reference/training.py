@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from glassformer.reference.attention import softmax
+from glassformer.reference.attention import log_softmax
 from glassformer.reference.parameters import Array
 
 
@@ -21,11 +21,9 @@ def label_smoothed_cross_entropy(
     np.put_along_axis(wanted, targets[..., None], 1 - smoothing + smoothing / vocab_size, axis=-1)
     counted = np.ones(targets.shape, dtype=bool) if ignore is None else targets != ignore
     n_tokens = max(int(counted.sum()), 1)
-    predicted = softmax(logits)
-    shifted = logits - logits.max(-1, keepdims=True)
-    log_predicted = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    log_predicted = log_softmax(logits)
     losses = -(wanted * log_predicted).sum(-1)
-    gradient = (predicted - wanted) * counted[..., None] / n_tokens
+    gradient = (np.exp(log_predicted) - wanted) * counted[..., None] / n_tokens
     return float((losses * counted).sum() / n_tokens), gradient
 
 

@@ -44,6 +44,10 @@ def fit(
     model.train()
     for step, batch in enumerate(islice(batches, steps), start=1):
         value = loss(batch)
+        if not value.isfinite():
+            raise FloatingPointError(
+                f"the loss is {value.item()} at step {step}: a lower lr or a longer warmup may help"
+            )
         optimiser.zero_grad()
         value.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), clip)

@@ -12,6 +12,8 @@ def label_smoothed_cross_entropy(
     The wanted distribution gives 1 - smoothing to the target and spreads the rest evenly over all tokens. Targets equal
     to `ignore` (padding) count neither in the sum nor in the number it is divided by; with nothing to count it is 0.
     """
-    real = targets.flatten() != (-100 if ignore is None else ignore)
-    losses = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none", label_smoothing=smoothing)
-    return losses.masked_fill(~real, 0.0).sum() / real.sum().clamp_min(1)
+    ignored = -100 if ignore is None else ignore
+    losses = F.cross_entropy(
+        logits.flatten(0, -2), targets.flatten(), reduction="none", label_smoothing=smoothing, ignore_index=ignored
+    )
+    return losses.sum() / (targets != ignored).sum().clamp_min(1)
