@@ -17,9 +17,9 @@ TOLERANCE = {torch.float32: 2e-4, torch.bfloat16: 5e-2}
 
 def masks() -> dict[str, Mask]:
     """Every kind of mask, with rows that may attend to nothing among them."""
-    padding = torch.ones(B, T, dtype=torch.bool, device="cuda")
-    padding[0, T // 2 :] = False
-    nothing = padding.clone()
+    real = torch.ones(B, T, dtype=torch.bool, device="cuda")
+    real[0, T // 2 :] = False
+    nothing = real.clone()
     nothing[0] = False
     segments = (torch.arange(T, device="cuda") // 40).expand(B, T)
     return {
@@ -27,9 +27,9 @@ def masks() -> dict[str, Mask]:
         "causal": Mask(causal=True),
         "window": Mask(window=20),
         "causal window": Mask(causal=True, window=20),
-        "padding": Mask(padding=padding),
-        "causal padding left": Mask(causal=True, padding=padding.flip(1)),
-        "nothing to attend": Mask(padding=nothing),
+        "padding": Mask(real=real),
+        "causal padding left": Mask(causal=True, real=real.flip(1)),
+        "nothing to attend": Mask(real=nothing),
         "segments": Mask(causal=True, query_segments=segments, key_segments=segments),
         "allowed": Mask(allowed=torch.rand(B, 1, T, T, device="cuda") > 0.5),
     }

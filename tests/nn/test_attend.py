@@ -14,8 +14,8 @@ B, H, D = 2, 4, 8
 
 def masks(t, s):
     """Every kind of mask, fully masked rows among them."""
-    padding = torch.ones(B, s, dtype=torch.bool)
-    padding[0, s // 2 :] = False
+    real = torch.ones(B, s, dtype=torch.bool)
+    real[0, s // 2 :] = False
     nothing = torch.zeros(B, s, dtype=torch.bool)
     nothing[1] = True
     allowed = torch.rand(B, 1, t, s) > 0.5
@@ -26,9 +26,9 @@ def masks(t, s):
         "causal": Mask(causal=True),
         "window": Mask(window=2),
         "causal window": Mask(causal=True, window=3),
-        "padding": Mask(padding=padding),
-        "causal padding left": Mask(causal=True, padding=padding.flip(1)),
-        "nothing to attend": Mask(padding=nothing),
+        "padding": Mask(real=real),
+        "causal padding left": Mask(causal=True, real=real.flip(1)),
+        "nothing to attend": Mask(real=nothing),
         "segments": Mask(query_segments=segments[:, s - t :], key_segments=segments),
         "causal segments": Mask(causal=True, query_segments=segments[:, s - t :], key_segments=segments),
         "allowed": Mask(allowed=allowed),
@@ -159,8 +159,8 @@ def test_a_causal_query_stands_at_the_end_of_its_keys():
         ({"v": torch.zeros(B, H, 4, D)}, "one length for k and v"),
         ({"bias": torch.zeros(3, H, 3, 3)}, "bias has shape"),
         (
-            {"mask": Mask(padding=torch.ones(B, 4, dtype=torch.bool))},
-            r"mask padding has shape \(2, 4\): expected \(2, 3\)",
+            {"mask": Mask(real=torch.ones(B, 4, dtype=torch.bool))},
+            r"mask real has shape \(2, 4\): expected \(2, 3\)",
         ),
         ({"mask": Mask(allowed=torch.ones(B, 3, 3, 3, dtype=torch.bool))}, "mask has shape"),
         ({"dropout": 1.0}, "dropout=1.0"),
@@ -174,5 +174,5 @@ def test_bad_arguments_are_named(change, message):
 
 
 def test_masks_of_another_dtype_are_refused():
-    with pytest.raises(TypeError, match=r"mask padding has dtype torch.int64: expected torch.bool"):
-        Mask(padding=torch.ones(2, 3, dtype=torch.long))
+    with pytest.raises(TypeError, match=r"mask real has dtype torch.int64: expected torch.bool"):
+        Mask(real=torch.ones(2, 3, dtype=torch.long))

@@ -55,7 +55,7 @@ class DecoderModel(Model):
             self.embeddings,
             self.config,
             causal=True,
-            padding=mask,
+            real=mask,
             segments=segments,
             token_types=token_types,
             cache=cache,

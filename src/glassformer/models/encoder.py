@@ -52,7 +52,7 @@ class EncoderModel(Model):
             self.embeddings,
             self.config,
             causal=False,
-            padding=mask,
+            real=mask,
             segments=segments,
             token_types=token_types,
             plain_positions=self.plain_positions,

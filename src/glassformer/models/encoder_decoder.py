@@ -42,8 +42,8 @@ class EncoderDecoderModel(Model):
         if len(source) != len(target):
             raise ValueError(f"target has {len(target)} rows: expected {len(source)}, as source")
         memory = self._encode(source, source_inputs)
-        hidden = self._decode(target, target_inputs, memory, Mask(padding=source_inputs.mask.padding))
-        return self.answer(hidden, target_inputs.mask.padding)
+        hidden = self._decode(target, target_inputs, memory, Mask(real=source_inputs.mask.real))
+        return self.answer(hidden, target_inputs.mask.real)
 
     def encode(self, source: Tensor, source_mask: Tensor | None = None) -> Tensor:
         """The memory that the decoder looks at: (B, S) -> (B, S, C)."""
@@ -68,7 +68,7 @@ class EncoderDecoderModel(Model):
             source_mask = as_mask("source_mask", source_mask)
             check_shape("source_mask", source_mask, (memory.shape[0], memory.shape[1]))
         inputs = self._prepare_target(target, target_mask, cache)
-        return self._decode(target, inputs, memory, Mask(padding=source_mask), cache)
+        return self._decode(target, inputs, memory, Mask(real=source_mask), cache)
 
     def _prepare_source(self, source: Tensor, mask: Tensor | None) -> Inputs:
         return prepare(
@@ -77,7 +77,7 @@ class EncoderDecoderModel(Model):
             self.source_embeddings,
             self.config,
             causal=False,
-            padding=mask,
+            real=mask,
             plain_positions=self.plain_positions,
         )
 
@@ -88,7 +88,7 @@ class EncoderDecoderModel(Model):
             self.target_embeddings,
             self.config,
             causal=True,
-            padding=mask,
+            real=mask,
             cache=cache,
             plain_positions=self.plain_positions,
         )

@@ -35,8 +35,8 @@ class LanguageModelHead(nn.Module):
         self.scale = scale
         self.out_proj = nn.Linear(width, vocab_size, bias=bias)
 
-    def forward(self, hidden: Tensor, padding: Tensor | None = None) -> Tensor:
-        """The padding is not looked at: every position gets logits."""
+    def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
+        """What is padding is not looked at: every position gets logits."""
         if self.transform is not None:
             hidden = self.transform(hidden)
         if self.scale != 1.0:
@@ -56,9 +56,9 @@ class SequenceClassHead(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.out_proj = nn.Linear(width, n_labels)
 
-    def forward(self, hidden: Tensor, padding: Tensor | None = None) -> Tensor:
-        """`padding` (B, T) is True where a token is real."""
-        pooled = pool(hidden, padding, self.pooling)
+    def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
+        """`real` (B, T) is True where a token is no padding."""
+        pooled = pool(hidden, real, self.pooling)
         if self.transform is not None:
             pooled = self.transform(pooled)
         return self.out_proj(self.dropout(pooled))
@@ -72,8 +72,8 @@ class TokenClassHead(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.out_proj = nn.Linear(width, n_labels)
 
-    def forward(self, hidden: Tensor, padding: Tensor | None = None) -> Tensor:
-        """The padding is not looked at: every position gets scores."""
+    def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
+        """What is padding is not looked at: every position gets scores."""
         return self.out_proj(self.dropout(hidden))
 
 
@@ -85,24 +85,24 @@ class EmbeddingHead(nn.Module):
         self.pooling: Pooling = pooling
         self.transform = transform
 
-    def forward(self, hidden: Tensor, padding: Tensor | None = None) -> Tensor:
-        """`padding` (B, T) is True where a token is real."""
-        pooled = pool(hidden, padding, self.pooling)
+    def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
+        """`real` (B, T) is True where a token is no padding."""
+        pooled = pool(hidden, real, self.pooling)
         if self.transform is not None:
             pooled = self.transform(pooled)
         return F.normalize(pooled, dim=-1, eps=1e-12)
 
 
-def pool(hidden: Tensor, padding: Tensor | None, pooling: Pooling) -> Tensor:
+def pool(hidden: Tensor, real: Tensor | None, pooling: Pooling) -> Tensor:
     """One vector for each sequence, of its real tokens alone: (B, T, C) -> (B, C).
 
     First and last are the first and last *real* token, whichever side the padding is on.
     """
-    if padding is None:
-        padding = torch.ones(hidden.shape[:2], dtype=torch.bool, device=hidden.device)
+    if real is None:
+        real = torch.ones(hidden.shape[:2], dtype=torch.bool, device=hidden.device)
     if pooling == "mean":
-        weight = padding.to(hidden.dtype)[:, :, None]
+        weight = real.to(hidden.dtype)[:, :, None]
         return (hidden * weight).sum(1) / weight.sum(1).clamp_min(1)
-    length = padding.shape[1]
-    index = padding.int().argmax(1) if pooling == "first" else length - 1 - padding.flip(1).int().argmax(1)
+    length = real.shape[1]
+    index = real.int().argmax(1) if pooling == "first" else length - 1 - real.flip(1).int().argmax(1)
     return hidden[torch.arange(len(hidden), device=hidden.device), index]

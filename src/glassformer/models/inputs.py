@@ -25,7 +25,7 @@ def prepare(
     config: ModelConfig,
     *,
     causal: bool,
-    padding: Tensor | None = None,
+    real: Tensor | None = None,
     segments: Tensor | None = None,
     token_types: Tensor | None = None,
     cache: KVCache | None = None,
@@ -39,10 +39,10 @@ def prepare(
     embeddings.check(name, tokens, token_types)
     batch, length = tokens.shape
     check_length(name, length + (cache.length if cache is not None else 0), config.max_len)
-    if padding is not None:
+    if real is not None:
         mask_name = "mask" if name == "tokens" else f"{name}_mask"
-        padding = as_mask(mask_name, padding)
-        check_shape(mask_name, padding, (batch, length))
+        real = as_mask(mask_name, real)
+        check_shape(mask_name, real, (batch, length))
     if segments is not None:
         if cache is not None:
             raise ValueError("segments were given together with a cache: expected packed documents without a cache")
@@ -51,7 +51,7 @@ def prepare(
     if cache is not None and cache.batch_size != batch:
         raise ValueError(f"{name} has {batch} rows: expected the cache's {cache.batch_size}")
 
-    seen = padding if cache is None else cache.note_padding(padding, length)
+    seen = real if cache is None else cache.note_real(real, length)
     n_keys = length + (cache.length if cache is not None else 0)
     keys = torch.arange(n_keys, device=tokens.device)[None]
     if not plain_positions and (seen is not None or segments is not None):
@@ -62,16 +62,16 @@ def prepare(
         window=config.sliding_window,
         query_positions=queries,
         key_positions=keys,
-        padding=seen,
+        real=seen,
         query_segments=segments,
         key_segments=segments,
     )
     return Inputs(queries, keys, mask)
 
 
-def count_positions(padding: Tensor, segments: Tensor | None) -> Tensor:
+def count_positions(real: Tensor, segments: Tensor | None) -> Tensor:
     """How many real tokens stand before each token, in its own document: (B, S) -> (B, S)."""
-    before = padding.cumsum(1) - padding.long()
+    before = real.cumsum(1) - real.long()
     if segments is not None:
         is_start = torch.ones_like(segments, dtype=torch.bool)
         is_start[:, 1:] = segments[:, 1:] != segments[:, :-1]

@@ -100,7 +100,7 @@ class Attend(nn.Module):
 def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, dropout: float, backend: str) -> None:
     if not isinstance(mask, Mask):
         raise TypeError(
-            f"mask is a {type(mask).__name__}: expected a Mask, as in Mask(causal=True), Mask(padding=...) for a "
+            f"mask is a {type(mask).__name__}: expected a Mask, as in Mask(causal=True), Mask(real=...) for a "
             "(batch, keys) tensor, or Mask(allowed=...) for one that broadcasts to (batch, heads, queries, keys)"
         )
     check_backend(backend)

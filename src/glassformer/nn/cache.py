@@ -35,7 +35,7 @@ class KVCache:
 
         self.keys, self.values = room(capacity), room(capacity)  # (layers, B, G, capacity, D)
         self.memory_keys, self.memory_values = room(memory_length), room(memory_length)
-        self.padding = torch.ones(batch_size, capacity, dtype=torch.bool, device=device)  # True = a real token
+        self.real = torch.ones(batch_size, capacity, dtype=torch.bool, device=device)  # True = a real token
         self.has_padding = False
         self.length = 0
         self.memory_is_ready = False
@@ -54,15 +54,15 @@ class KVCache:
         """The part that layer `index` reads and writes."""
         return LayerCache(SelfSlot(self, index), MemorySlot(self, index))
 
-    def note_padding(self, padding: Tensor | None, n_new: int) -> Tensor | None:
-        """Remember which of the next `n_new` tokens are real; the padding (B, S) up to them, or None if all are."""
+    def note_real(self, real: Tensor | None, n_new: int) -> Tensor | None:
+        """Remember which of the next `n_new` tokens are real; the same (B, S) of all up to them, or None if all are."""
         self.check_room(n_new)
-        if padding is not None:
+        if real is not None:
             self.has_padding = True
-            self.padding[:, self.length : self.length + n_new] = padding
+            self.real[:, self.length : self.length + n_new] = real
         elif self.has_padding:
-            self.padding[:, self.length : self.length + n_new] = True
-        return self.padding[:, : self.length + n_new] if self.has_padding else None
+            self.real[:, self.length : self.length + n_new] = True
+        return self.real[:, : self.length + n_new] if self.has_padding else None
 
     def check_room(self, n_new: int) -> None:
         """Raise unless `n_new` more tokens fit."""
@@ -102,8 +102,8 @@ class KVCache:
             store = getattr(self, name)
             store[:, :n] = store.index_select(1, rows)
             setattr(self, name, store[:, :n])
-        self.padding[:n] = self.padding.index_select(0, rows)
-        self.padding = self.padding[:n]
+        self.real[:n] = self.real.index_select(0, rows)
+        self.real = self.real[:n]
 
     def truncate(self, length: int) -> None:
         """Forget everything after the first `length` tokens; with 0 the memory is forgotten too."""

@@ -24,7 +24,7 @@ class Mask:
     query_positions: Tensor | None = None
     """(B or 1, T), for the window where positions are not simply 0, 1, 2, ...; set together with `key_positions`."""
     key_positions: Tensor | None = None
-    padding: Tensor | None = None
+    real: Tensor | None = None
     """(B, S), True where the key is a real token."""
     query_segments: Tensor | None = None
     """(B, T), the number of the document each query belongs to; set together with `key_segments`."""
@@ -34,7 +34,7 @@ class Mask:
     """(B or 1, H or 1, T or 1, S or 1), anything else, spelled out."""
 
     def __post_init__(self) -> None:
-        for name in ("padding", "allowed"):
+        for name in ("real", "allowed"):
             value = getattr(self, name)
             if value is not None and value.dtype != torch.bool:
                 raise TypeError(f"mask {name} has dtype {value.dtype}: expected torch.bool, True = may attend")
@@ -51,12 +51,12 @@ class Mask:
 
     @property
     def _lets_all_tokens(self) -> bool:
-        return self.padding is None and self.key_segments is None and self.allowed is None
+        return self.real is None and self.key_segments is None and self.allowed is None
 
     def check(self, batch: int, n_heads: int, n_queries: int, n_keys: int) -> None:
         """Raise unless every part fits a (batch, heads, queries, keys) score tensor."""
-        if self.padding is not None:
-            check_shape("mask padding", self.padding, (batch, n_keys))
+        if self.real is not None:
+            check_shape("mask real", self.real, (batch, n_keys))
         if self.query_segments is not None and self.key_segments is not None:
             check_shape("mask query_segments", self.query_segments, (batch, n_queries))
             check_shape("mask key_segments", self.key_segments, (batch, n_keys))
@@ -70,8 +70,8 @@ class Mask:
             parts.append(self._by_order(n_queries, n_keys, device))
         if self.window is not None:
             parts.append(self._by_distance(self.window, n_queries, n_keys, device))
-        if self.padding is not None:
-            parts.append(self.padding[:, None, None, :])
+        if self.real is not None:
+            parts.append(self.real[:, None, None, :])
         if self.query_segments is not None and self.key_segments is not None:
             parts.append((self.query_segments[:, :, None] == self.key_segments[:, None, :])[:, None])
         if self.allowed is not None:

@@ -37,7 +37,7 @@ def allowed_pairs(
     *,
     causal: bool = False,
     window: int | None = None,
-    padding: Array | None = None,
+    real: Array | None = None,
     segments: Array | None = None,
 ) -> Array:
     """Who may look at whom in a sequence, True = may: positions (B, T) -> (B, 1, T, T)."""
@@ -47,8 +47,8 @@ def allowed_pairs(
         allowed &= np.tri(length, dtype=bool)
     if window is not None:
         allowed &= np.abs(distance_ahead(positions)) < window
-    if padding is not None:
-        allowed &= padding[:, None, :]
+    if real is not None:
+        allowed &= real[:, None, :]
     if segments is not None:
         allowed &= segments[:, :, None] == segments[:, None, :]
     return allowed[:, None]

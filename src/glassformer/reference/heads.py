@@ -33,9 +33,9 @@ class Pool:
     def __init__(self, kind: str):
         self.kind = kind
 
-    def forward(self, hidden: Array, padding: Array | None) -> Array:
+    def forward(self, hidden: Array, real: Array | None) -> Array:
         """(B, T, C) -> (B, C), as a weighted sum over T."""
-        real = np.ones(hidden.shape[:2], dtype=bool) if padding is None else padding
+        real = np.ones(hidden.shape[:2], dtype=bool) if real is None else real
         if self.kind == "mean":
             self.weights = real / np.maximum(real.sum(1, keepdims=True), 1)
         else:
@@ -62,9 +62,9 @@ class Head:
         self.scale = config.d_model**-0.5 if is_words and config.scale_output else 1.0
         self.projection = None if config.head == "embedding" else Linear(params.at("out_proj"), tied=tied)
 
-    def forward(self, hidden: Array, padding: Array | None) -> Array:
+    def forward(self, hidden: Array, real: Array | None) -> Array:
         """(B, T, C) -> (B, T, V), (B, T, labels), (B, labels) or (B, C)."""
-        x = hidden if self.pool is None else self.pool.forward(hidden, padding)
+        x = hidden if self.pool is None else self.pool.forward(hidden, real)
         if self.transform is not None:
             x = self.transform.forward(x)
         if self.projection is not None:

@@ -101,7 +101,7 @@ class EncoderModel(Model):
         """tokens (B, T), mask (B, T) True = a real token -> the head's answer, or the hidden states."""
         positions = count_positions(tokens, mask, segments)
         window = self.config.sliding_window
-        allowed = allowed_pairs(positions, causal=self.causal, window=window, padding=mask, segments=segments)
+        allowed = allowed_pairs(positions, causal=self.causal, window=window, real=mask, segments=segments)
         x = self.embeddings.forward(tokens, positions, token_types)
         hidden = self.stack.forward(x, positions, allowed)
         return hidden if self.head is None else self.head.forward(hidden, mask)
@@ -150,12 +150,12 @@ class EncoderDecoderModel(Model):
         window = self.config.sliding_window
         source_positions = count_positions(source, source_mask)
         x = self.source_embeddings.forward(source, source_positions, None)
-        allowed = allowed_pairs(source_positions, window=window, padding=source_mask)
+        allowed = allowed_pairs(source_positions, window=window, real=source_mask)
         memory = self.encoder.forward(x, source_positions, allowed)
 
         target_positions = count_positions(target, target_mask)
         y = self.target_embeddings.forward(target, target_positions, None)
-        allowed = allowed_pairs(target_positions, causal=True, window=window, padding=target_mask)
+        allowed = allowed_pairs(target_positions, causal=True, window=window, real=target_mask)
         real = np.ones(source.shape, dtype=bool) if source_mask is None else source_mask
         memory_allowed = real[:, None, None, :]
         hidden = self.decoder.forward(y, target_positions, allowed, memory, memory_allowed)
