@@ -44,7 +44,20 @@ if TYPE_CHECKING:
     from glassformer.nn import KVCache, Mask, attend, capture_attention, sinusoids
 
 __version__ = "0.1.0"
-ROOMS = ("data", "decoding", "documents", "inspect", "models", "nn", "reference", "training")
+ROOMS = (
+    "checkpoint",
+    "data",
+    "decoding",
+    "documents",
+    "inspect",
+    "metrics",
+    "models",
+    "nn",
+    "reference",
+    "tasks",
+    "text",
+    "training",
+)
 __all__ = [
     "PRESETS",
     "BERTModel",

@@ -1,31 +1,56 @@
-"""The command line: one file a verb. Results go to stdout, progress to stderr."""
+"""The command line: results go to stdout, progress to stderr. Verbs load what they need when they are called."""
 
 import sys
+from collections.abc import Callable
+
+VERBS = """\
+usage: glassformer VERB ...
+
+  demo    train a small model in under a minute and draw what it attends to
+  train   train a translator on sentence pairs of your own, or on a named corpus
+  run     translate stdin to stdout with a trained model
+  eval    score a trained model with sacreBLEU
+  info    what a model folder holds
+
+glassformer VERB --help teaches each; glassformer --version tells the version."""
 
 
 def main() -> None:
-    """Run `glassformer VERB ...`; exit 0, or 1 on failure, 2 on wrong usage, 130 when interrupted."""
-    try:
-        import rich  # noqa: F401
-        from tyro.extras import subcommand_cli_from_dict
-    except ImportError:
-        sys.exit("the command line needs two more packages: pip install 'glassformer[cli,plot]'")
+    """Run `glassformer VERB ...`; exit 0, or 1 on failure, 2 on wrong usage, 130 or 143 when stopped by a signal."""
+    verb, rest = (sys.argv[1] if len(sys.argv) > 1 else "--help"), sys.argv[2:]
+    if verb in ("-h", "--help"):
+        print(VERBS)
+        return
+    if verb == "--version":
+        from glassformer import __version__
 
-    from glassformer import __version__
-    from glassformer.cli.demo import demo
-
-    if sys.argv[1:] == ["--version"]:
         print(f"glassformer {__version__}")
         return
-
     try:
-        subcommand_cli_from_dict(
-            {"demo": demo},
-            prog="glassformer",
-            description="The Transformer, whole and transparent.",
-        )
+        _run(verb, rest)
     except KeyboardInterrupt:
         sys.exit(130)
-    except (ValueError, OSError, ImportError) as error:
+    except (ValueError, OSError, ImportError, FloatingPointError) as error:
         print(f"glassformer: {error}", file=sys.stderr)
         sys.exit(1)
+
+
+def _run(verb: str, rest: list[str]) -> None:
+    try:
+        import rich  # noqa: F401
+        import tyro
+    except ImportError:
+        sys.exit("the command line needs more packages: pip install 'glassformer[cli,plot,metrics]'")
+    if verb == "train":
+        from glassformer.cli.train import train
+
+        train(rest)
+        return
+    from glassformer.cli.demo import demo
+    from glassformer.cli.use import evaluate, info, run
+
+    verbs: dict[str, Callable[..., None]] = {"demo": demo, "run": run, "eval": evaluate, "info": info}
+    if verb not in verbs:
+        print(f"{VERBS}\n\n{verb!r} is no verb: expected one of train, {', '.join(verbs)}", file=sys.stderr)
+        sys.exit(2)
+    tyro.cli(verbs[verb], args=rest, prog=f"glassformer {verb}")

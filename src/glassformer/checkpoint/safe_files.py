@@ -1,0 +1,92 @@
+"""Folders that are whole or not there: written under another name, synced, sealed with checksums, then renamed."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+MANIFEST = "manifest.json"
+
+
+class CorruptFolderError(ValueError):
+    """A folder whose files are not what its manifest says."""
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder to write files into; when the block ends well it is sealed and gets its name, else it is removed.
+
+    A folder that already has the name is replaced: it stays whole until the new one is.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    work = path.with_name(f".{path.name}.part")
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    try:
+        yield work
+        seal_folder(work)
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+    old = path.with_name(f".{path.name}.old")
+    if path.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        path.rename(old)
+    work.rename(path)
+    sync_folder(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def seal_folder(folder: Path) -> None:
+    """Sync every file to the disk and write the manifest: the SHA-256 of each."""
+    files = sorted(file for file in folder.iterdir() if file.is_file() and file.name != MANIFEST)
+    for file in files:
+        with file.open("rb") as stream:
+            os.fsync(stream.fileno())
+    write_text(folder / MANIFEST, json.dumps({"sha256": {file.name: sha256(file) for file in files}}, indent=2))
+    sync_folder(folder)
+
+
+def verify_folder(folder: Path) -> None:
+    """Raise unless every file of the manifest is there and unchanged."""
+    try:
+        sums = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["sha256"]
+        entries = [(str(name), str(digest)) for name, digest in sums.items()]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptFolderError(f"{folder / MANIFEST} cannot be read: {error}") from error
+    for name, digest in entries:
+        file = folder / name
+        if Path(name).name != name:
+            raise CorruptFolderError(f"{folder / MANIFEST} names {name!r}: expected a plain file name")
+        if not file.is_file():
+            raise CorruptFolderError(f"{file} is missing")
+        if sha256(file) != digest:
+            raise CorruptFolderError(f"{file} is not what was written: its checksum differs")
+
+
+def sha256(file: Path) -> str:
+    """The checksum of a file, read in pieces."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write a file that is either the old one or the new one, whole, whatever happens."""
+    work = file.with_name(f".{file.name}.part")
+    with work.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    work.replace(file)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames inside a folder last."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,80 @@
+"""A tokenised corpus on disk, read through memory maps: it may be larger than memory.
+
+`source.bin` and `target.bin` hold all ids one after the other; `source.offsets` and `target.offsets` say where each
+sentence begins. They are written once, streaming, in a temporary folder that gets its name when it is complete.
+"""
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from glassformer.data.pairs import Pair
+
+Ids = np.ndarray[tuple[int], np.dtype[np.int32]]
+EncodeBatch = Callable[[list[str]], list[list[int]]]
+SIDES = ("source", "target")
+CHUNK = 4096
+"""Sentences tokenised at a time: enough to keep all cores busy, little enough for any memory."""
+
+
+class TokenFiles:
+    """Pairs of token sequences, by number."""
+
+    def __init__(self, folder: Path):
+        self.offsets = {side: np.memmap(folder / f"{side}.offsets", dtype=np.int64, mode="r") for side in SIDES}
+        self._ids = {side: _map_ids(folder / f"{side}.bin") for side in SIDES}
+
+    def __len__(self) -> int:
+        return len(self.offsets["source"]) - 1
+
+    def lengths(self, side: str) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+        """The number of tokens of every sentence on one side."""
+        return np.diff(self.offsets[side])
+
+    def ids(self, side: str, index: int) -> Ids:
+        """The tokens of one sentence, without BEGIN and END."""
+        begin, end = self.offsets[side][index : index + 2]
+        return self._ids[side][begin:end]
+
+
+def write_token_files(
+    folder: Path, pairs: Iterable[Pair], encode_source: EncodeBatch, encode_target: EncodeBatch, *, max_len: int
+) -> tuple[TokenFiles, int]:
+    """Tokenise `pairs` into `folder`; the files, and how many pairs were left out for a side longer than `max_len`."""
+    work = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    offsets: dict[str, list[int]] = {side: [0] for side in SIDES}
+    n_long = 0
+    with (work / "source.bin").open("wb") as source_file, (work / "target.bin").open("wb") as target_file:
+        files = {"source": source_file, "target": target_file}
+        for chunk in _chunks(pairs):
+            encoded = zip(
+                encode_source([p.source for p in chunk]), encode_target([p.target for p in chunk]), strict=True
+            )
+            for source, target in encoded:
+                if max(len(source), len(target)) > max_len:
+                    n_long += 1
+                    continue
+                for side, ids in (("source", source), ("target", target)):
+                    files[side].write(np.asarray(ids, dtype=np.int32).tobytes())
+                    offsets[side].append(offsets[side][-1] + len(ids))
+    for side in SIDES:
+        np.asarray(offsets[side], dtype=np.int64).tofile(work / f"{side}.offsets")
+    shutil.rmtree(folder, ignore_errors=True)
+    work.rename(folder)
+    return TokenFiles(folder), n_long
+
+
+def _chunks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
+    iterator = iter(pairs)
+    while chunk := list(islice(iterator, CHUNK)):
+        yield chunk
+
+
+def _map_ids(path: Path) -> Ids:
+    # An empty file cannot be mapped.
+    return np.memmap(path, dtype=np.int32, mode="r") if path.stat().st_size else np.zeros(0, dtype=np.int32)

@@ -1,0 +1,52 @@
+"""Recipes: a TOML file whose tables are the parts of a task's config. What it leaves out keeps its default."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import cattrs
+from cattrs.v import format_exception
+
+from glassformer.models import ModelConfig
+from glassformer.tasks.translation import TranslationConfig, default_model
+
+
+def load_recipe(path: Path) -> TranslationConfig:
+    """The config a recipe describes; an unknown key or a wrong type is an error that names it."""
+    try:
+        with path.open("rb") as stream:
+            values = tomllib.load(stream)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path} is not TOML: {error}") from error
+    try:
+        return _converter().structure(values, TranslationConfig)
+    except (cattrs.BaseValidationError, cattrs.errors.ForbiddenExtraKeysError) as error:
+        problems = cattrs.transform_error(error, path="recipe", format_exception=_in_words)
+        raise ValueError(f"{path}: {'; '.join(problems)}") from error
+
+
+def _converter() -> cattrs.Converter:
+    converter = cattrs.Converter(forbid_extra_keys=True)
+    converter.register_structure_hook(Path, lambda value, _: Path(value))
+    converter.register_structure_hook(ModelConfig, lambda value, _: _model(value))
+    for kind in (int, float, bool, str):
+        converter.register_structure_hook(kind, _strict)
+    return converter
+
+
+def _strict(value: Any, kind: type) -> Any:
+    """The value itself: "3" is no number, and 1 is no truth."""
+    is_number = kind is float and isinstance(value, int) and not isinstance(value, bool)
+    if not is_number and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
+        raise TypeError(f"{value!r}: expected {kind.__name__}")
+    return value
+
+
+def _in_words(error: BaseException, kind: type | None) -> str:
+    """Our own checks say it best; the rest is cattrs' to say."""
+    own = isinstance(error, ValueError | TypeError) and not isinstance(error, cattrs.errors.ForbiddenExtraKeysError)
+    return str(error) if own else format_exception(error, kind)
+
+
+def _model(values: dict[str, Any]) -> ModelConfig:
+    return ModelConfig.from_dict({**default_model().to_dict(), **values})

@@ -1,0 +1,112 @@
+"""Subword tokenizers over the `tokenizers` library: trained in seconds, saved as `tokenizer.json`, safe with any text.
+
+The four special tokens have fixed ids, and text never becomes one of them: `</s>` typed by a user is spelled out in
+pieces. Both kinds work on bytes, so that no text is unknown and decoding gives back what was encoded.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+PAD, BEGIN, END, UNKNOWN = 0, 1, 2, 3
+SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
+
+
+@dataclass(frozen=True)
+class TokenizerConfig:
+    """How a tokenizer is trained."""
+
+    kind: Literal["bpe", "unigram"] = "bpe"
+    """Byte-pair merges (Sennrich et al. 2016) or a unigram language model (Kudo 2018)."""
+    lowercase: bool = False
+    """Lower-case everything before it is split. Decoding cannot undo it."""
+
+
+class Tokenizer:
+    """Text to ids and back."""
+
+    def __init__(self, inner: tokenizers.Tokenizer):
+        for token, wanted in zip(SPECIAL, (PAD, BEGIN, END, UNKNOWN), strict=True):
+            if inner.token_to_id(token) != wanted:
+                raise ValueError(f"the tokenizer has {token} at {inner.token_to_id(token)}: expected id {wanted}")
+        # Not part of the saved file, so it is set wherever a tokenizer comes from.
+        inner.encode_special_tokens = True
+        self._inner = inner
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocab_size: int, config: TokenizerConfig | None = None) -> "Tokenizer":
+        """Learn at most `vocab_size` tokens from these texts. The same texts give the same tokenizer."""
+        config = config or TokenizerConfig()
+        smallest = len(SPECIAL) + 256
+        if vocab_size < smallest:
+            raise ValueError(
+                f"vocab_size={vocab_size}: expected at least {smallest}, for 4 special tokens and 256 bytes"
+            )
+        alphabet, special = pre_tokenizers.ByteLevel.alphabet(), list(SPECIAL)
+        trainer: trainers.BpeTrainer | trainers.UnigramTrainer
+        if config.kind == "bpe":
+            inner = tokenizers.Tokenizer(models.BPE())
+            trainer = trainers.BpeTrainer(
+                vocab_size=vocab_size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+            )
+        else:
+            inner = tokenizers.Tokenizer(models.Unigram())
+            trainer = trainers.UnigramTrainer(
+                vocab_size=vocab_size,
+                special_tokens=special,
+                initial_alphabet=alphabet,
+                unk_token=SPECIAL[UNKNOWN],
+                show_progress=False,
+            )
+        if config.lowercase:
+            inner.normalizer = tokenizers.normalizers.Lowercase()
+        # A leading space makes a word the same token wherever it stands in the text.
+        inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+        inner.decoder = decoders.ByteLevel()
+        inner.train_from_iterator(texts, trainer)
+        return cls(inner)
+
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens there are, special ones included."""
+        return self._inner.get_vocab_size()
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, without BEGIN or END."""
+        return self._inner.encode(text, add_special_tokens=False).ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of many texts, on all cores."""
+        return [encoding.ids for encoding in self._inner.encode_batch(texts, add_special_tokens=False)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of these ids, without special tokens."""
+        kept = [index for index in ids if index >= len(SPECIAL)]
+        # The space put before every text when it was encoded.
+        return self._inner.decode(kept, skip_special_tokens=False).removeprefix(" ")
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """Each id as readable text by itself, for pictures: a token that begins a word begins with a space."""
+        return [SPECIAL[i] if i < len(SPECIAL) else self._inner.decode([i], skip_special_tokens=False) for i in ids]
+
+    def to_json(self) -> str:
+        """The contents of `tokenizer.json`."""
+        return self._inner.to_str(pretty=True)
+
+    @classmethod
+    def from_json(cls, text: str, *, where: str = "tokenizer.json") -> "Tokenizer":
+        """The tokenizer of these contents; `where` names them in errors."""
+        try:
+            inner = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:  # the library raises bare Exceptions
+            raise ValueError(f"{where} is not a tokenizer: {error}") from error
+        return cls(inner)
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Tokenizer":
+        """The tokenizer saved at `path`."""
+        return cls.from_json(Path(path).read_text(encoding="utf-8"), where=str(path))

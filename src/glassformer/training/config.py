@@ -1,0 +1,70 @@
+"""Everything about how a model is trained, whatever the task."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from glassformer.nn.checks import check_positive, check_probability
+from glassformer.training.schedules import Schedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Each field is a flag of the command line and a key of a recipe."""
+
+    updates: int = 8000
+    """Optimiser steps, if nothing ends the training earlier."""
+    max_tokens: int = 4096
+    """Padded tokens of the longer side in one batch."""
+    accumulate: int = 1
+    """Batches whose gradients are added up for one update, weighted by their tokens: exactly one larger batch."""
+    seed: int = 0
+
+    lr: float = 2e-3
+    """Peak learning rate."""
+    schedule: Schedule = "inverse_sqrt"
+    warmup: int = 1000
+    """Updates over which the learning rate rises."""
+    optimiser: Literal["adam", "adamw"] = "adam"
+    beta1: float = 0.9
+    beta2: float = 0.98
+    eps: float = 1e-9
+    weight_decay: float = 0.0
+    """For adamw; matrices alone decay."""
+    clip: float = 1.0
+    """Longest gradient; 0 never clips."""
+
+    label_smoothing: float = 0.1
+    word_dropout: float = 0.0
+    """Chance that a token the model reads is hidden from it (becomes <unk>)."""
+    r_drop: float = 0.0
+    """Weight of the disagreement between two passes with different dropout (Liang et al. 2021); doubles the cost."""
+
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """auto is bf16 where the device computes it fast, fp32 elsewhere."""
+    device: str = "auto"
+    """auto is cuda where there is one, else cpu."""
+    compile: bool = False
+    gradient_checkpointing: bool = False
+
+    eval_every: int = 500
+    """Updates between two validations; each one also saves."""
+    save_every: int = 500
+    keep_last: int = 3
+    """How many of the newest checkpoints stay, beside the best one."""
+    average_last: int = 0
+    """Average the parameters of this many newest checkpoints at the end; 0 takes the best one."""
+    patience: int = 0
+    """Stop after this many validations without a better score; 0 never does."""
+    metric: Literal["bleu", "loss"] = "bleu"
+    """What "better" means."""
+
+    def __post_init__(self) -> None:
+        for name in ("updates", "max_tokens", "accumulate", "eval_every", "save_every", "keep_last"):
+            check_positive(name, getattr(self, name))
+        for name in ("label_smoothing", "word_dropout"):
+            check_probability(name, getattr(self, name))
+        for name in ("warmup", "average_last", "patience"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)}: expected 0 or more")
+        if self.average_last > self.keep_last:
+            raise ValueError(f"average_last={self.average_last}: expected at most keep_last={self.keep_last}")

@@ -1,0 +1,104 @@
+"""What a run tells: a line of `log.jsonl` for every update and validation, TensorBoard beside it, and the terminal.
+
+On a terminal there is a live line with a bar; elsewhere plain lines, now and then. All of it goes to stderr.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from glassformer.training.config import TrainConfig
+from glassformer.training.state import Evaluation
+from glassformer.training.trainer import Update
+
+PLAIN_EVERY = 20.0
+"""Seconds between two plain lines."""
+
+
+class Journal:
+    """Use as a context manager around a run."""
+
+    def __init__(self, folder: Path, config: TrainConfig):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.config = config
+        self._log = (folder / "log.jsonl").open("a", encoding="utf-8")
+        self._board = _tensorboard(folder)
+        self._last_line = time.perf_counter()
+        self._best = ""
+        self._tokens = self._seconds = 0.0
+        self._console: Any = None
+        self._progress: Any = None
+
+    def __enter__(self) -> "Journal":
+        try:
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        except ImportError:
+            return self
+        self._console = Console(stderr=True, highlight=False)
+        if self._console.is_terminal:
+            columns = TextColumn("{task.description}"), BarColumn(bar_width=20), TimeRemainingColumn()
+            self._progress = Progress(*columns, console=self._console)
+            self._task = self._progress.add_task("training", total=self.config.updates)
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+        self._log.close()
+        if self._board is not None:
+            self._board.close()
+
+    def say(self, text: str) -> None:
+        """A line for the user."""
+        if self._console is not None:
+            self._console.print(text, soft_wrap=True)
+        else:
+            print(text, file=sys.stderr)
+
+    def update(self, update: Update) -> None:
+        """Note one update."""
+        self._write({"kind": "update", **update._asdict()})
+        for name in ("loss", "lr", "gradient_norm"):
+            self._chart(f"train/{name}", getattr(update, name), update.update)
+        # A mean that forgets: speed over about the last hundred updates.
+        self._tokens = 0.99 * self._tokens + update.tokens
+        self._seconds = 0.99 * self._seconds + update.seconds
+        speed = self._tokens / max(self._seconds, 1e-9)
+        text = (
+            f"update {update.update}/{self.config.updates}  loss {update.loss:.3f}  {speed:,.0f} tokens/s  "
+            f"lr {update.lr:.2e}  |g| {update.gradient_norm:.2f}{self._best}"
+        )
+        if self._progress is not None:
+            self._progress.update(self._task, completed=update.update, description=text)
+        elif time.perf_counter() - self._last_line > PLAIN_EVERY:
+            self._last_line = time.perf_counter()
+            self.say(text)
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        """Note one validation."""
+        self._write({"kind": "evaluation", "update": evaluation.update, **evaluation.scores})
+        for name, value in evaluation.scores.items():
+            self._chart(f"valid/{name}", value, evaluation.update)
+        scores = "  ".join(f"{name} {value:.3f}" for name, value in evaluation.scores.items())
+        self._best = f"  valid {scores}"
+        self.say(f"validation after {evaluation.update} updates:  {scores}")
+
+    def _write(self, record: dict[str, Any]) -> None:
+        self._log.write(json.dumps(record) + "\n")
+        self._log.flush()
+
+    def _chart(self, name: str, value: float, step: int) -> None:
+        if self._board is not None:
+            self._board.add_scalar(name, value, step)
+
+
+def _tensorboard(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None  # the extra `track` is not installed; log.jsonl has everything
+    return SummaryWriter(folder)

@@ -1,0 +1,299 @@
+"""The training loop: exact to resume, careful with bad steps, the same for every task.
+
+What happens at position p is a function of the seed and p alone: its batches, its dropout, its learning rate. So a
+run that was stopped anywhere, even between two accumulated batches, ends with the same bits as one that was not.
+"""
+
+import math
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.checkpoint.model_folder import WEIGHTS, load_parameters, read_tensors
+from glassformer.training.config import TrainConfig
+from glassformer.training.precision import autocast, choose_device, choose_precision
+from glassformer.training.schedules import share_of_peak
+from glassformer.training.state import (
+    Evaluation,
+    TrainState,
+    average_parameters,
+    checkpoint_path,
+    load_newest,
+    save_checkpoint,
+    saved_positions,
+)
+
+MAX_BAD = 5
+"""This many steps without finite gradients in a row end a run: it has diverged."""
+
+
+class TrainBatch(Protocol):
+    """What the trainer needs to know of a batch."""
+
+    @property
+    def n_target_tokens(self) -> int:
+        """What the loss is averaged over."""
+
+    def to(self, device: torch.device | str) -> "TrainBatch":
+        """The same batch on another device."""
+
+
+Batch = TypeVar("Batch", bound=TrainBatch)
+AnyBatch = TypeVar("AnyBatch", bound=TrainBatch, covariant=True)
+
+
+class Batches(Protocol[AnyBatch]):
+    """Batches by number, without end."""
+
+    def __getitem__(self, step: int) -> AnyBatch:
+        """The batch of this step, whatever was asked for before."""
+
+
+class Update(NamedTuple):
+    """What one update did, for whoever watches."""
+
+    position: int
+    update: int
+    loss: float
+    lr: float
+    gradient_norm: float
+    tokens: int
+    seconds: float
+    skipped: int
+
+
+class DivergedError(RuntimeError):
+    """Too many steps in a row had no finite gradient."""
+
+
+class Interrupted(Exception):  # noqa: N818  # not an error: the user asked for it
+    """A signal asked the run to stop; everything is saved."""
+
+    def __init__(self, signal_number: int):
+        super().__init__(f"stopped by {signal.Signals(signal_number).name}; everything is saved")
+        self.exit_code = 128 + signal_number
+
+
+@dataclass(kw_only=True)
+class Trainer(Generic[Batch]):
+    """Trains a model. `loss` gives the *sum* of a batch's token losses; `evaluate` gives named scores."""
+
+    model: nn.Module
+    config: TrainConfig
+    batches: Batches[Batch]
+    loss: Callable[[Batch], Tensor]
+    evaluate: Callable[[], dict[str, float]]
+    folder: Path
+    """Where checkpoints go."""
+    on_update: Callable[[Update], None] = lambda update: None
+    on_evaluation: Callable[[Evaluation], None] = lambda evaluation: None
+    warn: Callable[[str], None] = print
+
+    def __post_init__(self) -> None:
+        self.device = choose_device(self.config.device)
+        self.precision = choose_precision(self.config.precision, self.device)
+        self.model.to(self.device)
+        self.optimiser = make_optimiser(self.model, self.config)
+        self.state = TrainState()
+        self._stop_signal: int | None = None
+
+    def run(self) -> dict[str, Tensor]:
+        """Train to the end, from the newest checkpoint where there is one; the parameters to keep."""
+        self.state = load_newest(self.folder, self.model, self.optimiser, self.warn)
+        if not self.state.position:
+            self.state.loss_scale = 1024.0 if self.precision == "fp16" else 1.0
+        with self._signals():
+            while True:
+                # Looked at before each update, not after: a run stopped in between must not miss a validation.
+                if self._is_evaluation_due():
+                    self._evaluate()
+                    self.save()
+                elif self.state.position % self.config.save_every == 0 and self.state.position:
+                    self.save()
+                if self._is_over():
+                    break
+                self._update()
+        return self._choose()
+
+    def _is_evaluation_due(self) -> bool:
+        state = self.state
+        is_place = state.position % self.config.eval_every == 0 or state.update >= self.config.updates
+        is_done = bool(state.evaluations) and state.evaluations[-1].position == state.position
+        return state.position > 0 and is_place and not is_done
+
+    def save(self) -> None:
+        """Write a checkpoint of the last finished update, and remove those no longer needed."""
+        save_checkpoint(self.folder, self.state, self.model, self.optimiser)
+        positions = saved_positions(self.folder)
+        best = self.best()
+        kept = {positions[-1], *self._regular(positions)[-self.config.keep_last :]}
+        for position in positions:
+            if position not in kept and (best is None or position != best.position):
+                _remove(checkpoint_path(self.folder, position))
+
+    def _regular(self, positions: list[int]) -> list[int]:
+        """Those that any run saves: not the ones that a signal made, which must not change an average."""
+        return [position for position in positions if position % self.config.save_every == 0]
+
+    def best(self) -> Evaluation | None:
+        """The best validation so far; the earlier one of equals."""
+        return max(self.state.evaluations, key=self._goodness, default=None)
+
+    def _goodness(self, evaluation: Evaluation) -> float:
+        score = evaluation.scores[self.config.metric]
+        return -score if self.config.metric == "loss" else score
+
+    def _is_over(self) -> bool:
+        if self.state.update >= self.config.updates:
+            return True
+        best = self.best()
+        if not self.config.patience or best is None:
+            return False
+        since = [e for e in self.state.evaluations if e.position > best.position]
+        return len(since) >= self.config.patience
+
+    def _update(self) -> None:
+        began = time.perf_counter()
+        config, state = self.config, self.state
+        first = state.position * config.accumulate
+        batches = [self.batches[first + i] for i in range(config.accumulate)]
+        tokens = sum(batch.n_target_tokens for batch in batches)
+        self.model.train()
+        self.optimiser.zero_grad(set_to_none=True)
+        total = 0.0
+        for index, batch in enumerate(batches):
+            torch.manual_seed(_mix(config.seed, state.position, index))
+            with autocast(self.precision, self.device):
+                loss = self.loss(batch.to(self.device)) / max(tokens, 1)  # type: ignore[arg-type]
+            (loss * state.loss_scale).backward()  # type: ignore[no-untyped-call]
+            total += loss.item()
+            self._stop_if_asked()
+        norm = self._gradient_norm()
+        lr = config.lr * share_of_peak(config.schedule, state.update + 1, warmup=config.warmup, updates=config.updates)
+        state.position += 1
+        if math.isfinite(norm) and math.isfinite(total):
+            self._apply(lr, norm)
+            state.tokens += tokens
+        else:
+            self._skip()
+        seconds = time.perf_counter() - began
+        state.seconds += seconds
+        self.on_update(Update(state.position, state.update, total, lr, norm, tokens, seconds, state.skipped))
+        self._stop_if_asked()
+
+    def _gradient_norm(self) -> float:
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        if self.state.loss_scale != 1.0:
+            torch._foreach_div_(gradients, self.state.loss_scale)
+        return nn.utils.get_total_norm(gradients).item()
+
+    def _apply(self, lr: float, norm: float) -> None:
+        if self.config.clip and norm > self.config.clip:
+            gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+            torch._foreach_mul_(gradients, self.config.clip / norm)
+        for group in self.optimiser.param_groups:
+            group["lr"] = lr
+        self.optimiser.step()
+        self.state.update += 1
+        self.state.bad_in_a_row = 0
+
+    def _skip(self) -> None:
+        """A step with a NaN or an infinity changes no parameter, and the schedule does not move."""
+        self.state.skipped += 1
+        self.state.loss_scale = max(self.state.loss_scale / 2, 1.0)
+        self.state.bad_in_a_row += 1
+        if self.state.bad_in_a_row >= MAX_BAD:
+            saved = saved_positions(self.folder)
+            rest = (
+                f"the last good checkpoint is {checkpoint_path(self.folder, saved[-1])}"
+                if saved
+                else "none was saved yet"
+            )
+            raise DivergedError(
+                f"{MAX_BAD} steps in a row had NaN or infinite gradients at update {self.state.update}; {rest}. "
+                "A lower lr, a longer warmup or precision='fp32' may help"
+            )
+
+    def _evaluate(self) -> None:
+        self.model.eval()
+        with torch.inference_mode():
+            scores = self.evaluate()
+        evaluation = Evaluation(self.state.position, self.state.update, scores)
+        self.state.evaluations.append(evaluation)
+        self.on_evaluation(evaluation)
+
+    def _choose(self) -> dict[str, Tensor]:
+        """The parameters to keep: of the best checkpoint, or the average of the last ones where that is better."""
+        positions = saved_positions(self.folder)
+        best = self.best()
+        assert best is not None
+        chosen_at = best.position if best.position in positions else positions[-1]
+        chosen = read_tensors(checkpoint_path(self.folder, chosen_at) / WEIGHTS)
+        last = self._regular(positions)[-self.config.average_last :] if self.config.average_last > 1 else []
+        if len(last) > 1:
+            average = average_parameters(self.folder, last)
+            load_parameters(self.model, average, "the average")
+            self._evaluate()
+            averaged = self.state.evaluations.pop()
+            if self._goodness(averaged) >= self._goodness(best):
+                chosen = average
+        load_parameters(self.model, chosen, "the chosen parameters")
+        self.model.eval()
+        return chosen
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGINT and SIGTERM stop the run at the next safe place; a second one stops it at once."""
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            if self._stop_signal is not None:
+                raise KeyboardInterrupt
+            self._stop_signal = number
+
+        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _stop_if_asked(self) -> None:
+        """Between two batches: what is not yet an update is forgotten, and done again after resuming."""
+        if self._stop_signal is not None:
+            if self.state.position not in saved_positions(self.folder):
+                self.save()
+            raise Interrupted(self._stop_signal)
+
+
+def make_optimiser(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    """Adam or AdamW in one fused kernel; with weight decay on matrices alone."""
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    vectors = [p for p in model.parameters() if p.dim() <= 1]
+    groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    kind = torch.optim.AdamW if config.optimiser == "adamw" else torch.optim.Adam
+    groups = [group for group in groups if group["params"]]
+    return kind(groups, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps, fused=True)
+
+
+def _mix(*numbers: int) -> int:
+    """One seed from several numbers, different for different ones."""
+    mixed = 0
+    for number in numbers:
+        mixed = (mixed * 0x9E3779B97F4A7C15 + number + 1) % 2**63
+    return mixed
+
+
+def _remove(path: Path) -> None:
+    # Renamed first: a half-removed checkpoint must not look like one.
+    doomed = path.with_name(f".{path.name}.old")
+    path.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)

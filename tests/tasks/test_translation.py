@@ -1,0 +1,207 @@
+"""From two text files to a model that translates, through Python and through the command line."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from glassformer.metrics import score_translations
+from glassformer.models import build_model
+from glassformer.tasks.recipes import load_recipe
+from glassformer.tasks.translation import (
+    TranslationConfig,
+    Translator,
+    default_model,
+    disagreement,
+    hide_words,
+    make_loss,
+)
+from glassformer.text.tokenizer import END, PAD, UNKNOWN
+from glassformer.training.config import TrainConfig
+
+ENGLISH = ("one", "two", "three", "four", "five", "six", "seven")
+GERMAN = ("eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben")
+WORDS = dict(zip(ENGLISH, GERMAN, strict=True))
+
+
+def write_corpus(folder, count=600):
+    """A language of seven words, translated word by word."""
+    chance = random.Random(0)
+    sources = [" ".join(chance.choices(list(WORDS), k=chance.randint(1, 4))) for _ in range(count)]
+    (folder / "a.en").write_text("".join(f"{line}\n" for line in sources))
+    (folder / "a.de").write_text("".join(" ".join(WORDS[word] for word in line.split()) + "\n" for line in sources))
+
+
+def glassformer(*arguments, folder, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "glassformer", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
+
+
+SMALL = "--vocab-size 300 --d-model 32 --n-heads 4 --d-ff 64 --n-encoder-layers 1 --n-decoder-layers 1 --dropout 0.0"
+SMALL += (
+    " --embedding-dropout 0.0 --max-tokens 512 --lr 0.01 --schedule cosine --warmup 20 --device cpu --precision fp32"
+)
+TRAIN = ["train", "translation", "--source", "a.en", "--target", "a.de", *SMALL.split()]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("translation")
+    write_corpus(folder)
+    result = glassformer(*TRAIN, "--updates", "300", "--eval-every", "150", "--out", "model", folder=folder)
+    assert result.returncode == 0, result.stderr
+    return folder, result
+
+
+def test_training_tells_what_it_does_and_leaves_a_whole_folder(trained):
+    folder, result = trained
+    assert result.stdout == "wrote model\n"
+    assert "validation after 300 updates" in result.stderr
+    assert "parameters" in result.stderr
+    assert {path.name for path in (folder / "model").iterdir()} == {
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "generation_config.json",
+        "README.md",
+        "manifest.json",
+    }
+    log = [json.loads(line) for line in (folder / "model.run" / "log.jsonl").read_text().splitlines()]
+    assert [r["update"] for r in log if r["kind"] == "update"] == list(range(1, 301))
+    assert [r["update"] for r in log if r["kind"] == "evaluation"] == [150, 300]
+    assert list((folder / "model.run").glob("events.out.tfevents*"))
+    assert "300 updates" in (folder / "model" / "README.md").read_text()
+
+
+def test_it_learned_the_language(trained):
+    translator = Translator.from_folder(trained[0] / "model")
+    chance = random.Random(1)
+    sources = [" ".join(chance.choices(ENGLISH, k=chance.randint(1, 3))) for _ in range(100)]
+    wanted = [" ".join(WORDS[word] for word in line.split()) for line in sources]
+    for beam in (1, 4):
+        answers = translator.translate(sources, beam=beam)
+        assert sum(answer == right for answer, right in zip(answers, wanted, strict=True)) >= 90
+
+
+def test_run_gives_one_line_for_each_line_and_keeps_blank_ones(trained):
+    text = "one two\n\n  \nthree\nfour five"
+    result = glassformer("run", "model", folder=trained[0], input=text)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "eins zwei\n\n\ndrei\nvier fünf\n"
+
+
+def test_eval_and_info_tell(trained):
+    result = glassformer("eval", "model", "--source", "a.en", "--target", "a.de", folder=trained[0])
+    assert result.returncode == 0, result.stderr
+    assert "greedy    BLEU" in result.stdout
+    assert "nrefs:1|case:mixed|eff:no|tok:13a" in result.stdout
+    result = glassformer("info", "model", folder=trained[0])
+    assert "encoder_decoder" in result.stdout
+    assert "d_model = 32" in result.stdout
+
+
+def test_errors_name_the_file_and_the_line(trained):
+    folder = trained[0]
+    (folder / "bad.de").write_bytes(b"eins\n\xff\n")
+    (folder / "bad.en").write_text("one\ntwo\n")
+    result = glassformer(
+        "train", "translation", "--source", "bad.en", "--target", "bad.de", "--out", "x", folder=folder
+    )
+    assert result.returncode == 1
+    assert result.stderr.startswith("glassformer: bad.de:2: not valid UTF-8")
+    assert "Traceback" not in result.stderr
+    assert glassformer(*TRAIN, folder=folder).returncode == 2, "--out is missing"
+    assert glassformer("train", "cooking", folder=folder).returncode == 2
+    assert "no such model folder" in glassformer("info", "nowhere", folder=folder).stderr
+    other = glassformer(*TRAIN, "--updates", "7", "--out", "model", folder=folder)
+    assert "holds a run with other settings" in other.stderr
+
+
+def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, trained):
+    write_corpus(tmp_path)
+    command = [*TRAIN, "--updates", "300", "--eval-every", "150", "--out", "model"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "glassformer", *command], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    log = tmp_path / "model.run" / "log.jsonl"
+    give_up = time.monotonic() + 60
+    while time.monotonic() < give_up and not (log.is_file() and log.read_text().count("\n") > 20):
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143, errors
+    assert "the same command goes on" in errors
+    assert glassformer(*command, folder=tmp_path).returncode == 0
+    weights = [(folder / "model" / "model.safetensors").read_bytes() for folder in (tmp_path, trained[0])]
+    assert weights[0] == weights[1]
+
+
+def test_a_recipe_is_the_flags_in_a_file(tmp_path):
+    path = tmp_path / "recipe.toml"
+    path.write_text('[data]\ncorpus = "multi30k"\nfolder = "x"\n[model]\nd_model = 64\n[train]\nlr = 1\nupdates = 5\n')
+    config = load_recipe(path)
+    assert (config.model.d_model, config.train.updates, config.data.corpus) == (64, 5, "multi30k")
+    assert config.model.d_ff == default_model().d_ff
+    for text, message in (
+        ("[train]\nupdatez = 5\n", "updatez"),
+        ("[model]\nn_head = 5\n", "did you mean 'n_heads'"),
+        ('[train]\nlr = "fast"\n', "expected float"),
+        ("[train]\ncompile = 1\n", "expected bool"),
+        ("[cooking]\n", "cooking"),
+        ("[train\n", "is not TOML"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            load_recipe(path)
+
+
+def test_hidden_words_are_real_ones():
+    tokens = torch.tensor([[1, 7, 8, 9, END, PAD]]).repeat(200, 1)
+    hidden = hide_words(tokens, 0.3)
+    changed = hidden != tokens
+    assert 0.2 < changed[:, 1:4].float().mean() < 0.4
+    assert not changed[:, [0, 4, 5]].any()
+    assert (hidden[changed] == UNKNOWN).all()
+    assert hide_words(tokens, 0.0) is tokens
+
+
+def test_r_drop_adds_the_disagreement_of_two_passes():
+    a, b = torch.randn(2, 3, 5)
+    p, q = a.softmax(-1), b.softmax(-1)
+    expected = ((p * (p / q).log()).sum() + (q * (q / p).log()).sum()) / 4
+    torch.testing.assert_close(disagreement(a, b), expected)
+    assert disagreement(a, a).abs() < 1e-6
+
+    from glassformer.data.toy import PairTaskData
+
+    batch = next(PairTaskData("copy", 6).batches())
+    model = build_model(TranslationConfig().model).train()
+    plain, dropped = (make_loss(model, TrainConfig(r_drop=weight))(batch) for weight in (0.0, 5.0))
+    assert dropped > plain
+    torch.testing.assert_close(
+        make_loss(model.eval(), TrainConfig(r_drop=5.0))(batch),
+        make_loss(model, TrainConfig())(batch),
+        rtol=1e-4,
+        atol=1e-3,
+    )
+
+
+def test_scores_are_sacrebleus():
+    scores = score_translations(["the cat sat on the mat"], ["the cat sat on the mat"])
+    assert scores.bleu == pytest.approx(100)
+    assert scores.chrf == pytest.approx(100)
+    assert score_translations(["The Cat sat on a mat"], ["the cat sat on the mat"], lowercase=True).bleu > 20
+    with pytest.raises(ValueError, match="2 translations and 1 references"):
+        score_translations(["a", "b"], ["a"])

@@ -1,0 +1,62 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glassformer.text import Tokenizer, TokenizerConfig
+from glassformer.text.tokenizer import SPECIAL
+
+TEXTS = ["the cat sat on the mat", "der Hund läuft über die Straße", "numbers 123 and </s> too", "привет мир"] * 20
+TOKENIZERS = {kind: Tokenizer.train(TEXTS, 320, TokenizerConfig(kind=kind)) for kind in ("bpe", "unigram")}
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@given(text=st.text(max_size=40).map(lambda text: text.replace("\x00", "")))
+def test_any_text_comes_back_and_none_becomes_special(kind, text):
+    tokenizer = TOKENIZERS[kind]
+    ids = tokenizer.encode(text)
+    assert all(index >= len(SPECIAL) for index in ids)
+    assert tokenizer.decode(ids).strip() == text.strip()
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("text", [*SPECIAL, "a </s> b", "<s><s>", " <pad>"])
+def test_special_tokens_in_text_are_spelled_out(kind, text):
+    for tokenizer in (TOKENIZERS[kind], Tokenizer.from_json(TOKENIZERS[kind].to_json())):
+        assert all(index >= len(SPECIAL) for index in tokenizer.encode(text))
+        assert tokenizer.decode(tokenizer.encode(text)).strip() == text.strip()
+
+
+def test_special_ids_are_left_out_of_decoded_text():
+    tokenizer = TOKENIZERS["bpe"]
+    assert tokenizer.decode([1, *tokenizer.encode("the cat"), 2, 0, 0]) == "the cat"
+    assert tokenizer.tokens([1, 2])[:2] == ["<s>", "</s>"]
+
+
+def test_it_is_saved_and_loaded_and_trained_alike(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(TOKENIZERS["bpe"].to_json(), encoding="utf-8")
+    loaded = Tokenizer.load(path)
+    assert loaded.encode_batch(TEXTS[:4]) == TOKENIZERS["bpe"].encode_batch(TEXTS[:4])
+    assert Tokenizer.train(TEXTS, 320).to_json() == TOKENIZERS["bpe"].to_json()
+    assert loaded.vocab_size <= 320
+
+
+def test_lower_casing_is_a_choice():
+    tokenizer = Tokenizer.train(TEXTS, 320, TokenizerConfig(lowercase=True))
+    assert tokenizer.decode(tokenizer.encode("The CAT")) == "the cat"
+
+
+def test_bad_files_and_sizes_are_named(tmp_path):
+    with pytest.raises(ValueError, match="vocab_size=100: expected at least 260"):
+        Tokenizer.train(TEXTS, 100)
+    path = tmp_path / "broken.json"
+    path.write_text("{}")
+    with pytest.raises(ValueError, match=r"broken\.json is not a tokenizer"):
+        Tokenizer.load(path)
+    contents = json.loads(TOKENIZERS["bpe"].to_json())
+    contents["added_tokens"] = []
+    del contents["model"]["vocab"]["<pad>"]
+    with pytest.raises(ValueError, match="<pad> at None: expected id 0"):
+        Tokenizer.from_json(json.dumps(contents))
