@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from glassformer.tasks.translation import (
 from glassformer.text.tokenizer import END, PAD, UNKNOWN
 from glassformer.training.config import TrainConfig
 
+RECIPES = Path(__file__).parents[2] / "recipes"
 ENGLISH = ("one", "two", "three", "four", "five", "six", "seven")
 GERMAN = ("eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben")
 WORDS = dict(zip(ENGLISH, GERMAN, strict=True))
@@ -165,6 +167,11 @@ def test_a_recipe_is_the_flags_in_a_file(tmp_path):
         path.write_text(text)
         with pytest.raises(ValueError, match=message):
             load_recipe(path)
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.name)
+def test_every_recipe_loads(path):
+    assert load_recipe(path).train.updates > 0
 
 
 def test_hidden_words_are_real_ones():

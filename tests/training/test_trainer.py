@@ -10,12 +10,12 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import torch
 
-from glassformer.data.toy import PAD, PairTaskData
+from glassformer.data.batches import PairBatch
+from glassformer.data.toy import PairTaskData
 from glassformer.models import build_model, preset
 from glassformer.tasks.translation import make_loss
 from glassformer.training.config import TrainConfig
@@ -38,26 +38,9 @@ CONFIG = TrainConfig(
 )
 
 
-class Batch(NamedTuple):
-    source: torch.Tensor
-    target_in: torch.Tensor
-    target_out: torch.Tensor
-
-    source_mask = property(lambda self: self.source != PAD)
-    target_mask = property(lambda self: self.target_in != PAD)
-    n_target_tokens = property(lambda self: int((self.target_out != PAD).sum()))
-
-    def to(self, device):
-        return self
-
-
 class Batches:
     def __getitem__(self, step):
-        return Batch(*next(PairTaskData("copy", 6, 2, 5, batch_size=4, seed=step).batches()))
-
-
-class Stop(Exception):  # noqa: N818
-    pass
+        return next(PairTaskData("copy", 6, 2, 5, batch_size=4, seed=step).batches())
 
 
 def make_trainer(folder, config=CONFIG, loss=None, **options):
@@ -203,7 +186,7 @@ def test_accumulated_batches_equal_one_large_batch(tmp_path):
             width = max(part.source.shape[1] for part in parts)
             pad = torch.nn.functional.pad
             columns = zip(*((pad(x, (0, width + 1 - x.shape[1])) for x in part) for part in parts), strict=True)
-            return Batch(*(torch.cat(column) for column in columns))
+            return PairBatch(*(torch.cat(column) for column in columns))
 
     gradients = []
     for batches, accumulate in ((Batches(), 2), (OneLarge(), 1)):
@@ -294,7 +277,7 @@ def test_a_model_that_sees_its_answers_is_caught(tmp_path, leak):
             symbols = torch.randint(3, 9, (32, 6), generator=random)
             begin = torch.ones(32, 1, dtype=torch.long)
             target_in = symbols if leak == "shifted" else torch.cat((begin, symbols[:, :-1]), 1)
-            return Batch(torch.randint(3, 9, (32, 4), generator=random), target_in, symbols)
+            return PairBatch(torch.randint(3, 9, (32, 4), generator=random), target_in, symbols)
 
     def losses(leaky):
         config = replace(CONFIG, updates=300, accumulate=1, eval_every=400, save_every=400, label_smoothing=0.0)

@@ -9,11 +9,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from glassformer.data.toy import BEGIN, END, N_SPECIAL, PAD, PairBatch, PairTaskData, pad
+from glassformer.data.batches import PairBatch
+from glassformer.data.toy import N_SPECIAL, PairTaskData, pad
 from glassformer.decoding import translate_greedily
 from glassformer.inspect import draw_attention, draw_positions
 from glassformer.models import EncoderDecoderModel, ModelConfig
 from glassformer.nn import capture_attention
+from glassformer.text.tokenizer import BEGIN, END, PAD
 from glassformer.training import FitReport, fit, label_smoothed_cross_entropy
 
 LETTERS = string.ascii_lowercase

@@ -5,12 +5,14 @@ Every task speaks of symbols 0 ... n-1, which become the token ids behind three 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-PAD, BEGIN, END = 0, 1, 2
+from glassformer.data.batches import PairBatch
+from glassformer.text.tokenizer import BEGIN, END, PAD
+
 N_SPECIAL = 3
 
 PairTask = Literal["copy", "reverse", "sort"]
@@ -19,24 +21,6 @@ ANSWERS: dict[PairTask, Callable[[list[int]], list[int]]] = {
     "reverse": lambda symbols: symbols[::-1],
     "sort": sorted,
 }
-
-
-class PairBatch(NamedTuple):
-    """Sources, and targets shifted by one: at each place `target_in` holds what came before `target_out`."""
-
-    source: Tensor  # (B, S)
-    target_in: Tensor  # (B, T), from BEGIN on
-    target_out: Tensor  # (B, T), up to END
-
-    @property
-    def source_mask(self) -> Tensor:
-        """True for real source tokens."""
-        return self.source != PAD
-
-    @property
-    def target_mask(self) -> Tensor:
-        """True for real target tokens."""
-        return self.target_in != PAD
 
 
 @dataclass(frozen=True)
