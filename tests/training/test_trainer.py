@@ -17,6 +17,7 @@ import torch
 from glassformer.data.batches import PairBatch
 from glassformer.data.toy import PairTaskData
 from glassformer.models import build_model, preset
+from glassformer.nn import Dropout
 from glassformer.tasks.translation import make_loss
 from glassformer.training.config import TrainConfig
 from glassformer.training.schedules import share_of_peak
@@ -193,8 +194,8 @@ def test_accumulated_batches_equal_one_large_batch(tmp_path):
         trainer = make_trainer(tmp_path / str(accumulate), replace(config, accumulate=accumulate))
         trainer.model.double()
         for module in trainer.model.modules():
-            if isinstance(module, torch.nn.Dropout):
-                module.p = 0.0
+            if isinstance(module, Dropout):
+                module.chance = 0.0
         trainer.batches = batches
         trainer._update()
         gradients.append([p.grad for p in trainer.model.parameters()])
@@ -280,7 +281,7 @@ def test_a_model_that_sees_its_answers_is_caught(tmp_path, leak):
             return PairBatch(torch.randint(3, 9, (32, 4), generator=random), target_in, symbols)
 
     def losses(leaky):
-        config = replace(CONFIG, updates=300, accumulate=1, eval_every=400, save_every=400, label_smoothing=0.0)
+        config = replace(CONFIG, updates=500, accumulate=1, eval_every=600, save_every=600, label_smoothing=0.0)
         seen = []
         trainer = make_trainer(tmp_path / f"{leak}{leaky}", config, on_update=lambda u: seen.append(u.loss))
         trainer.batches = Noise()

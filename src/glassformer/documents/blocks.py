@@ -11,6 +11,7 @@ from glassformer.models.config import ModelConfig
 from glassformer.nn import Embeddings, Mask, MeanStdNorm, SinusoidalPositions, Sublayer, attend
 from glassformer.nn.attention import MultiHeadAttention as OurMultiHeadAttention
 from glassformer.nn.checks import check_length, check_width
+from glassformer.nn.dropout import Dropout
 from glassformer.nn.feedforward import FeedForward as OurFeedForward
 
 
@@ -61,7 +62,7 @@ class PositionalEncoding(nn.Module):
                 dropout = value
         self.d_model, self.max_len = d_model, max_len if max_seq_length is None else max_seq_length
         self.positions = SinusoidalPositions(self.max_len, d_model)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""

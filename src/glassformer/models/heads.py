@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from glassformer.nn.dropout import Dropout
 from glassformer.nn.feedforward import ACTIVATIONS, ActivationName
 
 Pooling = Literal["first", "last", "mean"]
@@ -53,7 +54,7 @@ class SequenceClassHead(nn.Module):
         super().__init__()
         self.pooling: Pooling = pooling
         self.transform = transform
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.out_proj = nn.Linear(width, n_labels)
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
@@ -69,7 +70,7 @@ class TokenClassHead(nn.Module):
 
     def __init__(self, width: int, n_labels: int, *, dropout: float):
         super().__init__()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.out_proj = nn.Linear(width, n_labels)
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:

@@ -12,6 +12,7 @@ from glassformer.nn.attend import Attend, attend, attention_weights
 from glassformer.nn.attention import MultiHeadAttention
 from glassformer.nn.cache import KVCache
 from glassformer.nn.capture import CapturedAttention, capture_attention
+from glassformer.nn.dropout import Dropout
 from glassformer.nn.embeddings import Embeddings
 from glassformer.nn.feedforward import FeedForward
 from glassformer.nn.layers import Layer, Sublayer
@@ -24,6 +25,7 @@ __all__ = [
     "Alibi",
     "Attend",
     "CapturedAttention",
+    "Dropout",
     "Embeddings",
     "FeedForward",
     "KVCache",

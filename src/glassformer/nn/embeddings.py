@@ -4,7 +4,8 @@ import math
 
 from torch import Tensor, nn
 
-from glassformer.nn.checks import check_ids, check_probability
+from glassformer.nn.checks import check_ids
+from glassformer.nn.dropout import Dropout
 
 
 class Embeddings(nn.Module):
@@ -27,13 +28,12 @@ class Embeddings(nn.Module):
         dropout: float = 0.0,
     ):
         super().__init__()
-        check_probability("embedding dropout", dropout)
         self.tokens = nn.Embedding(vocab_size, width)
         self.positions = positions
         self.token_types = nn.Embedding(n_token_types, width) if n_token_types else None
         self.scale = math.sqrt(width) if scale else None
         self.norm = norm
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.projection = projection
 
     def forward(self, tokens: Tensor, positions: Tensor, token_types: Tensor | None = None) -> Tensor:

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from glassformer.nn.checks import check_positive, check_width
+from glassformer.nn.dropout import Dropout
 
 ActivationName = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]
 
@@ -42,7 +43,7 @@ class FeedForward(nn.Module):
         self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
         self.gate_proj = nn.Linear(d_model, d_ff, bias=bias) if gated else None
         self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from glassformer.nn.attention import MultiHeadAttention
 from glassformer.nn.cache import LayerCache
-from glassformer.nn.checks import check_probability
+from glassformer.nn.dropout import Dropout
 from glassformer.nn.feedforward import FeedForward
 from glassformer.nn.masks import Mask
 from glassformer.nn.positions import Rotation
@@ -20,12 +20,11 @@ class Sublayer(nn.Module):
 
     def __init__(self, norm: nn.Module, *, placement: NormPlacement, dropout: float = 0.0):
         super().__init__()
-        check_probability("dropout", dropout)
         if placement not in ("pre", "post"):
             raise ValueError(f"norm_placement={placement!r}: expected 'pre' or 'post'")
         self.norm = norm
         self.placement = placement
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, step: Callable[[Tensor], Tensor]) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
