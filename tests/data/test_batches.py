@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.data.batches import TokenBudgetBatches, grid
+from glassformer.data.batches import CycledBatches, TokenBudgetBatches, grid
 from glassformer.data.pairs import Pair
 from glassformer.data.token_files import TokenFiles, write_token_files
 from glassformer.text.tokenizer import BEGIN, END, PAD
@@ -91,3 +91,64 @@ def test_what_cannot_be_batched_is_named(tmp_path):
     empty, _ = write_token_files(tmp_path / "none", [], numbers, numbers, max_len=5)
     with pytest.raises(ValueError, match="the corpus is empty"):
         TokenBudgetBatches(empty)
+
+
+def versions(folder, lengths=(20, 30, 45), **options):
+    """The same 90 sentences in other cuts: longer ones make more batches."""
+    made = []
+    for number, longest in enumerate(lengths):
+        sizes = np.random.default_rng(number).integers(1, longest, (90, 2))
+        pairs = [Pair(*(" ".join([str(4 + i)] * n) for n in pair)) for i, pair in enumerate(sizes)]
+        files, _ = write_token_files(folder / str(number), pairs, numbers, numbers, max_len=100)
+        made.append(TokenBudgetBatches(files, max_tokens=200, **options))
+    return made
+
+
+def same(a, b):
+    return all(x.shape == y.shape and (x == y).all() for x, y in zip(a, b, strict=True))
+
+
+def test_epochs_go_round_the_versions_and_hold_every_sentence_once(tmp_path):
+    parts = versions(tmp_path)
+    sizes = [len(part) for part in parts]
+    assert len(set(sizes)) == 3, "or the test would not see where a version ends"
+    batches = CycledBatches(parts)
+    assert len(batches) == sizes[0]
+    step, orders = 0, []
+    for epoch in range(7):
+        rows, longest = [], 0
+        for _ in range(sizes[epoch % 3]):
+            assert batches.epoch_of(step) == epoch
+            batch = batches[step]
+            rows += batch.source[:, 0].tolist()
+            longest = max(longest, batch.source.shape[1])
+            step += 1
+        assert sorted(rows) == list(range(4, 94))
+        assert longest == grid(np.array([parts[epoch % 3].files.lengths("source").max() + 1]), 2)[0]
+        orders.append(rows)
+    assert all(a != b for i, a in enumerate(orders) for b in orders[:i])
+
+
+@settings(max_examples=15)
+@given(start=st.integers(0, 10**6), count=st.integers(1, 40))
+def test_cycled_batches_may_be_entered_anywhere(tmp_path_factory, start, count):
+    folder = tmp_path_factory.mktemp("corpus")
+    walked, fresh = CycledBatches(versions(folder)), CycledBatches(versions(folder))
+    start %= 2 * sum(len(part) for part in walked.versions)
+    in_order = [walked[step] for step in range(start + count)][start:]
+    assert all(same(batch, fresh[start + i]) for i, batch in reversed(list(enumerate(in_order))))
+
+
+def test_versions_of_one_corpus_do_not_repeat_an_order(tmp_path):
+    """With one file and one seed three times, all epochs could be the first."""
+    files = corpus(tmp_path)
+    one = TokenBudgetBatches(files, max_tokens=256)
+    cycled = CycledBatches([TokenBudgetBatches(files, max_tokens=256) for _ in range(3)])
+    assert all(same(cycled[step], one[step]) for step in range(5 * len(one)))
+    assert cycled.epoch_of(4 * len(one)) == 4
+    assert cycled.padding_share() == pytest.approx(one.padding_share())
+
+
+def test_there_must_be_a_version():
+    with pytest.raises(ValueError, match="no versions: expected at least one"):
+        CycledBatches([])

@@ -7,7 +7,10 @@ their shapes, is not. So step n is batch n mod (batches an epoch) of epoch n div
 nothing.
 """
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -135,3 +138,42 @@ class TokenBudgetBatches:
                 padded += (end - begin) * int(shapes[begin:end].max())
         real = sum(int((self.files.lengths(side) + 1).sum()) for side in ("source", "target"))
         return 1 - real / padded
+
+
+class CycledBatches:
+    """Several versions of one corpus, such as other cuts into tokens: epoch e is version e mod n.
+
+    The versions may differ in their number of batches. Each draws the order of epoch e from its seed and e, so that no
+    two epochs share an order even where all versions have one seed.
+    """
+
+    def __init__(self, versions: Sequence[TokenBudgetBatches]):
+        if not versions:
+            raise ValueError("there are no versions: expected at least one")
+        self.versions = list(versions)
+        # Where in a round through all versions each of them begins, and where the round ends.
+        self._starts = list(accumulate(map(len, self.versions), initial=0))
+
+    def __len__(self) -> int:
+        """Batches in the first epoch, so that `range(len(batches))` is epoch 0. Others may have more or fewer."""
+        return len(self.versions[0])
+
+    def _find(self, step: int) -> tuple[int, int]:
+        """The epoch of a step, and the place in it."""
+        rounds, place = divmod(step, self._starts[-1])
+        version = bisect_right(self._starts, place) - 1
+        return rounds * len(self.versions) + version, place - self._starts[version]
+
+    def epoch_of(self, step: int) -> int:
+        """The epoch a step belongs to."""
+        return self._find(step)[0]
+
+    def __getitem__(self, step: int) -> PairBatch:
+        """The batch of this step, whatever was asked for before."""
+        epoch, position = self._find(step)
+        version = self.versions[epoch % len(self.versions)]
+        return version[epoch * len(version) + position]
+
+    def padding_share(self) -> float:
+        """How much of an epoch's source and target tokens is padding: the mean over the versions."""
+        return sum(version.padding_share() for version in self.versions) / len(self.versions)

@@ -1,5 +1,5 @@
 """Thin, typed doors to the field's own scoring libraries."""
 
-from glassformer.metrics.translation import TranslationScores, score_translations
+from glassformer.metrics.translation import TokenisedBleu, TranslationScores, score_translations, tokenised_bleu
 
-__all__ = ["TranslationScores", "score_translations"]
+__all__ = ["TokenisedBleu", "TranslationScores", "score_translations", "tokenised_bleu"]
