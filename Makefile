@@ -2,9 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+LANG_TO ?= de
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check verify-documents verify-gpu format clean
+.PHONY: help install demo test check verify-documents verify-gpu benchmark-train format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -16,8 +17,8 @@ $(READY): pyproject.toml constraints.txt
 
 install: $(READY) ## create .venv and install everything into it, once
 
-demo: $(READY) ## train a small model in under a minute and draw what it attends to
-	$(BIN)/glassformer demo
+demo: $(READY) ## train a translator in about four minutes, try it, look inside it: LANG_TO=fr for another language
+	$(BIN)/glassformer demo --to $(LANG_TO)
 
 test: $(READY) ## run the tests on two cores
 	$(BIN)/pytest -n 2
@@ -32,6 +33,10 @@ verify-documents: $(READY) ## run the five documents' own code beside ours: DOCU
 
 verify-gpu: $(READY) ## hold the kernels of a CUDA device against the formulas
 	$(BIN)/python tools/verify_gpu.py
+
+benchmark-train: $(READY) ## training speed beside torch.nn.Transformer and HF Marian
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt transformers
+	$(BIN)/python benchmarks/train.py
 
 format: $(READY) ## let ruff fix and format the code
 	$(BIN)/ruff check --fix .

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import random
 import re
 from pathlib import Path
 
@@ -19,9 +20,18 @@ def blocks(language):
             yield pytest.param(code, id=f"{page.name}-{number}")
 
 
+def write_pairs(folder):
+    """The reader's own files, train.en and train.de, that the examples speak of."""
+    chance = random.Random(0)
+    rows = [chance.choices((("one", "eins"), ("two", "zwei"), ("three", "drei")), k=5) for _ in range(200)]
+    for side, name in enumerate(("train.en", "train.de")):
+        (folder / name).write_text("".join(" ".join(word[side] for word in row) + "\n" for row in rows))
+
+
 @pytest.mark.parametrize("code", list(blocks("python")))
 def test_python_blocks_run_and_print_what_they_say(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    write_pairs(tmp_path)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(code, "documentation", "exec"), {"__name__": "documentation"})

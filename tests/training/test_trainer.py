@@ -90,7 +90,7 @@ def test_a_run_stopped_at_any_batch_ends_with_the_same_bits(tmp_path, uninterrup
             os.kill(os.getpid(), signal.SIGTERM)
         return plain(batch)
 
-    trainer.loss = loss
+    trainer.gradients.loss = loss
     with pytest.raises(Interrupted) as stopped:
         trainer.run()
     assert stopped.value.exit_code == 143

@@ -2,11 +2,12 @@
 
 import sys
 from collections.abc import Callable
+from typing import NoReturn
 
 VERBS = """\
 usage: glassformer VERB ...
 
-  demo    train a small model in under a minute and draw what it attends to
+  demo    train a translator in about four minutes, try it, and look inside it
   train   train a translator on sentence pairs of your own, or on a named corpus
   run     translate stdin to stdout with a trained model
   eval    score a trained model with sacreBLEU
@@ -31,8 +32,20 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except (ValueError, OSError, ImportError, FloatingPointError) as error:
-        print(f"glassformer: {error}", file=sys.stderr)
-        sys.exit(1)
+        _fail(error, 1)
+    except Exception as error:
+        from glassformer.training.trainer import DivergedError, Interrupted
+
+        if isinstance(error, Interrupted):
+            _fail(f"{error}; the same command goes on", error.exit_code)
+        if isinstance(error, DivergedError):
+            _fail(error, 1)
+        raise  # a bug of ours
+
+
+def _fail(reason: object, exit_code: int) -> NoReturn:
+    print(f"glassformer: {reason}", file=sys.stderr)
+    sys.exit(exit_code)
 
 
 def _run(verb: str, rest: list[str]) -> None:

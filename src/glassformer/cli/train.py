@@ -18,7 +18,6 @@ def train(arguments: list[str]) -> None:
         sys.exit(0 if arguments[:1] in (["-h"], ["--help"]) else 2)
     from glassformer.tasks.recipes import load_recipe
     from glassformer.tasks.translation import TranslationConfig, train_translation
-    from glassformer.training.trainer import DivergedError, Interrupted
 
     rest, recipe = take_option(arguments[1:], "--recipe")
     rest, out = take_option(rest, "--out")
@@ -35,14 +34,7 @@ def train(arguments: list[str]) -> None:
     if out is None:
         print("glassformer: --out is missing: expected a name for the model folder", file=sys.stderr)
         sys.exit(2)
-    try:
-        scores = train_translation(config, Path(out))
-    except Interrupted as stop:
-        print(f"glassformer: {stop}; the same command goes on", file=sys.stderr)
-        sys.exit(stop.exit_code)
-    except DivergedError as error:
-        print(f"glassformer: {error}", file=sys.stderr)
-        sys.exit(1)
+    scores = train_translation(config, Path(out))
     print(f"wrote {out}" + (f": BLEU {scores.bleu:.2f}, chrF {scores.chrf:.2f} on the test pairs" if scores else ""))
 
 

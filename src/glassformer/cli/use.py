@@ -17,7 +17,7 @@ def run(folder: Positional[Path], *, beam: int = 4) -> None:
         folder: The model folder.
         beam: Sentences kept at each step of the search; 1 is greedy, and faster.
     """
-    from glassformer.tasks.translation import Translator
+    from glassformer.tasks.translator import Translator
 
     translator = Translator.from_folder(folder)
     chunk: list[str] = []
@@ -31,7 +31,13 @@ def run(folder: Positional[Path], *, beam: int = 4) -> None:
 
 
 def evaluate(
-    folder: Positional[Path], *, source: Path, target: Path | None = None, beam: int = 4, json_: bool = False
+    folder: Positional[Path],
+    *,
+    source: Path,
+    target: Path | None = None,
+    beam: int = 4,
+    tokenised: str = "",
+    json_: bool = False,
 ) -> None:
     """BLEU and chrF by sacreBLEU on pairs of your own, greedy and by beam, with signatures.
 
@@ -40,20 +46,31 @@ def evaluate(
         source: A text file, or a .tsv, .csv or .jsonl with both sides; .gz too.
         target: The text file aligned with it.
         beam: Width of the beam, scored beside greedy.
+        tokenised: The target's language, such as de, for lower-cased tokenised BLEU as older papers report it.
         json_: Print one JSON object.
     """
     from glassformer.data.pairs import PairReader
-    from glassformer.tasks.translation import Translator
+    from glassformer.metrics import score_translations, tokenised_bleu
+    from glassformer.tasks.translator import Translator
 
     pairs = list(PairReader([source], [] if target is None else [target]))
     translator = Translator.from_folder(folder)
-    results = {name: translator.score(pairs, beam=width) for name, width in (("greedy", 1), (f"beam {beam}", beam))}
+    sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
+    results: dict[str, dict[str, object]] = {}
+    for name, width in (("greedy", 1), (f"beam {beam}", beam)):
+        translations = translator.translate(sources, beam=width)
+        results[name] = score_translations(translations, references)._asdict()
+        if tokenised:
+            found = tokenised_bleu(translations, references, tokenised)
+            results[name] |= {"tokenised_bleu": found.bleu, "tokenised_bleu_signature": found.signature}
     if json_:
-        print(json.dumps({name: scores._asdict() for name, scores in results.items()}))
+        print(json.dumps(results))
         return
+    titles = {"bleu": "BLEU", "chrf": "chrF", "tokenised_bleu": "BLEU, lower-cased and tokenised"}
     for name, scores in results.items():
-        print(f"{name:8}  BLEU {scores.bleu:.2f}  {scores.bleu_signature}")
-        print(f"{name:8}  chrF {scores.chrf:.2f}  {scores.chrf_signature}")
+        for key, title in titles.items():
+            if key in scores:
+                print(f"{name:8}  {title} {scores[key]:.2f}  {scores[f'{key}_signature']}")
 
 
 def info(folder: Positional[Path]) -> None:

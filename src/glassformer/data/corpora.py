@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.data.pairs import Pair, PairReader, open_bytes
-from glassformer.data.splits import Split, split_of
+from glassformer.data.splits import Split, split_pairs
 
 INTERFACE_WHEEL = "homeassistant-2024.3.3-py3-none-any.whl"
 INTERFACE_SHA256 = "6e1ec2c07441d63fdcfb8acd2c4bbb6f68bc97330855784d3623d10c38fe3577"
@@ -76,14 +76,6 @@ def open_corpus(
         split: PairReader([_plain_or_gzip(folder / f"{file}.{source}")], [_plain_or_gzip(folder / f"{file}.{target}")])
         for split, file in names.items()
     }
-
-
-def split_pairs(pairs: list[Pair], *, valid: float = 0.04, test: float = 0.04) -> dict[Split, list[Pair]]:
-    """Pairs by the hash of their source."""
-    sides: dict[Split, list[Pair]] = {"train": [], "valid": [], "test": []}
-    for pair in pairs:
-        sides[split_of(pair.source, valid=valid, test=test)].append(pair)
-    return sides
 
 
 def cache_folder() -> Path:

@@ -1,33 +1,35 @@
 """Translation: from sentence pairs to a model folder that translates."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from glassformer.checkpoint import load_model, save_model
 from glassformer.checkpoint.safe_files import write_text
-from glassformer.data.batches import PairBatch, TokenBudgetBatches
-from glassformer.data.corpora import CORPORA, open_corpus, split_pairs
+from glassformer.data.batches import CycledBatches, PairBatch, TokenBudgetBatches
+from glassformer.data.corpora import CORPORA, open_corpus
 from glassformer.data.pairs import OnBad, Pair, PairReader
-from glassformer.data.splits import Split
-from glassformer.data.token_files import TokenFiles, write_token_files
-from glassformer.decoding.beam import translate_by_beam
-from glassformer.decoding.greedy import translate_greedily
-from glassformer.metrics import TranslationScores, score_translations
+from glassformer.data.splits import Split, split_pairs
+from glassformer.data.token_files import EncodeBatch, TokenFiles, write_token_files
+from glassformer.metrics import TranslationScores
 from glassformer.models import EncoderDecoderModel, ModelConfig
-from glassformer.text import Tokenizer, TokenizerConfig
-from glassformer.text.tokenizer import BEGIN, END, PAD, UNKNOWN
+from glassformer.models.costs import training_flops
+from glassformer.tasks.translator import Translator
+from glassformer.text import BpeDropout, Tokenizer, TokenizerConfig
+from glassformer.text.tokenizer import PAD, UNKNOWN
 from glassformer.training.config import TrainConfig
+from glassformer.training.estimate import Estimate, MemoryWatch, Truth, compare, estimate_run, in_words
 from glassformer.training.journal import Journal
 from glassformer.training.state import TrainState
 from glassformer.training.trainer import Trainer
 
-GENERATION = "generation_config.json"
 MAX_VALID = 500
 """Sentences translated at each validation."""
 
@@ -64,7 +66,7 @@ class PairData:
         train = self._read(self.source, self.target)
         if self.valid_source:
             return {"train": train, "valid": self._read(self.valid_source, self.valid_target)}
-        sides = split_pairs(list(train), test=0.0)
+        sides = split_pairs(train, test=0.0)
         return {"train": sides["train"], "valid": sides["valid"]}
 
     def _read(self, source: tuple[Path, ...], target: tuple[Path, ...]) -> PairReader:
@@ -102,118 +104,29 @@ class TranslationConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Generation:
-    """How a translation is searched for."""
-
-    beam: int = 4
-    """Sentences kept at each step; 1 is greedy."""
-    length_penalty: float = 1.0
-    max_ratio: float = 2.0
-    """Longest translation: this many times the source's tokens, and 10 more."""
-
-
-class Translator:
-    """A trained model with its tokenizers: text in, text out."""
-
-    def __init__(
-        self,
-        model: EncoderDecoderModel,
-        source_tokenizer: Tokenizer,
-        target_tokenizer: Tokenizer,
-        generation: Generation | None = None,
-    ):
-        self.model = model
-        self.source_tokenizer = source_tokenizer
-        self.target_tokenizer = target_tokenizer
-        self.generation = generation or Generation()
-
-    @classmethod
-    def from_folder(cls, folder: Path | str) -> "Translator":
-        """The translator saved in a model folder."""
-        folder = Path(folder)
-        model = load_model(folder)
-        if not isinstance(model, EncoderDecoderModel):
-            raise ValueError(f"{folder} holds a model of kind {model.kind!r}: expected 'encoder_decoder'")
-        joint = folder / "tokenizer.json"
-        sides = [joint, joint] if joint.is_file() else [folder / f"{s}_tokenizer.json" for s in ("source", "target")]
-        settings = json.loads((folder / GENERATION).read_text(encoding="utf-8"))
-        return cls(model, Tokenizer.load(sides[0]), Tokenizer.load(sides[1]), Generation(**settings))
-
-    def save(self, folder: Path, card: str) -> None:
-        """Write the model folder."""
-        texts = {"README.md": card, GENERATION: json.dumps(asdict(self.generation), indent=2)}
-        if self.source_tokenizer is self.target_tokenizer:
-            texts["tokenizer.json"] = self.source_tokenizer.to_json()
-        else:
-            texts["source_tokenizer.json"] = self.source_tokenizer.to_json()
-            texts["target_tokenizer.json"] = self.target_tokenizer.to_json()
-        save_model(folder, self.model, texts)
-
-    def translate(self, texts: Sequence[str], *, beam: int | None = None, max_tokens: int = 4096) -> list[str]:
-        """One translation for each text, in the same order; a blank text stays blank.
-
-        Sources longer than the model's limit are cut to it.
-        """
-        limit = (self.model.config.max_len or 512) - 1
-        sources = [ids[:limit] for ids in self.source_tokenizer.encode_batch(list(texts))]
-        answers = [""] * len(texts)
-        waiting = [i for i in sorted(range(len(texts)), key=lambda i: -len(sources[i])) if texts[i].strip()]
-        self.model.eval()
-        while waiting:
-            size = max(1, max_tokens // (len(sources[waiting[0]]) + 1))
-            chosen, waiting = waiting[:size], waiting[size:]
-            for index, ids in zip(chosen, self._search([sources[i] for i in chosen], beam), strict=True):
-                answers[index] = self.target_tokenizer.decode(ids)
-        return answers
-
-    def _search(self, sources: list[list[int]], beam: int | None) -> list[list[int]]:
-        device = next(self.model.parameters()).device
-        longest = max(len(ids) for ids in sources) + 1
-        source = torch.tensor([[*ids, END] + [PAD] * (longest - len(ids) - 1) for ids in sources], device=device)
-        limit = self.model.config.max_len or 10**9
-        max_new = min(int(longest * self.generation.max_ratio) + 10, limit)
-        width = self.generation.beam if beam is None else beam
-        if width == 1:
-            return translate_greedily(self.model, source, source != PAD, begin=BEGIN, end=END, max_new=max_new)
-        found = translate_by_beam(
-            self.model,
-            source,
-            source != PAD,
-            begin=BEGIN,
-            end=END,
-            max_new=max_new,
-            width=width,
-            length_penalty=self.generation.length_penalty,
-        )
-        return [hypotheses[0].tokens for hypotheses in found]
-
-    def score(self, pairs: Sequence[Pair], *, beam: int | None = None) -> TranslationScores:
-        """BLEU and chrF of the translations of these sources against their targets."""
-        return score_translations(
-            self.translate([pair.source for pair in pairs], beam=beam), [pair.target for pair in pairs]
-        )
-
-
-@dataclass
+@dataclass(kw_only=True)
 class Prepared:
     """Tokenizers and token files of a corpus, ready to train on."""
 
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
-    train: TokenFiles
+    train: list[TokenFiles]
+    """One, or with BPE-dropout several versions of the same pairs."""
     valid: TokenFiles
     valid_pairs: list[Pair]
+    """The first few: those that each validation translates."""
     test_pairs: list[Pair]
     n_long: int
     """Training pairs left out because a side was longer than the model's limit."""
+    skipped: Counter[str]
+    """Bad records passed over, by what was wrong with them."""
 
 
 def prepare(config: TranslationConfig, folder: Path) -> Prepared:
     """Read the pairs, train the tokenizers, write the token files."""
     splits = config.data.splits()
-    valid, test = list(splits["valid"]), list(splits.get("test", []))
-    if not valid:
+    valid_pairs, test_pairs = list(islice(splits["valid"], MAX_VALID)), list(splits.get("test", []))
+    if not valid_pairs:
         raise ValueError("no pairs are left for validation: expected valid_source and valid_target files, or more data")
     sizes = config.model.vocab_size, config.model.source_vocab_size
     if sizes[1] is None:
@@ -222,11 +135,29 @@ def prepare(config: TranslationConfig, folder: Path) -> Prepared:
     else:
         source_tokenizer = Tokenizer.train((p.source for p in splits["train"]), sizes[1], config.tokenizer)
         target_tokenizer = Tokenizer.train((p.target for p in splits["train"]), sizes[0], config.tokenizer)
-    encoders = source_tokenizer.encode_batch, target_tokenizer.encode_batch
     max_len = (config.model.max_len or 10**9) - 1
-    train_files, n_long = write_token_files(folder / "train", splits["train"], *encoders, max_len=max_len)
-    valid_files, _ = write_token_files(folder / "valid", valid, *encoders, max_len=max_len)
-    return Prepared(source_tokenizer, target_tokenizer, train_files, valid_files, valid, test, n_long)
+    plain: list[EncodeBatch] = [source_tokenizer.encode_batch, target_tokenizer.encode_batch]
+    valid, _ = write_token_files(folder / "valid", splits["valid"], *plain, max_len=max_len)
+    versions = [plain]
+    if config.tokenizer.bpe_dropout:
+        chance, seed = config.tokenizer.bpe_dropout, config.train.seed
+        droppers = [BpeDropout(tokenizer, chance, seed) for tokenizer in (source_tokenizer, target_tokenizer)]
+        numbers = range(config.tokenizer.bpe_versions)
+        versions = [[partial(dropper.encode_batch, version=number) for dropper in droppers] for number in numbers]
+    written = [
+        write_token_files(folder / f"train-{number}", splits["train"], *encoders, max_len=max_len)
+        for number, encoders in enumerate(versions)
+    ]
+    return Prepared(
+        source_tokenizer=source_tokenizer,
+        target_tokenizer=target_tokenizer,
+        train=[files for files, _ in written],
+        valid=valid,
+        valid_pairs=valid_pairs,
+        test_pairs=test_pairs,
+        n_long=max(n_long for _, n_long in written),
+        skipped=Counter(getattr(splits["train"], "skipped", ())),
+    )
 
 
 def fitted_model_config(config: ModelConfig, prepared: Prepared) -> ModelConfig:
@@ -238,25 +169,19 @@ def fitted_model_config(config: ModelConfig, prepared: Prepared) -> ModelConfig:
 def make_loss(model: EncoderDecoderModel, config: TrainConfig) -> Callable[[PairBatch], Tensor]:
     """The sum of token losses of a batch: smoothed cross-entropy, with word dropout and R-Drop where asked for."""
 
-    def once(batch: PairBatch) -> tuple[Tensor, Tensor]:
+    def loss(batch: PairBatch) -> Tensor:
+        if config.r_drop:  # both passes in one, as a batch twice as large
+            batch = PairBatch(*(torch.cat((x, x)) for x in batch))
         source, target = (hide_words(x, config.word_dropout) for x in (batch.source, batch.target_in))
         logits = model(source, target, batch.source_mask, batch.target_mask).flatten(0, 1)
+        answers = batch.target_out.flatten()
         loss = F.cross_entropy(
-            logits,
-            batch.target_out.flatten(),
-            ignore_index=PAD,
-            reduction="sum",
-            label_smoothing=config.label_smoothing,
+            logits, answers, ignore_index=PAD, reduction="sum", label_smoothing=config.label_smoothing
         )
-        return loss, logits
-
-    def loss(batch: PairBatch) -> Tensor:
-        first, logits = once(batch)
         if not config.r_drop:
-            return first
-        second, other = once(batch)
-        real = batch.target_out.flatten() != PAD
-        return (first + second) / 2 + config.r_drop * disagreement(logits[real], other[real])
+            return loss
+        differs = disagreement(*logits.chunk(2)) * (answers.chunk(2)[0] != PAD)
+        return loss / 2 + config.r_drop * differs.sum()
 
     return loss
 
@@ -270,10 +195,12 @@ def hide_words(tokens: Tensor, chance: float) -> Tensor:
 
 
 def disagreement(first: Tensor, second: Tensor) -> Tensor:
-    """Half the symmetric Kullback-Leibler divergence of two predictions, summed over tokens (R-Drop, equation 2)."""
-    a, b = first.log_softmax(-1), second.log_softmax(-1)
-    forward = F.kl_div(a, b, reduction="sum", log_target=True)
-    return (forward + F.kl_div(b, a, reduction="sum", log_target=True)) / 4
+    """Half the symmetric Kullback-Leibler divergence of two predictions for each token: (N, V) twice -> (N).
+
+    R-Drop's equation 2. As p·log(p/q) + q·log(q/p) = (p - q)·(log p - log q), one product serves both directions.
+    """
+    a, b = first.float().log_softmax(-1), second.float().log_softmax(-1)
+    return ((a.exp() - b.exp()) * (a - b)).sum(-1) / 4
 
 
 def train_translation(config: TranslationConfig, out: Path) -> TranslationScores | None:
@@ -289,35 +216,69 @@ def train_translation(config: TranslationConfig, out: Path) -> TranslationScores
     model = EncoderDecoderModel(fitted_model_config(config.model, prepared))
     model.set_gradient_checkpointing(config.train.gradient_checkpointing)
     translator = Translator(model, prepared.source_tokenizer, prepared.target_tokenizer)
-    batches = TokenBudgetBatches(prepared.train, max_tokens=config.train.max_tokens, seed=config.train.seed)
+    batches = CycledBatches(
+        [
+            TokenBudgetBatches(files, max_tokens=config.train.max_tokens, seed=config.train.seed)
+            for files in prepared.train
+        ]
+    )
     valid = TokenBudgetBatches(prepared.valid, max_tokens=config.train.max_tokens)
-    heard = prepared.valid_pairs[:MAX_VALID]
+    heard = prepared.valid_pairs
 
     def evaluate() -> dict[str, float]:
         scores = translator.score(heard, beam=1)
         return {"loss": validation_loss(model, valid), "bleu": scores.bleu, "chrf": scores.chrf}
 
-    with Journal(run, config.train) as journal:
+    trainer = Trainer(
+        model=model,
+        config=config.train,
+        batches=batches,
+        loss=make_loss(torch.compile(model) if config.train.compile else model, config.train),  # type: ignore[arg-type]
+        evaluate=evaluate,
+        folder=run / "checkpoints",
+    )
+    estimate = estimate_run(trainer, partial(_flops, model.config, config.train))
+    if config.train.minutes:
+        trainer.config, estimate = _fit_into(config.train, estimate, run / "plan.json")
+    watch = MemoryWatch(trainer)
+    with Journal(run, trainer.config) as journal:
+        trainer.on_update, trainer.on_evaluation, trainer.warn = journal.update, journal.evaluation, journal.say
         journal.say(
-            f"{len(prepared.train):,} pairs to learn from ({prepared.n_long} too long), {len(heard)} to validate on; "
-            f"{model.n_parameters():,} parameters, {prepared.target_tokenizer.vocab_size:,} tokens; "
+            f"{len(prepared.train[0]):,} pairs to learn from ({prepared.n_long} too long), "
+            f"{len(heard)} to validate on; {prepared.target_tokenizer.vocab_size:,} tokens; "
             f"{len(batches)} batches an epoch, {batches.padding_share():.1%} of them padding"
         )
-        trainer = Trainer(
-            model=model,
-            config=config.train,
-            batches=batches,
-            loss=make_loss(torch.compile(model) if config.train.compile else model, config.train),  # type: ignore[arg-type]
-            evaluate=evaluate,
-            folder=run / "checkpoints",
-            on_update=journal.update,
-            on_evaluation=journal.evaluation,
-            warn=journal.say,
-        )
+        if prepared.skipped:
+            reasons = ", ".join(f"{count:,} with {problem}" for problem, count in prepared.skipped.most_common())
+            journal.say(f"passed over {prepared.skipped.total():,} bad records: {reasons}")
+        journal.say(f"{trainer.config.updates:,} updates: {in_words(estimate)}")
         trainer.run()
+        share = trainer.state.position / trainer.config.updates
+        truth = Truth(
+            flops=round(share * estimate.flops), memory_bytes=watch.peak_bytes(), seconds=trainer.state.seconds
+        )
+        journal.say(compare(estimate, truth))
     scores = translator.score(prepared.test_pairs) if prepared.test_pairs else None
     translator.save(out, model_card(config, trainer.state, scores))
     return scores
+
+
+def _flops(model: ModelConfig, train: TrainConfig, batch: PairBatch) -> int:
+    (rows, source_length), target_length = batch.source.shape, batch.target_in.shape[1]
+    once = training_flops(model, batch=rows, source_length=source_length, target_length=target_length)
+    return 2 * once if train.r_drop else once
+
+
+def _fit_into(train: TrainConfig, estimate: Estimate, path: Path) -> tuple[TrainConfig, Estimate]:
+    """As many updates as fit into the minutes asked for. Chosen once: a run that goes on keeps to its plan."""
+    if path.is_file():
+        updates = int(json.loads(path.read_text(encoding="utf-8"))["updates"])
+    else:
+        updates = max(1, round(train.updates * 60 * train.minutes / estimate.seconds))
+        write_text(path, json.dumps({"updates": updates}))
+    share = updates / train.updates
+    whole = replace(estimate, flops=round(estimate.flops * share), seconds=estimate.seconds * share)
+    return replace(train, updates=updates), whole
 
 
 def _remember(path: Path, config: TranslationConfig) -> None:

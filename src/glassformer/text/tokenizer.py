@@ -24,6 +24,20 @@ class TokenizerConfig:
     """Byte-pair merges (Sennrich et al. 2016) or a unigram language model (Kudo 2018)."""
     lowercase: bool = False
     """Lower-case everything before it is split. Decoding cannot undo it."""
+    bpe_dropout: float = 0.0
+    """Chance that a merge is skipped in the training text (BPE-dropout, Provilkov et al. 2020); 0.1 is usual."""
+    bpe_versions: int = 8
+    """Different cuts of the training text, one an epoch, before the first comes round again."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.bpe_dropout <= 1:
+            raise ValueError(f"bpe_dropout={self.bpe_dropout}: expected a probability, from 0 to 1")
+        if self.bpe_dropout and self.kind != "bpe":
+            raise ValueError(
+                f"bpe_dropout={self.bpe_dropout} with kind={self.kind!r}: expected 'bpe', whose merges it skips"
+            )
+        if self.bpe_versions < 1:
+            raise ValueError(f"bpe_versions={self.bpe_versions}: expected at least 1")
 
 
 class Tokenizer:

@@ -13,6 +13,8 @@ class TrainConfig:
 
     updates: int = 8000
     """Optimiser steps, if nothing ends the training earlier."""
+    minutes: float = 0.0
+    """Train for about this long instead: the number of updates is chosen by timing a few before the first one."""
     max_tokens: int = 4096
     """Padded tokens of the longer side in one batch."""
     accumulate: int = 1
@@ -44,6 +46,9 @@ class TrainConfig:
     device: str = "auto"
     """auto is cuda where there is one, else cpu."""
     compile: bool = False
+    cuda_graphs: bool = True
+    """On a GPU, record the kernels of a step for each shape of batch and replay them: small models train many times
+    faster."""
     gradient_checkpointing: bool = False
 
     eval_every: int = 500
@@ -63,7 +68,7 @@ class TrainConfig:
             check_positive(name, getattr(self, name))
         for name in ("label_smoothing", "word_dropout"):
             check_probability(name, getattr(self, name))
-        for name in ("warmup", "average_last", "patience"):
+        for name in ("minutes", "warmup", "average_last", "patience"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)}: expected 0 or more")
         if self.average_last > self.keep_last:

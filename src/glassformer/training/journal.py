@@ -7,12 +7,14 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from glassformer.training.config import TrainConfig
 from glassformer.training.state import Evaluation
 from glassformer.training.trainer import Update
 
+LOG = "log.jsonl"
+NAMES = {"bleu": "BLEU", "chrf": "chrF"}
 PLAIN_EVERY = 20.0
 """Seconds between two plain lines."""
 
@@ -23,7 +25,7 @@ class Journal:
     def __init__(self, folder: Path, config: TrainConfig):
         folder.mkdir(parents=True, exist_ok=True)
         self.config = config
-        self._log = (folder / "log.jsonl").open("a", encoding="utf-8")
+        self._log = (folder / LOG).open("a", encoding="utf-8")
         self._board = _tensorboard(folder)
         self._last_line = time.perf_counter()
         self._best = ""
@@ -94,6 +96,35 @@ class Journal:
     def _chart(self, name: str, value: float, step: int) -> None:
         if self._board is not None:
             self._board.add_scalar(name, value, step)
+
+
+class LogEntry(NamedTuple):
+    """What a run noted at one update."""
+
+    update: int
+    seconds: float
+    """Of training, since its first update."""
+    values: dict[str, float]
+
+
+def read_log(folder: Path) -> list[LogEntry]:
+    """Losses and scores of a run, oldest first. Updates that were made again after a stop are told once."""
+    entries: dict[tuple[str, int], LogEntry] = {}
+    seconds: dict[int, float] = {}
+    path = folder / LOG
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            continue  # the run was killed while it wrote this
+        kind, update = record.pop("kind"), record.pop("update")
+        if kind == "update":
+            seconds[update] = seconds.get(update - 1, 0.0) + record["seconds"]
+            values = {"training loss": record["loss"]}
+        else:
+            values = {f"validation {NAMES.get(name, name)}": value for name, value in record.items()}
+        entries[kind, update] = LogEntry(update, seconds.get(update, 0.0), values)
+    return sorted(entries.values(), key=lambda entry: entry.update)
 
 
 def _tensorboard(folder: Path) -> Any:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from glassformer.checkpoint.model_folder import WEIGHTS, load_parameters, read_tensors
 from glassformer.training.config import TrainConfig
+from glassformer.training.gradients import Batch, Gradients, GraphedGradients, TrainBatch, can_graph
 from glassformer.training.precision import autocast, choose_device, choose_precision
 from glassformer.training.schedules import share_of_peak
 from glassformer.training.state import (
@@ -36,18 +37,6 @@ MAX_BAD = 5
 """This many steps without finite gradients in a row end a run: it has diverged."""
 
 
-class TrainBatch(Protocol):
-    """What the trainer needs to know of a batch."""
-
-    @property
-    def n_target_tokens(self) -> int:
-        """What the loss is averaged over."""
-
-    def to(self, device: torch.device | str) -> "TrainBatch":
-        """The same batch on another device."""
-
-
-Batch = TypeVar("Batch", bound=TrainBatch)
 AnyBatch = TypeVar("AnyBatch", bound=TrainBatch, covariant=True)
 
 
@@ -103,6 +92,10 @@ class Trainer(Generic[Batch]):
         self.precision = choose_precision(self.config.precision, self.device)
         self.model.to(self.device)
         self.optimiser = make_optimiser(self.model, self.config)
+        graphed = self.config.cuda_graphs and not self.config.compile and can_graph(self.model, self.device)
+        self.gradients = (GraphedGradients if graphed else Gradients)(
+            self.model, self.loss, device=self.device, autocast=lambda: autocast(self.precision, self.device)
+        )
         self.state = TrainState()
         self._stop_signal: int | None = None
 
@@ -168,14 +161,11 @@ class Trainer(Generic[Batch]):
         batches = [self.batches[first + i] for i in range(config.accumulate)]
         tokens = sum(batch.n_target_tokens for batch in batches)
         self.model.train()
-        self.optimiser.zero_grad(set_to_none=True)
+        self.gradients.clear()
         total = 0.0
         for index, batch in enumerate(batches):
             torch.manual_seed(_mix(config.seed, state.position, index))
-            with autocast(self.precision, self.device):
-                loss = self.loss(batch.to(self.device)) / max(tokens, 1)  # type: ignore[arg-type]
-            (loss * state.loss_scale).backward()  # type: ignore[no-untyped-call]
-            total += loss.item()
+            total += self.gradients.add(batch, divisor=max(tokens, 1), scale=state.loss_scale)
             self._stop_if_asked()
         norm = self._gradient_norm()
         lr = config.lr * share_of_peak(config.schedule, state.update + 1, warmup=config.warmup, updates=config.updates)

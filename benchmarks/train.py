@@ -1,0 +1,210 @@
+"""Training speed beside torch.nn.Transformer and HF Marian: the same batches, the same threads, one interleaved run.
+
+    python benchmarks/train.py [--size demo|base] [--rounds 7] [--threads 2]
+
+Every contender takes the same full batches (no padding, so that nobody gains by handling it better) through forward,
+label-smoothed loss, backward, clipping and a fused Adam step, in float32, in training mode with the same dropout.
+They take turns, one step each, so that a noisy machine is noisy for all; the median of the rounds counts. The last
+column is the model's floating-point work over the fastest matrix product this machine did in the same run.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from glassformer.data.batches import PairBatch
+from glassformer.models import EncoderDecoderModel, ModelConfig
+from glassformer.tasks.translation import make_loss
+from glassformer.training.config import TrainConfig
+
+Step = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Size:
+    """What is trained, and on which batches."""
+
+    d_model: int
+    n_heads: int
+    n_layers: int
+    d_ff: int
+    vocab_size: int
+    batch: int
+    length: int
+    dropout: float = 0.1
+
+    def flops_a_target_token(self) -> float:
+        """Multiply-adds count two; backward costs twice the forward. Source and target are equally long."""
+        attention, ffn = 4 * self.d_model**2, 2 * self.d_model * self.d_ff
+        scores = 2 * self.length * self.d_model
+        weights = self.n_layers * (attention + ffn + 2 * attention + ffn + 3 * scores) + self.d_model * self.vocab_size
+        return 6.0 * weights
+
+
+SIZES = {
+    "demo": Size(d_model=192, n_heads=4, n_layers=2, d_ff=384, vocab_size=4000, batch=128, length=14),
+    "base": Size(d_model=512, n_heads=8, n_layers=6, d_ff=2048, vocab_size=8000, batch=32, length=30),
+}
+
+
+def glassformer_step(size: Size, source: Tensor, target: Tensor) -> Step:
+    """Ours, as the trainer runs it."""
+    config = ModelConfig(
+        vocab_size=size.vocab_size,
+        n_encoder_layers=size.n_layers,
+        n_decoder_layers=size.n_layers,
+        d_model=size.d_model,
+        n_heads=size.n_heads,
+        d_ff=size.d_ff,
+        max_len=256,
+        scale_embeddings=True,
+        tie="all",
+        head="language_model",
+        output_bias=False,
+        dropout=size.dropout,
+        embedding_dropout=size.dropout,
+    )
+    model = EncoderDecoderModel(config).train()
+    loss = make_loss(model, TrainConfig(label_smoothing=0.1))
+    batch = PairBatch(source, target[:, :-1].contiguous(), target[:, 1:].contiguous())
+    return _step(model, lambda: loss(batch) / batch.n_target_tokens)
+
+
+class TorchTransformer(nn.Module):
+    """torch.nn.Transformer with the embeddings and the projection that it leaves to its user."""
+
+    def __init__(self, size: Size):
+        super().__init__()
+        self.embedding = nn.Embedding(size.vocab_size, size.d_model)
+        self.positions = nn.Embedding(256, size.d_model)
+        self.dropout = nn.Dropout(size.dropout)
+        self.transformer = nn.Transformer(
+            size.d_model, size.n_heads, size.n_layers, size.n_layers, size.d_ff, size.dropout, batch_first=True
+        )
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Tokens and positions."""
+        positions = self.positions(torch.arange(tokens.shape[1]))
+        return self.dropout(self.embedding(tokens) * self.embedding.embedding_dim**0.5 + positions)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Logits of each next token."""
+        causal = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
+        hidden = self.transformer(self.embed(source), self.embed(target), tgt_mask=causal, tgt_is_causal=True)
+        return F.linear(hidden, self.embedding.weight)
+
+
+def torch_step(size: Size, source: Tensor, target: Tensor) -> Step:
+    """torch.nn.Transformer."""
+    model = TorchTransformer(size).train()
+
+    def loss() -> Tensor:
+        logits = model(source, target[:, :-1])
+        return F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(), label_smoothing=0.1)
+
+    return _step(model, loss)
+
+
+def marian_step(size: Size, source: Tensor, target: Tensor) -> Step:
+    """HF's Marian, from a config, offline."""
+    from transformers import MarianConfig, MarianMTModel
+
+    config = MarianConfig(
+        vocab_size=size.vocab_size,
+        d_model=size.d_model,
+        encoder_layers=size.n_layers,
+        decoder_layers=size.n_layers,
+        encoder_attention_heads=size.n_heads,
+        decoder_attention_heads=size.n_heads,
+        encoder_ffn_dim=size.d_ff,
+        decoder_ffn_dim=size.d_ff,
+        activation_function="relu",
+        dropout=size.dropout,
+        max_position_embeddings=256,
+        pad_token_id=0,
+        eos_token_id=2,
+        bos_token_id=1,
+        decoder_start_token_id=1,
+        forced_eos_token_id=None,
+        scale_embedding=True,
+        use_cache=False,
+    )
+    model = MarianMTModel(config).train()
+
+    def loss() -> Tensor:
+        logits = model(input_ids=source, decoder_input_ids=target[:, :-1]).logits
+        return F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(), label_smoothing=0.1)
+
+    return _step(model, loss)
+
+
+def _step(model: nn.Module, loss: Callable[[], Tensor]) -> Step:
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
+
+    def step() -> None:
+        optimiser.zero_grad(set_to_none=True)
+        loss().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+
+    return step
+
+
+def gemm_rate() -> float:
+    """Floating-point operations a second of a matrix product of 1,024 cubed."""
+    a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
+    seconds = min(_seconds(lambda: a @ b) for _ in range(5))
+    return float(2 * 1024**3 / seconds)
+
+
+def _seconds(step: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    step()
+    return time.perf_counter() - began
+
+
+CONTENDERS = {"glassformer": glassformer_step, "torch.nn.Transformer": torch_step, "HF Marian": marian_step}
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", choices=[*SIZES], action="append")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(0)
+    for name in arguments.size or SIZES:
+        size = SIZES[name]
+        source = torch.randint(4, size.vocab_size, (size.batch, size.length))
+        target = torch.randint(4, size.vocab_size, (size.batch, size.length + 1))
+        steps = {label: make(size, source, target) for label, make in CONTENDERS.items()}
+        for step in steps.values():
+            step()  # the first step allocates
+        rate = gemm_rate()
+        times: dict[str, list[float]] = {label: [] for label in steps}
+        for _ in range(arguments.rounds):
+            for label, step in steps.items():
+                times[label].append(_seconds(step))
+            rate = max(rate, gemm_rate())
+        tokens = size.batch * size.length
+        print(
+            f"\n{name}: {size}\ntorch {torch.__version__}, {arguments.threads} threads, GEMM {rate / 1e9:.0f} GFLOP/s"
+        )
+        print("\n| trainer | ms a step | target tokens/s | ratio | share of GEMM rate |\n|---|---|---|---|---|")
+        ours = statistics.median(times["glassformer"])
+        for label, seconds in times.items():
+            median = statistics.median(seconds)
+            share = tokens / median * size.flops_a_target_token() / rate
+            print(f"| {label} | {median * 1e3:.0f} | {tokens / median:,.0f} | {median / ours:.2f} | {share:.0%} |")
+
+
+if __name__ == "__main__":
+    main()

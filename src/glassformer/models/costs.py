@@ -1,0 +1,90 @@
+"""What a model costs, by its config alone: how many numbers it learns, how many operations a forward takes."""
+
+import math
+from dataclasses import asdict
+
+from glassformer.models.config import ModelConfig
+from glassformer.nn.checks import check_positive
+from glassformer.reference.config import Config
+from glassformer.reference.initial import parameter_shapes
+
+
+def count_parameters(config: ModelConfig) -> int:
+    """What `build_model(config).n_parameters()` gives, without the model.
+
+    The oracle lists the parameters of any config. (A model on torch's meta device has them too, but its first random
+    number takes seconds: torch loads its compiler for it.)
+    """
+    return sum(math.prod(shape) for shape in parameter_shapes(Config.from_dict(asdict(config))).values())
+
+
+def forward_flops(config: ModelConfig, *, batch: int, source_length: int = 0, target_length: int = 0) -> int:
+    """Operations of one forward over `batch` rows, padding included.
+
+    An encoder reads a source alone, a decoder a target alone. Matrix products are counted, 2 for each multiply-add;
+    norms, softmax and lookups are not. Causal or windowed attention counts as full: a kernel may skip what the mask
+    forbids, the formula does not.
+    """
+    check_positive("batch", batch)
+    _check_length("source_length", source_length, config.n_encoder_layers, config)
+    _check_length("target_length", target_length, config.n_decoder_layers, config)
+    has_both = config.kind == "encoder_decoder"
+    row = _embeddings(config, source_length + target_length)
+    row += config.n_encoder_layers * _layer(config, source_length, None)
+    row += config.n_decoder_layers * _layer(config, target_length, source_length if has_both else None)
+    row += _head(config, target_length if config.n_decoder_layers else source_length)
+    return batch * row
+
+
+def training_flops(config: ModelConfig, *, batch: int, source_length: int = 0, target_length: int = 0) -> int:
+    """Operations of one forward and backward: three forwards, for each product has two gradients, each a product.
+
+    What gradient checkpointing computes a second time is not counted: it teaches nothing new.
+    """
+    return 3 * forward_flops(config, batch=batch, source_length=source_length, target_length=target_length)
+
+
+def _check_length(name: str, length: int, n_layers: int, config: ModelConfig) -> None:
+    if n_layers:
+        check_positive(name, length)
+    elif length:
+        raise ValueError(f"{name}={length} for kind {config.kind!r}, which has none: expected 0")
+
+
+def _linear(n_in: int, n_out: int) -> int:
+    """Of one token."""
+    return 2 * n_in * n_out
+
+
+def _embeddings(config: ModelConfig, length: int) -> int:
+    is_narrow = config.table_width != config.d_model
+    return length * _linear(config.table_width, config.d_model) if is_narrow else 0
+
+
+def _layer(config: ModelConfig, length: int, memory_length: int | None) -> int:
+    total = _attention(config, length, length)
+    if memory_length is not None:
+        total += _attention(config, length, memory_length)
+    return total + length * (3 if config.gated else 2) * _linear(config.d_model, config.d_ff)
+
+
+def _attention(config: ModelConfig, n_queries: int, n_keys: int) -> int:
+    width, kv_width = config.n_heads * config.head_size, config.kv_heads * config.head_size
+    queries_and_out = 2 * n_queries * _linear(config.d_model, width)
+    keys_and_values = 2 * n_keys * _linear(config.d_model, kv_width)
+    # Each query head meets every key, and mixes every value, whether or not heads share them.
+    scores_and_mix = 2 * n_queries * _linear(width, n_keys)
+    return queries_and_out + keys_and_values + scores_and_mix
+
+
+def _head(config: ModelConfig, length: int) -> int:
+    width = config.d_model
+    if config.head == "language_model":
+        width_out = config.table_width if config.head_transform else width
+        transform = _linear(width, width_out) if config.head_transform else 0
+        return length * (transform + _linear(width_out, config.vocab_size))
+    n_labels = 2 if config.head == "span" else config.n_labels or 0
+    if config.head in ("token_class", "span"):
+        return length * _linear(width, n_labels)
+    # The rest pool first: one vector for each row.
+    return (_linear(width, width) if config.head_transform else 0) + _linear(width, n_labels)

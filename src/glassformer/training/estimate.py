@@ -1,0 +1,286 @@
+"""What a training run will cost, told before it begins, and held against the truth after it.
+
+The operations follow from the shapes of the batches; the time and the memory of a step are measured in a pilot of
+three batches that changes nothing. Validations and saves are not in it: an estimate is of the training alone, and so
+is `TrainState.seconds`, its truth.
+"""
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.training.gradients import Batch, GraphedGradients
+from glassformer.training.precision import autocast
+from glassformer.training.trainer import Trainer, make_optimiser
+
+LOOKED_AT = 64
+"""Batches whose shapes speak for all."""
+TIMED = 2
+"""Batches that are timed, after one that warms up."""
+FLOAT32 = 4
+"""Bytes of a parameter, and of its gradient. Adam keeps two more numbers of this size."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """What a whole run will cost."""
+
+    parameters: int
+    flops: int
+    memory_bytes: int
+    """The most at one time: weights, gradients, Adam's moments, activations."""
+    seconds: float
+    """Of training alone."""
+    device: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Truth:
+    """What a run did cost."""
+
+    flops: int
+    """Of the updates that were made: fewer than planned where patience ended the run."""
+    memory_bytes: int | None
+    """None where nobody knows."""
+    seconds: float
+
+
+def estimate_run(trainer: Trainer[Batch], flops_of: Callable[[Batch], int]) -> Estimate:
+    """What `trainer.run()` will cost from its first update to its last; `flops_of` a batch counts its training.
+
+    Parameters, gradients, the optimiser and the random state are left as they were.
+    """
+    config = trainer.config
+    n_batches = config.updates * config.accumulate
+    flops = [flops_of(trainer.batches[step]) for step in range(min(LOOKED_AT, n_batches))]
+    mean = sum(flops) / len(flops)
+    largest = max(range(len(flops)), key=flops.__getitem__)
+    typical = sorted(range(len(flops)), key=lambda step: abs(flops[step] - mean))[:TIMED]
+    if trainer.device.type != "cpu":
+        typical *= 2  # the first time of a shape chooses or records kernels
+    with _unchanged(trainer):
+        step_bytes = _measure_memory(trainer, largest)
+        seconds = _measure_seconds(trainer, typical)
+        # Beside the batches of a CPU it is nothing; a GPU may be as long about it as about a small model's batch.
+        update_seconds = 0.0 if trainer.device.type == "cpu" else _measure_update(trainer)
+    pace = min(took / flops[step] for step, took in zip(typical, seconds, strict=True))  # the rest was disturbed
+    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    gradients = FLOAT32 * parameters
+    # Gradients come as activations go, but where they wait for those of the next batch, or have a place of their own.
+    they_stay = config.accumulate > 1 or isinstance(trainer.gradients, GraphedGradients)
+    passing = step_bytes + gradients if they_stay else max(step_bytes, gradients)
+    return Estimate(
+        parameters=parameters,
+        flops=round(mean * n_batches),
+        memory_bytes=3 * FLOAT32 * parameters + passing,
+        seconds=pace * mean * n_batches + update_seconds * config.updates,
+        device=trainer.device.type,
+    )
+
+
+def in_words(estimate: Estimate) -> str:
+    """One line to read before the run."""
+    return (
+        f"about {rough_duration(estimate.seconds)} on {estimate.device} for the training alone, "
+        f"{with_unit(estimate.flops, 'FLOP')}, {with_unit(estimate.memory_bytes, 'B')}, "
+        f"{estimate.parameters:,} parameters"
+    )
+
+
+def compare(estimate: Estimate, truth: Truth) -> str:
+    """One line to read after the run."""
+    parts = [f"took {clock(truth.seconds)} (estimated {clock(estimate.seconds)})"]
+    if truth.memory_bytes is not None:
+        guess = with_unit(estimate.memory_bytes, "B")
+        parts.append(f"{with_unit(truth.memory_bytes, 'B')} (estimated {guess})")
+    done, planned = with_unit(truth.flops, "FLOP"), with_unit(estimate.flops, "FLOP")
+    speed = with_unit(truth.flops / max(truth.seconds, 1e-9), "FLOP/s")
+    parts.append(f"{done} at {speed}" if done == planned else f"{done} (estimated {planned}) at {speed}")
+    return ", ".join(parts)
+
+
+def rough_duration(seconds: float) -> str:
+    """Two digits and the unit that suits them: 0.4 s, 59 s, 4 min, 1.5 h, 3 days."""
+    rounded = float(f"{seconds:.2g}")  # first, so that no 60 s is left beside 1 min
+    for size, unit, least in ((86400, "days", 2), (3600, "h", 1), (60, "min", 1)):
+        if rounded >= least * size:
+            return f"{_two_digits(rounded / size)} {unit}"
+    return f"{_two_digits(rounded)} s"
+
+
+def clock(seconds: float) -> str:
+    """As a clock shows it: 0.4 s, 59 s, 4:12, 1:00:00, 3 days 0:04:12."""
+    if seconds < 59.5:
+        return f"{_two_digits(seconds)} s"
+    minutes, second = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}:{second:02d}"
+    days, minutes = divmod(minutes, 24 * 60)
+    time_of_day = f"{minutes // 60}:{minutes % 60:02d}:{second:02d}"
+    return f"{days} day{'s' if days > 1 else ''} {time_of_day}" if days else time_of_day
+
+
+def with_unit(number: float, unit: str) -> str:
+    """At least two digits and a power of a thousand: 512 B, 1.5 MB, 180 MB, 13 TFLOP."""
+    prefix = ""
+    for larger in "kMGTPEZY":
+        if number < 999.5:
+            break
+        number, prefix = number / 1000, larger
+    # Below a thousand there are no parts of a byte.
+    return f"{number:.1f} {prefix}{unit}" if prefix and number < 9.95 else f"{number:.0f} {prefix}{unit}"
+
+
+class MemoryWatch:
+    """The most memory that a run takes, weights included, from the moment this is made to the moment it is asked.
+
+    On cuda it is what torch allocates. On a CPU it is the growth of the process, which is only nearly the run's: it
+    holds the working space of torch's kernels too, and what was freed before is taken again without a trace.
+    """
+
+    def __init__(self, trainer: Trainer[Batch]):
+        self.device = trainer.device
+        self._weights = sum(parameter.nbytes for parameter in trainer.model.parameters())
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+            self._before: int | None = torch.cuda.memory_allocated(self.device)
+        else:
+            _forget_peak()
+            self._before = _peak_resident()
+
+    def peak_bytes(self) -> int | None:
+        """None where it is unknown: on other devices, and where an older, higher peak of the process hides it."""
+        if self.device.type == "cuda":
+            now: int | None = torch.cuda.max_memory_allocated(self.device)
+        else:
+            now = _peak_resident() if self.device.type == "cpu" else None
+        if now is None or self._before is None or now <= self._before:
+            return None
+        return now - self._before + self._weights
+
+
+@contextmanager
+def _unchanged(trainer: Trainer[Batch]) -> Iterator[None]:
+    """Train as the trainer would, then put back gradients, random state, and which module was training."""
+    modes = [(module, module.training) for module in trainer.model.modules()]
+    gradients = [(parameter, parameter.grad) for parameter in trainer.model.parameters()]
+    devices = [trainer.device] if trainer.device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices):
+            trainer.model.train()
+            for parameter, _ in gradients:
+                parameter.grad = None
+            yield
+    finally:
+        for module, was_training in modes:
+            module.training = was_training
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+
+
+def _measure_seconds(trainer: Trainer[Batch], steps: list[int]) -> list[float]:
+    """Of each step, from asking for its batch to its last gradient, on the trainer's own path."""
+    # Another one of its kind: what it records must not outlast the gradients of this pilot.
+    gradients = type(trainer.gradients)(
+        trainer.model,
+        trainer.gradients.loss,
+        device=trainer.device,
+        autocast=lambda: autocast(trainer.precision, trainer.device),
+    )
+    seconds = []
+    for step in steps:
+        _wait_for(trainer.device)
+        began = time.perf_counter()
+        gradients.clear()
+        batch = trainer.batches[step]
+        gradients.add(batch, divisor=max(batch.n_target_tokens, 1), scale=1.0)
+        _wait_for(trainer.device)
+        seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+def _measure_update(trainer: Trainer[Batch]) -> float:
+    """Of the gradients' norm and the optimiser's step, on copies of the parameters."""
+    copies = nn.ParameterList(parameter.detach().clone() for parameter in trainer.model.parameters())
+    gradients = [torch.zeros_like(copy) for copy in copies]
+    for copy, gradient in zip(copies, gradients, strict=True):
+        copy.grad = gradient
+    optimiser = make_optimiser(copies, trainer.config)
+    took = 0.0
+    for _ in range(2):  # the first time makes the moments
+        began = time.perf_counter()
+        nn.utils.get_total_norm(gradients).item()
+        optimiser.step()
+        _wait_for(trainer.device)
+        took = time.perf_counter() - began
+    return took
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def _measure_memory(trainer: Trainer[Batch], step: int) -> int:
+    """The most bytes that a forward and backward hold at one time, beside the weights."""
+    learned = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
+    if trainer.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(trainer.device)
+        before = torch.cuda.memory_allocated(trainer.device)
+        torch.autograd.grad(_loss(trainer, step), learned, allow_unused=True)
+        return torch.cuda.max_memory_allocated(trainer.device) - before
+    # Elsewhere torch keeps no count, but every tensor that waits for the backward passes by here.
+    sizes: dict[int, int] = {}
+
+    def note(saved: Tensor) -> Tensor:
+        storage = saved.untyped_storage()
+        sizes[storage.data_ptr()] = storage.nbytes()
+        return saved.detach()  # the tensor itself could hold its own graph alive
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
+        loss = _loss(trainer, step)
+    torch.autograd.grad(loss, learned, allow_unused=True)
+    for parameter in trainer.model.parameters():
+        sizes.pop(parameter.untyped_storage().data_ptr(), None)
+    # The backward begins at the largest, usually the logits: one gradient has come to it, another leaves it.
+    return sum(sizes.values()) + 2 * max(sizes.values(), default=0)
+
+
+def _loss(trainer: Trainer[Batch], step: int) -> Tensor:
+    batch = trainer.batches[step].to(trainer.device)
+    with autocast(trainer.precision, trainer.device):
+        return trainer.gradients.loss(batch)  # type: ignore[arg-type]
+
+
+def _forget_peak() -> None:
+    """Let the peak begin anew, where the system can: on Linux."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError:
+        return
+
+
+def _peak_resident() -> int | None:
+    """The most bytes of memory this process has had; None where the system does not say (Windows)."""
+    try:
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
+    except OSError:
+        found = None
+    if found:
+        return int(found.group(1)) * 1024
+    try:
+        import resource
+    except ImportError:
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _two_digits(number: float) -> str:
+    return f"{number:.1f}".removesuffix(".0") if number < 9.95 else f"{number:.0f}"

@@ -1,0 +1,344 @@
+"""The estimate: a pilot that leaves no trace, memory and operations that add up, and lines that read well."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import nn
+
+from glassformer.data.toy import PairTaskData
+from glassformer.models import build_model, preset
+from glassformer.models.costs import training_flops
+from glassformer.tasks.translation import make_loss
+from glassformer.training import estimate as module
+from glassformer.training.config import TrainConfig
+from glassformer.training.estimate import (
+    LOOKED_AT,
+    Estimate,
+    MemoryWatch,
+    Truth,
+    clock,
+    compare,
+    estimate_run,
+    in_words,
+    rough_duration,
+    with_unit,
+)
+from glassformer.training.trainer import Trainer
+
+CONFIG = TrainConfig(
+    updates=4, lr=1e-2, warmup=1, eval_every=2, save_every=2, metric="loss", device="cpu", precision="fp32"
+)
+
+
+class PairBatches:
+    def __getitem__(self, step):
+        return next(PairTaskData("copy", 6, 2, 5, batch_size=4, seed=step).batches())
+
+
+def pair_trainer(folder, config=CONFIG):
+    torch.manual_seed(0)
+    model = build_model(preset("tiny-transformer-base", vocab_size=9, dropout=0.1))
+    model.set_gradient_checkpointing(config.gradient_checkpointing)
+    loss = make_loss(model, config)
+    return Trainer(
+        model=model, config=config, batches=PairBatches(), loss=loss, evaluate=lambda: {"loss": 0.0}, folder=folder
+    )
+
+
+def pair_flops(trainer):
+    def flops_of(batch):
+        (rows, source_length), target_length = batch.source.shape, batch.target_in.shape[1]
+        sizes = {"batch": rows, "source_length": source_length, "target_length": target_length}
+        return training_flops(trainer.model.config, **sizes)
+
+    return flops_of
+
+
+class Rows(NamedTuple):
+    """A batch of numbers."""
+
+    values: torch.Tensor
+
+    @property
+    def n_target_tokens(self):
+        return len(self.values)
+
+    def to(self, device):
+        return Rows(self.values.to(device))
+
+
+class RowBatches:
+    """Batches of 1, 2, ... 5 rows, and again."""
+
+    def __init__(self, width=8):
+        self.width = width
+
+    def __getitem__(self, step):
+        return Rows(torch.ones(1 + step % 5, self.width))
+
+
+def row_trainer(model, folder, config=CONFIG):
+    return Trainer(
+        model=model,
+        config=config,
+        batches=RowBatches(),
+        loss=lambda batch: model(batch.values).sum(),
+        evaluate=lambda: {"loss": 0.0},
+        folder=folder,
+    )
+
+
+def test_the_pilot_leaves_no_trace(tmp_path):
+    trainer = pair_trainer(tmp_path / "a")
+    trainer._update()  # so that gradients and moments are there
+    trainer.model.decoder.eval()
+
+    def traces():
+        model = trainer.model
+        return {
+            **{f"{name} value": p.detach() for name, p in model.named_parameters()},
+            **{f"{name} gradient": p.grad for name, p in model.named_parameters()},
+            **{f"{n} {key}": v for n, p in model.named_parameters() for key, v in trainer.optimiser.state[p].items()},
+            "random": torch.get_rng_state(),
+            "modes": torch.tensor([part.training for part in model.modules()]),
+        }
+
+    before = {name: value.clone() for name, value in traces().items()}
+    state = replace(trainer.state)
+    estimate_run(trainer, pair_flops(trainer))
+    after = traces()
+    assert before.keys() == after.keys()
+    for name, value in before.items():
+        assert torch.equal(value, after[name]), name
+    assert trainer.state == state
+
+
+def test_the_pilot_leaves_no_gradients_where_there_were_none(tmp_path):
+    trainer = pair_trainer(tmp_path / "a")
+    estimate_run(trainer, pair_flops(trainer))
+    assert all(parameter.grad is None for parameter in trainer.model.parameters())
+    assert not trainer.optimiser.state
+
+
+def test_a_run_after_a_pilot_ends_with_the_same_bits(tmp_path):
+    plain, piloted = pair_trainer(tmp_path / "a"), pair_trainer(tmp_path / "b")
+    estimate_run(piloted, pair_flops(piloted))
+    ours, theirs = plain.run(), piloted.run()
+    for name, value in ours.items():
+        assert torch.equal(value, theirs[name]), name
+
+
+def test_the_update_is_timed_on_copies(tmp_path):
+    """Only GPUs do so in a pilot; the code is the same here."""
+    trainer = pair_trainer(tmp_path / "a")
+    before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
+    assert module._measure_update(trainer) > 0
+    assert all(torch.equal(old, new) for old, new in zip(before, trainer.model.parameters(), strict=True))
+    assert not trainer.optimiser.state
+
+
+def test_a_failing_pilot_puts_everything_back(tmp_path):
+    trainer = pair_trainer(tmp_path / "a")
+    trainer.model.eval()
+    before = torch.get_rng_state()
+
+    def loss(batch):
+        assert all(part.training for part in trainer.model.modules()), "a pilot without dropout is no pilot"
+        torch.rand(3)
+        raise RuntimeError("no memory")
+
+    trainer.gradients.loss = loss
+    with pytest.raises(RuntimeError, match="no memory"):
+        estimate_run(trainer, pair_flops(trainer))
+    assert not any(part.training for part in trainer.model.modules())
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(("accumulate", "gradients"), [(1, 0), (3, 4 * 8 * 16)])
+def test_memory_is_what_pencil_and_paper_say(tmp_path, accumulate, gradients):
+    """The largest batch has 5 rows. The product keeps its input, relu its output; two gradients as large stand by."""
+    model = nn.Sequential(nn.Linear(8, 16, bias=False), nn.ReLU())
+    trainer = row_trainer(model, tmp_path, replace(CONFIG, updates=9, accumulate=accumulate))
+    estimate = estimate_run(trainer, flops_of=lambda batch: len(batch.values))
+    weights_and_moments = 8 * 16 * (4 + 8)
+    activations = 5 * 8 * 4 + 5 * 16 * 4 + 2 * 5 * 16 * 4
+    assert estimate.memory_bytes == weights_and_moments + activations + gradients
+    assert estimate.parameters == 8 * 16
+
+
+def test_what_is_kept_twice_counts_once_and_weights_are_no_activations(tmp_path):
+    """Three products keep their inputs and, but for the first, their weights; the square keeps an input again."""
+    first, second, third = (nn.Linear(8, 8, bias=False) for _ in range(3))
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList([first, second, third])
+
+        def forward(self, x):
+            x = first(x)
+            return third(second(x)) + x.square()
+
+    trainer = row_trainer(Model(), tmp_path)
+    assert module._measure_memory(trainer, 4) == (3 + 2) * 5 * 8 * 4
+
+
+def test_few_activations_hide_behind_the_gradients(tmp_path):
+    """When all gradients are there the activations are gone."""
+    trainer = row_trainer(nn.Linear(8, 1000, bias=False), tmp_path)
+    estimate = estimate_run(trainer, flops_of=lambda batch: len(batch.values))
+    assert estimate.memory_bytes == 8 * 1000 * 16
+
+
+def test_gradient_checkpointing_is_seen_in_the_memory(tmp_path):
+    plain, thrifty = (
+        pair_trainer(tmp_path / str(on), replace(CONFIG, gradient_checkpointing=on)) for on in (False, True)
+    )
+    assert module._measure_memory(thrifty, 0) < 0.7 * module._measure_memory(plain, 0)
+
+
+@pytest.mark.parametrize(("updates", "accumulate"), [(7, 1), (5, 2), (1000, 2)])
+def test_operations_are_those_of_all_batches(tmp_path, updates, accumulate):
+    trainer = row_trainer(nn.Linear(8, 1), tmp_path, replace(CONFIG, updates=updates, accumulate=accumulate))
+    estimate = estimate_run(trainer, flops_of=lambda batch: 1000 * len(batch.values))
+    n_batches = updates * accumulate
+    exact = sum(1000 * (1 + step % 5) for step in range(n_batches))
+    assert estimate.flops == exact if n_batches <= LOOKED_AT else abs(estimate.flops / exact - 1) < 0.02
+
+
+def test_time_grows_with_operations_and_the_first_batch_only_warms_up(tmp_path, monkeypatch):
+    """On a clock of our own: 0.01 s an operation, a compiler that takes a minute, and a batch that is disturbed."""
+    now = [0.0]
+    monkeypatch.setattr(module.time, "perf_counter", lambda: now[0])
+    trainer = row_trainer(nn.Linear(8, 1), tmp_path, replace(CONFIG, updates=10))
+    plain, rows = trainer.gradients.loss, []
+
+    def loss(batch):
+        rows.append(len(batch.values))
+        now[0] += 0.01 * 7 * len(batch.values) + (60 if len(rows) < 3 else 0)
+        return plain(batch)
+
+    trainer.gradients.loss = loss
+    estimate = estimate_run(trainer, flops_of=lambda batch: 7 * len(batch.values))
+    assert rows == [5, 3, 3], "the largest batch, then two typical ones"
+    assert estimate.seconds == pytest.approx(0.01 * 7 * (1 + 2 + 3 + 4 + 5) * 2)
+
+
+SMALL = Estimate(parameters=1_533_184, flops=13 * 10**12, memory_bytes=180_000_000, seconds=240.0, device="cpu")
+
+
+def test_the_estimate_in_words():
+    assert in_words(SMALL) == "about 4 min on cpu for the training alone, 13 TFLOP, 180 MB, 1,533,184 parameters"
+
+
+@pytest.mark.parametrize(
+    ("flops", "memory", "line"),
+    [
+        (
+            13 * 10**12,
+            171_000_000,
+            "took 4:12 (estimated 4:00), 171 MB (estimated 180 MB), 13 TFLOP at 52 GFLOP/s",
+        ),
+        (13 * 10**12, None, "took 4:12 (estimated 4:00), 13 TFLOP at 52 GFLOP/s"),
+        (65 * 10**11, None, "took 4:12 (estimated 4:00), 6.5 TFLOP (estimated 13 TFLOP) at 26 GFLOP/s"),
+    ],
+    ids=["whole", "memory unknown", "ended early"],
+)
+def test_the_estimate_against_the_truth(flops, memory, line):
+    assert compare(SMALL, Truth(flops=flops, memory_bytes=memory, seconds=252.0)) == line
+
+
+@pytest.mark.parametrize(
+    ("seconds", "rough", "exact"),
+    [
+        (0.0, "0 s", "0 s"),
+        (0.4, "0.4 s", "0.4 s"),
+        (9.96, "10 s", "10 s"),
+        (59, "59 s", "59 s"),
+        (59.7, "1 min", "1:00"),
+        (60, "1 min", "1:00"),
+        (90, "1.5 min", "1:30"),
+        (252, "4.2 min", "4:12"),
+        (3540, "58 min", "59:00"),
+        (3599, "1 h", "59:59"),
+        (3599.6, "1 h", "1:00:00"),
+        (5400, "1.5 h", "1:30:00"),
+        (86399, "24 h", "23:59:59"),
+        (86400, "24 h", "1 day 0:00:00"),
+        (3 * 86400 + 252, "3 days", "3 days 0:04:12"),
+        (400 * 86400, "405 days", "400 days 0:00:00"),
+    ],
+)
+def test_durations(seconds, rough, exact):
+    assert rough_duration(seconds) == rough
+    assert clock(seconds) == exact
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (0, "0 B"),
+        (512, "512 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (1536, "1.5 kB"),
+        (9_960, "10 kB"),
+        (999_499, "999 kB"),
+        (999_500, "1.0 MB"),
+        (180_000_000, "180 MB"),
+        (141e9, "141 GB"),
+        (3.2e21, "3.2 ZB"),
+        (5e27, "5000 YB"),
+    ],
+)
+def test_sizes(number, words):
+    assert with_unit(number, "B") == words
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux forgets a peak")
+def test_the_watch_sees_the_peak_of_the_run_and_no_older_one(tmp_path):
+    trainer = row_trainer(nn.Linear(1000, 2500, bias=False), tmp_path)  # 10 MB
+    # Not torch's: its allocator gives nothing back at once.
+    older = bytearray(400_000_000)
+    del older
+    watch = MemoryWatch(trainer)
+    newer = bytearray(100_000_000)
+    del newer
+    assert watch.peak_bytes() == pytest.approx(110e6, abs=30e6)
+
+
+def test_the_watch_says_when_it_does_not_know(tmp_path, monkeypatch):
+    trainer = row_trainer(nn.Linear(8, 1, bias=False), tmp_path)
+    peaks = iter([None, None, 500, 500, 500, 700])
+    monkeypatch.setattr(module, "_peak_resident", lambda: next(peaks))
+    answers = [MemoryWatch(trainer).peak_bytes() for _ in range(3)]
+    assert answers == [None, None, 200 + 8 * 4], "no system to ask, an older peak, a new one"
+
+
+@pytest.mark.parametrize(("platform", "size"), [("linux", 1024), ("darwin", 1)])
+def test_the_resident_set_has_its_systems_unit(monkeypatch, platform, size):
+    usage = SimpleNamespace(RUSAGE_SELF=0, getrusage=lambda who: SimpleNamespace(ru_maxrss=7))
+    monkeypatch.setattr(module, "Path", lambda path: Path("nowhere"))
+    monkeypatch.setitem(sys.modules, "resource", usage)
+    monkeypatch.setattr(module.sys, "platform", platform)
+    assert module._peak_resident() == 7 * size
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert module._peak_resident() is None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_the_memory_is_the_allocators(tmp_path):
+    trainer = row_trainer(nn.Linear(8, 4096, bias=False).double(), tmp_path, replace(CONFIG, device="cuda"))
+    trainer.batches = [Rows(torch.ones(4096, 8, dtype=torch.float64))] * 4
+    random_state = torch.cuda.get_rng_state()
+    watch = MemoryWatch(trainer)
+    estimate = estimate_run(trainer, flops_of=lambda batch: 1)
+    assert torch.equal(random_state, torch.cuda.get_rng_state())
+    output = 4096 * 4096 * 8
+    assert estimate.memory_bytes >= output
+    assert watch.peak_bytes() >= output
