@@ -48,7 +48,8 @@ class Size:
 
 
 SIZES = {
-    "demo": Size(d_model=192, n_heads=4, n_layers=2, d_ff=384, vocab_size=4000, batch=128, length=14),
+    "demo": Size(d_model=128, n_heads=4, n_layers=1, d_ff=384, vocab_size=5000, batch=42, length=12),
+    "small": Size(d_model=160, n_heads=4, n_layers=2, d_ff=640, vocab_size=4000, batch=128, length=14),
     "base": Size(d_model=512, n_heads=8, n_layers=6, d_ff=2048, vocab_size=8000, batch=32, length=30),
 }
 
