@@ -35,7 +35,6 @@ verify-gpu: $(READY) ## hold the kernels of a CUDA device against the formulas
 	$(BIN)/python tools/verify_gpu.py
 
 benchmark-train: $(READY) ## training speed beside torch.nn.Transformer and HF Marian
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt transformers
 	$(BIN)/python benchmarks/train.py
 
 format: $(READY) ## let ruff fix and format the code

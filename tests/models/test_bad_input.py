@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from glassformer import nn as blocks
-from glassformer.decoding import continue_greedily
 from glassformer.documents import Transformer
 from glassformer.models import DecoderModel, EncoderModel, ModelConfig, build_model, preset
 
@@ -89,18 +88,6 @@ def _no_work_is_done():
         ),
         (lambda: GPT(IDS, segments=IDS.float()), TypeError, "segments has dtype torch.float32"),
         (lambda: build_model("gpt2"), TypeError, r"expected a ModelConfig, as preset\('gpt2'\)"),
-        (lambda: continue_greedily(GPT, IDS[0], end=0, max_new=3), ValueError, r"tokens has shape \(5,\)"),
-        (lambda: continue_greedily(GPT, IDS, end=0, max_new=0), ValueError, "max_new=0 after 5 tokens"),
-        (
-            lambda: continue_greedily(GPT, IDS, torch.tensor([[1] * 5, [1, 1, 1, 0, 0]]), end=0, max_new=3),
-            ValueError,
-            "expected padding on the left",
-        ),
-        (
-            lambda: continue_greedily(build_model(preset("tiny-gpt2").with_head("none")), IDS, end=0, max_new=3),
-            ValueError,
-            "head='none': expected 'language_model'",
-        ),
         (
             lambda: DecoderModel(preset("tiny-bert-base")),
             ValueError,

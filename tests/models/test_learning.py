@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from glassformer.data.toy import BEGIN, END, N_SPECIAL, PAD, PairTaskData, counting_rows
-from glassformer.decoding import continue_greedily, translate_greedily
+from glassformer.decoding import GenerationConfig, generate
 from glassformer.models import build_model, preset
 from glassformer.training import fit, label_smoothed_cross_entropy
 
@@ -15,9 +15,9 @@ SIZE = {"d_model": 32, "n_heads": 4, "d_ff": 64, "dropout": 0.0, "embedding_drop
 
 def exact_match(model, data):
     test = next(PairTaskData(data.task, data.n_symbols, data.min_length, data.max_length, 100, seed=99).batches())
-    answers = translate_greedily(
-        model, test.source, test.source_mask, begin=BEGIN, end=END, max_new=data.max_length + 1
-    )
+    sources = [[token for token in row if token != PAD] for row in test.source.tolist()]
+    config = GenerationConfig(max_new_tokens=data.max_length + 1)
+    answers = [written[0].tokens for written in generate(model, sources, config, begin=BEGIN, end=END)]
     wanted = [[token for token in row if token not in (PAD, END)] for row in test.target_out.tolist()]
     return sum(answer == right for answer, right in zip(answers, wanted, strict=True)) / len(wanted)
 
@@ -62,8 +62,8 @@ def test_decoders_learn_to_count(name):
 
     fit(model, counting_rows(10, 10, 64), loss, steps=250, lr=3e-3)
     row = next(counting_rows(10, 14, 50, seed=9))
-    answers = continue_greedily(model, row[:, :5], end=END, max_new=5)
-    assert answers == row[:, 5:10].tolist()
+    answers = generate(model, row[:, :5].tolist(), GenerationConfig(max_new_tokens=5), end=END)
+    assert [written[0].tokens for written in answers] == row[:, 5:10].tolist()
 
 
 @pytest.mark.parametrize("name", ["tiny-bert-base", "tiny-albert-base"])

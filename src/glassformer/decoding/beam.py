@@ -1,102 +1,274 @@
 """Beam search over the cache, for a whole batch at once: keep the best few sentences, and stop when none can come in.
 
 The textbook search, as `reference/decoding.py` writes it for one sentence: scores are log-probability / length **
-length_penalty, END counting as a token; an ending counts only among the best `width` continuations.
+length_penalty, END counting as a token; an ending counts only among the best `width` continuations. A sentence that is
+decided leaves the batch. With groups (diverse beam search, Vijayakumar et al. 2018) the beam of a sentence is several
+smaller ones, each of which avoids what the ones before it have just chosen.
 """
 
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from glassformer.models import EncoderDecoderModel
+from glassformer.decoding.config import GenerationConfig
+from glassformer.decoding.rules import NEVER, History, Rules
+from glassformer.decoding.writer import Writer
+from glassformer.nn import capture_attention
+from glassformer.nn.capture import CapturedAttention
 
 
 class Hypothesis(NamedTuple):
-    """A sentence found, without BEGIN and END, and its score."""
+    """A sentence found, without what it stands after and without END, and its score."""
 
     tokens: list[int]
     score: float
 
 
-class _Found(NamedTuple):
-    """The best finished sentences of each row so far."""
+class BeamStep(NamedTuple):
+    """One step of a search, for those who want to see how it went."""
 
-    tokens: Tensor  # (B, K, max_new), END after the end
-    scores: Tensor  # (B, K), minus infinity where there is none
+    sentences: list[int]
+    """Which sentences were still being searched for: the rows of what follows."""
+    tokens: Tensor  # (B, K), the token each beam took
+    parents: Tensor  # (B, K), the beam of the step before that it continues
+    scores: Tensor  # (B, K), log-probabilities so far; minus infinity where a beam is empty
 
 
-@torch.inference_mode()
-def translate_by_beam(
-    model: EncoderDecoderModel,
-    source: Tensor,
-    source_mask: Tensor | None = None,
+def search_by_beam(
+    writer: Writer,
+    given: Tensor,
+    mask: Tensor | None,
+    config: GenerationConfig,
     *,
-    begin: int,
     end: int,
-    max_new: int,
-    width: int = 4,
-    length_penalty: float = 1.0,
+    max_new: Sequence[int],
 ) -> list[list[Hypothesis]]:
-    """The `width` best translations of each source row (B, S), best first."""
-    batch, device = len(source), source.device
-    rows = torch.arange(batch, device=device).repeat_interleave(width)  # (B·K,)
-    memory = model.encode(source, source_mask)[rows]
-    mask = None if source_mask is None else source_mask[rows]
-    cache = model.new_cache(batch * width, max_new, memory.shape[1])
-    tokens = torch.full((batch, width, max_new), end, device=device)
-    alive = torch.full((batch, width), float("-inf"), device=device)
-    alive[:, 0] = 0.0  # all beams begin alike: only the first may speak
-    found = _Found(tokens.clone(), torch.full_like(alive, float("-inf")))
-    last = torch.full((batch * width, 1), begin, device=device)
-    for length in range(1, max_new + 1):
-        logits = model.answer(model.decode(last, memory, mask, cache=cache))[:, -1]
-        totals = alive.view(-1, 1) + logits.float().log_softmax(-1)  # (B·K, V)
-        vocab_size = totals.shape[1]
-        scores, flat = totals.view(batch, -1).topk(min(2 * width, width * vocab_size))  # (B, 2K)
+    """The best `num_return_sequences` sentences after each row of `given` (B, T): `beam_steps` to its end."""
+    steps = beam_steps(writer, given, mask, config, end=end, max_new=max_new)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            found: list[list[Hypothesis]] = stop.value
+            return found
+
+
+def beam_steps(
+    writer: Writer,
+    given: Tensor,
+    mask: Tensor | None,
+    config: GenerationConfig,
+    *,
+    end: int,
+    max_new: Sequence[int],
+) -> Generator[BeamStep, None, list[list[Hypothesis]]]:
+    """The search one step at a time; its value is what was found.
+
+    The writer has `num_beams` rows for each row of `given`, next to each other. `mask` is False where a row is padded
+    on the left. `max_new` is how many tokens may be written after each.
+    """
+    search = _Search(writer, given, mask, config, end, torch.tensor(max_new, device=given.device))
+    tokens, tokens_mask = given.repeat_interleave(config.num_beams, 0), mask
+    if mask is not None:
+        tokens_mask = mask.repeat_interleave(config.num_beams, 0)
+    with ExitStack() as stack:
+        looked = None
+        if config.coverage_penalty:
+            looked = stack.enter_context(capture_attention(writer.model, layers=[-1], kinds=["cross_attn"]))
+        for length in range(1, max(max_new) + 1):
+            logs = writer.step(tokens, tokens_mask).log_softmax(-1)  # (N, V)
+            if looked is not None:
+                search.see(looked)
+            yield search.advance(logs, length)
+            if not search.drop_decided(length):
+                break
+            writer.reorder(search.parents)
+            tokens, tokens_mask = search.last[:, None], None
+    return search.results(len(given))
+
+
+@dataclass
+class _Search:
+    """B·G beams of one width, (B·G, K); a sentence's groups stand next to each other."""
+
+    writer: Writer
+    given: Tensor
+    mask: Tensor | None
+    config: GenerationConfig
+    end: int
+    limits: Tensor
+    """How many tokens each sentence may have: (B,)."""
+    finished: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """By sentence, once it is decided: the best texts and their scores."""
+
+    def __post_init__(self) -> None:
+        device, self.groups = self.given.device, self.config.num_beam_groups
+        self.width = self.config.num_beams // self.groups
+        self.max_new = int(self.limits.max())
+        beams = len(self.given) * self.groups
+        self.sentences = list(range(len(self.given)))
+        self.tokens = torch.full((beams, self.width, self.max_new), self.end, device=device)
+        self.alive = torch.full((beams, self.width), NEVER, device=device)
+        self.alive[:, 0] = 0.0  # all beams begin alike: only the first may speak
+        self.found = self.tokens.clone()
+        self.found_scores = torch.full_like(self.alive, NEVER)
+        self.parents = torch.arange(beams * self.width, device=device)  # of the writer's rows
+        self.coverage: Tensor | None = None  # (B·G·K, S), how much each source token was looked at
+        self.rules: Rules | None = None
+
+    @property
+    def last(self) -> Tensor:
+        """The newest token of each of the writer's rows."""
+        return self._last.view(-1)
+
+    def see(self, looked: CapturedAttention) -> None:
+        """Add up where the last layer looked in this step, in the mean of its heads."""
+        name = next(iter(looked))
+        weights = looked[name].to(self.alive)[:, :, -1].mean(1)  # (B·G·K, S)
+        self.coverage = weights if self.coverage is None else self.coverage + weights
+
+    def advance(self, logs: Tensor, length: int) -> BeamStep:
+        """Take one token in every beam, from the log-probabilities (B·G·K, V)."""
+        ruled = self._rule(logs, length)
+        vocab_size = ruled.shape[1]
+        totals = self.alive[:, :, None] + ruled.view(len(self.alive), self.width, vocab_size)
+        candidates = min(2 * self.width, self.width * vocab_size)
+        if self.groups == 1:
+            scores, flat = totals.flatten(1).topk(candidates)  # (B, 2K)
+        else:
+            scores, flat = self._by_groups(totals, candidates)
+        if bool(scores[:, 0].isnan().any()):
+            raise FloatingPointError("the model's scores are NaN: its weights or its input are broken")
         parent, token = flat // vocab_size, flat % vocab_size
-        history = tokens.gather(1, parent[:, :, None].expand(-1, -1, max_new))  # (B, 2K, max_new)
+        history = self.tokens.gather(1, parent[:, :, None].expand(-1, -1, self.max_new))
         history[:, :, length - 1] = token
-        found = _collect(found, history, scores, token == end, length, max_new, length_penalty)
-        if length == max_new:
-            break
-        alive, kept = scores.masked_fill(token == end, float("-inf")).topk(width)  # (B, K)
-        if _is_decided(alive, found.scores, length, max_new, length_penalty):
-            break
-        tokens = history.gather(1, kept[:, :, None].expand(-1, -1, max_new))
-        parent = parent.gather(1, kept)
-        cache.reorder((parent + torch.arange(batch, device=device)[:, None] * width).view(-1))
-        last = tokens[:, :, length - 1].reshape(-1, 1)
-    return _as_lists(found, end)
+        self._collect(history, scores, parent, token == self.end, length)
+        self.alive, kept = scores.masked_fill(token == self.end, NEVER).topk(self.width)
+        self.tokens = history.gather(1, kept[:, :, None].expand(-1, -1, self.max_new))
+        own_parent = parent.gather(1, kept)
+        first = torch.arange(len(own_parent), device=own_parent.device)[:, None] * self.width
+        self.parents = (own_parent + first).view(-1)
+        self._last = token.gather(1, kept)
+        if self.coverage is not None:
+            self.coverage = self.coverage[self.parents]
+        shape = (len(self.sentences), -1)
+        return BeamStep(list(self.sentences), self._last.view(shape), own_parent.view(shape), self.alive.view(shape))
 
+    def _rule(self, logs: Tensor, length: int) -> Tensor:
+        if self.rules is None or len(self.rules.requests) != len(logs):
+            requests = [self.config] * len(logs)
+            self.rules = Rules(requests, end=self.end, vocab_size=logs.shape[1], device=logs.device)
+        if not self.rules.are_any:
+            return logs
+        copies = self.groups * self.width
+        given = self.given.repeat_interleave(copies, 0)
+        written = self.tokens[:, :, : length - 1].reshape(len(logs), -1)
+        real = torch.ones_like(given, dtype=torch.bool)
+        if self.mask is not None:
+            real = self.mask.repeat_interleave(copies, 0)
+        real = torch.cat((real, torch.ones_like(written, dtype=torch.bool)), 1)
+        n_written = torch.full((len(logs),), length - 1, device=logs.device)
+        return self.rules.apply(logs, History(torch.cat((given, written), 1), real, n_written))
 
-def _collect(
-    found: _Found, history: Tensor, scores: Tensor, is_end: Tensor, length: int, max_new: int, length_penalty: float
-) -> _Found:
-    """Let what ended now compete with what ended before. At the last step everything ends."""
-    width = found.scores.shape[1]
-    ends = is_end if length < max_new else torch.ones_like(is_end)
-    in_reach = torch.arange(scores.shape[1], device=scores.device) < width
-    ended = (scores / length**length_penalty).masked_fill(~(ends & in_reach), float("-inf"))
-    merged = torch.cat((found.scores, ended), 1)
-    best, place = merged.topk(width)
-    texts = torch.cat((found.tokens, history), 1)
-    return _Found(texts.gather(1, place[:, :, None].expand(-1, -1, max_new)), best)
+    def _by_groups(self, totals: Tensor, candidates: int) -> tuple[Tensor, Tensor]:
+        """One group after the other: each pays for every time that an earlier one has just taken the same token."""
+        split = totals.view(-1, self.groups, *totals.shape[1:])  # (B, G, K, V)
+        taken = torch.zeros(len(split), split.shape[-1], device=totals.device)
+        scores, flat = [], []
+        for group in range(self.groups):
+            shy = split[:, group] - self.config.diversity_penalty * taken[:, None]
+            best, place = shy.flatten(1).topk(candidates)
+            # What was paid decides the choice; it is no part of the sentence's own probability.
+            scores.append(split[:, group].flatten(1).gather(1, place))
+            flat.append(place)
+            continuing = best.masked_fill(place % split.shape[-1] == self.end, NEVER).topk(self.width).indices
+            chosen = (place % split.shape[-1]).gather(1, continuing)
+            taken.scatter_add_(1, chosen, torch.ones_like(chosen, dtype=taken.dtype))
+        return torch.stack(scores, 1).flatten(0, 1), torch.stack(flat, 1).flatten(0, 1)
 
+    def _collect(self, history: Tensor, scores: Tensor, parent: Tensor, is_end: Tensor, length: int) -> None:
+        """Let what ended now compete with what ended before. At a sentence's limit everything ends."""
+        ends = is_end | self._at_limit(length)[:, None]
+        in_reach = torch.arange(scores.shape[1], device=scores.device) < self.width
+        values = scores / length**self.config.length_penalty
+        if self.coverage is not None:
+            looked = self.coverage.view(len(scores), self.width, -1)
+            looked = looked.gather(1, parent[:, :, None].expand(-1, -1, looked.shape[2]))
+            values = values + self.config.coverage_penalty * self._covered(looked)
+        ended = values.masked_fill(~(ends & in_reach), NEVER)
+        self.found_scores, place = torch.cat((self.found_scores, ended), 1).topk(self.width)
+        texts = torch.cat((self.found, history), 1)
+        self.found = texts.gather(1, place[:, :, None].expand(-1, -1, self.max_new))
 
-def _is_decided(alive: Tensor, finished: Tensor, length: int, max_new: int, length_penalty: float) -> bool:
-    """Whether no unfinished sentence can still come in, even if it lost nothing more at its most flattering length."""
-    flattering = max_new if length_penalty > 0 else length + 1
-    hope = alive.max(1).values / flattering**length_penalty
-    return bool((finished[:, -1] >= hope).all())
+    def _at_limit(self, length: int) -> Tensor:
+        """Whether the sentence of a beam may not be longer: (B·G,)."""
+        return (self.limits <= length).repeat_interleave(self.groups)
 
+    def _covered(self, looked: Tensor) -> Tensor:
+        """Σ log min(coverage, 1) over the real source tokens: 0 where all were looked at, less where not."""
+        logs = looked.clamp(1e-9, 1.0).log()
+        mask = self.writer.memory_mask
+        if mask is not None:
+            logs = logs * mask.view(len(looked), self.width, -1)[:, :1]
+        return logs.sum(-1)
 
-def _as_lists(found: _Found, end: int) -> list[list[Hypothesis]]:
-    results = []
-    for texts, scores in zip(found.tokens.tolist(), found.scores.tolist(), strict=True):
-        row = []
-        for text, score in zip(texts, scores, strict=True):
-            if score > float("-inf"):
-                row.append(Hypothesis(text[: text.index(end)] if end in text else text, score))
-        results.append(row)
-    return results
+    def drop_decided(self, length: int) -> bool:
+        """Let the sentences leave that no unfinished one can change; whether any are left."""
+        decided = self._is_decided(length).view(-1, self.groups).all(1)  # (B,)
+        if not bool(decided.any()):
+            return True
+        staying = (~decided).nonzero()[:, 0]
+        for place in decided.nonzero()[:, 0].tolist():
+            self._finish(place)
+        self.sentences = [self.sentences[place] for place in staying.tolist()]
+        if not self.sentences:
+            return False
+        beams = self._expand(staying, self.groups)
+        rows = self._expand(beams, self.width)
+        for name in ("tokens", "alive", "found", "found_scores", "_last"):
+            setattr(self, name, getattr(self, name)[beams])
+        self.parents = self.parents[rows]
+        self.given, self.limits = self.given[staying], self.limits[staying]
+        if self.mask is not None:
+            self.mask = self.mask[staying]
+        if self.coverage is not None:
+            self.coverage = self.coverage[rows]
+        return True
+
+    def _expand(self, index: Tensor, count: int) -> Tensor:
+        """The numbers of the parts, `count` to each of the wholes."""
+        return (index[:, None] * count + torch.arange(count, device=index.device)).view(-1)
+
+    def _is_decided(self, length: int) -> Tensor:
+        """Whether no unfinished sentence of a beam can still come in: (B·G,)."""
+        worst, penalty = self.found_scores[:, -1], self.config.length_penalty
+        at_limit = self._at_limit(length)
+        if self.config.early_stopping is True:
+            return at_limit | (worst > NEVER)
+        # "never": even if it lost nothing more, at the length that flatters it most. False: at the length it has.
+        flattering = torch.full_like(worst, length)
+        if self.config.early_stopping == "never" and penalty > 0:
+            flattering = self.limits.repeat_interleave(self.groups).to(worst)
+        return at_limit | (worst >= self.alive.max(1).values / flattering**penalty)
+
+    def _finish(self, place: int) -> None:
+        beams = slice(place * self.groups, (place + 1) * self.groups)
+        self.finished[self.sentences[place]] = self.found[beams].flatten(0, 1), self.found_scores[beams].flatten()
+
+    def results(self, n_sentences: int) -> list[list[Hypothesis]]:
+        """Everything found, best first."""
+        for place in range(len(self.sentences)):
+            self._finish(place)
+        return [self._as_hypotheses(*self.finished[sentence]) for sentence in range(n_sentences)]
+
+    def _as_hypotheses(self, texts: Tensor, scores: Tensor) -> list[Hypothesis]:
+        order = scores.argsort(descending=True, stable=True)[: self.config.num_return_sequences]
+        found = []
+        for text, score in zip(texts[order].tolist(), scores[order].tolist(), strict=True):
+            if score > NEVER:
+                found.append(Hypothesis(text[: text.index(self.end)] if self.end in text else text, score))
+        return found

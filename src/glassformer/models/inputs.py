@@ -38,7 +38,6 @@ def prepare(
     """
     embeddings.check(name, tokens, token_types)
     batch, length = tokens.shape
-    check_length(name, length + (cache.length if cache is not None else 0), config.max_len)
     if real is not None:
         mask_name = "mask" if name == "tokens" else f"{name}_mask"
         real = as_mask(mask_name, real)
@@ -53,6 +52,7 @@ def prepare(
 
     seen = real if cache is None else cache.note_real(real, length)
     n_keys = length + (cache.length if cache is not None else 0)
+    check_length(name, _reach(n_keys, seen, config.max_len, plain_positions), config.max_len)
     keys = torch.arange(n_keys, device=tokens.device)[None]
     if not plain_positions and (seen is not None or segments is not None):
         keys = count_positions(torch.ones_like(tokens, dtype=torch.bool) if seen is None else seen, segments)
@@ -67,6 +67,13 @@ def prepare(
         key_segments=segments,
     )
     return Inputs(queries, keys, mask)
+
+
+def _reach(n_keys: int, seen: Tensor | None, limit: int | None, plain_positions: bool) -> int:
+    """How many positions are needed: padding takes none, unless positions are plain. Counted only where it matters."""
+    if limit is None or n_keys <= limit or seen is None or plain_positions:
+        return n_keys
+    return int(seen.sum(1).max())
 
 
 def count_positions(real: Tensor, segments: Tensor | None) -> Tensor:

@@ -1,5 +1,6 @@
 """Keys and values of the tokens seen so far, kept by the caller so that each step computes the new tokens only."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,6 +40,44 @@ class KVCache:
         self.has_padding = False
         self.length = 0
         self.memory_is_ready = False
+
+    @classmethod
+    def joined(cls, parts: "Sequence[KVCache]", *, lengths: Sequence[int], capacity: int) -> "KVCache":
+        """The rows of several caches in one, each ending at the same place, with room for `capacity` tokens.
+
+        `lengths` says how many of each row's last tokens to keep: the others are padding, or are forgotten. What is
+        shorter is padded on the left; a memory that is shorter is padded on the right.
+        """
+        length, rows = max(lengths), sum(part.batch_size for part in parts)
+        memory_length = max(part.memory_keys.shape[3] for part in parts)
+        n_layers, _, n_kv_heads, _, head_dim = parts[0].keys.shape
+        whole = cls(
+            n_layers=n_layers,
+            batch_size=rows,
+            capacity=max(capacity, length),
+            n_kv_heads=n_kv_heads,
+            head_dim=head_dim,
+            memory_length=memory_length,
+            dtype=parts[0].keys.dtype,
+            device=parts[0].keys.device,
+        )
+        first = 0
+        for part in parts:
+            here = slice(first, first + part.batch_size)
+            kept = min(length, part.length)
+            for name in ("keys", "values"):
+                old = getattr(part, name)[:, :, :, part.length - kept : part.length]
+                getattr(whole, name)[:, here, :, length - kept : length] = old
+            for name in ("memory_keys", "memory_values"):
+                old = getattr(part, name)
+                getattr(whole, name)[:, here, :, : old.shape[3]] = old
+            first = here.stop
+        places = torch.arange(length, 0, -1, device=whole.real.device)
+        whole.real[:, :length] = places <= torch.tensor(lengths, device=whole.real.device)[:, None]
+        whole.has_padding = min(lengths) < length
+        whole.length = length
+        whole.memory_is_ready = all(part.memory_is_ready for part in parts) and memory_length > 0
+        return whole
 
     @property
     def batch_size(self) -> int:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,26 +11,18 @@ from torch import Tensor
 
 from glassformer.checkpoint import load_model, save_model
 from glassformer.data.pairs import Pair
-from glassformer.decoding.beam import translate_by_beam
-from glassformer.decoding.greedy import translate_greedily
+from glassformer.decoding import GenerationConfig, generate
 from glassformer.metrics import TranslationScores, score_translations
 from glassformer.models import EncoderDecoderModel
 from glassformer.nn import capture_attention
 from glassformer.text import Tokenizer
-from glassformer.text.tokenizer import BEGIN, END, PAD
+from glassformer.text.tokenizer import BEGIN, END
 
 GENERATION = "generation_config.json"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Generation:
-    """How a translation is searched for."""
-
-    beam: int = 4
-    """Sentences kept at each step; 1 is greedy."""
-    length_penalty: float = 1.0
-    max_ratio: float = 2.0
-    """Longest translation: this many times the source's tokens, and 10 more."""
+SEARCH = GenerationConfig(num_beams=4, max_source_ratio=2.0)
+"""How a translation is searched for, unless the folder says otherwise."""
 
 
 class Explained(NamedTuple):
@@ -51,12 +43,12 @@ class Translator:
         model: EncoderDecoderModel,
         source_tokenizer: Tokenizer,
         target_tokenizer: Tokenizer,
-        generation: Generation | None = None,
+        generation: GenerationConfig = SEARCH,
     ):
         self.model = model
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
-        self.generation = generation or Generation()
+        self.generation = generation
 
     @classmethod
     def from_folder(cls, folder: Path | str) -> "Translator":
@@ -68,11 +60,11 @@ class Translator:
         joint = folder / "tokenizer.json"
         sides = [joint, joint] if joint.is_file() else [folder / f"{s}_tokenizer.json" for s in ("source", "target")]
         settings = json.loads((folder / GENERATION).read_text(encoding="utf-8"))
-        return cls(model, Tokenizer.load(sides[0]), Tokenizer.load(sides[1]), Generation(**settings))
+        return cls(model, Tokenizer.load(sides[0]), Tokenizer.load(sides[1]), GenerationConfig.from_dict(settings))
 
     def save(self, folder: Path, card: str) -> None:
         """Write the model folder."""
-        texts = {"README.md": card, GENERATION: json.dumps(asdict(self.generation), indent=2)}
+        texts = {"README.md": card, GENERATION: json.dumps(self.generation.to_dict(), indent=2)}
         if self.source_tokenizer is self.target_tokenizer:
             texts["tokenizer.json"] = self.source_tokenizer.to_json()
         else:
@@ -80,60 +72,44 @@ class Translator:
             texts["target_tokenizer.json"] = self.target_tokenizer.to_json()
         save_model(folder, self.model, texts)
 
-    def translate(self, texts: Sequence[str], *, beam: int | None = None, max_tokens: int = 4096) -> list[str]:
+    def translate(self, texts: Sequence[str], *, beam: int | None = None, max_batch_tokens: int = 4096) -> list[str]:
         """One translation for each text, in the same order; a blank text stays blank.
 
-        Sources longer than the model's limit are cut to it.
+        Sources longer than the model's limit are cut to it. `beam` is how many sentences are kept at each step; 1 is
+        greedy.
         """
-        sources = [self._clip(ids) for ids in self.source_tokenizer.encode_batch(list(texts))]
         answers = [""] * len(texts)
-        waiting = [i for i in sorted(range(len(texts)), key=lambda i: -len(sources[i])) if texts[i].strip()]
-        self.model.eval()
-        while waiting:
-            size = max(1, max_tokens // (len(sources[waiting[0]]) + 1))
-            chosen, waiting = waiting[:size], waiting[size:]
-            for index, ids in zip(chosen, self._search([sources[i] for i in chosen], beam), strict=True):
-                answers[index] = self.target_tokenizer.decode(ids)
+        told = [index for index, text in enumerate(texts) if text.strip()]
+        sources = [self._read(text) for text in self.source_tokenizer.encode_batch([texts[index] for index in told])]
+        found = generate(
+            self.model, sources, self._search(beam), begin=BEGIN, end=END, max_batch_tokens=max_batch_tokens
+        )
+        for index, written in zip(told, found, strict=True):
+            answers[index] = self.target_tokenizer.decode(written[0].tokens)
         return answers
 
-    def _clip(self, ids: list[int]) -> list[int]:
-        return ids[: (self.model.config.max_len or 512) - 1]
+    def _read(self, ids: list[int]) -> list[int]:
+        """What the model reads: as much as it can, and END."""
+        return [*ids[: (self.model.config.max_len or 512) - 1], END]
 
-    def _search(self, sources: list[list[int]], beam: int | None) -> list[list[int]]:
-        device = next(self.model.parameters()).device
-        longest = max(len(ids) for ids in sources) + 1
-        source = torch.tensor([[*ids, END] + [PAD] * (longest - len(ids) - 1) for ids in sources], device=device)
-        limit = self.model.config.max_len or 10**9
-        max_new = min(int(longest * self.generation.max_ratio) + 10, limit)
-        width = self.generation.beam if beam is None else beam
-        if width == 1:
-            return translate_greedily(self.model, source, source != PAD, begin=BEGIN, end=END, max_new=max_new)
-        found = translate_by_beam(
-            self.model,
-            source,
-            source != PAD,
-            begin=BEGIN,
-            end=END,
-            max_new=max_new,
-            width=width,
-            length_penalty=self.generation.length_penalty,
-        )
-        return [hypotheses[0].tokens for hypotheses in found]
+    def _search(self, beam: int | None) -> GenerationConfig:
+        return self.generation if beam is None else replace(self.generation, num_beams=beam)
 
     def explain(self, text: str) -> Explained:
         """Translate one text, and look again at where the decoder looked as it wrote each piece.
 
         Both lists end with the end of the text, which the model reads and writes too.
         """
-        source = self._clip(self.source_tokenizer.encode_batch([text])[0])
-        target = self._search([source], None)[0]
+        source = self._read(self.source_tokenizer.encode(text))
+        written = generate(self.model, [source], self.generation, begin=BEGIN, end=END)[0][0].tokens
+        target = written[: (self.model.config.max_len or len(written) + 1) - 1]  # with BEGIN it must fit
         device = next(self.model.parameters()).device
         with torch.inference_mode(), capture_attention(self.model, kinds=["cross_attn"]) as captured:
-            self.model(torch.tensor([[*source, END]], device=device), torch.tensor([[BEGIN, *target]], device=device))
+            self.model(torch.tensor([source], device=device), torch.tensor([[BEGIN, *target]], device=device))
         weights = torch.stack([captured[name][0] for name in captured])
         return Explained(
             self.target_tokenizer.decode(target),
-            [*self.source_tokenizer.tokens(source), "(end)"],
+            [*self.source_tokenizer.tokens(source[:-1]), "(end)"],
             [*self.target_tokenizer.tokens(target), "(end)"],
             weights.float().cpu(),
         )

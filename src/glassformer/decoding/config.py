@@ -1,0 +1,153 @@
+"""How a text is to be written: which search, which chances, what may not be said. Names as in HF's `generate`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from typing import Any, Literal
+
+from glassformer.nn.checks import check_positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationConfig:
+    """One request's wishes. By default it is greedy search; `num_beams` makes it a beam, `do_sample` chance."""
+
+    max_new_tokens: int = 256
+    min_new_tokens: int = 0
+    """The end is forbidden before this many."""
+    max_source_ratio: float = 0.0
+    """With a source to read: at most this many times its tokens, and ten more. 0 sets no such limit."""
+
+    num_beams: int = 1
+    """Sentences kept at each step; 1 is greedy, or one sample."""
+    num_return_sequences: int = 1
+    """Of a beam, its best; of sampling, as many samples."""
+    length_penalty: float = 1.0
+    """A sentence's log-probability is divided by its length to this power: more favours longer ones."""
+    coverage_penalty: float = 0.0
+    """Takes this much for each source token that was hardly looked at, and its logarithm (Wu et al. 2016)."""
+    early_stopping: bool | Literal["never"] = "never"
+    """When a beam ends: "never" before no unfinished sentence can come in (the textbook), False when it is unlikely
+    to, True as soon as enough sentences have ended."""
+    num_beam_groups: int = 1
+    """Diverse beam search: the beam in this many groups, each shy of what the ones before it chose."""
+    diversity_penalty: float = 0.0
+
+    do_sample: bool = False
+    seed: int = 0
+    """Of the samples. The same seed writes the same text, whatever else is in the batch."""
+    temperature: float = 1.0
+    top_k: int = 0
+    """Draw among this many best tokens; 0 is all."""
+    top_p: float = 1.0
+    """Draw among the fewest tokens that together have this chance (nucleus sampling, Holtzman et al. 2020)."""
+    min_p: float = 0.0
+    """Draw among tokens that have at least this share of the best one's chance."""
+    typical_p: float = 1.0
+    """Draw among the tokens nearest to the expected surprise that together have this chance (Meister et al. 2023)."""
+
+    repetition_penalty: float = 1.0
+    """Scores of what is already there are divided by this where positive, multiplied where negative."""
+    presence_penalty: float = 0.0
+    """Taken from the scores of tokens already written."""
+    no_repeat_ngram_size: int = 0
+    """No run of this many tokens is written twice."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Added to the scores of these tokens."""
+    suppress_tokens: tuple[int, ...] = ()
+    bad_words_ids: tuple[tuple[int, ...], ...] = ()
+    """Runs of tokens that are never completed."""
+    prefix: tuple[int, ...] = ()
+    """The text begins with these tokens; they count as written."""
+    stop_strings: tuple[str, ...] = ()
+    """The text ends where one of these appears, and is cut before it."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_new_tokens", "num_beams", "num_return_sequences", "num_beam_groups"):
+            check_positive(name, getattr(self, name))
+        for name, low, high in _RANGES:
+            value = getattr(self, name)
+            if not low <= value <= high:
+                span = f"{low} or more" if high == float("inf") else f"{low} to {high}"
+                raise ValueError(f"{name}={value}: expected {span}")
+        if not self.temperature > 0:  # so that NaN is refused too
+            raise ValueError(f"temperature={self.temperature}: expected more than 0; do_sample=False takes the best")
+        if not self.repetition_penalty > 0:
+            raise ValueError(f"repetition_penalty={self.repetition_penalty}: expected more than 0; 1 changes nothing")
+        if self.early_stopping not in (True, False, "never"):
+            raise ValueError(f"early_stopping={self.early_stopping!r}: expected True, False or 'never'")
+        if any(not words for words in self.bad_words_ids):
+            raise ValueError("bad_words_ids holds an empty run: expected at least one token in each")
+        if any(not text for text in self.stop_strings):
+            raise ValueError("stop_strings holds an empty string: expected at least one character in each")
+        self._check_together()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything that is not the default, as JSON can hold it."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        default = GenerationConfig()
+        changed = {name: value for name, value in values.items() if value != getattr(default, name)}
+        if "logit_bias" in changed:
+            changed["logit_bias"] = {str(token): value for token, value in self.logit_bias.items()}
+        return changed
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "GenerationConfig":
+        """What `to_dict` gave; an unknown key is an error with a suggestion."""
+        names = [item.name for item in fields(cls)]
+        for name in values:
+            if name not in names:
+                near = get_close_matches(name, names, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise ValueError(f"unknown setting {name!r}: expected one of {', '.join(names)}{hint}")
+        known = dict(values)
+        for name in ("suppress_tokens", "prefix", "stop_strings"):
+            if name in known:
+                known[name] = tuple(known[name])
+        if "bad_words_ids" in known:
+            known["bad_words_ids"] = tuple(tuple(run) for run in known["bad_words_ids"])
+        if "logit_bias" in known:
+            known["logit_bias"] = {int(token): value for token, value in known["logit_bias"].items()}
+        return cls(**known)
+
+    def _check_together(self) -> None:
+        if self.min_new_tokens > self.max_new_tokens:
+            raise ValueError(
+                f"min_new_tokens={self.min_new_tokens}: expected at most max_new_tokens={self.max_new_tokens}"
+            )
+        if len(self.prefix) > self.max_new_tokens:
+            raise ValueError(
+                f"prefix has {len(self.prefix)} tokens: expected at most max_new_tokens={self.max_new_tokens}"
+            )
+        if self.do_sample and self.num_beams > 1:
+            raise ValueError(f"do_sample with num_beams={self.num_beams}: expected one or the other")
+        if not self.do_sample:
+            for name in _CHANCES:
+                if getattr(self, name) != getattr(type(self), name):
+                    raise ValueError(f"{name}={getattr(self, name)} without do_sample=True, where chance has no say")
+            if self.num_return_sequences > self.num_beams:
+                raise ValueError(
+                    f"num_return_sequences={self.num_return_sequences}: expected at most num_beams={self.num_beams}"
+                )
+        if self.stop_strings and self.num_beams > 1:
+            raise ValueError(f"stop_strings with num_beams={self.num_beams}: expected greedy search or sampling")
+        if self.num_beams % self.num_beam_groups:
+            raise ValueError(
+                f"num_beam_groups={self.num_beam_groups}: expected a divisor of num_beams={self.num_beams}"
+            )
+        if self.diversity_penalty and self.num_beam_groups == 1:
+            raise ValueError(f"diversity_penalty={self.diversity_penalty} with one group: expected num_beam_groups > 1")
+
+
+_RANGES = (
+    ("min_new_tokens", 0, float("inf")),
+    ("max_source_ratio", 0.0, float("inf")),
+    ("top_k", 0, float("inf")),
+    ("top_p", 0.0, 1.0),
+    ("min_p", 0.0, 1.0),
+    ("typical_p", 0.0, 1.0),
+    ("coverage_penalty", 0.0, float("inf")),
+    ("diversity_penalty", 0.0, float("inf")),
+    ("no_repeat_ngram_size", 0, float("inf")),
+)
+_CHANCES = ("temperature", "top_k", "top_p", "min_p", "typical_p")

@@ -1,0 +1,149 @@
+"""The step loop: all rows take one token each, and those that are done leave the batch.
+
+Greedy search and sampling are this loop with another choice; what a row writes depends on nothing but the row.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glassformer.decoding.config import GenerationConfig
+from glassformer.decoding.rules import NEVER, History, Rules
+from glassformer.decoding.sampling import draw, filter_scores
+from glassformer.decoding.text_stream import TextStream
+from glassformer.decoding.writer import Writer
+
+Reason = Literal["end", "length", "stop", "error"]
+
+
+@dataclass(eq=False)
+class Row:
+    """One text that is being written."""
+
+    request: GenerationConfig
+    given: list[int]
+    """What it stands after: the prompt, or BEGIN."""
+    max_new: int
+    """The request's limit, or the model's where that comes first."""
+    number: int = 0
+    """Which of the request's samples it is."""
+    stream: TextStream | None = None
+    """Turns the tokens into text as they come, where somebody wants it or a stop string is looked for."""
+    with_log_probs: bool = False
+    written: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    """Of each token written, and of the end, by the model alone: before any rule or filter."""
+    text: str = ""
+    """What the stream has made of the tokens: all that is certain."""
+    reason: Reason | None = None
+    """Why it ended; None while it is being written."""
+    error: Exception | None = None
+
+    def __post_init__(self) -> None:
+        # Its own numbers: what else is in the batch, and when, changes nothing.
+        self.random = np.random.Generator(
+            np.random.Philox(key=np.array([self.request.seed % 2**64, self.number], dtype=np.uint64))
+        )
+
+    def add(self, token: int, end: int) -> None:
+        """Write one more token, or end."""
+        if token == end:
+            self.reason = "end"
+        else:
+            self.written.append(token)
+            if self.stream is not None:
+                self.text += self.stream.push(token)
+            if self.stream is not None and self.stream.is_stopped:
+                self.reason = "stop"
+            elif len(self.written) >= self.max_new:
+                self.reason = "length"
+        if self.reason is not None and self.stream is not None:
+            self.text += self.stream.finish()
+
+    def fail(self, error: Exception) -> None:
+        """End because nothing can be written."""
+        self.reason, self.error = "error", error
+
+
+class Choice(NamedTuple):
+    """A step's outcome for one row."""
+
+    row: Row
+    token: int
+
+
+class Chooser:
+    """Picks the next token of each of some rows."""
+
+    def __init__(self, rows: Sequence[Row], *, end: int, vocab_size: int, device: torch.device):
+        requests = [row.request for row in rows]
+        self.rows = list(rows)
+        self.end = end
+        self.device = device
+        self.rules = Rules(requests, end=end, vocab_size=vocab_size, device=device)
+        self._sampled = [index for index, request in enumerate(requests) if request.do_sample]
+        self._wants_log_probs = any(row.with_log_probs for row in rows)
+
+    def choose(self, scores: Tensor) -> list[int]:
+        """One token a row, from the scores (N, V); it is written into the row, unless the row fails."""
+        ruled = self.rules.apply(scores.clone(), self._history()) if self.rules.are_any else scores
+        best, tokens = ruled.max(-1)
+        if not bool(best.isfinite().all()):
+            self._fail_rows(best.tolist())
+        if self._sampled:
+            requests = [self.rows[index].request for index in self._sampled]
+            filtered = filter_scores(ruled[self._sampled], requests)
+            tokens[self._sampled] = draw(filtered, [self.rows[index].random.random() for index in self._sampled])
+        chosen: list[int] = tokens.tolist()
+        if self._wants_log_probs:
+            logs = scores.gather(1, tokens[:, None])[:, 0] - scores.logsumexp(-1)
+            for row, value in zip(self.rows, logs.tolist(), strict=True):
+                row.log_probs.append(value)
+        for row, token in zip(self.rows, chosen, strict=True):
+            if row.error is None:
+                row.add(token, self.end)
+        return chosen
+
+    def _history(self) -> History:
+        texts = [row.given + row.written for row in self.rows]
+        length = max(map(len, texts))
+        padded = torch.tensor([[0] * (length - len(text)) + text for text in texts], device=self.device)
+        real = torch.tensor([[False] * (length - len(text)) + [True] * len(text) for text in texts], device=self.device)
+        return History(padded, real, torch.tensor([len(row.written) for row in self.rows], device=self.device))
+
+    def _fail_rows(self, best: list[float]) -> None:
+        """NaN wins every comparison, so that the best score tells of it; so does a row where nothing is allowed."""
+        for row, score in zip(self.rows, best, strict=True):
+            if score != score:
+                row.fail(FloatingPointError("the model's scores are NaN: its weights or its input are broken"))
+            elif score == NEVER:
+                row.fail(ValueError("the rules of a request forbid every token: nothing can be written"))
+
+
+def write_rows(
+    writer: Writer, rows: Sequence[Row], tokens: Tensor, mask: Tensor | None = None, *, end: int
+) -> Iterator[list[Choice]]:
+    """Write all rows to their ends; each step's tokens are yielded as they come. A row that fails raises its error.
+
+    `tokens` (N, T) is what the rows stand after, with False in `mask` where it is padded on the left.
+    """
+    live, chooser = list(rows), None
+    while live:
+        scores = writer.step(tokens, mask)
+        if chooser is None:
+            chooser = Chooser(live, end=end, vocab_size=scores.shape[1], device=writer.device)
+        chosen = chooser.choose(scores)
+        for row in live:
+            if row.error is not None:
+                raise row.error
+        yield [Choice(row, token) for row, token in zip(live, chosen, strict=True)]
+        staying = [index for index, row in enumerate(live) if row.reason is None]
+        if len(staying) < len(live):
+            live, chosen, chooser = [live[index] for index in staying], [chosen[index] for index in staying], None
+            if live:
+                writer.reorder(staying)
+        tokens, mask = torch.tensor(chosen, device=writer.device)[:, None], None

@@ -1,0 +1,132 @@
+"""What may be written next, and what is less welcome: rules on the scores of the next token.
+
+Each row of a batch has rules of its own, so that requests that differ can share a batch. A rule that no row asks for
+costs nothing. They are applied in the order of HF's `generate`.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from glassformer.decoding.config import GenerationConfig
+
+NEVER = float("-inf")
+
+
+class History(NamedTuple):
+    """What stands before the next token, padded on the left to one length."""
+
+    tokens: Tensor  # (N, L): the prompt, or BEGIN, and what was written
+    is_real: Tensor  # (N, L), False where a row is padded
+    n_written: Tensor  # (N,), how many of the last tokens were written and not given
+
+
+class Rules:
+    """The rules of some requests, one a row."""
+
+    def __init__(
+        self, requests: Sequence[GenerationConfig], *, end: int, vocab_size: int, device: torch.device | str = "cpu"
+    ):
+        self.requests = list(requests)
+        self.end = end
+        self.device = torch.device(device)
+        self.vocab_size = vocab_size
+        self._check_ids()
+        self._repetition = self._numbers("repetition_penalty", 1.0)
+        self._presence = self._numbers("presence_penalty", 0.0)
+        self._shortest = self._numbers("min_new_tokens", 0)
+        self._bias = self._make_bias()
+        sizes = [request.no_repeat_ngram_size for request in self.requests]
+        self._ngrams = {n: torch.tensor([size == n for size in sizes], device=self.device) for n in {*sizes} - {0}}
+        self._bad_runs = [
+            (row, run) for row, request in enumerate(self.requests) for run in request.bad_words_ids if len(run) > 1
+        ]
+        self._longest_prefix = max((len(request.prefix) for request in self.requests), default=0)
+
+    @property
+    def are_any(self) -> bool:
+        """Whether some row has a rule at all."""
+        numbers = self._repetition, self._presence, self._shortest, self._bias
+        return any(x is not None for x in numbers) or bool(self._ngrams or self._bad_runs or self._longest_prefix)
+
+    def apply(self, scores: Tensor, history: History) -> Tensor:
+        """The scores (N, V) under the rules, which may be changed in place; what is forbidden is minus infinity."""
+        if self._bias is not None:
+            scores = scores + self._bias
+        if self._repetition is not None:
+            penalty = self._repetition[:, None]
+            punished = torch.where(scores < 0, scores * penalty, scores / penalty)
+            scores = torch.where(self._seen(history.tokens, history.is_real), punished, scores)
+        if self._presence is not None:
+            places = torch.arange(history.tokens.shape[1], 0, -1, device=self.device)
+            written = self._seen(history.tokens, places <= history.n_written[:, None])
+            scores = scores - written * self._presence[:, None]
+        for size, rows in self._ngrams.items():
+            scores = scores.masked_fill(self._repeats(history, size) & rows[:, None], NEVER)
+        for row, run in self._bad_runs:
+            if history.tokens[row, -len(run) + 1 :].tolist() == list(run[:-1]):
+                scores[row, run[-1]] = NEVER
+        if self._shortest is not None:
+            too_short = history.n_written < self._shortest
+            scores[:, self.end] = scores[:, self.end].masked_fill(too_short, NEVER)
+        return self._force(scores, history) if self._longest_prefix else scores
+
+    def _seen(self, tokens: Tensor, counts: Tensor) -> Tensor:
+        """Which tokens of the vocabulary stand in a row where `counts` is True: (N, L) -> (N, V)."""
+        nowhere = self.vocab_size  # one column more, for what does not count
+        seen = torch.zeros(len(tokens), nowhere + 1, dtype=torch.bool, device=self.device)
+        return seen.scatter_(1, tokens.masked_fill(~counts, nowhere), True)[:, :nowhere]
+
+    def _repeats(self, history: History, size: int) -> Tensor:
+        """Which tokens would complete a run of `size` that is already there."""
+        tokens, real = history.tokens, history.is_real
+        length = tokens.shape[1]
+        if length < size:
+            return torch.zeros(len(tokens), self.vocab_size, dtype=torch.bool, device=self.device)
+        runs = tokens.unfold(1, size, 1)  # (N, L - size + 1, size)
+        inside = real.unfold(1, size, 1).all(-1)
+        last = tokens[:, length - size + 1 :]  # (N, size - 1)
+        same = (runs[:, :, :-1] == last[:, None]).all(-1) & inside
+        same &= real[:, length - size + 1 :].all(1, keepdim=True)
+        return self._seen(runs[:, :, -1], same)
+
+    def _force(self, scores: Tensor, history: History) -> Tensor:
+        for row, n_written in enumerate(history.n_written.tolist()):
+            prefix = self.requests[row].prefix
+            if n_written < len(prefix):
+                wanted = prefix[n_written]
+                own = scores[row, wanted].clone()
+                scores[row] = NEVER
+                scores[row, wanted] = own
+        return scores
+
+    def _numbers(self, name: str, nothing: float) -> Tensor | None:
+        """One number a row, or None where no row asks for it."""
+        values = [getattr(request, name) for request in self.requests]
+        return None if all(value == nothing for value in values) else torch.tensor(values, device=self.device)
+
+    def _make_bias(self) -> Tensor | None:
+        if not any(request.logit_bias or request.suppress_tokens or request.bad_words_ids for request in self.requests):
+            return None
+        bias = torch.zeros(len(self.requests), self.vocab_size, device=self.device)
+        for row, request in enumerate(self.requests):
+            for token, value in request.logit_bias.items():
+                bias[row, token] = value
+            for token in (*request.suppress_tokens, *(run[0] for run in request.bad_words_ids if len(run) == 1)):
+                bias[row, token] = NEVER
+        return bias
+
+    def _check_ids(self) -> None:
+        for request in self.requests:
+            named = {
+                "logit_bias": request.logit_bias,
+                "suppress_tokens": request.suppress_tokens,
+                "bad_words_ids": [token for run in request.bad_words_ids for token in run],
+                "prefix": request.prefix,
+            }
+            for name, tokens in named.items():
+                for token in tokens:
+                    if not 0 <= token < self.vocab_size:
+                        raise ValueError(f"{name} names token {token}: expected 0 to {self.vocab_size - 1}")

@@ -1,0 +1,76 @@
+"""How likely given texts are: the log-probability of each of their tokens, with the right tokens before it."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from glassformer.decoding.writer import writing
+from glassformer.models import DecoderModel, EncoderDecoderModel
+from glassformer.text.tokenizer import PAD
+
+
+def score_pairs(
+    model: EncoderDecoderModel,
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    *,
+    begin: int,
+    end: int,
+    max_batch_tokens: int = 4096,
+) -> list[list[float]]:
+    """For each pair, the log-probability of every target token and of the end after them."""
+    if len(sources) != len(targets):
+        raise ValueError(f"{len(sources)} sources and {len(targets)} targets: expected as many")
+    results: list[list[float]] = [[] for _ in sources]
+    sizes = [max(len(source), len(target) + 1) for source, target in zip(sources, targets, strict=True)]
+    with writing(model):
+        for chosen in _batches(sizes, max_batch_tokens):
+            source, source_mask = _pad(model, [list(sources[index]) for index in chosen])
+            target, target_mask = _pad(model, [[begin, *targets[index]] for index in chosen])
+            wanted, _ = _pad(model, [[*targets[index], end] for index in chosen])
+            logits = model(source, target, source_mask, target_mask)
+            for index, row in zip(chosen, _gather(logits, wanted), strict=True):
+                results[index] = row[: len(targets[index]) + 1].tolist()
+    return results
+
+
+def score_texts(
+    model: DecoderModel, texts: Sequence[Sequence[int]], *, max_batch_tokens: int = 4096
+) -> list[list[float]]:
+    """For each text, the log-probability of every token after the first, which nothing stands before."""
+    for index, tokens in enumerate(texts):
+        if not len(tokens):
+            raise ValueError(f"text {index} is empty: expected at least one token")
+    results: list[list[float]] = [[] for _ in texts]
+    with writing(model):
+        for chosen in _batches([len(tokens) for tokens in texts], max_batch_tokens):
+            batch, mask = _pad(model, [list(texts[index]) for index in chosen])
+            logits = model(batch, mask)
+            for index, row in zip(chosen, _gather(logits[:, :-1], batch[:, 1:]), strict=True):
+                results[index] = row[: len(texts[index]) - 1].tolist()
+    return results
+
+
+def _batches(sizes: list[int], max_batch_tokens: int) -> list[list[int]]:
+    """Indices of like sizes together, largest first."""
+    waiting, batches = sorted(range(len(sizes)), key=lambda index: -sizes[index]), []
+    while waiting:
+        count = max(1, max_batch_tokens // max(sizes[waiting[0]], 1))
+        batches.append(waiting[:count])
+        waiting = waiting[count:]
+    return batches
+
+
+def _pad(model: torch.nn.Module, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
+    device = next(model.parameters()).device
+    longest = max(map(len, rows))
+    tokens = torch.tensor([row + [PAD] * (longest - len(row)) for row in rows], device=device)
+    lengths = torch.tensor([len(row) for row in rows], device=device)
+    return tokens, torch.arange(longest, device=device) < lengths[:, None]
+
+
+def _gather(logits: Tensor, wanted: Tensor) -> Tensor:
+    """Log-probabilities of the wanted tokens: (B, T, V), (B, T) -> (B, T)."""
+    chosen = logits.gather(2, wanted[:, :, None])[:, :, 0]
+    return (chosen - logits.logsumexp(-1)).float()

@@ -1,0 +1,121 @@
+"""A model in the middle of writing: the rows of a batch, their cache, and the step that brings all of them on."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from glassformer.models import DecoderModel, EncoderDecoderModel, Model
+from glassformer.nn import KVCache
+
+
+class Writer:
+    """New tokens in, scores of the next one out, whichever kind of model writes."""
+
+    def __init__(
+        self,
+        model: DecoderModel | EncoderDecoderModel,
+        cache: KVCache,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+    ):
+        self.model = model
+        self.cache = cache
+        self.memory = memory
+        self.memory_mask = memory_mask
+
+    @classmethod
+    def after_prompt(cls, model: DecoderModel, batch_size: int, capacity: int) -> "Writer":
+        """A decoder-only model, with room for `capacity` tokens, the prompts included. Step with the prompts first."""
+        return cls(model, model.new_cache(batch_size, capacity))
+
+    @classmethod
+    def after_source(
+        cls,
+        model: EncoderDecoderModel,
+        source: Tensor,
+        source_mask: Tensor | None,
+        capacity: int,
+        *,
+        copies: int = 1,
+    ) -> "Writer":
+        """An encoder-decoder that has read `source` (B, S); each row `copies` times. Step with BEGIN first."""
+        memory = model.encode(source, source_mask)
+        if copies > 1:
+            memory = memory.repeat_interleave(copies, 0)
+            source_mask = None if source_mask is None else source_mask.repeat_interleave(copies, 0)
+        return cls(model, model.new_cache(len(memory), capacity, memory.shape[1]), memory, source_mask)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.cache.keys.device
+
+    def step(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Read `tokens` (N, T), False in `mask` where a row is padded on the left; scores (N, V) of what follows."""
+        if isinstance(self.model, DecoderModel):
+            hidden = self.model.decode(tokens, mask, cache=self.cache)
+        else:
+            assert self.memory is not None
+            hidden = self.model.decode(tokens, self.memory, self.memory_mask, mask, cache=self.cache)
+        # The head is the widest layer: only the last position needs it.
+        scores = self.model.answer(hidden[:, -1:])[:, 0]
+        return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+
+    def reorder(self, rows: Tensor | Sequence[int]) -> None:
+        """Row i becomes what row `rows[i]` was; fewer rows make a smaller batch."""
+        index = torch.as_tensor(rows, device=self.device)
+        self.cache.reorder(index)
+        if self.memory is not None:
+            # Its values are in the cache since the first step; only its shape is looked at from then on.
+            self.memory = self.memory[: len(index)]
+        if self.memory_mask is not None:
+            self.memory_mask = self.memory_mask.index_select(0, index)
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Writer]", *, lengths: Sequence[int], capacity: int) -> "Writer":
+        """The rows of several writers in one, with room for `capacity` tokens.
+
+        `lengths` is how many real tokens each row has read. What is not real is left behind where it can be.
+        """
+        cache = KVCache.joined([part.cache for part in parts], lengths=lengths, capacity=capacity)
+        memories = [part.memory for part in parts]
+        if any(memory is None for memory in memories):
+            return cls(parts[0].model, cache)
+        longest = cache.memory_keys.shape[3]
+        rows, masks = [], []
+        for part in parts:
+            assert part.memory is not None
+            mask = part.memory_mask
+            if mask is None:
+                mask = torch.ones(part.memory.shape[:2], dtype=torch.bool, device=part.device)
+            missing = longest - part.memory.shape[1]
+            rows.append(pad(part.memory, (0, 0, 0, missing)))
+            masks.append(pad(mask, (0, missing), value=False))
+        memory_mask = torch.cat(masks)
+        return cls(parts[0].model, cache, torch.cat(rows), None if bool(memory_mask.all()) else memory_mask)
+
+
+@contextmanager
+def writing(model: Model) -> Iterator[None]:
+    """The model in evaluation mode, whatever it was before and will be again; it must have words to write."""
+    if model.config.head != "language_model":
+        raise ValueError(f"the model has head={model.config.head!r}: expected 'language_model', to write with")
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        model.train(was_training)
+
+
+def room_for(model: Model, n_given: int, max_new_tokens: int) -> int:
+    """`max_new_tokens`, or fewer where the model's limit comes first."""
+    limit = model.config.max_len
+    allowed = max_new_tokens if limit is None else min(max_new_tokens, limit - n_given + 1)
+    if allowed < 1:
+        raise ValueError(f"{n_given} tokens are given: expected at most max_len={limit}, so that one can be written")
+    return allowed

@@ -1,0 +1,45 @@
+import json
+
+import pytest
+
+from glassformer.decoding import GenerationConfig
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"max_new_tokens": 0}, "max_new_tokens=0"),
+        ({"max_new_tokens": -5}, "max_new_tokens=-5"),
+        ({"num_beams": 0}, "num_beams=0"),
+        ({"top_p": 1.5, "do_sample": True}, r"top_p=1.5: expected 0.0 to 1.0"),
+        ({"top_k": -1, "do_sample": True}, "top_k=-1: expected 0 or more"),
+        ({"temperature": 0.0, "do_sample": True}, "temperature=0.0: expected more than 0"),
+        ({"temperature": float("nan"), "do_sample": True}, "temperature=nan"),
+        ({"min_p": float("nan"), "do_sample": True}, "min_p=nan"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty=0.0"),
+        ({"early_stopping": "soon"}, "early_stopping='soon'"),
+        ({"bad_words_ids": ((),)}, "an empty run"),
+        ({"stop_strings": ("",)}, "an empty string"),
+        ({"min_new_tokens": 9, "max_new_tokens": 8}, "min_new_tokens=9: expected at most max_new_tokens=8"),
+        ({"prefix": (1, 2, 3), "max_new_tokens": 2}, "prefix has 3 tokens"),
+        ({"do_sample": True, "num_beams": 2}, "expected one or the other"),
+        ({"top_k": 3}, "top_k=3 without do_sample=True"),
+        ({"num_return_sequences": 2}, "num_return_sequences=2: expected at most num_beams=1"),
+        ({"num_beams": 4, "num_beam_groups": 3}, "expected a divisor of num_beams=4"),
+        ({"num_beams": 4, "diversity_penalty": 1.0}, "expected num_beam_groups > 1"),
+    ],
+)
+def test_a_wrong_wish_is_named(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        GenerationConfig(**wrong)
+
+
+def test_json_holds_what_is_not_the_default_and_gives_it_back():
+    config = GenerationConfig(
+        repetition_penalty=1.2, logit_bias={3: 1.5}, bad_words_ids=((1, 2), (3,)), prefix=(4,), stop_strings=("a", "b")
+    )
+    text = json.dumps(config.to_dict())
+    assert GenerationConfig.from_dict(json.loads(text)) == config
+    assert GenerationConfig().to_dict() == {}
+    with pytest.raises(ValueError, match=r"unknown setting 'num_beam'.*did you mean 'num_beams'"):
+        GenerationConfig.from_dict({"num_beam": 3})

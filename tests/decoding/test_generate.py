@@ -1,0 +1,223 @@
+"""Cached, batched writing against the oracle, which computes everything anew for one sentence at a time."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassformer import reference
+from glassformer.decoding import GenerationConfig, generate, score_pairs, stream
+from glassformer.models import build_model, preset
+from glassformer.nn import capture_attention
+from oracle import random_model, twin
+
+END, BEGIN = 0, 1
+TRANSLATORS = ["tiny-transformer-base", "tiny-t5-small", "tiny-bart-base", "tiny-marian"]
+WRITERS = ["tiny-gpt2", "tiny-llama"]
+
+
+def random_inputs(count, *, vocab_size=40, longest=6, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, longest + 1, (count,), generator=generator).tolist()
+    return [torch.randint(2, vocab_size, (n,), generator=generator).tolist() for n in lengths]
+
+
+def prompt_options(model):
+    return {"begin": BEGIN} if model.kind == "encoder_decoder" else {}
+
+
+def next_log_probs(model, tokens):
+    """The oracle's, and what it begins with."""
+    oracle = twin(model)
+    if model.kind == "encoder_decoder":
+        return reference.translates(oracle, torch.tensor(tokens).numpy()), [BEGIN]
+    return reference.continues(oracle), tokens
+
+
+def without_end(tokens):
+    return [token for token in tokens if token != END]
+
+
+@pytest.mark.parametrize("name", TRANSLATORS + WRITERS)
+def test_greedy_equals_the_oracles_with_its_log_probabilities(name):
+    model = random_model(preset(name))
+    inputs = random_inputs(5)
+    config = GenerationConfig(max_new_tokens=9)
+    found = generate(model, inputs, config, end=END, with_log_probs=True, **prompt_options(model))
+    for tokens, (written,) in zip(inputs, found, strict=True):
+        expected = reference.greedy(*next_log_probs(model, tokens), END, 9)
+        assert written.tokens == without_end(expected.tokens)
+        assert sum(written.log_probs) == pytest.approx(expected.score, abs=1e-8)
+        assert written.reason == ("end" if END in expected.tokens else "length")
+
+
+@pytest.mark.parametrize("name", [*TRANSLATORS[:3], *WRITERS])
+@pytest.mark.parametrize(("width", "length_penalty"), [(2, 0.0), (3, 1.0), (4, 0.6), (5, -0.5)])
+def test_batched_beams_equal_the_oracles_one_by_one(name, width, length_penalty):
+    model = random_model(preset(name, vocab_size=9))
+    inputs = random_inputs(4, vocab_size=9)
+    config = GenerationConfig(
+        max_new_tokens=7, num_beams=width, num_return_sequences=width, length_penalty=length_penalty
+    )
+    found = generate(model, inputs, config, end=END, **prompt_options(model))
+    for tokens, hypotheses in zip(inputs, found, strict=True):
+        options = {"width": width, "length_penalty": length_penalty}
+        expected = reference.beam_search(*next_log_probs(model, tokens), END, 7, **options)
+        assert [h.tokens for h in hypotheses] == [without_end(h.tokens) for h in expected]
+        assert [h.score for h in hypotheses] == pytest.approx([h.score for h in expected], abs=1e-8)
+
+
+@pytest.mark.parametrize("name", ["tiny-marian", "tiny-llama"])
+def test_a_beam_as_wide_as_all_sentences_finds_the_best_there_is(name):
+    """Every sentence of a vocabulary of four, up to four tokens: 3^0 + 3^1 + 3^2 + 3^3 endings and 3^4 cut off."""
+    model = random_model(preset(name, vocab_size=4))
+    tokens = [2, 3, 2]
+    next_logs, start = next_log_probs(model, tokens)
+    sentences, alive = [], [([], 0.0)]
+    for length in range(1, 5):
+        logs = next_logs(torch.tensor([start + text for text, _ in alive]).numpy())
+        grown = [
+            ([*text, token], total + row[token])
+            for (text, total), row in zip(alive, logs, strict=True)
+            for token in range(4)
+        ]
+        ended = [(text, total) for text, total in grown if text[-1] == END or length == 4]
+        sentences += [(total / len(text), text) for text, total in ended]
+        alive = [(text, total) for text, total in grown if text[-1] != END]
+    best = sorted(sentences, reverse=True)[:5]
+    config = GenerationConfig(max_new_tokens=4, num_beams=81, num_return_sequences=5)
+    (found,) = generate(model, [tokens], config, end=END, **prompt_options(model))
+    assert [written.tokens for written in found] == [without_end(text) for _, text in best]
+    assert [written.score for written in found] == pytest.approx([score for score, _ in best], abs=1e-8)
+
+
+CONFIGS = [
+    GenerationConfig(max_new_tokens=8),
+    GenerationConfig(max_new_tokens=8, num_beams=3, num_return_sequences=2),
+    GenerationConfig(max_new_tokens=8, num_beams=4, num_beam_groups=2, diversity_penalty=0.5, num_return_sequences=4),
+    GenerationConfig(max_new_tokens=8, num_beams=3, early_stopping=True),
+    GenerationConfig(max_new_tokens=8, num_beams=3, early_stopping=False),
+    GenerationConfig(max_new_tokens=8, do_sample=True, seed=5, num_return_sequences=3, temperature=1.5),
+    GenerationConfig(max_new_tokens=8, do_sample=True, top_k=5, top_p=0.9, repetition_penalty=1.3),
+    GenerationConfig(max_new_tokens=8, num_beams=2, no_repeat_ngram_size=2, min_new_tokens=4, suppress_tokens=(3,)),
+    GenerationConfig(max_new_tokens=8, max_source_ratio=0.0, prefix=(7, 8), presence_penalty=0.4),
+]
+
+
+@pytest.mark.parametrize("name", ["tiny-marian", "tiny-gpt2", "tiny-llama", "tiny-t5-small"])
+@pytest.mark.parametrize("config", CONFIGS, ids=range(len(CONFIGS)))
+def test_any_batch_equals_one_by_one(name, config):
+    model = random_model(preset(name))
+    inputs = random_inputs(6)
+    options = {"end": END, **prompt_options(model)}
+    together = generate(model, inputs, config, **options)
+    for tokens, found in zip(inputs, together, strict=True):
+        (alone,) = generate(model, [tokens], config, **options)
+        assert [written.tokens for written in alone] == [written.tokens for written in found]
+        assert len(alone) == config.num_return_sequences
+    few = generate(model, inputs, config, max_batch_tokens=7, **options)
+    assert [[w.tokens for w in ws] for ws in few] == [[w.tokens for w in ws] for ws in together]
+
+
+@pytest.mark.parametrize("name", ["tiny-marian", "tiny-llama"])
+@pytest.mark.parametrize("config", [CONFIGS[0], GenerationConfig(max_new_tokens=8, do_sample=True, seed=3)], ids=[0, 1])
+def test_streaming_equals_whole(name, config):
+    model = random_model(preset(name))
+    for tokens in random_inputs(4):
+        options = {"end": END, **prompt_options(model)}
+        assert (
+            list(stream(model, tokens, config, **options)) == generate(model, [tokens], config, **options)[0][0].tokens
+        )
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**64), top_k=st.integers(0, 4), temperature=st.floats(0.2, 3.0))
+def test_a_seed_repeats_a_sample_and_its_number_tells_samples_apart(seed, top_k, temperature):
+    torch.manual_seed(0)
+    model = random_model(preset("tiny-llama"))
+    config = GenerationConfig(
+        max_new_tokens=6, do_sample=True, seed=seed, top_k=top_k, temperature=temperature, num_return_sequences=3
+    )
+    first = generate(model, [[5, 6]], config, end=END)
+    assert first == generate(model, [[5, 6]], config, end=END)
+    if top_k == 1:
+        greedy = generate(model, [[5, 6]], GenerationConfig(max_new_tokens=6), end=END)
+        assert all(written.tokens == greedy[0][0].tokens for written in first[0])
+
+
+def test_diverse_groups_differ_where_one_group_would_not():
+    torch.manual_seed(1)
+    model = random_model(preset("tiny-marian"))
+    config = GenerationConfig(
+        max_new_tokens=6, num_beams=3, num_beam_groups=3, diversity_penalty=100.0, num_return_sequences=3
+    )
+    (found,) = generate(model, [[5, 6, 7]], config, begin=BEGIN, end=END)
+    firsts = [(written.tokens or [END])[0] for written in found]
+    assert len(set(firsts)) == 3
+
+
+def test_a_coverage_penalty_takes_what_was_hardly_looked_at():
+    torch.manual_seed(2)
+    model = random_model(preset("tiny-marian"))
+    sources = [[5, 6, 7, 8, 9, 10], [11, 12, 13, 14, 15]]  # more to look at than there are looks
+    config = GenerationConfig(max_new_tokens=3, num_beams=4, num_return_sequences=3, coverage_penalty=0.3)
+    for source, found in zip(sources, generate(model, sources, config, begin=BEGIN, end=END), strict=True):
+        for written in found:
+            # Its own log-probability, and where it looked, from one forward over the whole sentence.
+            scores = score_pairs(model, [source], [written.tokens], begin=BEGIN, end=END)[0]
+            length = len(written.tokens) if len(written.tokens) == 3 else len(written.tokens) + 1
+            with capture_attention(model, layers=[-1], kinds=["cross_attn"]) as captured:
+                model(torch.tensor([source]), torch.tensor([[BEGIN, *written.tokens][:length]]))
+            looked = next(iter(captured.values()))[0].mean(0).sum(0)  # (S,)
+            penalty = looked.clamp_max(1.0).log().sum().item()
+            assert penalty < -1e-3
+            assert written.score == pytest.approx(sum(scores[:length]) / length + 0.3 * penalty, abs=1e-5)
+
+
+def test_the_models_limit_ends_a_text_whatever_the_padding():
+    model = random_model(preset("tiny-gpt2", max_len=10))
+    config = GenerationConfig(max_new_tokens=50, suppress_tokens=(END,))
+    found = generate(model, [[5, 6, 7, 8], [9]], config, end=END)
+    assert [len(written[0].tokens) for written in found] == [7, 10]
+    beams = generate(model, [[5, 6, 7, 8], [9]], GenerationConfig(max_new_tokens=50, num_beams=2), end=END)
+    assert [w[0].tokens for w in beams] == [
+        generate(model, [tokens], GenerationConfig(max_new_tokens=50, num_beams=2), end=END)[0][0].tokens
+        for tokens in ([5, 6, 7, 8], [9])
+    ]
+
+
+EVERYTHING = tuple(range(preset("tiny-gpt2").vocab_size))
+
+
+def test_what_cannot_be_written_is_told():
+    gpt, marian = build_model(preset("tiny-gpt2", max_len=8)), build_model(preset("tiny-marian"))
+    for make, message in (
+        (lambda: generate(gpt, [[]], end=END), "input 0 is empty"),
+        (lambda: generate(gpt, [[5] * 9], end=END), "input 0 has 9 tokens: expected at most max_len=8"),
+        (lambda: generate(gpt, [[5]], end=END, begin=1), "begin=1: expected none"),
+        (lambda: generate(marian, [[5]], end=END), "begin=None: expected the token"),
+        (lambda: generate(gpt, [[5]], GenerationConfig(suppress_tokens=(10**6,)), end=END), "names token 1000000"),
+        (
+            lambda: generate(
+                gpt, [[5]], GenerationConfig(suppress_tokens=tuple(range(gpt.config.vocab_size))), end=END
+            ),
+            "forbid every token",
+        ),
+        (lambda: list(stream(gpt, [5], GenerationConfig(num_beams=2), end=END)), "cannot be streamed"),
+        (
+            lambda: generate(build_model(preset("tiny-gpt2").with_head("none")), [[5]], end=END),
+            "head='none': expected 'language_model'",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make()
+    assert generate(gpt, [], end=END) == []
+
+
+@pytest.mark.parametrize("config", [GenerationConfig(), GenerationConfig(num_beams=3)], ids=["greedy", "beam"])
+def test_nan_scores_are_an_error_and_not_a_text(config):
+    model = build_model(preset("tiny-gpt2"))
+    with torch.no_grad():
+        model.decoder.norm.weight.fill_(float("nan"))
+    with pytest.raises(FloatingPointError, match="NaN"):
+        generate(model, [[5, 6]], config, end=END)

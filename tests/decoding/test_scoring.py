@@ -1,0 +1,44 @@
+"""Given texts score what the oracle says, in any batch."""
+
+import pytest
+import torch
+
+from glassformer import reference
+from glassformer.decoding import GenerationConfig, generate, score_pairs, score_texts
+from glassformer.models import preset
+from oracle import random_model, twin
+
+
+@pytest.mark.parametrize("max_batch_tokens", [1, 9, 1000])
+def test_pairs_and_texts_score_what_the_oracle_says(max_batch_tokens):
+    torch.manual_seed(0)
+    marian, llama = random_model(preset("tiny-marian")), random_model(preset("tiny-llama"))
+    sources, targets = [[5, 6], [7, 8, 9, 10], [11]], [[4], [], [12, 13, 14]]
+    found = score_pairs(marian, sources, targets, begin=1, end=0, max_batch_tokens=max_batch_tokens)
+    for source, target, scores in zip(sources, targets, found, strict=True):
+        next_logs = reference.translates(twin(marian), torch.tensor(source).numpy())
+        wanted = [*target, 0]
+        prefixes = [[1, *target[:length]] for length in range(len(wanted))]
+        expected = [next_logs(torch.tensor([p]).numpy())[0, t] for p, t in zip(prefixes, wanted, strict=True)]
+        assert scores == pytest.approx(expected, abs=1e-5)
+    texts = [[5, 6, 7], [8], [9, 10, 11, 12]]
+    for text, scores in zip(texts, score_texts(llama, texts, max_batch_tokens=max_batch_tokens), strict=True):
+        next_logs = reference.continues(twin(llama))
+        expected = [next_logs(torch.tensor([text[:n]]).numpy())[0, text[n]] for n in range(1, len(text))]
+        assert scores == pytest.approx(expected, abs=1e-5)
+
+
+def test_what_was_written_scores_what_writing_it_said():
+    torch.manual_seed(1)
+    model = random_model(preset("tiny-bart-base"))
+    config = GenerationConfig(max_new_tokens=8)
+    (written,) = generate(model, [[5, 6, 7]], config, begin=1, end=0, with_log_probs=True)[0]
+    scores = score_pairs(model, [[5, 6, 7]], [written.tokens], begin=1, end=0)[0]
+    assert scores[: len(written.log_probs)] == pytest.approx(written.log_probs, abs=1e-5)
+
+
+def test_wrong_input_is_named():
+    with pytest.raises(ValueError, match="1 sources and 2 targets"):
+        score_pairs(random_model(preset("tiny-marian")), [[1]], [[1], [2]], begin=1, end=0)
+    with pytest.raises(ValueError, match="text 1 is empty"):
+        score_texts(random_model(preset("tiny-llama")), [[1], []])
