@@ -5,7 +5,7 @@ READY := .venv/.ready
 LANG_TO ?= de
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check verify-documents verify-gpu benchmark-train format clean
+.PHONY: help install demo test check verify-documents verify-gpu benchmark-train benchmark-decode format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -36,6 +36,12 @@ verify-gpu: $(READY) ## hold the kernels of a CUDA device against the formulas
 
 benchmark-train: $(READY) ## training speed beside torch.nn.Transformer and HF Marian
 	$(BIN)/python benchmarks/train.py
+
+benchmark-decode: $(READY) ## translation speed beside HF Marian and CTranslate2
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt ctranslate2
+	$(BIN)/python benchmarks/decode.py
+	$(BIN)/python benchmarks/decode.py --beam 4
+	$(BIN)/python benchmarks/decode.py --batch 1
 
 format: $(READY) ## let ruff fix and format the code
 	$(BIN)/ruff check --fix .

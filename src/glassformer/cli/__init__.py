@@ -34,11 +34,12 @@ def main() -> None:
     except (ValueError, OSError, ImportError, FloatingPointError) as error:
         _fail(error, 1)
     except Exception as error:
+        from glassformer.decoding.int8 import NoInt8Error
         from glassformer.training.trainer import DivergedError, Interrupted
 
         if isinstance(error, Interrupted):
             _fail(f"{error}; the same command goes on", error.exit_code)
-        if isinstance(error, DivergedError):
+        if isinstance(error, DivergedError | NoInt8Error):
             _fail(error, 1)
         raise  # a bug of ours
 

@@ -3,23 +3,26 @@
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
+
+if TYPE_CHECKING:
+    from glassformer.tasks.translator import Translator
 
 CHUNK = 1000
 """Lines translated at a time, so that a long input gives output as it goes and memory stays flat."""
 
 
-def run(folder: Positional[Path], *, beam: int = 4) -> None:
+def run(folder: Positional[Path], *, beam: int = 4, int8: bool = False) -> None:
     """Translate stdin to stdout, one line out for each line in; blank lines stay blank.
 
     Args:
         folder: The model folder.
         beam: Sentences kept at each step of the search; 1 is greedy, and faster.
+        int8: Compute with 8-bit weights: several times as fast on most CPUs, and nearly the same.
     """
-    from glassformer.tasks.translator import Translator
-
-    translator = Translator.from_folder(folder)
+    translator = _open(folder, int8)
     chunk: list[str] = []
     for line in sys.stdin:
         chunk.append(line.rstrip("\r\n"))
@@ -37,6 +40,7 @@ def evaluate(
     target: Path | None = None,
     beam: int = 4,
     tokenised: str = "",
+    int8: bool = False,
     json_: bool = False,
 ) -> None:
     """BLEU and chrF by sacreBLEU on pairs of your own, greedy and by beam, with signatures.
@@ -47,14 +51,14 @@ def evaluate(
         target: The text file aligned with it.
         beam: Width of the beam, scored beside greedy.
         tokenised: The target's language, such as de, for lower-cased tokenised BLEU as older papers report it.
+        int8: Compute with 8-bit weights, as `run --int8` would.
         json_: Print one JSON object.
     """
     from glassformer.data.pairs import PairReader
     from glassformer.metrics import score_translations, tokenised_bleu
-    from glassformer.tasks.translator import Translator
 
     pairs = list(PairReader([source], [] if target is None else [target]))
-    translator = Translator.from_folder(folder)
+    translator = _open(folder, int8)
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
     results: dict[str, dict[str, object]] = {}
     for name, width in (("greedy", 1), (f"beam {beam}", beam)):
@@ -71,6 +75,17 @@ def evaluate(
         for key, title in titles.items():
             if key in scores:
                 print(f"{name:8}  {title} {scores[key]:.2f}  {scores[f'{key}_signature']}")
+
+
+def _open(folder: Path, int8: bool) -> "Translator":
+    from glassformer.tasks.translator import Translator
+
+    translator = Translator.from_folder(folder)
+    if int8:
+        from glassformer.decoding.int8 import quantise
+
+        translator.model = quantise(translator.model)
+    return translator
 
 
 def info(folder: Positional[Path]) -> None:

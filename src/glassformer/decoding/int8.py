@@ -1,0 +1,124 @@
+"""A model with int8 weights, for writing on a CPU: a quarter of the bytes, several times the speed.
+
+Weights are quantised once, by output channel; activations on the fly, by row. The model's code is the same: its linear
+layers are swapped for others. On x86 torch's own kernel does the products. On ARM torch has none that is fast, so ours
+(`int8_arm.cpp`) is compiled when it is first needed and kept.
+"""
+
+import copy
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.data.corpora import cache_folder
+from glassformer.models import Model
+
+SOURCE = Path(__file__).with_name("int8_arm.cpp")
+FLAGS = ("-O3", "-std=c++20", "-shared", "-fPIC", "-fopenmp", "-march=armv8.2-a+dotprod")
+CHANNELS = 8
+"""The ARM kernel computes this many outputs together."""
+
+AnyModel = TypeVar("AnyModel", bound=Model)
+
+
+class NoInt8Error(RuntimeError):
+    """This machine has no fast int8 products."""
+
+
+def quantise(model: AnyModel) -> AnyModel:
+    """A copy of the model, in evaluation mode on the CPU, whose linear layers compute with int8.
+
+    Its answers differ a little: an output of a layer is off by about one percent. Embeddings and norms stay as they
+    are; so does the model that was given.
+    """
+    make = _backend()
+    quantised = copy.deepcopy(model).cpu().float().eval()
+    for module in list(quantised.modules()):
+        for name, child in list(module.named_children()):
+            if type(child) is nn.Linear:
+                setattr(module, name, make(child))
+    return quantised
+
+
+class ArmInt8Linear(nn.Module):
+    """`nn.Linear` by our ARM kernel."""
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        weight = linear.weight.detach().float()
+        self.out_features = len(weight)
+        scales = (weight.abs().amax(1) / 127).clamp_min(1e-30)
+        rest = -self.out_features % CHANNELS
+        self.register_buffer("scales", nn.functional.pad(scales, (0, rest)))
+        self.register_buffer("packed", _arm_kernel().pack((weight / scales[:, None]).round().to(torch.int8)))
+        self.register_buffer("bias", None if linear.bias is None else linear.bias.detach().float().clone())
+        self._linear = _arm_kernel().linear
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in) -> (..., out)."""
+        y: Tensor = self._linear(x.reshape(-1, x.shape[-1]), self.packed, self.scales, self.bias, self.out_features)
+        return y.view(*x.shape[:-1], self.out_features)
+
+
+class TorchInt8Linear(nn.Module):
+    """`nn.Linear` by torch's own dynamically quantised kernel."""
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        weight = linear.weight.detach().float()
+        scales = (weight.abs().amax(1) / 127).clamp_min(1e-30)
+        zeros = torch.zeros(len(weight), dtype=torch.long)
+        packed = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
+        bias = None if linear.bias is None else linear.bias.detach().float()
+        self._packed = torch.ops.quantized.linear_prepack(packed, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in) -> (..., out)."""
+        y: Tensor = torch.ops.quantized.linear_dynamic(x, self._packed)
+        return y
+
+
+def _backend() -> type[ArmInt8Linear] | type[TorchInt8Linear]:
+    if platform.machine() in ("aarch64", "arm64"):
+        _arm_kernel()
+        return ArmInt8Linear
+    if torch.backends.quantized.engine in ("x86", "fbgemm", "onednn"):
+        return TorchInt8Linear
+    raise NoInt8Error(f"no int8 kernel for {platform.machine()}: the float model runs everywhere")
+
+
+@cache
+def _arm_kernel() -> Any:
+    """The compiled kernel: `pack` and `linear`."""
+    compiler = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
+    if compiler is None:
+        raise NoInt8Error("int8 on ARM compiles a kernel once and found no compiler: expected g++ or clang++, or CXX")
+    identity = f"{torch.__version__} {compiler} {FLAGS}".encode() + SOURCE.read_bytes()
+    library = cache_folder() / "kernels" / f"int8-{hashlib.sha256(identity).hexdigest()[:16]}.so"
+    if not library.is_file():
+        _compile(compiler, library)
+    torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
+    return torch.ops.glassformer_int8
+
+
+def _compile(compiler: str, library: Path) -> None:
+    home = Path(torch.__file__).parent
+    library.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=library.parent) as work:
+        built = Path(work) / library.name
+        command = [compiler, *FLAGS, f"-I{home / 'include'}", f"-I{home / 'include/torch/csrc/api/include'}"]
+        command += [str(SOURCE), "-o", str(built), f"-L{home / 'lib'}", "-ltorch_cpu", "-lc10"]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode:
+            reason = result.stderr.strip().splitlines()[:1] or ["no reason given"]
+            raise NoInt8Error(f"the int8 kernel could not be compiled: {reason[0]}")
+        built.replace(library)  # whole or not there

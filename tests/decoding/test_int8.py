@@ -1,0 +1,83 @@
+"""Int8 weights: close to the float model, in every layer and in what it writes."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from glassformer.data.toy import PairTaskData
+from glassformer.decoding import GenerationConfig, generate
+from glassformer.decoding.int8 import NoInt8Error, _backend, quantise
+from glassformer.models import build_model, preset
+from glassformer.text.tokenizer import BEGIN, END, PAD
+from glassformer.training import fit, label_smoothed_cross_entropy
+
+
+@pytest.fixture(scope="module")
+def int8_linear():
+    try:
+        return _backend()
+    except NoInt8Error as error:
+        pytest.skip(str(error))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    rows=st.integers(1, 35),
+    width_in=st.integers(1, 70),
+    width_out=st.integers(1, 40),
+    bias=st.booleans(),
+    seed=st.integers(),
+)
+def test_a_layer_is_off_by_no_more_than_its_rounding(int8_linear, rows, width_in, width_out, bias, seed):
+    torch.manual_seed(seed)
+    linear = nn.Linear(width_in, width_out, bias=bias)
+    x = torch.randn(rows, width_in) * torch.rand(rows, 1) * 10
+    found = int8_linear(linear)(x)
+    exact = linear(x)
+    # Each factor is off by at most half a step of its scale: the sum of what that can come to.
+    steps = x.abs().amax(1, keepdim=True) / 127, linear.weight.abs().amax(1) / 127
+    bound = steps[0] / 2 * linear.weight.abs().sum(1) + (x.abs() + steps[0] / 2).sum(1, keepdim=True) * steps[1] / 2
+    assert ((found - exact).abs() <= 2.1 * bound + 1e-5).all()  # twice, for kernels that quantise unsymmetrically
+
+
+def test_shapes_zeros_and_an_untouched_original(int8_linear):
+    layer = int8_linear(nn.Linear(16, 24))
+    assert layer(torch.randn(2, 3, 16)).shape == (2, 3, 24)
+    assert torch.isfinite(layer(torch.zeros(4, 16))).all()
+    model = build_model(preset("tiny-marian"))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    copy = quantise(model)
+    assert not any(type(module) is nn.Linear for module in copy.modules())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("name", ["tiny-transformer-base", "tiny-llama", "tiny-t5-small", "tiny-bert-base"])
+def test_a_whole_model_stays_close(int8_linear, name):
+    torch.manual_seed(0)
+    model = build_model(preset(name)).eval()
+    inputs = [torch.randint(4, 40, (3, 9)) for _ in range(2 if model.kind == "encoder_decoder" else 1)]
+    with torch.inference_mode():
+        exact, found = model(*inputs), quantise(model)(*inputs)
+    assert (found - exact).norm() < 0.05 * exact.norm()
+
+
+def test_what_was_learned_is_still_known(int8_linear):
+    size = {"d_model": 32, "n_heads": 4, "d_ff": 64, "dropout": 0.0, "embedding_dropout": 0.0}
+    model = build_model(preset("tiny-transformer-base", **size, vocab_size=14, norm_placement="pre"))
+
+    def loss(batch):
+        logits = model(batch.source, batch.target_in, batch.source_mask, batch.target_mask)
+        return label_smoothed_cross_entropy(logits, batch.target_out, ignore=PAD)
+
+    data = PairTaskData("copy", 10, min_length=2, max_length=6, seed=0)
+    fit(model, data.batches(), loss, steps=300, lr=3e-3)
+    sources = [[token for token in row if token != PAD] for row in next(data.batches()).source.tolist()]
+    config = GenerationConfig(max_new_tokens=8)
+    texts = [
+        [written[0].tokens for written in generate(m, sources, config, begin=BEGIN, end=END)]
+        for m in (model, quantise(model))
+    ]
+    same = sum(a == b for a, b in zip(*texts, strict=True))
+    assert same >= 0.98 * len(sources)
