@@ -86,7 +86,7 @@ def beam_steps(
             yield search.advance(logs, length)
             if not search.drop_decided(length):
                 break
-            writer.reorder(search.parents)
+            writer.reorder(search.parents, search.memories)
             tokens, tokens_mask = search.last[:, None], None
     return search.results(len(given))
 
@@ -117,6 +117,7 @@ class _Search:
         self.found = self.tokens.clone()
         self.found_scores = torch.full_like(self.alive, NEVER)
         self.parents = torch.arange(beams * self.width, device=device)  # of the writer's rows
+        self.memories: Tensor | None = None  # of the writer, where some are no longer needed
         self.coverage: Tensor | None = None  # (B·G·K, S), how much each source token was looked at
         self.rules: Rules | None = None
 
@@ -128,7 +129,9 @@ class _Search:
     def see(self, looked: CapturedAttention) -> None:
         """Add up where the last layer looked in this step, in the mean of its heads."""
         name = next(iter(looked))
-        weights = looked[name].to(self.alive)[:, :, -1].mean(1)  # (B·G·K, S)
+        weights = looked[name].to(self.alive).mean(1)  # (B, queries, S)
+        n_beams = self.config.num_beams
+        weights = weights.view(len(weights), n_beams, -1, weights.shape[2])[:, :, -1].flatten(0, 1)  # (B·G·K, S)
         self.coverage = weights if self.coverage is None else self.coverage + weights
 
     def advance(self, logs: Tensor, length: int) -> BeamStep:
@@ -211,17 +214,18 @@ class _Search:
     def _covered(self, looked: Tensor) -> Tensor:
         """Σ log min(coverage, 1) over the real source tokens: 0 where all were looked at, less where not."""
         logs = looked.clamp(1e-9, 1.0).log()
-        mask = self.writer.memory_mask
+        mask = self.writer.memory_mask  # (B, S)
         if mask is not None:
-            logs = logs * mask.view(len(looked), self.width, -1)[:, :1]
+            logs = logs * mask.repeat_interleave(self.groups, 0)[:, None]
         return logs.sum(-1)
 
     def drop_decided(self, length: int) -> bool:
         """Let the sentences leave that no unfinished one can change; whether any are left."""
         decided = self._is_decided(length).view(-1, self.groups).all(1)  # (B,)
+        self.memories = None
         if not bool(decided.any()):
             return True
-        staying = (~decided).nonzero()[:, 0]
+        self.memories = staying = (~decided).nonzero()[:, 0]
         for place in decided.nonzero()[:, 0].tolist():
             self._finish(place)
         self.sentences = [self.sentences[place] for place in staying.tolist()]

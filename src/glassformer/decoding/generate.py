@@ -182,7 +182,7 @@ def open_writer(
     places = torch.arange(longest, device=device)
     real = None if is_even else places < torch.tensor([len(tokens) for tokens in batch], device=device)[:, None]
     max_new = [room_for(model, 1, _limit(config, len(tokens))) for tokens in batch]
-    writer = Writer.after_source(model, source, real, max(max_new), copies=copies)
+    writer = Writer.after_source(model, source, real, max(max_new), copies=copies, shared=config.num_beams > 1)
     return writer, torch.full((len(batch), 1), begin or 0, device=device), None, max_new
 
 

@@ -90,7 +90,9 @@ class Chooser:
 
     def choose(self, scores: Tensor) -> list[int]:
         """One token a row, from the scores (N, V); it is written into the row, unless the row fails."""
-        ruled = self.rules.apply(scores.clone(), self._history()) if self.rules.are_any else scores
+        ruled = scores
+        if self.rules.are_any:
+            ruled = self.rules.apply(scores.clone() if self._wants_log_probs else scores, self._history())
         best, tokens = ruled.max(-1)
         if not bool(best.isfinite().all()):
             self._fail_rows(best.tolist())

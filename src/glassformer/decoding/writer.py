@@ -40,13 +40,18 @@ class Writer:
         capacity: int,
         *,
         copies: int = 1,
+        shared: bool = False,
     ) -> "Writer":
-        """An encoder-decoder that has read `source` (B, S); each row `copies` times. Step with BEGIN first."""
+        """An encoder-decoder that has read `source` (B, S); each row `copies` times. Step with BEGIN first.
+
+        Copies that stay together, as beams do, may share what was read; those that leave one by one have their own.
+        """
         memory = model.encode(source, source_mask)
-        if copies > 1:
+        rows = len(memory) * copies
+        if copies > 1 and not shared:
             memory = memory.repeat_interleave(copies, 0)
             source_mask = None if source_mask is None else source_mask.repeat_interleave(copies, 0)
-        return cls(model, model.new_cache(len(memory), capacity, memory.shape[1]), memory, source_mask)
+        return cls(model, model.new_cache(rows, capacity, memory.shape[1], len(memory)), memory, source_mask)
 
     @property
     def device(self) -> torch.device:
@@ -64,15 +69,20 @@ class Writer:
         scores = self.model.answer(hidden[:, -1:])[:, 0]
         return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
 
-    def reorder(self, rows: Tensor | Sequence[int]) -> None:
-        """Row i becomes what row `rows[i]` was; fewer rows make a smaller batch."""
+    def reorder(self, rows: Tensor | Sequence[int], memories: Tensor | None = None) -> None:
+        """Row i becomes what row `rows[i]` was; fewer rows make a smaller batch.
+
+        Where rows share memories, `memories` says which of these are left, if some are not.
+        """
         index = torch.as_tensor(rows, device=self.device)
-        self.cache.reorder(index)
-        if self.memory is not None:
+        if memories is None and self.memory is not None and len(self.memory) == self.cache.batch_size:
+            memories = index
+        self.cache.reorder(index, memories)
+        if self.memory is not None and memories is not None:
             # Its values are in the cache since the first step; only its shape is looked at from then on.
-            self.memory = self.memory[: len(index)]
-        if self.memory_mask is not None:
-            self.memory_mask = self.memory_mask.index_select(0, index)
+            self.memory = self.memory[: len(memories)]
+            if self.memory_mask is not None:
+                self.memory_mask = self.memory_mask.index_select(0, memories)
 
     @classmethod
     def joined(cls, parts: "Sequence[Writer]", *, lengths: Sequence[int], capacity: int) -> "Writer":

@@ -47,7 +47,7 @@ class Model(nn.Module):
         if self.config.ties_output and isinstance(self.head, LanguageModelHead):
             self.head.out_proj.weight = embeddings.tokens.weight
 
-    def _new_cache(self, batch_size: int, capacity: int, memory_length: int) -> KVCache:
+    def _new_cache(self, batch_size: int, capacity: int, memory_length: int, memory_rows: int | None = None) -> KVCache:
         parameter = next(self.parameters())
         return KVCache(
             n_layers=self.config.n_decoder_layers,
@@ -56,6 +56,7 @@ class Model(nn.Module):
             n_kv_heads=self.config.kv_heads,
             head_dim=self.config.head_size,
             memory_length=memory_length,
+            memory_rows=memory_rows,
             dtype=parameter.dtype,
             device=parameter.device,
         )
@@ -67,9 +68,10 @@ def check_memory(memory: Tensor, target: Tensor, d_model: int, cache: KVCache | 
         raise TypeError(f"memory is a {type(memory).__name__}: expected the encoder's output")
     if not torch.is_floating_point(memory):
         raise TypeError(f"memory has dtype {memory.dtype}: expected the encoder's floating-point output")
-    if memory.dim() != 3 or memory.shape[0] != len(target) or memory.shape[2] != d_model:
+    rows = len(target) if cache is None else cache.memory_keys.shape[1]
+    if memory.dim() != 3 or memory.shape[0] != rows or memory.shape[2] != d_model:
         raise ValueError(
-            f"memory has shape {tuple(memory.shape)}: expected ({len(target)}, source length, {d_model}), "
+            f"memory has shape {tuple(memory.shape)}: expected ({rows}, source length, {d_model}), "
             "a row for each target row"
         )
     if cache is not None:

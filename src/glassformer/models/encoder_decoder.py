@@ -110,6 +110,9 @@ class EncoderDecoderModel(Model):
             cache=cache,
         )
 
-    def new_cache(self, batch_size: int, capacity: int, memory_length: int) -> KVCache:
-        """Room for `capacity` target tokens, and for the keys and values of a memory of `memory_length` tokens."""
-        return self._new_cache(batch_size, capacity, memory_length)
+    def new_cache(self, batch_size: int, capacity: int, memory_length: int, memory_rows: int | None = None) -> KVCache:
+        """Room for `capacity` target tokens, and for the keys and values of a memory of `memory_length` tokens.
+
+        With fewer `memory_rows` than rows each memory serves as many neighbouring rows: the beams of a sentence.
+        """
+        return self._new_cache(batch_size, capacity, memory_length, memory_rows)

@@ -65,6 +65,9 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """query (B, T, C), key and value (B, S, C) -> (B, T, C). Key defaults to the query, value to the key."""
         q, k, v = self.project(query, key, value, rotation=rotation, cache=cache)
+        if len(k) < len(q):  # rows that share a memory look at it together, as so many queries
+            shared = self.attend(fold_rows(q, len(k)), k, v, mask=mask, bias=bias)
+            return self.join(unfold_rows(shared, len(q)))
         return self.join(self.attend(q, k, v, mask=mask, bias=bias))
 
     def project(
@@ -104,6 +107,18 @@ class MultiHeadAttention(nn.Module):
 def split_heads(x: Tensor, n_heads: int) -> Tensor:
     """(B, T, H·D) -> (B, H, T, D)."""
     return x.view(*x.shape[:-1], n_heads, x.shape[-1] // n_heads).transpose(1, 2)
+
+
+def fold_rows(x: Tensor, n_rows: int) -> Tensor:
+    """Neighbouring rows as more queries of one: (R·B, H, T, D) -> (B, H, R·T, D)."""
+    _, heads, length, width = x.shape
+    return x.view(n_rows, -1, heads, length, width).transpose(1, 2).reshape(n_rows, heads, -1, width)
+
+
+def unfold_rows(x: Tensor, n_rows: int) -> Tensor:
+    """`fold_rows` undone: (B, H, R·T, D) -> (R·B, H, T, D)."""
+    batch, heads, _, width = x.shape
+    return x.view(batch, heads, n_rows // batch, -1, width).transpose(1, 2).reshape(n_rows, heads, -1, width)
 
 
 def merge_heads(x: Tensor) -> Tensor:

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from glassformer.nn.checks import check_positive
+from glassformer.nn.checks import check_divides, check_positive
 
 
 class KVCache:
     """Preallocated room for one batch: `capacity` tokens of self-attention, and `memory_length` of cross-attention.
 
     The stack writes with `update` and calls `advance` once per forward; the caller may `reorder` rows (beams, finished
-    sentences) and `truncate` (take back a guess). Meant for inference: the writes are in place.
+    sentences) and `truncate` (take back a guess). Meant for inference: the writes are in place. Rows that read the same
+    memory may share it: `memory_rows` memories serve `batch_size` rows, as many next to each other for each.
     """
 
     def __init__(
@@ -25,17 +26,21 @@ class KVCache:
         n_kv_heads: int,
         head_dim: int,
         memory_length: int = 0,
+        memory_rows: int | None = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ):
-        for name, value in (("batch_size", batch_size), ("capacity", capacity)):
+        memory_rows = batch_size if memory_rows is None else memory_rows
+        for name, value in (("batch_size", batch_size), ("capacity", capacity), ("memory_rows", memory_rows)):
             check_positive(name, value)
+        check_divides("memory_rows", memory_rows, "batch_size", batch_size)
 
-        def room(length: int) -> Tensor:
-            return torch.zeros(n_layers, batch_size, n_kv_heads, length, head_dim, dtype=dtype, device=device)
+        def room(rows: int, length: int) -> Tensor:
+            return torch.zeros(n_layers, rows, n_kv_heads, length, head_dim, dtype=dtype, device=device)
 
-        self.keys, self.values = room(capacity), room(capacity)  # (layers, B, G, capacity, D)
-        self.memory_keys, self.memory_values = room(memory_length), room(memory_length)
+        self.keys, self.values = (room(batch_size, capacity) for _ in range(2))  # (layers, B, G, capacity, D)
+        self.memory_keys, self.memory_values = (room(memory_rows, memory_length) for _ in range(2))
+        self._spare: dict[str, Tensor] = {}  # where `reorder` puts the rows, to change places with what they were
         self.real = torch.ones(batch_size, capacity, dtype=torch.bool, device=device)  # True = a real token
         self.has_padding = False
         self.length = 0
@@ -128,19 +133,28 @@ class KVCache:
         self.length += n_new
         self.memory_is_ready = self.memory_keys.shape[3] > 0
 
-    def reorder(self, rows: Tensor) -> None:
-        """Row i becomes what row `rows[i]` was. Fewer rows than before shrink the batch; rows may repeat."""
+    def reorder(self, rows: Tensor, memory_rows: Tensor | None = None) -> None:
+        """Row i becomes what row `rows[i]` was. Fewer rows than before shrink the batch; rows may repeat.
+
+        A memory that is shared stays with its place, unless `memory_rows` says which of them are left, and in which
+        order; one that is not goes with its row.
+        """
         if len(rows) > self.batch_size:
             raise ValueError(f"rows has {len(rows)} entries: expected at most the cache's {self.batch_size} rows")
+        if memory_rows is None and self.memory_keys.shape[1] == self.batch_size:
+            memory_rows = rows
         n = len(rows)
         for name in ("keys", "values"):
             store = getattr(self, name)
-            store[:, :n, :, : self.length] = store[:, :, :, : self.length].index_select(1, rows)
-            setattr(self, name, store[:, :n])
-        for name in ("memory_keys", "memory_values"):
-            store = getattr(self, name)
-            store[:, :n] = store.index_select(1, rows)
-            setattr(self, name, store[:, :n])
+            spare = self._spare.pop(name, None)
+            spare = torch.empty_like(store) if spare is None else spare
+            for layer in range(len(store)):  # one copy, straight into place
+                torch.index_select(store[layer, :, :, : self.length], 0, rows, out=spare[layer, :n, :, : self.length])
+            setattr(self, name, spare[:, :n])
+            self._spare[name] = store[:, :n]
+        if memory_rows is not None:
+            self.memory_keys = self.memory_keys.index_select(1, memory_rows)
+            self.memory_values = self.memory_values.index_select(1, memory_rows)
         self.real[:n] = self.real.index_select(0, rows)
         self.real = self.real[:n]
 
