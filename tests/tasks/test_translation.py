@@ -114,7 +114,7 @@ def test_eval_and_info_tell(trained):
     result = glassformer("eval", "model", *files, folder=trained[0])
     assert result.returncode == 0, result.stderr
     assert "lang:de" in result.stdout
-    quantised = glassformer("eval", "model", *files[:4], "--int8", "--json-", folder=trained[0])
+    quantised = glassformer("eval", "model", *files[:4], "--int8", "--json", folder=trained[0])
     if "no compiler" not in quantised.stderr:
         assert json.loads(quantised.stdout)["greedy"]["bleu"] > 90
     assert "greedy    BLEU" in result.stdout

@@ -3,9 +3,9 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 if TYPE_CHECKING:
     from glassformer.tasks.translator import Translator
@@ -41,7 +41,7 @@ def evaluate(
     beam: int = 4,
     tokenised: str = "",
     int8: bool = False,
-    json_: bool = False,
+    json_: Annotated[bool, arg(name="json")] = False,
 ) -> None:
     """BLEU and chrF by sacreBLEU on pairs of your own, greedy and by beam, with signatures.
 
