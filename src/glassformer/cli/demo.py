@@ -14,6 +14,16 @@ if TYPE_CHECKING:
 
 N_SHOWN = 8
 """Held-out strings that are shown beside what the user asks for."""
+NAMES = {
+    "de": "German",
+    "fr": "French",
+    "es": "Spanish",
+    "it": "Italian",
+    "nl": "Dutch",
+    "pl": "Polish",
+    "sv": "Swedish",
+}
+NAMES |= {"pt": "Portuguese", "ru": "Russian", "uk": "Ukrainian", "cs": "Czech", "da": "Danish", "nb": "Norwegian"}
 SHARE = 0.85
 """Of the minutes asked for, this much is for the updates; the rest is for reading, validating and scoring."""
 
@@ -102,8 +112,8 @@ def demo_config(to: str, *, minutes: float, seed: int) -> "TranslationConfig":
             lr=4e-3,
             warmup=200,
             schedule="linear",
-            eval_every=800,
-            save_every=800,
+            eval_every=500,
+            save_every=500,
             seed=seed,
         ),
     )
@@ -150,11 +160,16 @@ def write(
         summary += [("updates", f"{log[-1].update:,}"), ("training", clock(log[-1].seconds))]
     write_page(
         path,
-        title=f"English to {folder.name.removeprefix('en-')}: how a small Transformer learned to translate",
+        title=f"English to {name_of(folder.name.removeprefix('en-'))}: how a small Transformer learned to translate",
         summary=summary,
         curve=[CurvePoint(update=entry.update, seconds=entry.seconds, values=entry.values) for entry in log],
         samples=samples,
     )
+
+
+def name_of(language: str) -> str:
+    """What a language is called in English, where it is one that many ask for; else its code."""
+    return NAMES.get(language, language)
 
 
 def talk(translator: "Translator", to: str) -> None:
@@ -163,7 +178,7 @@ def talk(translator: "Translator", to: str) -> None:
 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return
-    print(f"\nType an English line to see it in {to}; an empty one ends.")
+    print(f"\nType an English line to see it in {name_of(to)}; an empty one ends.")
     while True:
         try:
             line = input("> ")
