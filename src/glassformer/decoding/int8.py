@@ -55,18 +55,17 @@ class ArmInt8Linear(nn.Module):
     def __init__(self, linear: nn.Linear):
         super().__init__()
         weight = linear.weight.detach().float()
-        self.out_features = len(weight)
         scales = (weight.abs().amax(1) / 127).clamp_min(1e-30)
-        rest = -self.out_features % CHANNELS
-        self.register_buffer("scales", nn.functional.pad(scales, (0, rest)))
-        self.register_buffer("packed", _arm_kernel().pack((weight / scales[:, None]).round().to(torch.int8)))
-        self.register_buffer("bias", None if linear.bias is None else linear.bias.detach().float().clone())
-        self._linear = _arm_kernel().linear
+        packed = _arm_kernel().pack((weight / scales[:, None]).round().to(torch.int8))
+        bias = None if linear.bias is None else linear.bias.detach().float().clone()
+        # Plain attributes, no buffers: a module looks those up slowly, and it is asked fifty times a token.
+        self._weights = packed, nn.functional.pad(scales, (0, -len(weight) % CHANNELS)), bias, len(weight)
+        self._linear = _arm_kernel().linear.default
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out)."""
-        y: Tensor = self._linear(x.reshape(-1, x.shape[-1]), self.packed, self.scales, self.bias, self.out_features)
-        return y.view(*x.shape[:-1], self.out_features)
+        y: Tensor = self._linear(x, *self._weights)
+        return y
 
 
 class TorchInt8Linear(nn.Module):

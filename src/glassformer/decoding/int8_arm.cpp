@@ -83,11 +83,15 @@ void panel(const int8_t* x, const int8_t* w, int64_t kp, const float* x_scale, c
   }
 }
 
-// x (M, K) float, packed weights, scales (N padded to 8), bias (N) or none -> (M, N).
+// x (..., K) float, packed weights, scales (N padded to 8), bias (N) or none -> (..., N).
 at::Tensor linear(const at::Tensor& x, const at::Tensor& packed, const at::Tensor& scales,
                   const std::optional<at::Tensor>& bias, int64_t n) {
-  const int64_t m = x.size(0), k = x.size(1), kp = padded(k, kInputs);
-  at::Tensor input = x.contiguous(), y = at::empty({m, n}, x.options());
+  TORCH_CHECK(x.dim() > 0 && x.scalar_type() == at::kFloat, "int8 linear: expected float32 rows");
+  const int64_t k = x.size(-1), m = x.numel() / std::max<int64_t>(k, 1), kp = padded(k, kInputs);
+  TORCH_CHECK(packed.numel() == padded(n, kChannels) * kp, "int8 linear: the input is ", k, " wide, the weights are not");
+  std::vector<int64_t> shape = x.sizes().vec();
+  shape.back() = n;
+  at::Tensor input = x.contiguous(), y = at::empty(shape, x.options());
   std::vector<int8_t> quantised(padded(m, kRows) * kp);
   std::vector<float> x_scales(padded(m, kRows));
   const float* from = input.const_data_ptr<float>();
