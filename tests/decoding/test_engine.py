@@ -45,7 +45,7 @@ ARRIVALS = st.lists(
 @settings(max_examples=40, deadline=None)
 @given(name=st.sampled_from(sorted(MODELS)), arrivals=ARRIVALS, max_rows=st.integers(3, 8))
 def test_a_request_in_the_engine_equals_the_same_request_alone(name, arrivals, max_rows):
-    engine = Engine(MODELS[name], max_rows=max_rows, **options(name))
+    engine = Engine(MODELS[name], max_rows=max_rows, max_tokens=80, **options(name))
     submitted, cancels = [], {}
     told: dict[int, list[int]] = {}
     now = 0
@@ -72,6 +72,8 @@ def test_a_request_in_the_engine_equals_the_same_request_alone(name, arrivals, m
             break
         engine.step()
         now += 1
+        if engine._writer is not None:
+            assert engine._writer.cache.batch_size * engine._writer.cache.capacity <= engine.max_tokens
     assert engine.is_idle
     for number, request, _ in submitted:
         assert request.is_done
@@ -132,6 +134,23 @@ def test_a_request_that_fails_takes_no_other_with_it():
     assert good.texts[0].tokens == generate(MODELS["tiny-llama"], [[5]], good.config, end=END)[0][0].tokens
     with pytest.raises(ValueError, match="input 0 is empty"):
         engine.submit([])
+
+
+def test_a_listener_that_fails_ends_its_own_request_alone():
+    engine = Engine(MODELS["tiny-llama"], **options("tiny-llama"))
+    config, heard = GenerationConfig(max_new_tokens=6, suppress_tokens=(END,)), []
+
+    def stumble(sample, token):
+        heard.append(token)
+        if len(heard) == 3:
+            raise OSError("the line is cut")
+
+    bad, good = engine.submit([5], config, stumble), engine.submit([5], config)
+    engine.run()
+    assert isinstance(bad.error, OSError)
+    assert len(heard) == 3
+    assert good.error is None
+    assert len(good.texts[0].tokens) == 6
 
 
 def test_many_threads_may_ask_at_once():

@@ -214,7 +214,19 @@ def test_what_cannot_be_written_is_told():
     assert generate(gpt, [], end=END) == []
 
 
-@pytest.mark.parametrize("config", [GenerationConfig(), GenerationConfig(num_beams=3)], ids=["greedy", "beam"])
+def test_between_two_tokens_of_a_stream_the_caller_is_left_alone():
+    model = random_model(preset("tiny-llama")).train()
+    tokens = stream(model, [5, 6], GenerationConfig(max_new_tokens=4, suppress_tokens=(END,)), end=END)
+    next(tokens)
+    assert not torch.is_inference_mode_enabled()
+    assert model.training
+    assert len(list(tokens)) == 3
+
+
+SEARCHES = [GenerationConfig(), GenerationConfig(num_beams=3), GenerationConfig(do_sample=True)]
+
+
+@pytest.mark.parametrize("config", SEARCHES, ids=["greedy", "beam", "sample"])
 def test_nan_scores_are_an_error_and_not_a_text(config):
     model = build_model(preset("tiny-gpt2"))
     with torch.no_grad():

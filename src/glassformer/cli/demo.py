@@ -21,9 +21,14 @@ NAMES = {
     "it": "Italian",
     "nl": "Dutch",
     "pl": "Polish",
+    "pt": "Portuguese",
     "sv": "Swedish",
+    "da": "Danish",
+    "nb": "Norwegian",
+    "cs": "Czech",
+    "ru": "Russian",
+    "uk": "Ukrainian",
 }
-NAMES |= {"pt": "Portuguese", "ru": "Russian", "uk": "Ukrainian", "cs": "Czech", "da": "Danish", "nb": "Norwegian"}
 SHARE = 0.85
 """Of the minutes asked for, this much is for the updates; the rest is for reading, validating and scoring."""
 
@@ -47,7 +52,7 @@ def demo(
         to: The language to translate into: de, fr, es, nl, pl, ... any of some 60.
         minutes: How long to train; more is better.
         out: Folder for the model and the page.
-        seed: Makes the run repeatable.
+        seed: Of everything random. How many updates fit is timed, so two runs are alike rather than equal.
     """
     from glassformer.tasks.translation import train_translation
     from glassformer.tasks.translator import Translator

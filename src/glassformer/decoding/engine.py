@@ -13,7 +13,7 @@ import torch
 
 from glassformer.decoding.beam import BeamStep, Hypothesis, beam_steps
 from glassformer.decoding.config import GenerationConfig
-from glassformer.decoding.generate import TextModel, Written, as_written, check_inputs, open_writer, rows_of
+from glassformer.decoding.generate import TextModel, Written, as_written, check_inputs, from_beam, open_writer, rows_of
 from glassformer.decoding.rows import Chooser, Row
 from glassformer.decoding.text_stream import Decodes
 from glassformer.decoding.writer import Writer, writing
@@ -74,8 +74,8 @@ class _Beam:
 class Engine:
     """Writes for many at once.
 
-    `max_rows` texts are written at a time, a beam counting for its width; together they may come to `max_tokens`
-    tokens, which bounds the cache. `max_waiting` requests may wait.
+    `max_rows` texts are written at a time, a beam counting for its width. `max_tokens` bounds the cache: all rows have
+    as much room as the longest text may need, and a beam has its own. `max_waiting` requests may wait.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Engine:
         """Ask for a text. It is refused with an error where it is wrong, or where there is no room."""
         request = Request(list(tokens), config or GenerationConfig(), on_token)
         check_inputs(self.model, [tokens], self.begin)
-        rows, size = self._cost(request)
+        rows, size = self._cost([request])
         if rows > self.max_rows or size > self.max_tokens:
             raise EngineFullError(
                 f"the request needs {rows} rows and {size} tokens: expected at most max_rows={self.max_rows} "
@@ -143,30 +143,30 @@ class Engine:
             if self._members:
                 self._step_rows()
 
-    def _cost(self, request: Request) -> tuple[int, int]:
-        """The rows a request needs, and the most tokens that these come to."""
-        config = request.config
-        rows = max(config.num_beams, config.num_return_sequences)
-        return rows, rows * (len(request.tokens) + config.max_new_tokens)
+    def _cost(self, requests: list[Request]) -> tuple[int, int]:
+        """The rows these need together, and the tokens that there must be room for."""
+        rows = {id(r): max(r.config.num_beams, r.config.num_return_sequences) for r in requests}
+        room = {id(r): len(r.tokens) + r.config.max_new_tokens for r in requests}
+        beams = {id(r) for r in requests if r.config.num_beams > 1}
+        apart = sum(rows[key] * room[key] for key in beams)
+        n_together = sum(count for key, count in rows.items() if key not in beams)
+        longest = max((size for key, size in room.items() if key not in beams), default=0)
+        return sum(rows.values()), apart + n_together * longest
 
     def _admit(self) -> None:
-        admitted = []
+        admitted: list[Request] = []
         with self._lock:
             running = {id(r): r for r in (*(m.request for m in self._members), *(b.request for b in self._beams))}
-            costs = [self._cost(request) for request in running.values()]
-            rows, size = sum(cost[0] for cost in costs), sum(cost[1] for cost in costs)
             while self._waiting:
-                more_rows, more = self._cost(self._waiting[0])
-                if not self._waiting[0].is_cancelled and (
-                    rows + more_rows > self.max_rows or size + more > self.max_tokens
-                ):
+                request = self._waiting[0]
+                rows, size = self._cost([*running.values(), *admitted, request])
+                if not request.is_cancelled and (rows > self.max_rows or size > self.max_tokens):
                     break
-                request = self._waiting.popleft()
+                self._waiting.popleft()
                 if request.is_cancelled:
                     request.done.set()
-                    continue
-                admitted.append(request)
-                rows, size = rows + more_rows, size + more
+                else:
+                    admitted.append(request)
         for request in admitted:
             try:
                 self._start(request)
@@ -189,7 +189,8 @@ class Engine:
         chosen = self._chooser_of(rows, scores.shape[1]).choose(scores)
         members = [_Member(request, row, token) for row, token in zip(rows, chosen, strict=True)]
         self._tell(members)
-        request.settle()
+        if not request.is_done:
+            request.settle()
         if not request.is_done:
             self._join(writer, members)
 
@@ -219,11 +220,14 @@ class Engine:
         self._leave()
 
     def _make_room(self, writers: list[Writer], members: list[_Member]) -> Writer:
-        """One writer for all of these rows, in which none of them will run out of room."""
+        """One writer for all of these rows, with room for the longest text that one of them may become.
+
+        Rows of unlike age may fill it before they end; then this is done again, without what they no longer need.
+        """
         # Every row has read all of its tokens but the last.
         lengths = [len(member.row.given) + len(member.row.written) - 1 for member in members]
-        longest = max(member.row.max_new - len(member.row.written) + 1 for member in members)
-        return Writer.joined(writers, lengths=lengths, capacity=max(lengths) + longest)
+        capacity = max(len(member.row.given) + member.row.max_new for member in members)
+        return Writer.joined(writers, lengths=lengths, capacity=capacity)
 
     def _step_beams(self) -> None:
         for beam in list(self._beams):
@@ -231,7 +235,7 @@ class Engine:
                 next(beam.steps)
             except StopIteration as stop:
                 (found,) = stop.value
-                beam.request.texts = [Written(h.tokens, score=h.score) for h in found]
+                beam.request.texts = from_beam(found, self.tokenizer)
                 beam.request.done.set()
                 self._beams.remove(beam)
             except Exception as error:
@@ -240,8 +244,12 @@ class Engine:
 
     def _tell(self, members: list[_Member]) -> None:
         for member in members:
-            if member.request.on_token is not None and member.last != self.end and member.row.error is None:
+            if member.request.on_token is None or member.last == self.end or member.row.error is not None:
+                continue
+            try:
                 member.request.on_token(member.row.number, member.last)
+            except Exception as error:  # the listener's own fault, and nobody else's
+                self._fail(member.request, error)
 
     def _leave(self) -> None:
         """Rows that have ended, and those of cancelled requests, leave the batch."""

@@ -88,9 +88,14 @@ def stream(
     with writing(model):
         writer, given, mask, max_new = open_writer(model, [list(tokens)], config, begin, 1)
         rows = rows_of(model, [list(tokens)], config, begin, max_new)
-        for choices in write_rows(writer, rows, given, mask, end=end):
-            if choices[0].token != end:
-                yield choices[0].token
+        steps = write_rows(writer, rows, given, mask, end=end)
+    while True:
+        with writing(model):  # around each step, for what the caller does in between is not writing
+            choices = next(steps, None)
+        if choices is None:
+            return
+        if choices[0].token != end:
+            yield choices[0].token
 
 
 def _by_rows(
@@ -157,10 +162,12 @@ def _by_beam(
 ) -> list[list[Written]]:
     writer, given, mask, max_new = open_writer(model, batch, config, begin, config.num_beams)
     found: list[list[Hypothesis]] = search_by_beam(writer, given, mask, config, end=end, max_new=max_new)
-    return [
-        [Written(h.tokens, h.score, text=None if tokenizer is None else tokenizer.decode(h.tokens)) for h in hypotheses]
-        for hypotheses in found
-    ]
+    return [from_beam(hypotheses, tokenizer) for hypotheses in found]
+
+
+def from_beam(found: list[Hypothesis], tokenizer: Decodes | None) -> list[Written]:
+    """What a search has found."""
+    return [Written(h.tokens, h.score, text=None if tokenizer is None else tokenizer.decode(h.tokens)) for h in found]
 
 
 def open_writer(

@@ -34,7 +34,7 @@ def draw(scores: Tensor, numbers: Sequence[float]) -> Tensor:
     # Of the whole, which rounding may leave a little off 1: the first place where the sum is beyond it.
     wanted = torch.tensor(numbers, dtype=sums.dtype, device=sums.device)[:, None] * sums[:, -1:]
     place = (sums <= wanted).sum(-1, keepdim=True)
-    last = (ordered > 0).sum(-1, keepdim=True) - 1
+    last = ((ordered > 0).sum(-1, keepdim=True) - 1).clamp_min(0)  # a row of NaN has none; its caller knows
     return tokens.gather(1, torch.minimum(place, last))[:, 0]
 
 

@@ -195,9 +195,10 @@ def hide_words(tokens: Tensor, chance: float) -> Tensor:
 
 
 def disagreement(first: Tensor, second: Tensor) -> Tensor:
-    """Half the symmetric Kullback-Leibler divergence of two predictions for each token: (N, V) twice -> (N).
+    """A quarter of the symmetric Kullback-Leibler divergence of two predictions for each token: (N, V) twice -> (N).
 
-    R-Drop's equation 2. As p·log(p/q) + q·log(q/p) = (p - q)·(log p - log q), one product serves both directions.
+    R-Drop's equation 2 has a half; the other half is that the losses of the two passes are averaged here. As
+    p·log(p/q) + q·log(q/p) = (p - q)·(log p - log q), one product serves both directions.
     """
     a, b = first.float().log_softmax(-1), second.float().log_softmax(-1)
     return ((a.exp() - b.exp()) * (a - b)).sum(-1) / 4
