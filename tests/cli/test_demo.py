@@ -66,6 +66,12 @@ def test_the_demo_trains_scores_translates_and_writes_a_page(wheel, tmp_path, ca
     assert "trained already" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("minutes", [0, -1, float("nan")])
+def test_no_time_at_all_is_refused(minutes, tmp_path):
+    with pytest.raises(ValueError, match=rf"minutes={minutes}: expected more than 0"):
+        demo(minutes=minutes, out=tmp_path / "demo")
+
+
 def test_a_language_it_does_not_have_is_refused_before_any_work(wheel, tmp_path):
     with pytest.raises(ValueError, match="no language 'tlh': expected one of"):
         demo(to="tlh", out=tmp_path / "demo")

@@ -57,6 +57,8 @@ def demo(
     from glassformer.tasks.translation import train_translation
     from glassformer.tasks.translator import Translator
 
+    if not minutes > 0:
+        raise ValueError(f"minutes={minutes}: expected more than 0")
     config = demo_config(to, minutes=minutes, seed=seed)
     splits = config.data.splits()  # fetched, and an unknown language refused, before anything else
     folder = out / f"en-{to}"
