@@ -1,9 +1,10 @@
 """Training speed beside torch.nn.Transformer and HF Marian: the same batches, the same threads, one interleaved run.
 
-    python benchmarks/train.py [--size demo|base] [--rounds 7] [--threads 2]
+    python benchmarks/train.py [--size demo|base] [--rounds 7] [--threads 2] [--precision fp32]
 
 Every contender takes the same full batches (no padding, so that nobody gains by handling it better) through forward,
-label-smoothed loss, backward, clipping and a fused Adam step, in float32, in training mode with the same dropout.
+label-smoothed loss, backward, clipping and a fused Adam step, in training mode with the same dropout; in float32, and
+by autocast in bfloat16 too where the machine has units for it.
 They take turns, one step each, so that a noisy machine is noisy for all; the median of the rounds counts. The last
 column is the model's floating-point work over the fastest matrix product this machine did in the same run.
 """
@@ -13,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -22,8 +24,9 @@ from glassformer.data.batches import PairBatch
 from glassformer.models import EncoderDecoderModel, ModelConfig
 from glassformer.tasks.translation import make_loss
 from glassformer.training.config import TrainConfig
+from glassformer.training.precision import Precision, autocast, choose_precision
 
-Step = Callable[[], None]
+Step = Callable[[Precision], None]
 
 
 @dataclass(frozen=True)
@@ -148,18 +151,20 @@ def marian_step(size: Size, source: Tensor, target: Tensor) -> Step:
 def _step(model: nn.Module, loss: Callable[[], Tensor]) -> Step:
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
 
-    def step() -> None:
+    def step(precision: Precision) -> None:
         optimiser.zero_grad(set_to_none=True)
-        loss().backward()
+        with autocast(precision, torch.device("cpu")):
+            value = loss()
+        value.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
 
     return step
 
 
-def gemm_rate() -> float:
+def gemm_rate(precision: Precision) -> float:
     """Floating-point operations a second of a matrix product of 1,024 cubed."""
-    a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
+    a, b = torch.randn(2, 1024, 1024, dtype=torch.bfloat16 if precision == "bf16" else torch.float32)
     seconds = min(_seconds(lambda: a @ b) for _ in range(5))
     return float(2 * 1024**3 / seconds)
 
@@ -179,7 +184,10 @@ def main() -> None:
     parser.add_argument("--size", choices=[*SIZES], action="append")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--precision", choices=["fp32", "bf16"], action="append")
     arguments = parser.parse_args()
+    fastest = choose_precision("auto", torch.device("cpu"))
+    precisions: list[Precision] = arguments.precision or ["fp32", *(["bf16"] if fastest == "bf16" else [])]
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     for name in arguments.size or SIZES:
@@ -187,24 +195,24 @@ def main() -> None:
         source = torch.randint(4, size.vocab_size, (size.batch, size.length))
         target = torch.randint(4, size.vocab_size, (size.batch, size.length + 1))
         steps = {label: make(size, source, target) for label, make in CONTENDERS.items()}
-        for step in steps.values():
-            step()  # the first step allocates
-        rate = gemm_rate()
-        times: dict[str, list[float]] = {label: [] for label in steps}
+        turns = [(label, precision) for precision in precisions for label in steps]
+        for label, precision in turns:
+            steps[label](precision)  # the first step allocates
+        rates = {precision: gemm_rate(precision) for precision in precisions}
+        times: dict[tuple[str, Precision], list[float]] = {turn: [] for turn in turns}
         for _ in range(arguments.rounds):
-            for label, step in steps.items():
-                times[label].append(_seconds(step))
-            rate = max(rate, gemm_rate())
+            for label, precision in turns:
+                times[label, precision].append(_seconds(partial(steps[label], precision)))
+            rates = {precision: max(rate, gemm_rate(precision)) for precision, rate in rates.items()}
         tokens = size.batch * size.length
-        print(
-            f"\n{name}: {size}\ntorch {torch.__version__}, {arguments.threads} threads, GEMM {rate / 1e9:.0f} GFLOP/s"
-        )
-        print("\n| trainer | ms a step | target tokens/s | ratio | share of GEMM rate |\n|---|---|---|---|---|")
-        ours = statistics.median(times["glassformer"])
-        for label, seconds in times.items():
-            median = statistics.median(seconds)
-            share = tokens / median * size.flops_a_target_token() / rate
-            print(f"| {label} | {median * 1e3:.0f} | {tokens / median:,.0f} | {median / ours:.2f} | {share:.0%} |")
+        products = ", ".join(f"{precision} {rate / 1e9:.0f}" for precision, rate in rates.items())
+        print(f"\n{name}: {size}\ntorch {torch.__version__}, {arguments.threads} threads, GFLOP/s of GEMM: {products}")
+        print("\n| trainer | ms a step | target tokens/s | ours is faster by | share of GEMM |\n|---|---|---|---|---|")
+        for (label, precision), seconds in times.items():
+            median, ours = statistics.median(seconds), statistics.median(times["glassformer", precision])
+            share = tokens / median * size.flops_a_target_token() / rates[precision]
+            speed = f"{median * 1e3:.0f} | {tokens / median:,.0f} | {median / ours:.2f} | {share:.0%}"
+            print(f"| {label}, {precision} | {speed} |", flush=True)
 
 
 if __name__ == "__main__":
