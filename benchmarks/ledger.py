@@ -38,7 +38,13 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "with R-Drop 5": {"train.r_drop": 5.0},
     "with BPE-dropout 0.1": {"tokenizer.bpe_dropout": 0.1},
     "half as wide: 128, feed-forward 256": {"model.d_model": 128, "model.d_ff": 256, "model.init_std": 128**-0.5},
-    "twice as wide: 512, feed-forward 1024": {"model.d_model": 512, "model.d_ff": 1024, "model.init_std": 512**-0.5},
+    "twice as wide: 512, feed-forward 1024, lr 1e-3": {
+        "model.d_model": 512,
+        "model.d_ff": 1024,
+        "model.init_std": 512**-0.5,
+        "train.lr": 1e-3,
+    },
+    "twice as wide, lr 3e-3": {"model.d_model": 512, "model.d_ff": 1024, "model.init_std": 512**-0.5},
     "learning rate falls linearly to zero": {"train.schedule": "linear"},
 }
 SEARCHES: dict[str, dict[str, Any]] = {
@@ -61,6 +67,7 @@ def recipe_of(training: str, folder: Path, *, updates: int, seed: int) -> Transl
         "train.updates": updates,
         "train.warmup": min(config.train.warmup, updates // 3),
         "train.r_drop": 0.0,
+        "train.schedule": "inverse_sqrt",
         "train.eval_every": updates,
         "train.save_every": every,
         "train.keep_last": AVERAGED,

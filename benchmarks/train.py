@@ -24,7 +24,7 @@ from glassformer.data.batches import PairBatch
 from glassformer.models import EncoderDecoderModel, ModelConfig
 from glassformer.tasks.translation import make_loss
 from glassformer.training.config import TrainConfig
-from glassformer.training.precision import Precision, autocast, choose_precision
+from glassformer.training.precision import Precision, autocast
 
 Step = Callable[[Precision], None]
 
@@ -186,8 +186,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--precision", choices=["fp32", "bf16"], action="append")
     arguments = parser.parse_args()
-    fastest = choose_precision("auto", torch.device("cpu"))
-    precisions: list[Precision] = arguments.precision or ["fp32", *(["bf16"] if fastest == "bf16" else [])]
+    has_units = torch.cpu._is_amx_tile_supported()
+    precisions: list[Precision] = arguments.precision or ["fp32", *(["bf16"] if has_units else [])]
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     for name in arguments.size or SIZES:

@@ -4,6 +4,7 @@ from glassformer.decoding.beam import BeamStep, Hypothesis, beam_steps, search_b
 from glassformer.decoding.config import GenerationConfig
 from glassformer.decoding.engine import Engine, EngineFullError, Request
 from glassformer.decoding.generate import Written, generate, stream
+from glassformer.decoding.recorded import record_steps
 from glassformer.decoding.scoring import score_pairs, score_texts
 from glassformer.decoding.text_stream import TextStream
 
@@ -18,6 +19,7 @@ __all__ = [
     "Written",
     "beam_steps",
     "generate",
+    "record_steps",
     "score_pairs",
     "score_texts",
     "search_by_beam",

@@ -13,10 +13,10 @@ import torch
 
 from glassformer.decoding.beam import BeamStep, Hypothesis, beam_steps
 from glassformer.decoding.config import GenerationConfig
-from glassformer.decoding.generate import TextModel, Written, as_written, check_inputs, from_beam, open_writer, rows_of
+from glassformer.decoding.generate import Written, as_written, check_inputs, from_beam, open_writer, rows_of
 from glassformer.decoding.rows import Chooser, Row
 from glassformer.decoding.text_stream import Decodes
-from glassformer.decoding.writer import Writer, writing
+from glassformer.decoding.writer import TextModel, Writer, writing
 
 
 class EngineFullError(RuntimeError):
@@ -177,7 +177,9 @@ class Engine:
         """Read what the request gives, write its first token, and let it join the others."""
         config = request.config
         copies = max(config.num_beams, config.num_return_sequences)
-        writer, given, mask, max_new = open_writer(self.model, [request.tokens], config, self.begin, copies)
+        writer, given, mask, max_new = open_writer(
+            self.model, [request.tokens], config, self.begin, copies, may_record=config.num_beams > 1
+        )
         if config.num_beams > 1:
             steps = beam_steps(writer, given, mask, config, end=self.end, max_new=max_new)
             self._beams.append(_Beam(request, steps))
@@ -198,7 +200,7 @@ class Engine:
         """Put the rows that go on behind those that run."""
         staying = [index for index, member in enumerate(members) if member.row.reason is None]
         if len(staying) < len(members):
-            writer.reorder(staying)
+            writer.keep(staying)
             members = [members[index] for index in staying]
         together = [*self._members, *members]
         running = [] if self._writer is None else [self._writer]
@@ -272,7 +274,7 @@ class Engine:
         if not staying:
             self._writer = None
         elif self._writer is not None:
-            self._writer.reorder(staying)
+            self._writer.keep(staying)
 
     def _fail(self, request: Request, error: Exception) -> None:
         request.error = error

@@ -12,13 +12,12 @@ from torch import Tensor
 
 from glassformer.decoding.beam import Hypothesis, search_by_beam
 from glassformer.decoding.config import GenerationConfig
+from glassformer.decoding.recorded import RecordedWriter, Recordings, recordings_of
 from glassformer.decoding.rows import Reason, Row, write_rows
 from glassformer.decoding.text_stream import Decodes, TextStream
-from glassformer.decoding.writer import Writer, room_for, writing
+from glassformer.decoding.writer import TextModel, Writer, room_for, writing
 from glassformer.models import DecoderModel, EncoderDecoderModel
 from glassformer.text.tokenizer import PAD
-
-TextModel = DecoderModel | EncoderDecoderModel
 
 
 class Written(NamedTuple):
@@ -171,10 +170,20 @@ def from_beam(found: list[Hypothesis], tokenizer: Decodes | None) -> list[Writte
 
 
 def open_writer(
-    model: TextModel, batch: list[list[int]], config: GenerationConfig, begin: int | None, copies: int
+    model: TextModel,
+    batch: list[list[int]],
+    config: GenerationConfig,
+    begin: int | None,
+    copies: int,
+    *,
+    may_record: bool = True,
 ) -> tuple[Writer, Tensor, Tensor | None, list[int]]:
-    """A writer with `copies` rows an input; what these stand after (B, T), its mask, and how much each may write."""
+    """A writer with `copies` rows an input; what these stand after (B, T), its mask, and how much each may write.
+
+    Where a model's steps are recorded, the writer plays them, unless it may not: one that is to be joined with others.
+    """
     device = next(model.parameters()).device
+    recordings = recordings_of(model) if may_record and not config.coverage_penalty else None
     longest = max(map(len, batch))
     is_even = all(len(tokens) == longest for tokens in batch)
     if isinstance(model, DecoderModel):
@@ -183,14 +192,34 @@ def open_writer(
         places = torch.arange(longest, 0, -1, device=device)
         mask = None if is_even else places <= torch.tensor([len(tokens) for tokens in batch], device=device)[:, None]
         max_new = [room_for(model, len(tokens), config.max_new_tokens) for tokens in batch]
-        writer = Writer.after_prompt(model, len(batch) * copies, longest + max(max_new))
+        writer = _new_writer(model, recordings, rows=len(batch) * copies, capacity=longest + max(max_new))
         return writer, given, mask, max_new
     source = torch.tensor([tokens + [PAD] * (longest - len(tokens)) for tokens in batch], device=device)
     places = torch.arange(longest, device=device)
     real = None if is_even else places < torch.tensor([len(tokens) for tokens in batch], device=device)[:, None]
     max_new = [room_for(model, 1, _limit(config, len(tokens))) for tokens in batch]
-    writer = Writer.after_source(model, source, real, max(max_new), copies=copies, shared=config.num_beams > 1)
+    memory = model.encode(source, real)
+    if config.num_beams == 1 and copies > 1:  # beams stay together and share a memory; samples leave one by one
+        memory = memory.repeat_interleave(copies, 0)
+        real = None if real is None else real.repeat_interleave(copies, 0)
+    writer = _new_writer(model, recordings, len(batch) * copies, max(max_new), memory, real)
     return writer, torch.full((len(batch), 1), begin or 0, device=device), None, max_new
+
+
+def _new_writer(
+    model: TextModel,
+    recordings: Recordings | None,
+    rows: int,
+    capacity: int,
+    memory: Tensor | None = None,
+    memory_mask: Tensor | None = None,
+) -> Writer:
+    if recordings is not None:
+        return RecordedWriter(model, recordings, rows, capacity, memory, memory_mask)
+    if isinstance(model, DecoderModel):
+        return Writer(model, model.new_cache(rows, capacity))
+    assert memory is not None
+    return Writer(model, model.new_cache(rows, capacity, memory.shape[1], len(memory)), memory, memory_mask)
 
 
 def _limit(config: GenerationConfig, n_source: int) -> int:

@@ -3,6 +3,7 @@
 Greedy search and sampling are this loop with another choice; what a row writes depends on nothing but the row.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -85,6 +86,8 @@ class Chooser:
         self.end = end
         self.device = device
         self.rules = Rules(requests, end=end, vocab_size=vocab_size, device=device)
+        self.tokens = torch.empty(0)
+        """The tokens chosen last, where the model is."""
         self._sampled = [index for index, request in enumerate(requests) if request.do_sample]
         self._wants_log_probs = any(row.with_log_probs for row in rows)
 
@@ -94,13 +97,15 @@ class Chooser:
         if self.rules.are_any:
             ruled = self.rules.apply(scores.clone() if self._wants_log_probs else scores, self._history())
         best, tokens = ruled.max(-1)
-        if not bool(best.isfinite().all()):
-            self._fail_rows(best.tolist())
         if self._sampled:
             requests = [self.rows[index].request for index in self._sampled]
             filtered = filter_scores(ruled[self._sampled], requests)
             tokens[self._sampled] = draw(filtered, [self.rows[index].random.random() for index in self._sampled])
-        chosen: list[int] = tokens.tolist()
+        # Both at once, for asking a GPU takes time; a float tells all whole numbers up to 2**24.
+        highest, numbers = torch.stack((best, tokens.to(best))).tolist()
+        if not all(map(math.isfinite, highest)):
+            self._fail_rows(highest)
+        chosen, self.tokens = [int(number) for number in numbers], tokens
         if self._wants_log_probs:
             logs = scores.gather(1, tokens[:, None])[:, 0] - scores.logsumexp(-1)
             for row, value in zip(self.rows, logs.tolist(), strict=True):
@@ -143,9 +148,10 @@ def write_rows(
             if row.error is not None:
                 raise row.error
         yield [Choice(row, token) for row, token in zip(live, chosen, strict=True)]
+        tokens, mask = chooser.tokens[:, None], None
         staying = [index for index, row in enumerate(live) if row.reason is None]
         if len(staying) < len(live):
-            live, chosen, chooser = [live[index] for index in staying], [chosen[index] for index in staying], None
+            live, chooser = [live[index] for index in staying], None
             if live:
-                writer.reorder(staying)
-        tokens, mask = torch.tensor(chosen, device=writer.device)[:, None], None
+                writer.keep(staying)
+                tokens = tokens[staying]

@@ -10,13 +10,15 @@ from torch.nn.functional import pad
 from glassformer.models import DecoderModel, EncoderDecoderModel, Model
 from glassformer.nn import KVCache
 
+TextModel = DecoderModel | EncoderDecoderModel
+
 
 class Writer:
     """New tokens in, scores of the next one out, whichever kind of model writes."""
 
     def __init__(
         self,
-        model: DecoderModel | EncoderDecoderModel,
+        model: TextModel,
         cache: KVCache,
         memory: Tensor | None = None,
         memory_mask: Tensor | None = None,
@@ -25,33 +27,6 @@ class Writer:
         self.cache = cache
         self.memory = memory
         self.memory_mask = memory_mask
-
-    @classmethod
-    def after_prompt(cls, model: DecoderModel, batch_size: int, capacity: int) -> "Writer":
-        """A decoder-only model, with room for `capacity` tokens, the prompts included. Step with the prompts first."""
-        return cls(model, model.new_cache(batch_size, capacity))
-
-    @classmethod
-    def after_source(
-        cls,
-        model: EncoderDecoderModel,
-        source: Tensor,
-        source_mask: Tensor | None,
-        capacity: int,
-        *,
-        copies: int = 1,
-        shared: bool = False,
-    ) -> "Writer":
-        """An encoder-decoder that has read `source` (B, S); each row `copies` times. Step with BEGIN first.
-
-        Copies that stay together, as beams do, may share what was read; those that leave one by one have their own.
-        """
-        memory = model.encode(source, source_mask)
-        rows = len(memory) * copies
-        if copies > 1 and not shared:
-            memory = memory.repeat_interleave(copies, 0)
-            source_mask = None if source_mask is None else source_mask.repeat_interleave(copies, 0)
-        return cls(model, model.new_cache(rows, capacity, memory.shape[1], len(memory)), memory, source_mask)
 
     @property
     def device(self) -> torch.device:
@@ -69,20 +44,23 @@ class Writer:
         scores = self.model.answer(hidden[:, -1:])[:, 0]
         return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
 
-    def reorder(self, rows: Tensor | Sequence[int], memories: Tensor | None = None) -> None:
+    def reorder(self, rows: Tensor, memories: Tensor | None = None) -> None:
         """Row i becomes what row `rows[i]` was; fewer rows make a smaller batch.
 
         Where rows share memories, `memories` says which of these are left, if some are not.
         """
-        index = torch.as_tensor(rows, device=self.device)
         if memories is None and self.memory is not None and len(self.memory) == self.cache.batch_size:
-            memories = index
-        self.cache.reorder(index, memories)
+            memories = rows
+        self.cache.reorder(rows, memories)
         if self.memory is not None and memories is not None:
             # Its values are in the cache since the first step; only its shape is looked at from then on.
             self.memory = self.memory[: len(memories)]
             if self.memory_mask is not None:
                 self.memory_mask = self.memory_mask.index_select(0, memories)
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Only these rows go on, in this order."""
+        self.reorder(torch.tensor(rows, device=self.device))
 
     @classmethod
     def joined(cls, parts: "Sequence[Writer]", *, lengths: Sequence[int], capacity: int) -> "Writer":

@@ -51,12 +51,12 @@ def prepare(
         raise ValueError(f"{name} has {batch} rows: expected the cache's {cache.batch_size}")
 
     seen = real if cache is None else cache.note_real(real, length)
-    n_keys = length + (cache.length if cache is not None else 0)
+    n_keys = length if cache is None else cache.n_keys(length)
     check_length(name, _reach(n_keys, seen, config.max_len, plain_positions), config.max_len)
     keys = torch.arange(n_keys, device=tokens.device)[None]
     if not plain_positions and (seen is not None or segments is not None):
         keys = count_positions(torch.ones_like(tokens, dtype=torch.bool) if seen is None else seen, segments)
-    queries = keys[:, n_keys - length :]
+    queries = keys if cache is None else cache.newest(keys, length)
     mask = Mask(
         causal=causal,
         window=config.sliding_window,

@@ -108,6 +108,21 @@ class KVCache:
             self.real[:, self.length : self.length + n_new] = True
         return self.real[:, : self.length + n_new] if self.has_padding else None
 
+    def n_keys(self, n_new: int) -> int:
+        """How many keys a forward with `n_new` tokens looks at."""
+        return self.length + n_new
+
+    def newest(self, keys: Tensor, n_new: int) -> Tensor:
+        """Of something that each key has, (B or 1, S): what the `n_new` tokens of a forward have."""
+        return keys[:, self.length : self.length + n_new]
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Keep a layer's new keys and values, (B, G, new, D); all that there are now, (B, G, S, D)."""
+        end = self.length + k.shape[2]
+        self.keys[layer, :, :, self.length : end] = k
+        self.values[layer, :, :, self.length : end] = v
+        return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
+
     def check_room(self, n_new: int) -> None:
         """Raise unless `n_new` more tokens fit."""
         if self.length + n_new > self.capacity:
@@ -176,14 +191,11 @@ class SelfSlot:
 
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Write (B, G, new, D) and return everything up to it, (B, G, S, D)."""
-        start, end = self.cache.length, self.cache.length + k.shape[2]
-        self.cache.keys[self.index, :, :, start:end] = k
-        self.cache.values[self.index, :, :, start:end] = v
-        return self.read(end)
+        return self.cache.write(self.index, k, v)
 
-    def read(self, end: int | None = None) -> tuple[Tensor, Tensor]:
-        """The keys and values of the first `end` tokens."""
-        end = self.cache.length if end is None else end
+    def read(self) -> tuple[Tensor, Tensor]:
+        """The keys and values of all tokens."""
+        end = self.cache.length
         return self.cache.keys[self.index, :, :, :end], self.cache.values[self.index, :, :, :end]
 
 

@@ -1,9 +1,11 @@
 """Which device and which numbers to compute with."""
 
+import statistics
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 import torch
+from torch import nn
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
@@ -18,13 +20,19 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def choose_precision(precision: Precision, device: torch.device) -> Literal["fp32", "bf16", "fp16"]:
-    """`auto` is bf16 where the device has units for it; a CPU without them would compute it many times slower."""
+WIDE = 384
+"""From about this width on, a CPU with units for bf16 gains more by them than it loses by converting to and fro."""
+
+
+def choose_precision(precision: Precision, device: torch.device, model: nn.Module) -> Literal["fp32", "bf16", "fp16"]:
+    """`auto` is bf16 where the device has units for it, and the model is wide enough for them to pay."""
     if precision != "auto":
         return precision
     if device.type == "cuda":
         return "bf16" if torch.cuda.is_bf16_supported() else "fp32"
-    return "bf16" if torch.cpu._is_amx_tile_supported() else "fp32"
+    widths = [min(parameter.shape) for parameter in model.parameters() if parameter.dim() == 2]
+    is_wide = bool(widths) and statistics.median(widths) >= WIDE
+    return "bf16" if torch.cpu._is_amx_tile_supported() and is_wide else "fp32"
 
 
 def autocast(precision: Literal["fp32", "bf16", "fp16"], device: torch.device) -> AbstractContextManager[object]:

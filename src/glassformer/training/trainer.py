@@ -89,7 +89,7 @@ class Trainer(Generic[Batch]):
 
     def __post_init__(self) -> None:
         self.device = choose_device(self.config.device)
-        self.precision = choose_precision(self.config.precision, self.device)
+        self.precision = choose_precision(self.config.precision, self.device, self.model)
         self.model.to(self.device)
         self.optimiser = make_optimiser(self.model, self.config)
         graphed = self.config.cuda_graphs and not self.config.compile and can_graph(self.model, self.device)

@@ -1,0 +1,217 @@
+"""Steps that are recorded once and played for every token: on a GPU, most of a small step is waiting for Python.
+
+A CUDA graph launches all kernels of a step at once. It needs fixed shapes and addresses, so a recording owns its
+cache, has room for a few more rows and tokens than were asked for, and is lent to one writer at a time. The model's
+code is the same; what it computes differs by rounding alone, as longer sums do.
+"""
+
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from glassformer.decoding.writer import TextModel, Writer
+from glassformer.nn.fixed_cache import FixedCache
+
+ROW_STEPS, TOKEN_STEP = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128), 32
+MAX_RECORDINGS = 16
+"""Kept for later; the one that was not used for longest is forgotten first."""
+
+
+class Shape(NamedTuple):
+    """What a recording is made for."""
+
+    rows: int
+    capacity: int
+    memories: int = 0
+    memory_length: int = 0
+
+
+class Recording:
+    """One step of a model for one shape, with the places it reads from and writes to."""
+
+    def __init__(self, model: TextModel, shape: Shape, step: Callable[..., Tensor]):
+        parameter = next(model.parameters())
+        self.shape = shape
+        self.cache = FixedCache(
+            n_layers=model.config.n_decoder_layers,
+            batch_size=shape.rows,
+            capacity=shape.capacity,
+            n_kv_heads=model.config.kv_heads,
+            head_dim=model.config.head_size,
+            memory_length=shape.memory_length,
+            memory_rows=shape.memories or None,
+            dtype=parameter.dtype,
+            device=parameter.device,
+        )
+        self.tokens = torch.zeros(shape.rows, 1, dtype=torch.long, device=parameter.device)
+        sizes = shape.memories, shape.memory_length
+        self.memory = parameter.new_zeros(*sizes, model.config.d_model) if shape.memories else None
+        self.memory_mask = torch.zeros(sizes, dtype=torch.bool, device=parameter.device) if shape.memories else None
+        self._step: Callable[[], Tensor] = partial(step, self.tokens, self.cache, self.memory, self.memory_mask)
+        self._graph: Any = None
+        self._scores: Tensor | None = None
+
+    def remember(self, memory: Tensor, mask: Tensor | None) -> None:
+        """Put a memory where the step reads it; what it leaves free is padding."""
+        assert self.memory is not None
+        assert self.memory_mask is not None
+        rows, length = memory.shape[:2]
+        self.memory.zero_()[:rows, :length] = memory
+        self.memory_mask.fill_(False)[:rows, :length] = True if mask is None else mask
+
+    def play(self) -> Tensor:
+        """One step from `tokens`; the scores of what follows (N, V), good until the next one."""
+        self.cache.check_room(1)
+        if self.cache.keys.is_cuda:
+            if self._graph is None:
+                self._record()
+            self._graph.replay()
+        else:
+            self._scores = self._step()
+        self.cache.count()
+        assert self._scores is not None
+        return self._scores
+
+    def _record(self) -> None:
+        place = self.cache.place.clone()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # recording needs what ran on a side stream
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                self._step()
+                self.cache.place.copy_(place)  # a step that was only tried; its key is written again
+        torch.cuda.current_stream().wait_stream(stream)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            self._scores = self._step()
+
+
+class Recordings:
+    """The recordings of one model. With `compile` its step is compiled first: a minute once, for faster steps."""
+
+    def __init__(self, model: TextModel, *, compile: bool = False):
+        self._model = weakref.ref(model)
+        self._step: Callable[..., Tensor] = self._plain_step
+        if compile:
+            self._step = torch.compile(self._plain_step, dynamic=False, options={"coordinate_descent_tuning": True})
+        self._free: list[Recording] = []
+        self._addresses = _addresses(model)
+
+    def _plain_step(self, tokens: Tensor, cache: FixedCache, memory: Tensor | None, mask: Tensor | None) -> Tensor:
+        model = self._model()
+        assert model is not None
+        return Writer(model, cache, memory, mask).step(tokens)
+
+    def lend(self, shape: Shape) -> Recording:
+        """A recording for at least this shape, which nobody else uses."""
+        model = self._model()
+        assert model is not None
+        if self._addresses != _addresses(model):  # its parameters were replaced, not only changed
+            self._free.clear()
+            self._addresses = _addresses(model)
+        roomy = _round_up(shape, model.config.max_len)
+        found = next((recording for recording in self._free if recording.shape == roomy), None)
+        if found is not None:
+            self._free.remove(found)
+            return found
+        return Recording(model, roomy, self._step)
+
+    def take_back(self, recording: Recording) -> None:
+        """It may be lent again."""
+        self._free = [*self._free, recording][-MAX_RECORDINGS:]
+
+
+def _addresses(model: TextModel) -> tuple[int, ...]:
+    return tuple(parameter.data_ptr() for parameter in model.parameters())
+
+
+def _round_up(shape: Shape, max_len: int | None) -> Shape:
+    """A shape that serves many like it."""
+    copies = shape.rows // shape.memories if shape.memories else 1
+    groups = shape.rows // copies
+    groups = next((step for step in ROW_STEPS if step >= groups), -(-groups // 64) * 64)
+    capacity = -(-shape.capacity // TOKEN_STEP) * TOKEN_STEP
+    return Shape(
+        rows=groups * copies,
+        capacity=capacity if max_len is None else max(min(capacity, max_len), shape.capacity),
+        memories=groups if shape.memories else 0,
+        memory_length=-(-shape.memory_length // TOKEN_STEP) * TOKEN_STEP,
+    )
+
+
+_RECORDINGS: "weakref.WeakKeyDictionary[TextModel, Recordings]" = weakref.WeakKeyDictionary()
+
+
+def record_steps(model: TextModel, *, compile: bool = False) -> None:
+    """Write by recordings with this model from now on. On a GPU that happens by itself, without `compile`."""
+    _RECORDINGS[model] = Recordings(model, compile=compile)
+
+
+def recordings_of(model: TextModel) -> Recordings | None:
+    """Where a model's recordings are, or None where it should step as it is: on a CPU, or while somebody looks on."""
+    is_watched = any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    if is_watched:
+        return None
+    if model not in _RECORDINGS and next(model.parameters()).is_cuda:
+        record_steps(model)
+    return _RECORDINGS.get(model)
+
+
+class RecordedWriter(Writer):
+    """A writer that plays a recording. Its rows live in some of the recording's; those that leave stay behind."""
+
+    def __init__(
+        self,
+        model: TextModel,
+        recordings: Recordings,
+        rows: int,
+        capacity: int,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+    ):
+        memories, memory_length = (0, 0) if memory is None else memory.shape[:2]
+        self.recording = recording = recordings.lend(Shape(rows, capacity, memories, memory_length))
+        weakref.finalize(self, recordings.take_back, recording).atexit = False
+        recording.cache.restart()
+        super().__init__(model, recording.cache, recording.memory, recording.memory_mask)
+        if memory is not None:
+            recording.remember(memory, memory_mask)
+        self._rows = torch.arange(rows, device=self.device)
+        self._are_first = True  # whether the rows are 0, 1, 2, ...
+
+    def step(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """As above; the scores are good until the next step."""
+        cache, n = self.recording.cache, len(tokens)
+        if not cache.is_fixed:
+            missing = cache.batch_size - n
+            if missing and mask is not None:
+                mask = pad(mask, (0, 0, 0, missing), value=True)
+            scores = super().step(pad(tokens, (0, 0, 0, missing)), mask)[:n]
+            cache.fix()
+            return scores
+        if self._are_first:
+            self.recording.tokens[:n] = tokens
+            return self.recording.play()[:n]
+        self.recording.tokens[self._rows] = tokens
+        return self.recording.play()[self._rows]
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """As above; nothing is moved."""
+        self._rows = self._rows[torch.tensor(rows, device=self.device)]
+        self._are_first = False
+
+    def reorder(self, rows: Tensor, memories: Tensor | None = None) -> None:
+        """As above. Rows stay with the memory they read; sentences that leave take theirs."""
+        staying = self._rows
+        if memories is not None:
+            staying = self._rows.view(-1, len(rows) // len(memories))[memories].flatten()
+            self._are_first = False
+        order = torch.arange(self.cache.batch_size, device=self.device)
+        order[staying] = self._rows[rows]
+        self.cache.reorder(order)
+        self._rows = staying

@@ -1,0 +1,141 @@
+"""Recorded steps write what plain steps write. Here they are played without a GPU: the same cache, rows and shapes."""
+
+import copy
+import gc
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassformer.decoding import GenerationConfig, generate, record_steps, stream
+from glassformer.decoding.recorded import MAX_RECORDINGS, Shape, _round_up, recordings_of
+from glassformer.models import DecoderModel, EncoderDecoderModel, ModelConfig
+from glassformer.nn import capture_attention
+
+END, BEGIN = 2, 1
+SMALL = ModelConfig(
+    vocab_size=23, n_decoder_layers=2, d_model=16, n_heads=4, d_ff=24, head="language_model", max_len=96
+)
+DECODERS = {
+    "learned positions": replace(SMALL, positions="learned"),
+    "rotary, grouped": replace(SMALL, positions="rotary", n_kv_heads=2),
+    "alibi": replace(SMALL, positions="alibi"),
+    "relative": replace(SMALL, positions="relative"),
+    "window": replace(SMALL, positions="rotary", sliding_window=3),
+}
+PAIR = replace(SMALL, n_encoder_layers=1)
+SEARCHES = {
+    "greedy": GenerationConfig(max_new_tokens=9),
+    "samples": GenerationConfig(max_new_tokens=9, do_sample=True, num_return_sequences=3, seed=5),
+    "rules": GenerationConfig(max_new_tokens=9, repetition_penalty=1.5, min_new_tokens=3),
+    "beam": GenerationConfig(max_new_tokens=9, num_beams=3, num_return_sequences=2),
+    "groups": GenerationConfig(max_new_tokens=9, num_beams=4, num_beam_groups=2, diversity_penalty=0.5),
+}
+
+
+def make(config: ModelConfig) -> DecoderModel | EncoderDecoderModel:
+    torch.manual_seed(0)
+    kind = EncoderDecoderModel if config.n_encoder_layers else DecoderModel
+    model = kind(config).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.6)  # so that ends come at different times
+    return model
+
+
+def both_ways(model, inputs, config, begin):
+    recorded = copy.deepcopy(model)
+    record_steps(recorded)
+    return [generate(m, inputs, config, begin=begin, end=END, with_log_probs=True) for m in (model, recorded)]
+
+
+def assert_same(plain, recorded):
+    for first, second in zip(plain, recorded, strict=True):
+        assert [w.tokens for w in first] == [w.tokens for w in second]
+        for a, b in zip(first, second, strict=True):
+            assert (a.score is None) == (b.score is None)
+            if a.score is not None:
+                assert a.score == pytest.approx(b.score, abs=1e-9)
+            if a.log_probs is not None:
+                assert a.log_probs == pytest.approx(b.log_probs, abs=1e-9)
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_decoder_writes_the_same(name, search):
+    inputs = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 3], [4, 4], [15, 3, 2]]
+    assert_same(*both_ways(make(DECODERS[name]), inputs, SEARCHES[search], None))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    search=st.sampled_from(list(SEARCHES)),
+    inputs=st.lists(st.lists(st.integers(3, 22), min_size=1, max_size=40), min_size=1, max_size=6),
+)
+def test_an_encoder_decoder_writes_the_same(search, inputs):
+    assert_same(*both_ways(make(PAIR), inputs, SEARCHES[search], BEGIN))
+
+
+def test_a_stream_is_the_same_and_a_second_one_uses_the_recording_again():
+    model = make(DECODERS["rotary, grouped"])
+    expected = list(stream(model, [3, 4], SEARCHES["greedy"], end=END))
+    record_steps(model)
+    for _ in range(2):
+        assert list(stream(model, [3, 4], SEARCHES["greedy"], end=END)) == expected
+        gc.collect()
+        assert len(recordings_of(model)._free) == 1
+
+
+def test_two_writers_at_once_do_not_share_a_recording():
+    model = make(DECODERS["learned positions"])
+    expected = [list(stream(model, tokens, SEARCHES["greedy"], end=END)) for tokens in ([3, 4], [9, 8])]
+    record_steps(model)
+    streams = [stream(model, tokens, SEARCHES["greedy"], end=END) for tokens in ([3, 4], [9, 8])]
+    found = [[], []]
+    for _ in range(9):
+        for texts, tokens in zip(found, streams, strict=True):
+            texts.extend(token for token in [next(tokens, None)] if token is not None)
+    assert found == expected
+
+
+def test_replaced_parameters_are_noticed():
+    model = make(DECODERS["learned positions"])
+    record_steps(model)
+    generate(model, [[3, 4]], SEARCHES["greedy"], end=END)
+    gc.collect()
+    before = recordings_of(model)._free[0]
+    model.float()
+    found = generate(model, [[3, 4]], SEARCHES["greedy"], end=END)
+    gc.collect()
+    assert before not in recordings_of(model)._free
+    assert found[0][0].tokens == generate(copy.deepcopy(model), [[3, 4]], SEARCHES["greedy"], end=END)[0][0].tokens
+
+
+def test_whoever_looks_on_sees_every_step():
+    model = make(PAIR)
+    record_steps(model)
+    with capture_attention(model) as captured:
+        assert recordings_of(model) is None
+        generate(model, [[5, 6, 7]], SEARCHES["greedy"], begin=BEGIN, end=END)
+    assert captured
+    assert recordings_of(model) is not None
+
+
+def test_few_recordings_are_kept():
+    model = make(DECODERS["learned positions"])
+    record_steps(model)
+    for length in range(1, 90, 2):
+        generate(model, [[3] * length], replace(SEARCHES["greedy"], max_new_tokens=2, num_return_sequences=1), end=END)
+    gc.collect()
+    assert len(recordings_of(model)._free) <= MAX_RECORDINGS
+
+
+@given(rows=st.integers(1, 300), copies=st.integers(1, 5), capacity=st.integers(1, 96), length=st.integers(1, 200))
+def test_there_is_room_for_what_was_asked(rows, copies, capacity, length):
+    roomy = _round_up(Shape(rows * copies, capacity, rows, length), max_len=96)
+    assert roomy.rows >= rows * copies
+    assert roomy.rows == roomy.memories * copies
+    assert capacity <= roomy.capacity <= 96
+    assert roomy.memory_length >= length
