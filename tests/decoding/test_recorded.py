@@ -139,3 +139,11 @@ def test_there_is_room_for_what_was_asked(rows, copies, capacity, length):
     assert roomy.rows == roomy.memories * copies
     assert capacity <= roomy.capacity <= 96
     assert roomy.memory_length >= length
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of torch's own
+def test_a_compiled_step_writes_the_same():
+    model = make(replace(DECODERS["rotary, grouped"], n_decoder_layers=1))
+    expected = generate(model, [[5, 6, 7], [8]], SEARCHES["greedy"], end=END)
+    record_steps(model, compile=True)
+    assert_same(expected, generate(model, [[5, 6, 7], [8]], SEARCHES["greedy"], end=END))

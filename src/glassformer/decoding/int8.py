@@ -106,7 +106,13 @@ def _arm_kernel() -> Any:
     if not library.is_file():
         _compile(compiler, library)
     torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
+    torch.library.register_fake("glassformer_int8::linear", _shape_of_linear)
     return torch.ops.glassformer_int8
+
+
+def _shape_of_linear(x: Tensor, packed: Tensor, scales: Tensor, bias: Tensor | None, n: int) -> Tensor:
+    """What torch.compile must know of the kernel."""
+    return x.new_empty(*x.shape[:-1], n)
 
 
 def _compile(compiler: str, library: Path) -> None:

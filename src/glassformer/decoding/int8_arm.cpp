@@ -132,6 +132,11 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& packed, const at::Tenso
 }  // namespace
 
 TORCH_LIBRARY(glassformer_int8, library) {
-  library.def("pack(Tensor weight) -> Tensor", pack);
-  library.def("linear(Tensor x, Tensor packed, Tensor scales, Tensor? bias, int n) -> Tensor", linear);
+  library.def("pack(Tensor weight) -> Tensor");
+  library.def("linear(Tensor x, Tensor packed, Tensor scales, Tensor? bias, int n) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(glassformer_int8, CPU, library) {
+  library.impl("pack", pack);
+  library.impl("linear", linear);
 }

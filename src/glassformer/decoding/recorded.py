@@ -1,8 +1,9 @@
-"""Steps that are recorded once and played for every token: on a GPU, most of a small step is waiting for Python.
+"""Steps that are recorded once and played for every token: most of a small step is waiting for Python.
 
-A CUDA graph launches all kernels of a step at once. It needs fixed shapes and addresses, so a recording owns its
-cache, has room for a few more rows and tokens than were asked for, and is lent to one writer at a time. The model's
-code is the same; what it computes differs by rounding alone, as longer sums do.
+On a GPU a CUDA graph launches all kernels of a step at once; on either kind of device a step can be compiled too. Both
+want fixed shapes, and a graph fixed addresses, so a recording owns its cache, has room for a few more rows and tokens
+than were asked for, and is lent to one writer at a time. The model's code is the same; what it computes differs by
+rounding alone, as longer sums do.
 """
 
 import weakref
@@ -92,13 +93,15 @@ class Recording:
 
 
 class Recordings:
-    """The recordings of one model. With `compile` its step is compiled first: a minute once, for faster steps."""
+    """The recordings of one model. With `compile` its step is compiled first: half a minute for each shape."""
 
     def __init__(self, model: TextModel, *, compile: bool = False):
         self._model = weakref.ref(model)
         self._step: Callable[..., Tensor] = self._plain_step
         if compile:
-            self._step = torch.compile(self._plain_step, dynamic=False, options={"coordinate_descent_tuning": True})
+            # On a GPU, products of one row become sums in kernels of their own; on a CPU, no Python is left in between.
+            option = "coordinate_descent_tuning" if next(model.parameters()).is_cuda else "cpp_wrapper"
+            self._step = torch.compile(self._plain_step, dynamic=False, options={option: True})
         self._free: list[Recording] = []
         self._addresses = _addresses(model)
 
@@ -148,7 +151,10 @@ _RECORDINGS: "weakref.WeakKeyDictionary[TextModel, Recordings]" = weakref.WeakKe
 
 
 def record_steps(model: TextModel, *, compile: bool = False) -> None:
-    """Write by recordings with this model from now on. On a GPU that happens by itself, without `compile`."""
+    """Write by recordings with this model from now on. On a GPU that happens by itself, without `compile`.
+
+    Compiling takes half a minute for each new shape, and pays where many texts follow: most for one text at a time.
+    """
     _RECORDINGS[model] = Recordings(model, compile=compile)
 
 
