@@ -51,6 +51,7 @@ OPTIONS: dict[str, list[dict]] = {
     "positions": [{"positions": name} for name in ("sinusoidal", "learned", "alibi", "none")]
     + [RELATIVE, {"positions": "rotary", "head_dim": 4}, {"positions": "alibi", "n_heads": 6}],
     "sinusoid_halves": [{"sinusoid_halves": True}, {"sinusoid_halves": True, "d_model": 15, "n_heads": 3}],
+    "position_offset": [{"positions": "learned", "position_offset": 2}],
     "rope_theta": [{"positions": "rotary", "head_dim": 4, "rope_theta": 50.0}],
     "relative_buckets": [RELATIVE | {"relative_buckets": 4}],
     "relative_max_distance": [RELATIVE | {"relative_max_distance": 6}],

@@ -30,7 +30,7 @@ def make_embeddings(config: ModelConfig, vocab_size: int) -> Embeddings:
     if config.positions == "sinusoidal" and max_len is not None:
         positions = SinusoidalPositions(max_len, width, halves=config.sinusoid_halves)
     elif config.positions == "learned" and max_len is not None:
-        positions = LearnedPositions(max_len, width)
+        positions = LearnedPositions(max_len, width, offset=config.position_offset)
     return Embeddings(
         vocab_size,
         width,

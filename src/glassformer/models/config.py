@@ -77,6 +77,8 @@ class ModelConfig:
 
     # Positions
     positions: Literal["sinusoidal", "learned", "rotary", "relative", "alibi", "none"] = "sinusoidal"
+    position_offset: int = 0
+    """Learned positions are counted from here: the rows before it are never read (2 in RoBERTa and BART)."""
     sinusoid_halves: bool = False
     """All sines before all cosines (Marian) instead of alternating."""
     rope_theta: float = 10000.0
@@ -252,7 +254,7 @@ def _check_sizes(config: ModelConfig) -> None:
     ):
         if getattr(config, name) is not None:
             check_positive(name, getattr(config, name))
-    for name in ("n_encoder_layers", "n_decoder_layers", "token_types"):
+    for name in ("n_encoder_layers", "n_decoder_layers", "token_types", "position_offset"):
         if getattr(config, name) < 0:
             raise ValueError(f"{name}={getattr(config, name)}: expected 0 or more")
     for name in ("dropout", "attention_dropout", "activation_dropout", "embedding_dropout", "layer_drop"):
@@ -275,6 +277,10 @@ def _check_combinations(config: ModelConfig) -> None:
     if config.positions in ("sinusoidal", "learned") and config.max_len is None:
         raise ValueError(
             f"max_len=None with positions={config.positions!r}: expected a whole number, the table's length"
+        )
+    if config.position_offset and config.positions != "learned":
+        raise ValueError(
+            f"position_offset={config.position_offset} with positions={config.positions!r}: expected 0, or 'learned'"
         )
     if config.positions == "relative":
         least = 4 if config.n_encoder_layers else 2

@@ -169,6 +169,7 @@ def bart_base() -> ModelConfig:
         max_len=1024,
         activation="gelu",
         positions="learned",
+        position_offset=2,
         embedding_norm=True,
         tie="all",
         head="language_model",

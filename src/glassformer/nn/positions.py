@@ -53,16 +53,17 @@ class SinusoidalPositions(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """One learned vector for each position up to `max_len`."""
+    """One learned vector for each position up to `max_len`, in a table that begins with `offset` rows of no use."""
 
-    def __init__(self, max_len: int, width: int):
+    def __init__(self, max_len: int, width: int, *, offset: int = 0):
         super().__init__()
         check_positive("max_len", max_len)
-        self.weight = nn.Parameter(torch.empty(max_len, width).normal_(std=0.02))
+        self.offset = offset
+        self.weight = nn.Parameter(torch.empty(max_len + offset, width).normal_(std=0.02))
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
         """(B or 1, T) -> (B or 1, T, C)."""
-        return self.weight[positions].to(dtype)
+        return self.weight[positions + self.offset if self.offset else positions].to(dtype)
 
 
 class Rotation(NamedTuple):

@@ -46,6 +46,7 @@ class Config:
     norm_eps: float = 1e-5
     final_norm: bool | None = None
     positions: str = "sinusoidal"
+    position_offset: int = 0
     sinusoid_halves: bool = False
     rope_theta: float = 10000.0
     relative_buckets: int = 32

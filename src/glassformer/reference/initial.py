@@ -57,7 +57,7 @@ def _embeddings(shapes: Shapes, name: str, config: Config, vocab_size: int, owns
         shapes[f"{name}.tokens.weight"] = (vocab_size, width)
     if config.positions == "learned":
         assert config.max_len is not None
-        shapes[f"{name}.positions.weight"] = (config.max_len, width)
+        shapes[f"{name}.positions.weight"] = (config.max_len + config.position_offset, width)
     if config.token_types:
         shapes[f"{name}.token_types.weight"] = (config.token_types, width)
     if config.embedding_norm:

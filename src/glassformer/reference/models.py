@@ -43,7 +43,7 @@ class Embeddings:
         if self.types is not None:
             x = x + self.types.forward(np.zeros_like(tokens) if types is None else types)
         if self.positions is not None:
-            x = x + self.positions.forward(positions)
+            x = x + self.positions.forward(positions + self.config.position_offset)
         elif self.config.positions == "sinusoidal":
             waves = sinusoids(positions.max() + 1, self.config.table_width, halves=self.config.sinusoid_halves)
             x = x + waves[positions].astype(x.dtype)

@@ -1,0 +1,248 @@
+"""The vocabularies inside GGUF and llama2.c files, as tokenizers of the `tokenizers` library.
+
+There are two kinds. A byte-level vocabulary (GPT-2's way) comes with its merges, and the name of the rule that cuts
+text into words. A scored vocabulary (SentencePiece's way) has a score for every piece: of all neighbours that make a
+piece together, those with the best score join first. Merges are that rule written down, so both end as the same thing.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
+
+T = TypeVar("T")
+
+NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+"""What a token is, as GGUF numbers it."""
+
+# What a hostile file may cost. Real vocabularies stay below a quarter of each.
+MAX_PIECE = 256
+MAX_MERGES = 1 << 21
+MAX_ADDED = 1 << 16
+
+SPACE = "▁"
+GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+LLAMA3_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+QWEN2_WORDS = LLAMA3_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")
+
+# By the names of `tokenizer.ggml.pre`: patterns whose matches are cut out, one after the other.
+CUTS = {
+    "gpt-2": (GPT2_WORDS,),
+    "smollm": (r"\p{N}", GPT2_WORDS),
+    "qwen2": (QWEN2_WORDS,),
+    "deepseek-r1-qwen": (QWEN2_WORDS,),
+    "llama-bpe": (LLAMA3_WORDS,),
+    "llama3": (LLAMA3_WORDS,),
+    "llama-v3": (LLAMA3_WORDS,),
+    # What llama.cpp does with files that do not say.
+    "default": (r"[\p{P}$+<=>^~|]+", GPT2_WORDS, r"\p{N}+", r"[0-9]{3}"),
+}
+LLAMA3 = ("llama-bpe", "llama3", "llama-v3")
+
+
+def byte_level_tokenizer(
+    tokens: Sequence[str],
+    merges: Sequence[str],
+    types: Sequence[int] | None = None,
+    *,
+    pre: str = "gpt-2",
+    begin: int | None = None,
+    end: int | None = None,
+) -> tokenizers.Tokenizer:
+    """Byte-pair encoding over bytes: tokens in GPT-2's alphabet of bytes, merges as `left right`, the best first.
+
+    `pre` is the rule that cuts words; `begin` and `end` are ids to put around a text.
+    """
+    if pre not in CUTS:
+        raise ValueError(f"tokenizer.ggml.pre={pre!r}: expected one of {', '.join(CUTS)}")
+    types = _checked_types(tokens, types)
+    vocabulary = _vocabulary(tokens)
+    pairs = []
+    for merge in merges:
+        # A token may begin with a space of its own, so the first character never separates.
+        cut = merge.find(" ", 1)
+        left, right = merge[:cut], merge[cut + 1 :]
+        if cut < 1 or left not in vocabulary or right not in vocabulary or left + right not in vocabulary:
+            raise ValueError(f"the merge {merge[:80]!r}: expected two tokens that make a third")
+        pairs.append((left, right))
+    # Llama 3 looks a word up as a whole before it merges.
+    inner = _bpe(vocabulary, pairs, ignore_merges=pre in LLAMA3)
+    if pre.endswith(("qwen2", "-qwen")):
+        inner.normalizer = normalizers.NFC()
+    inner.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            *(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in CUTS[pre]),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    inner.decoder = decoders.ByteLevel()
+    return _with_special_tokens(inner, tokens, types, begin, end)
+
+
+def scored_tokenizer(
+    tokens: Sequence[str],
+    scores: Sequence[float],
+    types: Sequence[int] | None = None,
+    *,
+    space_prefix: bool = True,
+    begin: int | None = None,
+    end: int | None = None,
+) -> tokenizers.Tokenizer:
+    """Byte-pair encoding by the scores of pieces, with `▁` for the space and `<0x0A>` for a byte without a piece.
+
+    `space_prefix` puts a space before every text; `begin` and `end` are ids to put around it.
+    """
+    types = _checked_types(tokens, types)
+    vocabulary = _vocabulary(tokens)
+    if len(scores) != len(tokens):
+        raise ValueError(f"{len(scores)} scores: expected one for each of the {len(tokens)} tokens")
+    unknown = next((token for token, kind in zip(tokens, types, strict=True) if kind == UNKNOWN), None)
+    merges = _merges_by_score(tokens, scores, types)
+    inner = _bpe(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
+    spaces = [normalizers.Prepend(SPACE)] if space_prefix else []
+    inner.normalizer = normalizers.Sequence([*spaces, normalizers.Replace(" ", SPACE)])
+    inner.decoder = decoders.Sequence(
+        [
+            decoders.Replace(SPACE, " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            *([decoders.Strip(" ", 1, 0)] if space_prefix else []),
+        ]
+    )
+    return _with_special_tokens(inner, tokens, types, begin, end)
+
+
+def tokenizer_from_metadata(metadata: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    """The tokenizer that the keys `tokenizer.*` of a GGUF file describe: `tokenizer.json` and `tokenizer_config.json`.
+
+    A file without a vocabulary gives None and an empty config.
+    """
+    kind = _value(metadata, "model", str, "a name")
+    if kind in (None, "none", "no_vocab"):
+        return None, {}
+    if kind not in ("gpt2", "llama"):
+        raise ValueError(f"tokenizer.ggml.model={kind!r}: expected gpt2 or llama")
+    tokens = _column(metadata, "tokens", str)
+    types = _column(metadata, "token_type", int) if "tokenizer.ggml.token_type" in metadata else None
+    is_qwen = str(metadata.get("general.architecture", "")).startswith("qwen")
+    # The rule is younger than the format: files from before it say nothing.
+    pre = _value(metadata, "pre", str, "a name") or ("qwen2" if is_qwen else "default")
+    adds_begin = _value(metadata, "add_bos_token", bool, "true or false")
+    if adds_begin is None:
+        adds_begin = kind == "llama" or pre in LLAMA3
+    adds_end = bool(_value(metadata, "add_eos_token", bool, "true or false"))
+    config: dict[str, Any] = {"add_bos_token": adds_begin, "add_eos_token": adds_end}
+    ids = {}
+    for key, name in (("bos", "bos_token"), ("eos", "eos_token"), ("unknown", "unk_token"), ("padding", "pad_token")):
+        index = token_id(metadata, key, len(tokens))
+        if index is not None:
+            ids[key], config[name] = index, tokens[index]
+    template = metadata.get("tokenizer.chat_template")
+    if isinstance(template, str):
+        config["chat_template"] = template
+    around = {"begin": ids.get("bos") if adds_begin else None, "end": ids.get("eos") if adds_end else None}
+    if kind == "gpt2":
+        inner = byte_level_tokenizer(tokens, _column(metadata, "merges", str), types, pre=pre, **around)
+    else:
+        prefix = _value(metadata, "add_space_prefix", bool, "true or false")
+        scores = _column(metadata, "scores", float)
+        inner = scored_tokenizer(tokens, scores, types, space_prefix=prefix is not False, **around)
+    return inner.to_str(), config
+
+
+def token_id(metadata: Mapping[str, Any], name: str, count: int) -> int | None:
+    """The id that a GGUF file gives the token of this name (bos, eos, unknown, padding), if it gives one."""
+    index = _value(metadata, f"{name}_token_id", int, "a whole number")
+    if index is not None and not 0 <= index < count:
+        raise ValueError(f"tokenizer.ggml.{name}_token_id={index}: expected an id below {count}")
+    return index
+
+
+def _value(metadata: Mapping[str, Any], name: str, kind: type[T], expected: str) -> T | None:
+    value = metadata.get(f"tokenizer.ggml.{name}")
+    if value is not None and type(value) is not kind:
+        raise ValueError(f"tokenizer.ggml.{name}={str(value)[:80]!r}: expected {expected}")
+    return value
+
+
+def _column(metadata: Mapping[str, Any], name: str, kind: type[T]) -> list[T]:
+    values = metadata.get(f"tokenizer.ggml.{name}")
+    if not isinstance(values, list) or any(type(value) is not kind for value in values):
+        raise ValueError(f"tokenizer.ggml.{name}={str(values)[:80]}: expected a list of {kind.__name__}")
+    return values
+
+
+def _checked_types(tokens: Sequence[str], types: Sequence[int] | None) -> Sequence[int]:
+    if types is None:
+        return [NORMAL] * len(tokens)
+    if len(types) != len(tokens):
+        raise ValueError(f"{len(types)} token types: expected one for each of the {len(tokens)} tokens")
+    return types
+
+
+def _vocabulary(tokens: Sequence[str]) -> dict[str, int]:
+    vocabulary: dict[str, int] = {}
+    for index, token in enumerate(tokens):
+        if vocabulary.setdefault(token, index) != index:
+            raise ValueError(f"the token {token[:80]!r} has the ids {vocabulary[token]} and {index}: expected one")
+    return vocabulary
+
+
+def _merges_by_score(tokens: Sequence[str], scores: Sequence[float], types: Sequence[int]) -> list[tuple[str, str]]:
+    """Every way to make a piece of two others, the pieces with the best scores first."""
+    ranks = {token: i for i, (token, kind) in enumerate(zip(tokens, types, strict=True)) if kind == NORMAL}
+    for token, index in ranks.items():
+        if len(token) > MAX_PIECE:
+            raise ValueError(f"the piece {token[:80]!r} has {len(token)} characters: expected at most {MAX_PIECE}")
+        if math.isnan(scores[index]):
+            raise ValueError(f"the piece {token!r} has the score {scores[index]}: expected a number")
+    merges = []
+    for token in sorted(ranks, key=lambda token: -scores[ranks[token]]):
+        for cut in range(1, len(token)):
+            left, right = token[:cut], token[cut:]
+            if left in ranks and right in ranks:
+                merges.append((left, right))
+        if len(merges) > MAX_MERGES:
+            raise ValueError(f"{len(tokens)} pieces have over {MAX_MERGES} merges: expected about two a piece")
+    return merges
+
+
+def _bpe(vocabulary: dict[str, int], merges: list[tuple[str, str]], **options: Any) -> tokenizers.Tokenizer:
+    return _wrapped("vocabulary", lambda: tokenizers.Tokenizer(models.BPE(vocabulary, merges, **options)))
+
+
+def _with_special_tokens(
+    inner: tokenizers.Tokenizer, tokens: Sequence[str], types: Sequence[int], begin: int | None, end: int | None
+) -> tokenizers.Tokenizer:
+    """The same tokenizer, which finds tokens that stand for themselves before it cuts words."""
+    added = [(token, kind) for token, kind in zip(tokens, types, strict=True) if kind in (UNKNOWN, CONTROL, USER)]
+    if len(added) > MAX_ADDED:
+        raise ValueError(f"{len(added)} control and user-defined tokens: expected at most {MAX_ADDED}")
+    _wrapped(
+        "control tokens",
+        lambda: inner.add_tokens(
+            [tokenizers.AddedToken(token, special=kind != USER, normalized=False) for token, kind in added]
+        ),
+    )
+    # The template knows them by names of ours: their own may hold what it would read as its syntax.
+    special = {name: index for name, index in (("begin", begin), ("end", end)) if index is not None}
+    if special:
+        before, after = [name for name in special if name == "begin"], [name for name in special if name == "end"]
+        inner.post_processor = processors.TemplateProcessing(
+            single=[*before, "$A", *after],
+            pair=[*before, "$A", *after, *(f"{name}:1" for name in before), "$B:1", *(f"{name}:1" for name in after)],
+            special_tokens=[{"id": name, "ids": [i], "tokens": [tokens[i]]} for name, i in special.items()],
+        )
+    return inner
+
+
+def _wrapped(what: str, build: Callable[[], T]) -> T:
+    try:
+        return build()
+    except Exception as error:  # the library raises bare Exceptions
+        raise ValueError(f"the {what} make no tokenizer: {error}") from error
