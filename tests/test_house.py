@@ -26,6 +26,7 @@ FLOORS = {
     "training": 4,
     "tasks": 5,
     "inspect": 5,
+    "bench": 6,
     "serve": 6,
     "cli": 7,
 }

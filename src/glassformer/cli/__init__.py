@@ -12,6 +12,7 @@ usage: glassformer VERB ...
   run     translate stdin to stdout with a trained model
   eval    score a trained model with sacreBLEU
   info    what a model folder holds
+  bench   how fast this machine writes, beside other libraries
 
 glassformer VERB --help teaches each; glassformer --version tells the version."""
 
@@ -60,10 +61,11 @@ def _run(verb: str, rest: list[str]) -> None:
 
         train(rest)
         return
+    from glassformer.cli.bench import bench
     from glassformer.cli.demo import demo
     from glassformer.cli.use import evaluate, info, run
 
-    verbs: dict[str, Callable[..., None]] = {"demo": demo, "run": run, "eval": evaluate, "info": info}
+    verbs: dict[str, Callable[..., None]] = {"demo": demo, "run": run, "eval": evaluate, "info": info, "bench": bench}
     if verb not in verbs:
         print(f"{VERBS}\n\n{verb!r} is no verb: expected one of train, {', '.join(verbs)}", file=sys.stderr)
         sys.exit(2)

@@ -16,11 +16,14 @@ T = TypeVar("T")
 
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """What a token is, as GGUF numbers it."""
+ADDED = (UNKNOWN, CONTROL, USER)
+"""Those that words are not made of: they stand for themselves."""
 
-# What a hostile file may cost. Real vocabularies stay below a quarter of each.
-MAX_PIECE = 256
-MAX_MERGES = 1 << 21
+# What a hostile file may cost. The largest real vocabularies stay below half of each.
+MAX_TOKENS = 1 << 19
 MAX_ADDED = 1 << 16
+MAX_PIECE = 128
+MAX_MERGES_A_PIECE = 6
 
 SPACE = "▁"
 GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -178,10 +181,15 @@ def _column(metadata: Mapping[str, Any], name: str, kind: type[T]) -> list[T]:
 
 
 def _checked_types(tokens: Sequence[str], types: Sequence[int] | None) -> Sequence[int]:
+    if len(tokens) > MAX_TOKENS:
+        raise ValueError(f"{len(tokens)} tokens: expected at most {MAX_TOKENS}")
     if types is None:
         return [NORMAL] * len(tokens)
     if len(types) != len(tokens):
         raise ValueError(f"{len(types)} token types: expected one for each of the {len(tokens)} tokens")
+    added = sum(kind in ADDED for kind in types)
+    if added > MAX_ADDED:
+        raise ValueError(f"{added} control and user-defined tokens: expected at most {MAX_ADDED}")
     return types
 
 
@@ -201,14 +209,16 @@ def _merges_by_score(tokens: Sequence[str], scores: Sequence[float], types: Sequ
             raise ValueError(f"the piece {token[:80]!r} has {len(token)} characters: expected at most {MAX_PIECE}")
         if math.isnan(scores[index]):
             raise ValueError(f"the piece {token!r} has the score {scores[index]}: expected a number")
-    merges = []
+    merges: list[tuple[str, str]] = []
+    # The room to spare is for the smallest vocabularies.
+    most = MAX_MERGES_A_PIECE * len(tokens) + 4096
     for token in sorted(ranks, key=lambda token: -scores[ranks[token]]):
         for cut in range(1, len(token)):
             left, right = token[:cut], token[cut:]
             if left in ranks and right in ranks:
                 merges.append((left, right))
-        if len(merges) > MAX_MERGES:
-            raise ValueError(f"{len(tokens)} pieces have over {MAX_MERGES} merges: expected about two a piece")
+        if len(merges) > most:
+            raise ValueError(f"{len(tokens)} pieces have over {most} merges: expected about two a piece")
     return merges
 
 
@@ -220,9 +230,7 @@ def _with_special_tokens(
     inner: tokenizers.Tokenizer, tokens: Sequence[str], types: Sequence[int], begin: int | None, end: int | None
 ) -> tokenizers.Tokenizer:
     """The same tokenizer, which finds tokens that stand for themselves before it cuts words."""
-    added = [(token, kind) for token, kind in zip(tokens, types, strict=True) if kind in (UNKNOWN, CONTROL, USER)]
-    if len(added) > MAX_ADDED:
-        raise ValueError(f"{len(added)} control and user-defined tokens: expected at most {MAX_ADDED}")
+    added = [(token, kind) for token, kind in zip(tokens, types, strict=True) if kind in ADDED]
     _wrapped(
         "control tokens",
         lambda: inner.add_tokens(

@@ -1,0 +1,1 @@
+"""How fast this machine writes, beside the libraries one could use instead."""

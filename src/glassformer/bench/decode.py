@@ -1,0 +1,176 @@
+"""Writing speed: every contender takes its turn, round after round, so that a noisy machine is noisy for all."""
+
+import copy
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+
+from glassformer.bench import peers
+from glassformer.bench.works import Work, Write
+from glassformer.decoding import record_steps
+from glassformer.decoding.int8 import NoInt8Error, quantise
+
+Numbers = Literal["float32", "bfloat16", "int8"]
+BYTES: dict[Numbers, int] = {"float32": 4, "bfloat16": 2, "int8": 1}
+
+
+@dataclass
+class Contender:
+    """Who writes, and how long it took."""
+
+    name: str
+    numbers: Numbers
+    write: Write
+    texts: list[list[int]] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    peak_bytes: int = 0
+    """Of GPU memory; a CPU's is shared with everybody."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the machine can do, measured in the same run."""
+
+    flops: dict[Numbers, float]
+    """Operations a second of a matrix product of 2,048 cubed."""
+    bandwidth: float
+    """Bytes a second of a copy, read and written."""
+
+
+def measure(work: Work, *, batch: int, beam: int, rounds: int, device: str, compiled: bool) -> list[Contender]:
+    """All contenders that this machine has, after `rounds` rounds."""
+    with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
+        contenders = list(_contenders(work, batch, beam, device, compiled, folder, stack))
+        for contender in contenders:  # the first time allocates, records, compiles
+            contender.texts = contender.write()
+            contender.write()
+        for _ in range(rounds):
+            for contender in contenders:
+                if device == "cuda":
+                    torch.cuda.synchronize()
+                    torch.cuda.reset_peak_memory_stats()
+                began = time.perf_counter()
+                contender.write()
+                if device == "cuda":
+                    torch.cuda.synchronize()
+                    contender.peak_bytes = torch.cuda.max_memory_allocated()
+                contender.seconds.append(time.perf_counter() - began)
+    return contenders
+
+
+def _contenders(
+    work: Work, batch: int, beam: int, device: str, compiled: bool, folder: str, stack: ExitStack
+) -> Iterator[Contender]:
+    model, inputs = work.model(), work.inputs(batch)
+    theirs = peers.hf_model(work, model) if peers.is_installed("transformers") else None
+    if device == "cuda":
+        half = copy.deepcopy(model).to(device, torch.bfloat16)
+        yield Contender("glassformer", "bfloat16", work.ours(half, inputs, beam))
+        if compiled:
+            fused = copy.deepcopy(half)
+            record_steps(fused, compile=True)
+            yield Contender("glassformer, compiled", "bfloat16", work.ours(fused, inputs, beam))
+        if theirs is not None:
+            theirs = theirs.to(device, torch.bfloat16)
+            yield Contender("HF", "bfloat16", peers.hf(work, theirs, inputs, beam))
+            if compiled and work.begin is None and beam == 1:
+                still = copy.deepcopy(theirs)
+                yield Contender(
+                    "HF, static cache, compiled", "bfloat16", peers.hf(work, still, inputs, beam, compiled=True)
+                )
+        return
+    yield Contender("glassformer", "float32", work.ours(model, inputs, beam))
+    try:
+        small = quantise(model)
+        yield Contender("glassformer", "int8", work.ours(small, inputs, beam))
+        if compiled:
+            fused = quantise(model)
+            record_steps(fused, compile=True)
+            yield Contender("glassformer, compiled", "int8", work.ours(fused, inputs, beam))
+    except NoInt8Error:
+        pass
+    has_bf16 = torch.cpu._is_amx_tile_supported()
+    if has_bf16:
+        half = copy.deepcopy(model).bfloat16()
+        yield Contender("glassformer", "bfloat16", work.ours(half, inputs, beam))
+    if theirs is not None:
+        yield Contender("HF", "float32", peers.hf(work, theirs, inputs, beam))
+        if has_bf16:
+            yield Contender("HF", "bfloat16", peers.hf(work, copy.deepcopy(theirs).bfloat16(), inputs, beam))
+        if work.begin is not None and peers.is_installed("ctranslate2"):
+            for numbers in ("float32", "int8"):
+                write = peers.ctranslate2(work, theirs, inputs, beam, numbers, folder)
+                yield Contender("CTranslate2", numbers, write)
+
+
+def limits(device: str) -> Limits:
+    """Measure what the machine can do."""
+    kinds: dict[Numbers, torch.dtype] = {"float32": torch.float32}
+    if device == "cuda" or torch.cpu._is_amx_tile_supported():
+        kinds["bfloat16"] = torch.bfloat16
+    flops: dict[Numbers, float] = {}
+    for name, dtype in kinds.items():
+        a, b = torch.randn(2, 2048, 2048, device=device).to(dtype)
+        flops[name] = 2 * 2048**3 / _fastest(lambda a=a, b=b: a @ b, device)  # type: ignore[misc]
+    source = torch.zeros(2**28 if device == "cuda" else 2**26, device=device)
+    target = torch.empty_like(source)
+    return Limits(flops, 2 * source.nbytes / _fastest(lambda: target.copy_(source), device))
+
+
+def _fastest(step: Callable[[], object], device: str) -> float:
+    seconds = []
+    for _ in range(9):
+        if device == "cuda":
+            torch.cuda.synchronize()
+        began = time.perf_counter()
+        step()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)
+
+
+def table(work: Work, contenders: list[Contender], found: Limits, *, batch: int, beam: int) -> str:
+    """The comparison in Markdown."""
+    ours, right = contenders[0], contenders[0].texts
+    lines = [
+        f"{work.name}, batch {batch}, {'greedy' if beam == 1 else f'beam {beam}'}: {work.n_read} tokens read, "
+        f"{work.n_written} written; {work.flops(batch, beam) / 1e9:,.0f} GFLOP. Matrix products at "
+        + ", ".join(f"{rate / 1e9:,.0f} GFLOP/s in {name}" for name, rate in found.flops.items())
+        + f"; memory at {found.bandwidth / 1e9:,.0f} GB/s.",
+        "",
+        "| engine | numbers | ms | tokens/s | share of the machine's limit | tokens as the first | GPU memory |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for contender in contenders:
+        seconds = statistics.median(contender.seconds)
+        pairs = [pair for one, two in zip(contender.texts, right, strict=True) for pair in zip(one, two, strict=False)]
+        same = sum(a == b for a, b in pairs) / max(len(pairs), 1)
+        memory = f"{contender.peak_bytes / 1e9:.2f} GB" if contender.peak_bytes else ""
+        cells = [contender.name, contender.numbers, f"{seconds * 1e3:,.0f}", f"{batch * work.n_written / seconds:,.0f}"]
+        cells += [f"{_least_seconds(work, contender, found, batch, beam) / seconds:.0%}", f"{same:.1%}", memory]
+        lines.append(f"| {' | '.join(cells)} |")
+    fastest = min(
+        (c for c in contenders if c.name.startswith("glassformer")), key=lambda c: statistics.median(c.seconds)
+    )
+    lines.append("")
+    lines.append(f"The fastest of ours ({fastest.name}, {fastest.numbers}) against:")
+    for other in contenders:
+        if other is not fastest and not other.name.startswith(ours.name):
+            ratio = statistics.median(other.seconds) / statistics.median(fastest.seconds)
+            lines.append(f"- {other.name} in {other.numbers}: {ratio:.2f} times as fast")
+    return "\n".join(lines)
+
+
+def _least_seconds(work: Work, contender: Contender, found: Limits, batch: int, beam: int) -> float:
+    """What binds: the products at their rate, or the bytes at theirs. int8 products count at the float32 rate times 4,
+    the ratio of their widths."""
+    rate = found.flops.get(contender.numbers, 4 * found.flops["float32"])
+    moved = work.bytes_moved(batch, beam, BYTES[contender.numbers])
+    return max(work.flops(batch, beam) / rate, moved / found.bandwidth)

@@ -1,0 +1,85 @@
+"""The libraries one could use instead, each with the same weights. What is not installed does not take part."""
+
+import importlib.util
+import os
+from typing import Any
+
+import torch
+
+from glassformer.bench.works import Work, Write
+from glassformer.decoding.writer import TextModel
+
+
+def is_installed(name: str) -> bool:
+    """Whether a package can be imported."""
+    return importlib.util.find_spec(name) is not None
+
+
+def hf_model(work: Work, model: TextModel) -> Any:
+    """HF's model with the weights of ours; in float32 on the CPU."""
+    import transformers
+
+    values, tensors = work.for_hf(model)
+    values["dtype"] = "float32"
+    config = transformers.AutoConfig.for_model(**values)
+    found = getattr(transformers, values["architectures"][0])(config).eval()
+    missing, unexpected = found.load_state_dict(tensors, strict=False)
+    found.tie_weights()
+    computed = ("embed_positions", "embed_tokens", "lm_head", "rotary")
+    if unexpected or [name for name in missing if not any(part in name for part in computed)]:
+        raise ValueError(f"HF's model has other tensors than ours: missing {missing[:5]}, unexpected {unexpected[:5]}")
+    return found
+
+
+def hf(work: Work, model: Any, inputs: list[list[int]], beam: int, *, compiled: bool = False) -> Write:
+    """HF Transformers: `generate`, as it is or with a static cache and compiled."""
+    ids = torch.tensor(inputs, device=model.device)
+    more: dict[str, Any] = {"cache_implementation": "static"} if compiled else {}
+
+    @torch.inference_mode()
+    def write() -> list[list[int]]:
+        written = model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            num_beams=beam,
+            do_sample=False,
+            min_new_tokens=work.n_written,
+            max_new_tokens=work.n_written,
+            early_stopping="never" if beam > 1 else False,
+            bad_words_ids=[[work.padding]],
+            **more,
+        )
+        return written[:, -work.n_written :].tolist()
+
+    return write
+
+
+def ctranslate2(work: Work, model: Any, inputs: list[list[int]], beam: int, kind: str, folder: str) -> Write:
+    """CTranslate2, converted from the same weights; translation alone."""
+    import ctranslate2
+    from ctranslate2.converters.transformers import MarianMTLoader
+
+    if not os.listdir(folder):
+        spec = MarianMTLoader().get_model_spec(model)
+        words = ["</s>", *(f"t{index}" for index in range(1, work.padding))]
+        spec.register_source_vocabulary(words)
+        spec.register_target_vocabulary(words)
+        for name, value in (("eos_token", "</s>"), ("unk_token", "t1"), ("bos_token", "</s>")):
+            setattr(spec.config, name, value)
+        spec.config.decoder_start_token, spec.config.add_source_eos = "</s>", False
+        spec.validate()
+        spec.optimize()
+        spec.save(folder)
+    translator = ctranslate2.Translator(
+        folder, compute_type=kind, inter_threads=1, intra_threads=torch.get_num_threads()
+    )
+    texts = [[f"t{token}" for token in row] for row in inputs]
+    length = work.n_written
+
+    def write() -> list[list[int]]:
+        found = translator.translate_batch(
+            texts, beam_size=beam, min_decoding_length=length, max_decoding_length=length
+        )
+        return [[int(word[1:]) for word in result.hypotheses[0]] for result in found]
+
+    return write

@@ -1,0 +1,120 @@
+"""What is measured: three models of usual size, with random weights that make them choose many different tokens."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from glassformer.checkpoint.hf import FAMILIES, export_model
+from glassformer.decoding import GenerationConfig, generate
+from glassformer.decoding.writer import TextModel
+from glassformer.models import ModelConfig, build_model, preset
+from glassformer.models.costs import count_parameters, forward_flops
+
+Write = Callable[[], list[list[int]]]
+"""One run of a contender: the tokens it wrote for each input."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """A model, and how much it reads and writes."""
+
+    name: str
+    config: ModelConfig
+    family: str
+    """Whose shape it has, so that HF can run the same weights."""
+    n_read: int
+    n_written: int
+
+    @property
+    def end(self) -> int:
+        """The token that ends a text; here it is never written."""
+        return 0
+
+    @property
+    def begin(self) -> int | None:
+        """What a translation begins with: the padding, as Marian does."""
+        return self.padding if self.config.n_encoder_layers else None
+
+    @property
+    def padding(self) -> int:
+        """The last token of the vocabulary."""
+        return self.config.vocab_size - 1
+
+    def model(self) -> TextModel:
+        """Ours."""
+        torch.manual_seed(0)
+        model = build_model(self.config).eval()
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if parameter.dim() > 1:
+                    parameter.normal_(std=parameter.shape[-1] ** -0.5)
+                elif name == "head.out_proj.bias":
+                    parameter.zero_()
+            table = model.get_parameter("source_embeddings.tokens.weight" if self.begin else "embeddings.tokens.weight")
+            table[self.padding] = 0  # as Marian has it, and no text contains it
+        return model  # type: ignore[return-value]
+
+    def for_hf(self, model: TextModel) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        """HF's config and tensors of the same model."""
+        values, tensors = export_model(model, FAMILIES[self.family])
+        ids = {"pad_token_id": self.padding, "eos_token_id": self.end, "bos_token_id": 1}
+        if self.begin is not None:
+            ids |= {"decoder_start_token_id": self.begin, "forced_eos_token_id": None}
+        return values | ids, tensors
+
+    def inputs(self, batch: int) -> list[list[int]]:
+        """What is read: random tokens, as long as each other, so that nobody gains by handling padding better."""
+        random = torch.Generator().manual_seed(1)
+        return torch.randint(2, self.padding, (batch, self.n_read), generator=random).tolist()
+
+    def search(self, beam: int) -> GenerationConfig:
+        """How ours writes: exactly so many tokens."""
+        return GenerationConfig(
+            max_new_tokens=self.n_written,
+            min_new_tokens=self.n_written,
+            num_beams=beam,
+            suppress_tokens=(self.padding,),
+        )
+
+    def ours(self, model: TextModel, inputs: Sequence[Sequence[int]], beam: int) -> Write:
+        """A contender of ours."""
+
+        def write() -> list[list[int]]:
+            config, begin = self.search(beam), self.begin
+            found = generate(model, inputs, config, begin=begin, end=self.end, max_batch_tokens=10**7)
+            return [texts[0].tokens for texts in found]
+
+        return write
+
+    def flops(self, batch: int, beam: int) -> float:
+        """Operations of one run: the input once, then a token at a time in every beam."""
+        given: dict[str, int] = {"batch": batch}
+        if self.begin is None:
+            whole = forward_flops(self.config, **given, target_length=self.n_read + self.n_written)
+            return beam * whole
+        whole = forward_flops(self.config, **given, source_length=self.n_read, target_length=self.n_written)
+        encoder = forward_flops(self.config, **given, source_length=self.n_read, target_length=1)
+        return encoder + beam * (whole - encoder)
+
+    def bytes_moved(self, batch: int, beam: int, bytes_a_number: int) -> float:
+        """Memory read in one run: at each step the weights that write, and the keys and values kept so far."""
+        config = self.config
+        weights = count_parameters(config)
+        if self.begin is not None:  # about half of the layers only read
+            layers = config.n_encoder_layers + config.n_decoder_layers
+            weights = int(weights * config.n_decoder_layers / layers)
+        kept = 2 * config.n_decoder_layers * config.kv_heads * config.head_size
+        length = self.n_written / 2 + self.n_read
+        return self.n_written * bytes_a_number * (weights + batch * beam * kept * length)
+
+
+def works() -> dict[str, Work]:
+    """All of them, by name."""
+    marian = preset("marian", vocab_size=8000, activation="relu", max_len=256, dropout=0.0, embedding_dropout=0.0)
+    return {
+        "translation": Work("translation", marian, "marian", 25, 25),
+        "gpt2": Work("gpt2", preset("gpt2"), "gpt2", 16, 256),
+        "llama": Work("llama", preset("llama"), "llama", 16, 128),
+    }

@@ -1,0 +1,122 @@
+"""BART and Marian: the paper's encoder-decoder, with learned positions or with fixed ones."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from glassformer.checkpoint.hf.tables import Family, Row, layer_rows, rows
+from glassformer.checkpoint.hf.values import THEIR_ACTIVATIONS, UnsupportedModelError, activation, require, value, whole
+from glassformer.models import ModelConfig, preset
+
+LAYER = {
+    "self_attn.q_proj": "self_attn.q_proj",
+    "self_attn.k_proj": "self_attn.k_proj",
+    "self_attn.v_proj": "self_attn.v_proj",
+    "self_attn.out_proj": "self_attn.out_proj",
+    "self_attn_sublayer.norm": "self_attn_layer_norm",
+    "cross_attn.q_proj": "encoder_attn.q_proj",
+    "cross_attn.k_proj": "encoder_attn.k_proj",
+    "cross_attn.v_proj": "encoder_attn.v_proj",
+    "cross_attn.out_proj": "encoder_attn.out_proj",
+    "cross_attn_sublayer.norm": "encoder_attn_layer_norm",
+    "ffn.up_proj": "fc1",
+    "ffn.down_proj": "fc2",
+    "ffn_sublayer.norm": "final_layer_norm",
+}
+
+
+def read_config(kind: str, values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig:
+    """From their config to ours."""
+    for key in ("normalize_before", "add_final_layer_norm"):
+        require(values, key, False)
+    sizes = {}
+    for what in ("attention_heads", "ffn_dim"):
+        sides = {whole(values, f"{side}_{what}") for side in ("encoder", "decoder")}
+        if len(sides) > 1:
+            raise UnsupportedModelError(f"config.json has encoder and decoder of different {what}: expected one")
+        sizes[what] = sides.pop()
+    vocab_size = whole(values, "vocab_size")
+    target_vocab = whole(values, "decoder_vocab_size", default=vocab_size)
+    is_shared = value(values, "share_encoder_decoder_embeddings", default=True)
+    is_tied = value(values, "tie_word_embeddings", default=True)
+    dropout = value(values, "dropout", default=0.1)
+    return replace(
+        preset("marian" if kind == "marian" else "bart-base"),
+        vocab_size=target_vocab,
+        source_vocab_size=None if target_vocab == vocab_size else vocab_size,
+        d_model=whole(values, "d_model"),
+        n_heads=sizes["attention_heads"],
+        d_ff=sizes["ffn_dim"],
+        n_encoder_layers=whole(values, "encoder_layers"),
+        n_decoder_layers=whole(values, "decoder_layers"),
+        max_len=whole(values, "max_position_embeddings", default=1024),
+        activation=activation(values, "activation_function", default="gelu"),  # type: ignore[arg-type]
+        scale_embeddings=value(values, "scale_embedding", default=False),
+        tie={(True, True): "all", (True, False): "embeddings", (False, True): "output", (False, False): "none"}[
+            bool(is_shared), bool(is_tied)
+        ],  # type: ignore[arg-type]
+        dropout=dropout,
+        embedding_dropout=dropout,
+        attention_dropout=value(values, "attention_dropout", default=0.0),
+        activation_dropout=value(values, "activation_dropout", default=0.0),
+    )
+
+
+def write_config(kind: str, config: ModelConfig) -> dict[str, Any]:
+    """From our config to theirs."""
+    values = {
+        "architectures": ["MarianMTModel" if kind == "marian" else "BartForConditionalGeneration"],
+        "vocab_size": config.source_vocab,
+        "d_model": config.d_model,
+        "encoder_layers": config.n_encoder_layers,
+        "decoder_layers": config.n_decoder_layers,
+        "encoder_attention_heads": config.n_heads,
+        "decoder_attention_heads": config.n_heads,
+        "encoder_ffn_dim": config.d_ff,
+        "decoder_ffn_dim": config.d_ff,
+        "max_position_embeddings": config.max_len,
+        "activation_function": THEIR_ACTIVATIONS[config.activation],
+        "scale_embedding": config.scale_embeddings,
+        "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
+        "activation_dropout": config.activation_dropout,
+        "tie_word_embeddings": config.ties_output,
+        "is_encoder_decoder": True,
+    }
+    if kind == "marian":
+        values |= {
+            "decoder_vocab_size": config.vocab_size,
+            "share_encoder_decoder_embeddings": config.ties_embeddings,
+        }
+    return values
+
+
+def table(config: ModelConfig) -> list[Row]:
+    """Their names and ours."""
+    shared = "model.shared" if config.ties_embeddings else "model.encoder.embed_tokens"
+    parts = {"source_embeddings.tokens": shared, "target_embeddings.tokens": "model.decoder.embed_tokens"}
+    for ours, theirs in (("source", "encoder"), ("target", "decoder")):
+        parts[f"{ours}_embeddings.positions"] = f"model.{theirs}.embed_positions"
+        parts[f"{ours}_embeddings.norm"] = f"model.{theirs}.layernorm_embedding"
+    return [
+        *rows(parts),
+        *layer_rows("encoder.layers", "model.encoder.layers", config.n_encoder_layers, LAYER),
+        *layer_rows("decoder.layers", "model.decoder.layers", config.n_decoder_layers, LAYER),
+        Row("lm_head.weight", ("head.out_proj.weight",)),
+        Row("final_logits_bias", ("head.out_proj.bias",), wrapped=True),
+    ]
+
+
+def _family(kind: str) -> Family:
+    return Family(
+        model_type=kind,
+        prefix="model.",
+        read_config=lambda values, names: read_config(kind, values, names),
+        write_config=lambda config: write_config(kind, config),
+        table=table,
+        unused=r"^model\.(en|de)coder\.embed_tokens\.weight$|^lm_head\.weight$|^model\.shared\.weight$"
+        + (r"|embed_positions\.weight$" if kind == "marian" else ""),
+    )
+
+
+FAMILIES = [_family(kind) for kind in ("bart", "marian")]

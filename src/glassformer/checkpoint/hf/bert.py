@@ -1,0 +1,274 @@
+"""BERT and its kin: RoBERTa, DistilBERT, ALBERT, ELECTRA. One encoder, many names for its parts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from glassformer.checkpoint.hf.tables import Family, Row, layer_rows, rows
+from glassformer.checkpoint.hf.values import (
+    THEIR_ACTIVATIONS,
+    UnsupportedModelError,
+    activation,
+    architecture,
+    n_labels,
+    require,
+    value,
+    whole,
+)
+from glassformer.models import ModelConfig, preset
+
+BERT_LAYER = {
+    "self_attn.q_proj": "attention.self.query",
+    "self_attn.k_proj": "attention.self.key",
+    "self_attn.v_proj": "attention.self.value",
+    "self_attn.out_proj": "attention.output.dense",
+    "self_attn_sublayer.norm": "attention.output.LayerNorm",
+    "ffn.up_proj": "intermediate.dense",
+    "ffn.down_proj": "output.dense",
+    "ffn_sublayer.norm": "output.LayerNorm",
+}
+DISTILBERT_LAYER = {
+    "self_attn.q_proj": "attention.q_lin",
+    "self_attn.k_proj": "attention.k_lin",
+    "self_attn.v_proj": "attention.v_lin",
+    "self_attn.out_proj": "attention.out_lin",
+    "self_attn_sublayer.norm": "sa_layer_norm",
+    "ffn.up_proj": "ffn.lin1",
+    "ffn.down_proj": "ffn.lin2",
+    "ffn_sublayer.norm": "output_layer_norm",
+}
+ALBERT_LAYER = {
+    "self_attn.q_proj": "attention.query",
+    "self_attn.k_proj": "attention.key",
+    "self_attn.v_proj": "attention.value",
+    "self_attn.out_proj": "attention.dense",
+    "self_attn_sublayer.norm": "attention.LayerNorm",
+    "ffn.up_proj": "ffn",
+    "ffn.down_proj": "ffn_output",
+    "ffn_sublayer.norm": "full_layer_layer_norm",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """What one of them calls its parts, and the classes that write its heads."""
+
+    model_type: str
+    class_name: str
+    layers: str
+    layer: Mapping[str, str]
+    words: Mapping[str, str]
+    """The masked-word head: transform.dense, transform.norm and the name of the bias."""
+    classes: Mapping[str, str]
+    """The head for a whole text: where transform.dense and out_proj are; empty where it is no head of ours."""
+    projection: str = "none"
+
+
+DIALECTS = [
+    Dialect(
+        model_type="bert",
+        class_name="Bert",
+        layers="bert.encoder.layer",
+        layer=BERT_LAYER,
+        words={
+            "head.transform.dense": "cls.predictions.transform.dense",
+            "head.transform.norm": "cls.predictions.transform.LayerNorm",
+            "head.out_proj": "cls.predictions",
+        },
+        classes={"head.transform.dense": "bert.pooler.dense", "head.out_proj": "classifier"},
+    ),
+    Dialect(
+        model_type="roberta",
+        class_name="Roberta",
+        layers="roberta.encoder.layer",
+        layer=BERT_LAYER,
+        words={
+            "head.transform.dense": "lm_head.dense",
+            "head.transform.norm": "lm_head.layer_norm",
+            "head.out_proj": "lm_head",
+        },
+        classes={"head.transform.dense": "classifier.dense", "head.out_proj": "classifier.out_proj"},
+    ),
+    Dialect(
+        model_type="distilbert",
+        class_name="DistilBert",
+        layers="distilbert.transformer.layer",
+        layer=DISTILBERT_LAYER,
+        words={
+            "head.transform.dense": "vocab_transform",
+            "head.transform.norm": "vocab_layer_norm",
+            "head.out_proj": "vocab_projector",
+        },
+        classes={},
+    ),
+    Dialect(
+        model_type="albert",
+        class_name="Albert",
+        layers="albert.encoder.albert_layer_groups.0.albert_layers",
+        layer=ALBERT_LAYER,
+        words={
+            "head.transform.dense": "predictions.dense",
+            "head.transform.norm": "predictions.LayerNorm",
+            "head.out_proj": "predictions",
+        },
+        classes={"head.transform.dense": "albert.pooler", "head.out_proj": "classifier"},
+        projection="albert.encoder.embedding_hidden_mapping_in",
+    ),
+    Dialect(
+        model_type="electra",
+        class_name="Electra",
+        layers="electra.encoder.layer",
+        layer=BERT_LAYER,
+        words={
+            "head.transform.dense": "generator_predictions.dense",
+            "head.transform.norm": "generator_predictions.LayerNorm",
+            "head.out_proj": "generator_lm_head",
+        },
+        classes={},
+        projection="electra.embeddings_project",
+    ),
+]
+HEADS = {
+    "ForMaskedLM": "language_model",
+    "ForPreTraining": "language_model",
+    "ForSequenceClassification": "sequence_class",
+    "ForTokenClassification": "token_class",
+    "ForQuestionAnswering": "span",
+}
+
+
+def read_config(dialect: Dialect, values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig:
+    """From their config to ours."""
+    for key, allowed in (
+        ("is_decoder", False),
+        ("position_embedding_type", "absolute"),
+        ("embedding_type", "standard"),
+    ):
+        require(values, key, allowed)
+    for key in ("num_hidden_groups", "inner_group_num"):
+        require(values, key, 1)
+    require(values, "sinusoidal_pos_embds", False)
+    kind = dialect.model_type
+    width = whole(values, "hidden_size", "dim")
+    # RoBERTa's padding token has a row of its own, and positions are counted behind it.
+    offset = whole(values, "pad_token_id", default=1) + 1 if kind == "roberta" else 0
+    narrow = whole(values, "embedding_size", default=width) if dialect.projection != "none" else width
+    body = replace(
+        preset("bert-base").with_head("none"),
+        vocab_size=whole(values, "vocab_size"),
+        d_model=width,
+        d_ff=whole(values, "intermediate_size", "hidden_dim"),
+        n_encoder_layers=whole(values, "num_hidden_layers", "n_layers"),
+        n_heads=whole(values, "num_attention_heads", "n_heads"),
+        max_len=whole(values, "max_position_embeddings", default=512) - offset,
+        position_offset=offset,
+        token_types=0 if kind == "distilbert" else whole(values, "type_vocab_size", default=2),
+        activation=activation(values, "hidden_act", "activation", default="gelu_new" if kind == "albert" else "gelu"),  # type: ignore[arg-type]
+        norm_eps=value(values, "layer_norm_eps", default=1e-12),
+        embedding_width=None if narrow == width else narrow,
+        share_layers=kind == "albert",
+        dropout=value(values, "hidden_dropout_prob", "dropout", default=0.1),
+        embedding_dropout=value(values, "hidden_dropout_prob", "dropout", default=0.1),
+        attention_dropout=value(values, "attention_probs_dropout_prob", "attention_dropout", default=0.1),
+    )
+    return _with_head(dialect, body, values)
+
+
+def _with_head(dialect: Dialect, body: ModelConfig, values: Mapping[str, Any]) -> ModelConfig:
+    name = architecture(values)
+    head = next((head for suffix, head in HEADS.items() if name.endswith(suffix)), "none")
+    if dialect.model_type == "electra" and name.endswith("ForPreTraining"):
+        head = "none"  # its discriminator tells replaced words from true ones, which is no head of ours
+    if head == "language_model":
+        if dialect.model_type in ("roberta", "electra") and body.activation != "gelu":
+            raise UnsupportedModelError(
+                f"{name} has a head with 'gelu' over layers with {body.activation!r}: expected one activation"
+            )
+        is_tied = value(values, "tie_word_embeddings", default=True)
+        return body.with_head(head, head_transform=True, tie="output" if is_tied else "none")
+    if head == "sequence_class":
+        if not dialect.classes:
+            raise UnsupportedModelError(
+                f"{name} has a head of another shape than ours: expected its body alone, or another head"
+            )
+        return body.with_head(head, n_labels=n_labels(values), head_transform=True)
+    if head == "token_class":
+        return body.with_head(head, n_labels=n_labels(values))
+    return body.with_head(head)
+
+
+def write_config(dialect: Dialect, config: ModelConfig) -> dict[str, Any]:
+    """From our config to theirs."""
+    if (dialect.model_type == "distilbert") != (config.token_types == 0):
+        raise UnsupportedModelError(
+            f"token_types={config.token_types} in {dialect.model_type}: expected 0 in distilbert, 1 or more elsewhere"
+        )
+    suffix = {head: name for name, head in HEADS.items() if name != "ForPreTraining"}.get(config.head, "Model")
+    is_distil = dialect.model_type == "distilbert"
+    values: dict[str, Any] = {
+        "architectures": [dialect.class_name + suffix],
+        "vocab_size": config.vocab_size,
+        "dim" if is_distil else "hidden_size": config.d_model,
+        "hidden_dim" if is_distil else "intermediate_size": config.d_ff,
+        "n_layers" if is_distil else "num_hidden_layers": config.n_encoder_layers,
+        "n_heads" if is_distil else "num_attention_heads": config.n_heads,
+        "max_position_embeddings": (config.max_len or 0) + config.position_offset,
+        "activation" if is_distil else "hidden_act": THEIR_ACTIVATIONS[config.activation],
+        "dropout" if is_distil else "hidden_dropout_prob": config.dropout,
+        "attention_dropout" if is_distil else "attention_probs_dropout_prob": config.attention_dropout,
+        "layer_norm_eps": config.norm_eps,
+        "tie_word_embeddings": config.ties_output or config.head != "language_model",
+    }
+    if not is_distil:
+        values["type_vocab_size"] = config.token_types
+    if dialect.projection != "none":
+        values["embedding_size"] = config.table_width
+    if dialect.model_type == "roberta":
+        values["pad_token_id"] = config.position_offset - 1
+    if config.n_labels is not None:
+        values["id2label"] = {str(index): f"LABEL_{index}" for index in range(config.n_labels)}
+        values["label2id"] = {f"LABEL_{index}": index for index in range(config.n_labels)}
+    return values
+
+
+def table(dialect: Dialect, config: ModelConfig) -> list[Row]:
+    """Their names and ours."""
+    body = dialect.model_type
+    heads: dict[str, Mapping[str, str]] = {
+        "language_model": {k: v for k, v in dialect.words.items() if k != "head.out_proj"},
+        "sequence_class": dialect.classes,
+        "token_class": {"head.out_proj": "classifier"},
+        "span": {"head.out_proj": "qa_outputs"},
+    }
+    parts = {
+        "embeddings.tokens": f"{body}.embeddings.word_embeddings",
+        "embeddings.positions": f"{body}.embeddings.position_embeddings",
+        "embeddings.token_types": f"{body}.embeddings.token_type_embeddings",
+        "embeddings.norm": f"{body}.embeddings.LayerNorm",
+        "embeddings.projection": dialect.projection,
+    }
+    words = dialect.words["head.out_proj"]
+    decoder = words if dialect.model_type in ("distilbert", "electra") else f"{words}.decoder"
+    tied = [Row(f"{words}.bias", ("head.out_proj.bias",)), Row(f"{decoder}.weight", ("head.out_proj.weight",))]
+    return [
+        *rows(parts),
+        *layer_rows("encoder.layers", dialect.layers, config.n_encoder_layers, dialect.layer),
+        *rows(heads.get(config.head, {})),
+        *(tied if config.head == "language_model" else []),
+    ]
+
+
+def _family(dialect: Dialect) -> Family:
+    return Family(
+        model_type=dialect.model_type,
+        prefix=f"{dialect.model_type}.",
+        read_config=lambda values, names: read_config(dialect, values, names),
+        write_config=lambda config: write_config(dialect, config),
+        table=lambda config: table(dialect, config),
+        # Fixed numbers, copies of tied tensors, and heads that were trained beside the one that is asked for.
+        unused=r"position_ids$|(^|\.)pooler\.|^cls\.seq_relationship\.|^discriminator_predictions\."
+        r"|(predictions|lm_head|projector)\.(decoder\.)?(weight|bias)$",
+    )
+
+
+FAMILIES = [_family(dialect) for dialect in DIALECTS]

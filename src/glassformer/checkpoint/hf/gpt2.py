@@ -1,0 +1,87 @@
+"""GPT-2: matrices the other way round, and queries, keys and values in one of them."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from glassformer.checkpoint.hf.tables import Family, Row, layer_rows, rows
+from glassformer.checkpoint.hf.values import THEIR_ACTIVATIONS, activation, require, value, whole
+from glassformer.models import ModelConfig, preset
+
+
+def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig:
+    """From their config to ours."""
+    require(values, "scale_attn_weights", True)
+    require(values, "scale_attn_by_inverse_layer_idx", False)
+    require(values, "add_cross_attention", False)
+    width = whole(values, "n_embd", "hidden_size", default=768)
+    is_tied = value(values, "tie_word_embeddings", default=True)
+    return replace(
+        preset("gpt2"),
+        vocab_size=whole(values, "vocab_size", default=50257),
+        max_len=whole(values, "n_positions", "max_position_embeddings", "n_ctx", default=1024),
+        d_model=width,
+        n_decoder_layers=whole(values, "n_layer", "num_hidden_layers", default=12),
+        n_heads=whole(values, "n_head", "num_attention_heads", default=12),
+        d_ff=whole(values, "n_inner", default=4 * width),
+        activation=activation(values, "activation_function", default="gelu_new"),  # type: ignore[arg-type]
+        norm_eps=value(values, "layer_norm_epsilon", default=1e-5),
+        dropout=value(values, "resid_pdrop", default=0.1),
+        embedding_dropout=value(values, "embd_pdrop", default=0.1),
+        attention_dropout=value(values, "attn_pdrop", default=0.1),
+        tie="output" if is_tied else "none",
+    )
+
+
+def write_config(config: ModelConfig) -> dict[str, Any]:
+    """From our config to theirs."""
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "vocab_size": config.vocab_size,
+        "n_positions": config.max_len,
+        "n_embd": config.d_model,
+        "n_layer": config.n_decoder_layers,
+        "n_head": config.n_heads,
+        "n_inner": config.d_ff,
+        "activation_function": THEIR_ACTIVATIONS[config.activation],
+        "layer_norm_epsilon": config.norm_eps,
+        "resid_pdrop": config.dropout,
+        "embd_pdrop": config.embedding_dropout,
+        "attn_pdrop": config.attention_dropout,
+        "tie_word_embeddings": config.ties_output,
+    }
+
+
+def table(config: ModelConfig) -> list[Row]:
+    """Their names and ours."""
+    layers = "decoder.layers", "transformer.h", config.n_decoder_layers
+    fused = [
+        Row(
+            f"transformer.h.{index}.attn.c_attn.{kind}",
+            tuple(f"decoder.layers.{index}.self_attn.{x}_proj.{kind}" for x in "qkv"),
+            transposed=kind == "weight",
+        )
+        for index in range(config.n_decoder_layers)
+        for kind in ("weight", "bias")
+    ]
+    matrices = {"self_attn.out_proj": "attn.c_proj", "ffn.up_proj": "mlp.c_fc", "ffn.down_proj": "mlp.c_proj"}
+    return [
+        Row("transformer.wte.weight", ("embeddings.tokens.weight",)),
+        Row("transformer.wpe.weight", ("embeddings.positions.weight",)),
+        *fused,
+        *(Row(row.theirs, row.ours, transposed=row.theirs.endswith("weight")) for row in layer_rows(*layers, matrices)),
+        *layer_rows(*layers, {"self_attn_sublayer.norm": "ln_1", "ffn_sublayer.norm": "ln_2"}),
+        *rows({"decoder.norm": "transformer.ln_f", "head.out_proj": "lm_head"}),
+    ]
+
+
+FAMILIES = [
+    Family(
+        model_type="gpt2",
+        prefix="transformer.",
+        read_config=read_config,
+        write_config=write_config,
+        table=table,
+        unused=r"\.attn\.(masked_)?bias$|^lm_head\.weight$",
+    )
+]

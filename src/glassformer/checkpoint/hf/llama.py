@@ -1,0 +1,143 @@
+"""Llama and its kin: Mistral, Qwen2, Qwen3, SmolLM. They differ in biases, norms on queries and keys, and windows."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from glassformer.checkpoint.hf.tables import Family, Row, layer_rows, rows
+from glassformer.checkpoint.hf.values import (
+    THEIR_ACTIVATIONS,
+    UnsupportedModelError,
+    activation,
+    require,
+    rope_theta,
+    value,
+    whole,
+)
+from glassformer.models import ModelConfig, preset
+
+NAMES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+
+
+def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig:
+    """From their config to ours."""
+    kind = values["model_type"]
+    require(values, "pretraining_tp", 1)
+    attention_bias = value(values, "attention_bias", default=False)
+    n_heads = whole(values, "num_attention_heads")
+    width = whole(values, "hidden_size")
+    head_dim = whole(values, "head_dim", default=128 if kind == "qwen3" else None)
+    is_tied = value(values, "tie_word_embeddings", default=False)
+    ffn_bias = value(values, "mlp_bias", default=False)
+    return replace(
+        preset("llama"),
+        vocab_size=whole(values, "vocab_size"),
+        d_model=width,
+        d_ff=whole(values, "intermediate_size"),
+        n_decoder_layers=whole(values, "num_hidden_layers"),
+        n_heads=n_heads,
+        n_kv_heads=whole(values, "num_key_value_heads", default=8 if kind == "mistral" else n_heads),
+        head_dim=None if head_dim is None or head_dim * n_heads == width else head_dim,
+        max_len=whole(values, "max_position_embeddings", default=2048),
+        activation=activation(values, "hidden_act", default="silu"),  # type: ignore[arg-type]
+        norm_eps=value(values, "rms_norm_eps", default=1e-6),
+        rope_theta=rope_theta(values),
+        sliding_window=_window(values),
+        qkv_bias=True if kind == "qwen2" else attention_bias,
+        out_bias=False if kind == "qwen2" else attention_bias,
+        ffn_bias=ffn_bias,
+        qk_norm=kind == "qwen3",
+        attention_dropout=value(values, "attention_dropout", default=0.0),
+        tie="output" if is_tied else "none",
+    )
+
+
+def _window(values: Mapping[str, Any]) -> int | None:
+    """The window that all layers have, or None; layers of different kinds are refused."""
+    if values["model_type"] == "llama" or value(values, "use_sliding_window", default=True) is False:
+        return None
+    window: int | None = whole(values, "sliding_window", default=None)
+    if window is None or values["model_type"] == "mistral":
+        return window
+    n_layers = whole(values, "num_hidden_layers")
+    n_full = min(whole(values, "max_window_layers", default=28), n_layers)
+    kinds = value(
+        values, "layer_types", default=["full_attention"] * n_full + ["sliding_attention"] * (n_layers - n_full)
+    )
+    if {*kinds} == {"full_attention"}:
+        return None
+    if {*kinds} != {"sliding_attention"}:
+        raise UnsupportedModelError("config.json mixes layers with and without a window: expected one kind")
+    return window
+
+
+def write_config(kind: str, config: ModelConfig) -> dict[str, Any]:
+    """From our config to theirs."""
+    values = {
+        "architectures": [NAMES[kind]],
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.d_model,
+        "intermediate_size": config.d_ff,
+        "num_hidden_layers": config.n_decoder_layers,
+        "num_attention_heads": config.n_heads,
+        "num_key_value_heads": config.kv_heads,
+        "head_dim": config.head_size,
+        "max_position_embeddings": config.max_len,
+        "hidden_act": THEIR_ACTIVATIONS[config.activation],
+        "rms_norm_eps": config.norm_eps,
+        "rope_theta": config.rope_theta,
+        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
+        "attention_dropout": config.attention_dropout,
+        "tie_word_embeddings": config.ties_output,
+    }
+    if kind in ("llama", "qwen3"):
+        values["attention_bias"] = config.out_bias
+    if kind == "llama":
+        values["mlp_bias"] = config.ffn_bias
+    if kind == "mistral":
+        values["sliding_window"] = config.sliding_window
+    if kind in ("qwen2", "qwen3"):
+        has_window = config.sliding_window is not None
+        values |= {"use_sliding_window": has_window, "sliding_window": config.sliding_window, "max_window_layers": 0}
+        values["layer_types"] = ["sliding_attention" if has_window else "full_attention"] * config.n_decoder_layers
+    return values
+
+
+def table(config: ModelConfig) -> list[Row]:
+    """Their names and ours."""
+    pairs = {
+        "self_attn.q_proj": "self_attn.q_proj",
+        "self_attn.k_proj": "self_attn.k_proj",
+        "self_attn.v_proj": "self_attn.v_proj",
+        "self_attn.out_proj": "self_attn.o_proj",
+        "self_attn.q_norm": "self_attn.q_norm",
+        "self_attn.k_norm": "self_attn.k_norm",
+        "ffn.gate_proj": "mlp.gate_proj",
+        "ffn.up_proj": "mlp.up_proj",
+        "ffn.down_proj": "mlp.down_proj",
+        "self_attn_sublayer.norm": "input_layernorm",
+        "ffn_sublayer.norm": "post_attention_layernorm",
+    }
+    return [
+        *rows({"embeddings.tokens": "model.embed_tokens", "decoder.norm": "model.norm", "head.out_proj": "lm_head"}),
+        *layer_rows("decoder.layers", "model.layers", config.n_decoder_layers, pairs),
+    ]
+
+
+def _family(kind: str) -> Family:
+    return Family(
+        model_type=kind,
+        prefix="model.",
+        read_config=read_config,
+        write_config=lambda config: write_config(kind, config),
+        table=table,
+        unused=r"rotary_emb\.inv_freq$|^lm_head\.weight$",
+    )
+
+
+FAMILIES = [_family(kind) for kind in NAMES]

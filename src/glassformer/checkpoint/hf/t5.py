@@ -1,0 +1,118 @@
+"""T5, 1.0 and 1.1: relative positions kept in the first layer, and an output that may be tied, scaled, or neither."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from glassformer.checkpoint.hf.tables import Family, Row, layer_rows, rows
+from glassformer.checkpoint.hf.values import UnsupportedModelError, value, whole
+from glassformer.models import ModelConfig, preset
+
+FEED_FORWARD = {
+    "relu": ("relu", False),
+    "gelu": ("gelu", False),
+    "gelu_new": ("gelu_tanh", False),
+    "silu": ("silu", False),
+    "gated-gelu": ("gelu_tanh", True),
+    "gated-silu": ("silu", True),
+    "gated-relu": ("relu", True),
+}
+
+
+def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig:
+    """From their config to ours."""
+    name = value(values, "feed_forward_proj", default="relu")
+    if name not in FEED_FORWARD:
+        raise UnsupportedModelError(
+            f"config.json has feed_forward_proj={name!r}: expected one of {', '.join(FEED_FORWARD)}"
+        )
+    act, gated = FEED_FORWARD[name]
+    # Old files tell by `tie_word_embeddings` whether the output is scaled; newer ones say so. The tensors tell the tie.
+    is_scaled = value(values, "scale_decoder_outputs", default=value(values, "tie_word_embeddings", default=True))
+    is_own = "lm_head.weight" in names and value(values, "tie_word_embeddings", default=True) is False
+    layers = whole(values, "num_layers", "num_hidden_layers", default=6)
+    width, heads = whole(values, "d_model", "hidden_size", default=512), whole(values, "num_heads", default=8)
+    head_dim = whole(values, "d_kv", default=64)
+    dropout = value(values, "dropout_rate", default=0.1)
+    return replace(
+        preset("t5-small"),
+        vocab_size=whole(values, "vocab_size", default=32128),
+        d_model=width,
+        n_heads=heads,
+        head_dim=None if head_dim * heads == width else head_dim,
+        d_ff=whole(values, "d_ff", default=2048),
+        n_encoder_layers=layers,
+        n_decoder_layers=whole(values, "num_decoder_layers", default=layers),
+        relative_buckets=whole(values, "relative_attention_num_buckets", default=32),
+        relative_max_distance=whole(values, "relative_attention_max_distance", default=128),
+        norm_eps=value(values, "layer_norm_epsilon", default=1e-6),
+        activation=act,  # type: ignore[arg-type]
+        gated=gated,
+        tie="embeddings" if is_own else "all",
+        scale_output=bool(is_scaled),
+        dropout=dropout,
+        embedding_dropout=dropout,
+        attention_dropout=dropout,
+        activation_dropout=dropout,
+    )
+
+
+def write_config(config: ModelConfig) -> dict[str, Any]:
+    """From our config to theirs."""
+    kinds = {kind: name for name, kind in FEED_FORWARD.items()}
+    return {
+        "architectures": ["T5ForConditionalGeneration"],
+        "vocab_size": config.vocab_size,
+        "d_model": config.d_model,
+        "d_kv": config.head_size,
+        "d_ff": config.d_ff,
+        "num_layers": config.n_encoder_layers,
+        "num_decoder_layers": config.n_decoder_layers,
+        "num_heads": config.n_heads,
+        "relative_attention_num_buckets": config.relative_buckets,
+        "relative_attention_max_distance": config.relative_max_distance,
+        "dropout_rate": config.dropout,
+        "layer_norm_epsilon": config.norm_eps,
+        "feed_forward_proj": kinds[config.activation, config.gated],
+        "tie_word_embeddings": config.scale_output,
+        "is_encoder_decoder": True,
+        "decoder_start_token_id": 0,
+    }
+
+
+def table(config: ModelConfig) -> list[Row]:
+    """Their names and ours."""
+    gate = {"ffn.gate_proj": "wi_0", "ffn.up_proj": "wi_1"} if config.gated else {"ffn.up_proj": "wi"}
+    found = [
+        Row("shared.weight", ("source_embeddings.tokens.weight",)),
+        *rows({"encoder.norm": "encoder.final_layer_norm", "decoder.norm": "decoder.final_layer_norm"}),
+        Row("lm_head.weight", ("head.out_proj.weight",)),
+    ]
+    for stack, depth in (("encoder", config.n_encoder_layers), ("decoder", config.n_decoder_layers)):
+        steps = {"self_attn": "SelfAttention"} | ({"cross_attn": "EncDecAttention"} if stack == "decoder" else {})
+        pairs = {}
+        for index, (ours, theirs) in enumerate(steps.items()):
+            for letter in "qkv":
+                pairs[f"{ours}.{letter}_proj"] = f"layer.{index}.{theirs}.{letter}"
+            pairs[f"{ours}.out_proj"] = f"layer.{index}.{theirs}.o"
+            pairs[f"{ours}_sublayer.norm"] = f"layer.{index}.layer_norm"
+        dense = f"layer.{len(steps)}.DenseReluDense"
+        pairs |= {ours: f"{dense}.{theirs}" for ours, theirs in (gate | {"ffn.down_proj": "wo"}).items()}
+        pairs["ffn_sublayer.norm"] = f"layer.{len(steps)}.layer_norm"
+        found += layer_rows(f"{stack}.layers", f"{stack}.block", depth, pairs)
+        bias = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+        found.append(Row(bias, (f"{stack}.score_bias.weight",)))
+    return found
+
+
+FAMILIES = [
+    Family(
+        model_type="t5",
+        prefix="",
+        read_config=read_config,
+        write_config=write_config,
+        table=table,
+        unused=r"^(en|de)coder\.embed_tokens\.weight$|^lm_head\.weight$"
+        r"|^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$",
+    )
+]

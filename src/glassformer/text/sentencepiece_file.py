@@ -1,0 +1,278 @@
+"""SentencePiece models without SentencePiece: its protobuf file, read by hand, becomes a `tokenizers` tokenizer.
+
+A field of the file is a key, `number << 3 | wire type`, and a value; a message is a run of fields (the protobuf wire
+format). Only the fields below are looked at; the others are stepped over.
+"""
+
+import math
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+import tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
+
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+"""What SentencePiece writes for a space."""
+LONGEST_PIECE = 512
+"""A piece is a word or less; trying every cut of a longer one would cost its length squared."""
+
+_Value = int | bytes
+
+
+class Kind(IntEnum):
+    """What a piece is for."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One entry of the vocabulary."""
+
+    text: str
+    score: float
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class SentencePieceModel:
+    """A SentencePiece file, as far as it decides how a text is cut."""
+
+    pieces: tuple[Piece, ...]
+    """In the order of their ids."""
+    is_unigram: bool
+    """A unigram language model; otherwise byte-pair merges."""
+    unknown: int
+    """The id of the unknown piece."""
+    begin: int | None
+    end: int | None
+    pad: int | None
+    byte_fallback: bool
+    """Characters outside the vocabulary are written as UTF-8 bytes."""
+    add_dummy_prefix: bool
+    """A text begins with a space, so that a word is the same piece wherever it stands."""
+    remove_extra_whitespaces: bool
+    normalizer: str
+    """The name of the rules that were compiled into `charsmap`."""
+    charsmap: bytes
+    """Character rules, compiled; empty where there are none."""
+
+    def token(self, index: int | None) -> str | None:
+        """The text of a piece that may not be there."""
+        return None if index is None else self.pieces[index].text
+
+
+def read_sentencepiece(path: Path) -> SentencePieceModel:
+    """The model in a `tokenizer.model`, `spiece.model` or `.spm` file."""
+    return parse_sentencepiece(path.read_bytes(), where=str(path))
+
+
+def parse_sentencepiece(data: bytes, *, where: str = "tokenizer.model") -> SentencePieceModel:
+    """The model in these bytes; `where` names them in errors."""
+    try:
+        return _model(data)
+    except (ValueError, IndexError, struct.error) as error:
+        raise ValueError(f"{where} is not a SentencePiece model: {error}") from error
+
+
+def build_tokenizer(
+    model: SentencePieceModel,
+    vocab: Sequence[tuple[str, float]] | None = None,
+    *,
+    unknown: int | None = None,
+    prefix_everywhere: bool = True,
+) -> tokenizers.Tokenizer:
+    """A tokenizer that cuts texts as the model does.
+
+    `vocab` and `unknown` replace the pieces of a unigram model where their ids are decided elsewhere. Text after a
+    special token gets the model's leading space too, unless `prefix_everywhere` is False.
+    """
+    if model.is_unigram:
+        entries = [(piece.text, piece.score) for piece in model.pieces] if vocab is None else list(vocab)
+        unknown = model.unknown if unknown is None else unknown
+        inner = tokenizers.Tokenizer(models.Unigram(entries, unknown, model.byte_fallback))
+    else:
+        inner = tokenizers.Tokenizer(
+            models.BPE(
+                vocab={piece.text: index for index, piece in enumerate(model.pieces)},
+                merges=_merges(model.pieces),
+                unk_token=model.token(model.unknown),
+                fuse_unk=True,
+                byte_fallback=model.byte_fallback,
+            )
+        )
+    prefix_first = model.add_dummy_prefix and not prefix_everywhere
+    inner.normalizer = normalizers.Sequence(_normalizers(model, prefix=model.add_dummy_prefix and prefix_everywhere))
+    cutters: list[pre_tokenizers.PreTokenizer] = []
+    if prefix_first:
+        cutters.append(pre_tokenizers.Metaspace(prepend_scheme="first", split=False))
+    if model.is_unigram and model.byte_fallback:
+        # The library would read the six letters <0x0A> in a text as the piece for that byte.
+        cutters.append(pre_tokenizers.Split(Regex("<(?=0x[0-9A-F]{2}>)"), "merged_with_previous"))
+    if cutters:
+        inner.pre_tokenizer = pre_tokenizers.Sequence(cutters)
+    steps: list[decoders.Decoder] = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    if model.add_dummy_prefix:
+        steps.append(decoders.Strip(" ", 1, 0))
+    inner.decoder = decoders.Sequence(steps)
+    inner.add_special_tokens(
+        [piece.text for piece in model.pieces if piece.kind in (Kind.CONTROL, Kind.UNKNOWN) and piece.text]
+    )
+    inner.add_tokens(
+        [
+            # A piece written with our space mark is looked for where spaces have become marks.
+            tokenizers.AddedToken(piece.text, normalized=SPACE in piece.text, special=False)
+            for piece in model.pieces
+            if piece.kind == Kind.USER_DEFINED and piece.text
+        ]
+    )
+    return inner
+
+
+def _normalizers(model: SentencePieceModel, *, prefix: bool) -> list[normalizers.Normalizer]:
+    steps: list[normalizers.Normalizer] = []
+    if model.charsmap:
+        try:
+            steps.append(normalizers.Precompiled(model.charsmap))
+        except Exception as error:  # the library raises bare Exceptions
+            raise ValueError(f"its character rules {model.normalizer!r} cannot be read: {error}") from error
+    if model.remove_extra_whitespaces:
+        steps += [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+    if prefix:
+        steps.append(normalizers.Prepend(SPACE))
+    return [*steps, normalizers.Replace(" ", SPACE)]
+
+
+def _merges(pieces: Sequence[Piece]) -> list[tuple[str, str]]:
+    """The merges a SentencePiece BPE model performs, the first ones first.
+
+    The file has no merges: two neighbours join where the result is a piece, the best-scored result first. So each cut
+    of a piece into two pieces is a merge, ranked by the whole piece's score.
+    """
+    # Only these can come out of a merge or go into one: the others stand for themselves and are no text.
+    ranks = {piece.text: index for index, piece in enumerate(pieces) if piece.kind in (Kind.NORMAL, Kind.UNUSED)}
+    found = [
+        (-pieces[index].score, index, cut, whole)
+        for whole, index in ranks.items()
+        for cut in range(1, len(whole))
+        if whole[:cut] in ranks and whole[cut:] in ranks
+    ]
+    return [(whole[:cut], whole[cut:]) for _, _, cut, whole in sorted(found)]
+
+
+def _model(data: bytes) -> SentencePieceModel:
+    pieces: list[Piece] = []
+    trainer: dict[int, _Value] = {}
+    rules: dict[int, _Value] = {}
+    for number, value in _fields(data):
+        if number == 1:
+            pieces.append(_piece(_bytes(value), len(pieces)))
+        elif number == 2:
+            trainer |= dict(_fields(_bytes(value)))
+        elif number == 3:
+            rules |= dict(_fields(_bytes(value)))
+    if not pieces:
+        raise ValueError("it has no pieces")
+    if len({piece.text for piece in pieces}) != len(pieces):
+        raise ValueError("two of its pieces are the same")
+    kind = _int(trainer.get(3, 1))
+    if kind not in (1, 2):
+        raise ValueError(f"model type {kind}: expected 1 (unigram) or 2 (byte-pair merges)")
+    if trainer.get(24):
+        raise ValueError("it writes the space after a word (treat_whitespace_as_suffix): expected before")
+    if not rules.get(5, 1):
+        raise ValueError("it keeps spaces as they are (escape_whitespaces=false): expected them to be marked")
+    unknown = [index for index, piece in enumerate(pieces) if piece.kind == Kind.UNKNOWN]
+    if len(unknown) != 1:
+        raise ValueError(f"{len(unknown)} unknown pieces: expected one")
+
+    def named(field: int, default: int) -> int | None:
+        index = _int(trainer.get(field, default))
+        index -= 1 << 64 if index >> 63 else 0  # negative numbers are written as 64 bits
+        is_there = 0 <= index < len(pieces) and pieces[index].kind == Kind.CONTROL
+        return index if is_there else None
+
+    return SentencePieceModel(
+        pieces=tuple(pieces),
+        is_unigram=kind == 1,
+        unknown=unknown[0],
+        begin=named(41, 1),
+        end=named(42, 2),
+        pad=named(43, -1 & (1 << 64) - 1),
+        byte_fallback=bool(trainer.get(35, 0)),
+        add_dummy_prefix=bool(rules.get(3, 1)),
+        remove_extra_whitespaces=bool(rules.get(4, 1)),
+        normalizer=_bytes(rules.get(1, b"")).decode("utf-8"),
+        charsmap=_bytes(rules.get(2, b"")),
+    )
+
+
+def _piece(data: bytes, index: int) -> Piece:
+    fields = dict(_fields(data))
+    text = _bytes(fields.get(1, b"")).decode("utf-8")
+    (score,) = struct.unpack("<f", _bytes(fields.get(2, bytes(4))))
+    kind = _int(fields.get(3, 1))
+    if len(text) > LONGEST_PIECE:
+        raise ValueError(f"piece {index} has {len(text)} characters: expected at most {LONGEST_PIECE}")
+    if not math.isfinite(score):
+        raise ValueError(f"piece {index}, {text!r}, has the score {score}: expected a number")
+    if not 1 <= kind <= 6:
+        raise ValueError(f"piece {index}, {text!r}, has the type {kind}: expected 1 to 6")
+    return Piece(text, score, Kind(kind))
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, _Value]]:
+    """The fields of one message: whole numbers as they are, everything else as bytes."""
+    at = 0
+    while at < len(data):
+        start = at
+        key, at = _varint(data, at)
+        number, wire = key >> 3, key & 7
+        if wire == 0:
+            value, at = _varint(data, at)
+            yield number, value
+            continue
+        if wire == 2:
+            size, at = _varint(data, at)
+        elif wire in (1, 5):
+            size = 8 if wire == 1 else 4
+        else:
+            raise ValueError(f"wire type {wire} at byte {start}: expected 0, 1, 2 or 5")
+        if size > len(data) - at:
+            raise ValueError(f"the field at byte {start} wants {size} bytes: {len(data) - at} are left")
+        yield number, data[at : at + size]
+        at += size
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A whole number, seven bits a byte, the lowest first; and where the next thing begins."""
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= len(data):
+            raise ValueError("it ends in the middle of a number")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise ValueError(f"a number longer than 64 bits before byte {at}")
+
+
+def _bytes(value: _Value) -> bytes:
+    if isinstance(value, int):
+        raise ValueError(f"a field holds the number {value}: expected bytes")
+    return value
+
+
+def _int(value: _Value) -> int:
+    if isinstance(value, bytes):
+        raise ValueError(f"a field holds {len(value)} bytes: expected a number")
+    return value

@@ -1,0 +1,170 @@
+"""Small HF models of random shapes, built offline; each family's own way of being drawn."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import transformers
+
+VOCAB = 37
+
+
+def _bert(draw: random.Random, name: str, **more: Any) -> Any:
+    heads = draw.choice([1, 2, 4])
+    sizes = dict(
+        vocab_size=VOCAB,
+        hidden_size=heads * draw.choice([3, 4]),
+        num_hidden_layers=draw.choice([1, 2]),
+        num_attention_heads=heads,
+        intermediate_size=draw.choice([10, 17]),
+        max_position_embeddings=28,
+        type_vocab_size=draw.choice([1, 2]),
+        hidden_act=draw.choice(["gelu", "relu", "silu", "gelu_new"]) if name in ("Bert", "Albert") else "gelu",
+        pad_token_id=1,
+    )
+    return getattr(transformers, f"{name}Config")(**{**sizes, **more})
+
+
+def _distilbert(draw: random.Random) -> Any:
+    heads = draw.choice([1, 2, 4])
+    return transformers.DistilBertConfig(
+        vocab_size=VOCAB,
+        dim=heads * 4,
+        hidden_dim=draw.choice([10, 17]),
+        n_layers=draw.choice([1, 2]),
+        n_heads=heads,
+        max_position_embeddings=28,
+        activation=draw.choice(["gelu", "relu"]),
+        pad_token_id=1,
+    )
+
+
+def _gpt2(draw: random.Random) -> Any:
+    heads = draw.choice([1, 2, 4])
+    return transformers.GPT2Config(
+        vocab_size=VOCAB,
+        n_positions=28,
+        n_embd=heads * draw.choice([3, 4]),
+        n_layer=draw.choice([1, 2, 3]),
+        n_head=heads,
+        n_inner=draw.choice([None, 10]),
+        activation_function=draw.choice(["gelu_new", "relu", "gelu"]),
+        tie_word_embeddings=draw.choice([True, False]),
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+
+
+def _llama(draw: random.Random, kind: str) -> Any:
+    groups = draw.choice([1, 2])
+    heads = groups * draw.choice([1, 2, 3])
+    more: dict[str, Any] = {}
+    if kind == "Llama":
+        more = {"attention_bias": draw.choice([True, False]), "mlp_bias": draw.choice([True, False])}
+    if kind == "Mistral":
+        more = {"sliding_window": draw.choice([None, 3])}
+    if kind == "Qwen3":
+        more = {"attention_bias": draw.choice([True, False])}
+    if kind in ("Qwen2", "Qwen3") and draw.random() < 0.5:
+        more |= {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 0}
+    width = heads * 4
+    return getattr(transformers, f"{kind}Config")(
+        vocab_size=VOCAB,
+        hidden_size=width,
+        intermediate_size=draw.choice([10, 17]),
+        num_hidden_layers=draw.choice([1, 2]),
+        num_attention_heads=heads,
+        num_key_value_heads=groups,
+        head_dim=4 if kind == "Qwen2" else draw.choice([4, 6]),
+        max_position_embeddings=28,
+        rope_parameters={"rope_type": "default", "rope_theta": draw.choice([100.0, 10000.0])},
+        tie_word_embeddings=draw.choice([True, False]),
+        bos_token_id=0,
+        eos_token_id=0,
+        pad_token_id=1,
+        **more,
+    )
+
+
+def _t5(draw: random.Random) -> Any:
+    return transformers.T5Config(
+        vocab_size=VOCAB,
+        d_model=draw.choice([8, 12]),
+        d_kv=draw.choice([4, 5]),
+        d_ff=draw.choice([10, 17]),
+        num_layers=draw.choice([1, 2]),
+        num_decoder_layers=draw.choice([1, 2]),
+        num_heads=draw.choice([1, 2, 3]),
+        relative_attention_num_buckets=draw.choice([8, 12]),
+        relative_attention_max_distance=draw.choice([10, 20]),
+        feed_forward_proj=draw.choice(["relu", "gated-gelu", "gated-silu"]),
+        tie_word_embeddings=draw.choice([True, False]),
+        decoder_start_token_id=1,
+        pad_token_id=1,
+        eos_token_id=0,
+    )
+
+
+def _bart(draw: random.Random, kind: str) -> Any:
+    heads = draw.choice([1, 2, 4])
+    return getattr(transformers, f"{kind}Config")(
+        vocab_size=VOCAB,
+        d_model=heads * 4,
+        encoder_layers=draw.choice([1, 2]),
+        decoder_layers=draw.choice([1, 2]),
+        encoder_attention_heads=heads,
+        decoder_attention_heads=heads,
+        encoder_ffn_dim=10,
+        decoder_ffn_dim=10,
+        max_position_embeddings=28,
+        activation_function=draw.choice(["gelu", "relu", "silu"]),
+        scale_embedding=draw.choice([True, False]),
+        pad_token_id=1,
+        bos_token_id=2,
+        eos_token_id=0,
+        forced_eos_token_id=None,
+        decoder_start_token_id=1,
+    )
+
+
+Draw = Callable[[random.Random], Any]
+ENCODERS: dict[str, tuple[Draw, list[str]]] = {
+    "bert": (lambda r: _bert(r, "Bert"), ["Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"]),
+    "roberta": (lambda r: _bert(r, "Roberta"), ["ForMaskedLM", "ForSequenceClassification", "ForQuestionAnswering"]),
+    "distilbert": (_distilbert, ["Model", "ForMaskedLM", "ForTokenClassification", "ForQuestionAnswering"]),
+    "albert": (
+        lambda r: _bert(r, "Albert", embedding_size=r.choice([5, 7])),
+        ["ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"],
+    ),
+    "electra": (
+        lambda r: _bert(r, "Electra", embedding_size=r.choice([5, 7])),
+        ["Model", "ForMaskedLM", "ForTokenClassification"],
+    ),
+}
+DECODERS: dict[str, tuple[Draw, str]] = {
+    "gpt2": (_gpt2, "GPT2LMHeadModel"),
+    **{
+        kind.lower(): (lambda r, kind=kind: _llama(r, kind), f"{kind}ForCausalLM")
+        for kind in ("Llama", "Mistral", "Qwen2", "Qwen3")
+    },
+}
+PAIRS: dict[str, tuple[Draw, str]] = {
+    "t5": (_t5, "T5ForConditionalGeneration"),
+    "bart": (lambda r: _bart(r, "Bart"), "BartForConditionalGeneration"),
+    "marian": (lambda r: _bart(r, "Marian"), "MarianMTModel"),
+}
+
+
+def make(config: Any, class_name: str, seed: int) -> Any:
+    """A model of that class whose numbers are large enough for mistakes to show."""
+    torch.manual_seed(seed)
+    config._attn_implementation = "eager"
+    model = getattr(transformers, class_name)(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "embed_positions" not in name or "Marian" not in class_name:
+                parameter.normal_(std=0.4)
+        if hasattr(model, "final_logits_bias"):
+            model.final_logits_bias.normal_()
+    return model
