@@ -12,17 +12,17 @@ VOCAB = 37
 
 def _bert(draw: random.Random, name: str, **more: Any) -> Any:
     heads = draw.choice([1, 2, 4])
-    sizes = dict(
-        vocab_size=VOCAB,
-        hidden_size=heads * draw.choice([3, 4]),
-        num_hidden_layers=draw.choice([1, 2]),
-        num_attention_heads=heads,
-        intermediate_size=draw.choice([10, 17]),
-        max_position_embeddings=28,
-        type_vocab_size=draw.choice([1, 2]),
-        hidden_act=draw.choice(["gelu", "relu", "silu", "gelu_new"]) if name in ("Bert", "Albert") else "gelu",
-        pad_token_id=1,
-    )
+    sizes = {
+        "vocab_size": VOCAB,
+        "hidden_size": heads * draw.choice([3, 4]),
+        "num_hidden_layers": draw.choice([1, 2]),
+        "num_attention_heads": heads,
+        "intermediate_size": draw.choice([10, 17]),
+        "max_position_embeddings": 28,
+        "type_vocab_size": draw.choice([1, 2]),
+        "hidden_act": draw.choice(["gelu", "relu", "silu", "gelu_new"]) if name in ("Bert", "Albert") else "gelu",
+        "pad_token_id": 1,
+    }
     return getattr(transformers, f"{name}Config")(**{**sizes, **more})
 
 
@@ -130,7 +130,10 @@ def _bart(draw: random.Random, kind: str) -> Any:
 
 Draw = Callable[[random.Random], Any]
 ENCODERS: dict[str, tuple[Draw, list[str]]] = {
-    "bert": (lambda r: _bert(r, "Bert"), ["Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"]),
+    "bert": (
+        lambda r: _bert(r, "Bert"),
+        ["Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"],
+    ),
     "roberta": (lambda r: _bert(r, "Roberta"), ["ForMaskedLM", "ForSequenceClassification", "ForQuestionAnswering"]),
     "distilbert": (_distilbert, ["Model", "ForMaskedLM", "ForTokenClassification", "ForQuestionAnswering"]),
     "albert": (

@@ -1,5 +1,6 @@
 import json
 import random
+from itertools import pairwise
 
 import pytest
 import tokenizers
@@ -41,9 +42,7 @@ def best_score_first(text, pieces):
     """SentencePiece's rule, as slowly as it can be said: join the neighbours of the best score, the leftmost first."""
     symbols = list("▁" + text.replace(" ", "▁"))
     while True:
-        joins = [
-            (-pieces[a + b], i) for i, (a, b) in enumerate(zip(symbols, symbols[1:], strict=False)) if a + b in pieces
-        ]
+        joins = [(-pieces[a + b], i) for i, (a, b) in enumerate(pairwise(symbols)) if a + b in pieces]
         if not joins:
             return symbols
         _, at = min(joins)
@@ -53,6 +52,7 @@ def best_score_first(text, pieces):
 @pytest.mark.parametrize("text", TEXTS)
 def test_text_comes_back_from_both_kinds(text):
     for tokenizer in (byte_level(["Ġ c", "Ġc a"]), scored({"▁c": -1.0, "▁ca": -2.0})):
+        tokenizer.encode_special_tokens = True
         assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False).ids, skip_special_tokens=False) == text
 
 
@@ -105,7 +105,7 @@ def test_qwen_composes_accents_and_llama_3_looks_words_up_first():
     tokens = [*BYTES, "ab", "bc", "abc"]
     # "bcab" has no merge that makes it.
     assert byte_level_tokenizer([*tokens, "bcab"], whole, pre="llama-bpe").encode("bcab").tokens == ["bcab"]
-    assert byte_level_tokenizer([*tokens, "bcab"], whole, pre="gpt-2").encode("bcab").tokens == ["b", "c", "ab"]
+    assert byte_level_tokenizer([*tokens, "bcab"], whole, pre="gpt-2").encode("bcab").tokens == ["bc", "ab"]
 
 
 @pytest.mark.parametrize("build", [byte_level, lambda **options: byte_level(special=("<s>", "</s>"), **options)])

@@ -59,7 +59,7 @@ class Work:
     def for_hf(self, model: TextModel) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         """HF's config and tensors of the same model."""
         values, tensors = export_model(model, FAMILIES[self.family])
-        ids = {"pad_token_id": self.padding, "eos_token_id": self.end, "bos_token_id": 1}
+        ids: dict[str, int | None] = {"pad_token_id": self.padding, "eos_token_id": self.end, "bos_token_id": 1}
         if self.begin is not None:
             ids |= {"decoder_start_token_id": self.begin, "forced_eos_token_id": None}
         return values | ids, tensors

@@ -34,11 +34,13 @@ def read_llama2c(path: Path, tokenizer: Path | None = None) -> ForeignModel:
     path = Path(path)
     config = _config(path)
     tokenizer = tokenizer or _tokenizer_beside(path)
-    tokenizer_json, tokenizer_config = None, {}
+    tokenizer_json: str | None = None
+    tokenizer_config: dict[str, Any] = {}
     if tokenizer is not None:
         tokenizer_json = _tokenizer(Path(tokenizer), config["vocab_size"])
-        _, begin, end = SPECIAL
-        tokenizer_config = {"bos_token": begin, "eos_token": end, "unk_token": SPECIAL[0], "add_bos_token": True}
+        unknown, begin, end = SPECIAL
+        tokenizer_config = {"bos_token": begin, "eos_token": end, "unk_token": unknown}
+        tokenizer_config |= {"add_bos_token": True, "add_eos_token": False}
     return ForeignModel(
         config=config,
         tensors=Llama2cTensors(path, config),

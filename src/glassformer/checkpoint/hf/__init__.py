@@ -27,6 +27,12 @@ IRRELEVANT = (
     "init_std",
 )
 """Fields that change no answer, and that not every family can express."""
+POSITION_FIELDS = {
+    "rotary": ("rope_theta",),
+    "relative": ("relative_buckets", "relative_max_distance"),
+    "sinusoidal": ("sinusoid_halves",),
+}
+"""Fields that count with one kind of positions alone."""
 
 __all__ = [
     "FAMILIES",
@@ -109,7 +115,8 @@ def _expresses(family: Family, config: ModelConfig) -> bool:
 
 def _essence(config: ModelConfig) -> dict[str, Any]:
     """What decides its answers, with the usual values spelled out."""
-    values = {key: value for key, value in config.to_dict().items() if key not in IRRELEVANT}
+    idle = [*IRRELEVANT, *(key for kind, keys in POSITION_FIELDS.items() if kind != config.positions for key in keys)]
+    values = {key: value for key, value in config.to_dict().items() if key not in idle}
     spelled = {"n_kv_heads": config.kv_heads, "head_dim": config.head_size, "attention_scale": config.scale}
     spelled |= {"final_norm": config.has_final_norm, "source_vocab_size": config.source_vocab}
     return values | spelled | {"embedding_width": config.table_width, "pooling": config.pool_by}

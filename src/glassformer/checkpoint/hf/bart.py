@@ -87,6 +87,9 @@ def write_config(kind: str, config: ModelConfig) -> dict[str, Any]:
         values |= {
             "decoder_vocab_size": config.vocab_size,
             "share_encoder_decoder_embeddings": config.ties_embeddings,
+            # Its own default is beyond a small vocabulary; who knows the true one says so beside this.
+            "pad_token_id": config.vocab_size - 1,
+            "decoder_start_token_id": config.vocab_size - 1,
         }
     return values
 

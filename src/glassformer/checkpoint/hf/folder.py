@@ -1,0 +1,165 @@
+"""Folders as HF Transformers writes them: `config.json`, weights in one file or in shards, read one tensor at a time.
+
+Nothing in them is trusted. A file's name cannot lead out of the folder; sizes are checked before anything is
+allocated; pickles run code when they are opened, so they are refused unless asked for, and then opened by the reader
+that only knows tensors.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from glassformer.checkpoint.foreign import ForeignModel, Tensors
+from glassformer.checkpoint.hf import export_model
+from glassformer.checkpoint.hf.tables import Family
+from glassformer.checkpoint.safe_files import CorruptFolderError, new_folder
+from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
+
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+MAX_JSON_BYTES = 64 * 2**20
+"""No config or index of a real model is larger."""
+
+
+def read_hf_folder(folder: Path, *, allow_pickle: bool = False) -> ForeignModel:
+    """What stands in a folder; tensors are read when they are asked for."""
+    values = read_json_table(inside(folder, CONFIG))
+    return ForeignModel(config=values, tensors=_open_weights(folder, allow_pickle))
+
+
+def is_hf_folder(folder: Path) -> bool:
+    """Whether a folder is HF's, by its config; ours names no `model_type`."""
+    path = folder / CONFIG
+    return path.is_file() and "model_type" in read_json_table(path)
+
+
+def save_hf_folder(
+    folder: Path,
+    model: EncoderModel | DecoderModel | EncoderDecoderModel,
+    *,
+    family: Family | None = None,
+    values: Mapping[str, Any] | None = None,
+    texts: Mapping[str, str] | None = None,
+) -> None:
+    """Write a folder that HF Transformers loads. `values` add to its config; `texts` are files beside it."""
+    config, tensors = export_model(model, family)
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    with new_folder(folder) as work:
+        whole = {**config, "dtype": dtype, **(values or {})}
+        (work / CONFIG).write_text(json.dumps(whole, indent=2), encoding="utf-8")
+        ready = {name: tensor.cpu().clone() for name, tensor in tensors.items()}
+        save_file(ready, work / WEIGHTS, metadata={"format": "pt"})
+        for name, text in (texts or {}).items():
+            (work / name).write_text(text, encoding="utf-8")
+
+
+def inside(folder: Path, name: object) -> Path:
+    """The file of this name in the folder itself, or an error: names may not lead anywhere else."""
+    if not isinstance(name, str) or not name or Path(name).name != name or name in (".", ".."):
+        raise CorruptFolderError(f"{folder} names the file {name!r}: expected a plain name, in the folder itself")
+    path = folder / name
+    if not path.is_file():
+        raise CorruptFolderError(f"{path} is missing: expected a file")
+    if path.is_symlink() and folder.resolve() not in path.resolve().parents:
+        raise CorruptFolderError(f"{path} is a link that leads out of its folder: expected a file")
+    return path
+
+
+def read_json_table(path: Path) -> dict[str, Any]:
+    """The table in a JSON file of decent size."""
+    try:
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise CorruptFolderError(f"{path} has {path.stat().st_size:,} bytes: expected a small JSON file")
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CorruptFolderError(f"{path} cannot be read: {error}") from error
+    if not isinstance(values, dict):
+        raise CorruptFolderError(f"{path} holds a {type(values).__name__}: expected a JSON object")
+    return values
+
+
+def _open_weights(folder: Path, allow_pickle: bool) -> Tensors:
+    if (folder / WEIGHTS).exists():
+        return SafeTensors([inside(folder, WEIGHTS)])
+    if (folder / INDEX).exists():
+        shards = read_json_table(inside(folder, INDEX)).get("weight_map")
+        if not isinstance(shards, dict) or not shards:
+            raise CorruptFolderError(f"{folder / INDEX} has no weight_map: expected a file for each tensor")
+        try:
+            names = sorted(set(shards.values()))
+        except TypeError as error:
+            raise CorruptFolderError(f"{folder / INDEX} has a weight_map without file names: {error}") from error
+        return SafeTensors([inside(folder, name) for name in names])
+    pickles = sorted(folder.glob("pytorch_model*.bin"))
+    if pickles and not allow_pickle:
+        raise CorruptFolderError(
+            f"{pickles[0]} is a pickle, which can run code when it is opened: expected {WEIGHTS}; "
+            "allow_pickle (--allow-pickle) opens it with torch's reader for tensors alone"
+        )
+    if pickles:
+        return PickledTensors([inside(folder, path.name) for path in pickles])
+    raise CorruptFolderError(f"{folder} holds no weights: expected {WEIGHTS}, or {INDEX} and its shards")
+
+
+class SafeTensors:
+    """The tensors of some safetensors files, through memory maps."""
+
+    def __init__(self, paths: list[Path]):
+        self._files = ExitStack()
+        self._homes: dict[str, Any] = {}
+        for path in paths:
+            try:
+                opened = self._files.enter_context(safe_open(path, framework="pt"))
+                names = list(opened.keys())
+            except (SafetensorError, OSError, ValueError, RecursionError) as error:
+                raise CorruptFolderError(f"{path} cannot be read: {error}") from error
+            for name in names:
+                if name in self._homes:
+                    raise CorruptFolderError(f"{path} holds {name} a second time: expected each tensor once")
+                self._homes[name] = opened
+
+    def keys(self) -> Iterator[str]:
+        """The names of all of them."""
+        return iter(self._homes)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """What one would be like."""
+        return tuple(self._homes[name].get_slice(name).get_shape())
+
+    def __getitem__(self, name: str) -> Tensor:
+        """One of them."""
+        tensor: Tensor = self._homes[name].get_tensor(name)
+        return tensor
+
+
+class PickledTensors:
+    """The tensors of torch's own files, by the reader that makes nothing but tensors."""
+
+    def __init__(self, paths: list[Path]):
+        self._tensors: dict[str, Tensor] = {}
+        for path in paths:
+            try:
+                found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            except Exception as error:  # whatever a hostile file makes of the reader
+                raise CorruptFolderError(f"{path} cannot be read: {error}") from error
+            if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+                raise CorruptFolderError(f"{path} holds more than tensors: expected a state dict")
+            self._tensors |= found
+
+    def keys(self) -> Iterator[str]:
+        """The names of all of them."""
+        return iter(self._tensors)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """What one would be like."""
+        return tuple(self._tensors[name].shape)
+
+    def __getitem__(self, name: str) -> Tensor:
+        """One of them."""
+        return self._tensors[name]

@@ -1,0 +1,324 @@
+"""The tokenizers of other people's models, read from the files they come in; safe with any text.
+
+What a user types never becomes a control token: `<|im_start|>`, `[SEP]` or `</s>` in a text are spelled out in pieces.
+Where control tokens are wanted, `encode_parts` takes the text in parts and is told which of them to trust.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tokenizers
+from tokenizers import processors
+
+from glassformer.text.classic_files import ClassicTokenizer, read_classic
+from glassformer.text.secret_names import give_secret_names, is_control
+
+_ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_LISTS = ("additional_special_tokens", "extra_special_tokens")
+
+
+class Encoded(NamedTuple):
+    """A text, or two, as a model reads it, and where each token came from."""
+
+    ids: list[int]
+    spans: list[tuple[int, int]]
+    """Where each token's characters stand in its text; (0, 0) for a special token."""
+    token_types: list[int]
+    """The number of the segment, for models that embed it."""
+    sources: list[int | None]
+    """Which text a token belongs to, 0 or 1; None for a special token."""
+
+
+class PretrainedTokenizer:
+    """Text to ids and back, for a model that somebody else trained.
+
+    `contents` is a parsed `tokenizer.json`, `config` the `tokenizer_config.json` beside it and `generation` the
+    `generation_config.json`; `where` names them in errors. `from_folder` and `from_json` are the usual ways in.
+    """
+
+    def __init__(
+        self,
+        contents: dict[str, Any],
+        config: Mapping[str, Any] | None = None,
+        generation: Mapping[str, Any] | None = None,
+        *,
+        classic: ClassicTokenizer | None = None,
+        where: str = "tokenizer.json",
+    ):
+        config, generation = config or {}, generation or {}
+        self.where = where
+        self._limit = classic.limit if classic else None
+        try:
+            # A file may cut and fill texts to a length, or cut words at random; that is the caller's business.
+            contents = contents | {"truncation": None, "padding": None, "model": dict(contents["model"])}
+            contents["model"].pop("dropout", None)
+            contents["added_tokens"] = _added_tokens(contents, config)
+            wanted = {token["content"]: token["id"] for token in contents["added_tokens"]}
+            special = {token["content"] for token in contents["added_tokens"] if token["special"]}
+            self._secrets = give_secret_names(contents, classic.hidden if classic else ())
+            self._inner = tokenizers.Tokenizer.from_str(json.dumps(contents))
+        except BaseException as error:
+            # Bad contents meet bare Exceptions, or a panic inside the library, which is not even an Exception.
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            raise ValueError(f"{where} is not a tokenizer: {type(error).__name__}: {error}") from error
+        originals = {name: token for token, name in self._secrets.items()}
+        self._ids = {originals.get(name, name): index for name, index in self._inner.get_vocab().items()}
+        self._tokens = {index: token for token, index in self._ids.items()}
+        for token, index in wanted.items():
+            if self._ids[token] != index:
+                raise ValueError(f"{where} gives {token!r} the id {index}: by its vocabulary it is {self._ids[token]}")
+        self.special_ids = frozenset(self._ids[token] for token in special)
+        """The ids that `decode` leaves out."""
+        self.control_tokens = tuple(sorted(self._secrets.keys() & wanted.keys(), key=lambda t: (-len(t), t)))
+        """What text never becomes, the longest first."""
+        self.named_tokens = {role: token for role, token in _roles(config).items() if token in self._ids}
+        """The special tokens by their role, `bos_token` and so on, as chat templates call them."""
+        self.chat_template = _chat_template(config)
+        """The model's chat template, where it has one."""
+        self._generation = generation
+        self._bytes = '"ByteLevel"' in json.dumps(contents.get("decoder"))
+        self._control = re.compile("|".join(map(re.escape, self.control_tokens)) or "(?!)")
+        if "add_bos_token" in config or "add_eos_token" in config:
+            self._inner.post_processor = self._around(
+                self.begin if config.get("add_bos_token") else None, self.end if config.get("add_eos_token") else None
+            )
+
+    @classmethod
+    def from_folder(cls, folder: Path | str, *, target: bool = False) -> "PretrainedTokenizer":
+        """The tokenizer of a model's folder: its `tokenizer.json`, or else the classic files.
+
+        `target` asks for the tokenizer of the texts a model writes, where it is not that of the texts it reads.
+        """
+        folder = Path(folder)
+        config = _read_json(folder / "special_tokens_map.json") | _read_json(folder / "tokenizer_config.json")
+        if (folder / "chat_template.jinja").is_file():
+            config["chat_template"] = _read_text(folder / "chat_template.jinja")
+        model = _read_json(folder / "config.json")
+        generation = model | _read_json(folder / "generation_config.json")
+        file = folder / "tokenizer.json"
+        if file.is_file():
+            return cls(_read_json(file), config, generation, where=str(file))
+        kind = model.get("model_type")
+        added = _read_json(folder / "added_tokens.json")
+        declared = {str(index): {"content": token} for token, index in added.items()}
+        try:
+            classic = read_classic(folder, config, kind if isinstance(kind, str) else None, target=target)
+            declared |= config.get("added_tokens_decoder") or {}
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"{folder / 'tokenizer_config.json'} does not describe a tokenizer: {error}") from error
+        config = classic.roles | {key: value for key, value in config.items() if value is not None}
+        config["added_tokens_decoder"] = declared
+        return cls(json.loads(classic.inner.to_str()), config, generation, classic=classic, where=str(folder))
+
+    @classmethod
+    def from_json(
+        cls,
+        text: str,
+        config: Mapping[str, Any] | None = None,
+        generation: Mapping[str, Any] | None = None,
+        *,
+        where: str = "tokenizer.json",
+    ) -> "PretrainedTokenizer":
+        """The tokenizer of a `tokenizer.json` string and the config that goes with it."""
+        return cls(_parse_json(text, where), config, generation, where=where)
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the highest id."""
+        return self._limit or max(self._tokens, default=-1) + 1
+
+    @property
+    def begin(self) -> int | None:
+        """The token before a text."""
+        return self._role("bos")
+
+    @property
+    def end(self) -> int | None:
+        """The token after a text."""
+        return self._role("eos")
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Every token that ends what the model writes; a chat model may have several."""
+        listed = self._generation.get("eos_token_id")
+        found = [self.end, *(listed if isinstance(listed, list) else [listed])]
+        return tuple(dict.fromkeys(index for index in found if type(index) is int))
+
+    @property
+    def pad(self) -> int | None:
+        """The token that fills a batch."""
+        return self._role("pad")
+
+    @property
+    def unknown(self) -> int | None:
+        """What a text outside the vocabulary becomes."""
+        return self._role("unk")
+
+    @property
+    def mask(self) -> int | None:
+        """The token that stands for a word to be guessed."""
+        return self._role("mask")
+
+    @property
+    def separator(self) -> int | None:
+        """The token between two texts, and after the last."""
+        return self._role("sep")
+
+    @property
+    def classifier(self) -> int | None:
+        """The token whose vector stands for the whole text."""
+        return self._role("cls")
+
+    def id_of(self, token: str) -> int | None:
+        """The id of a token by its exact name, control tokens included; None where there is none."""
+        index = self._ids.get(token)
+        return None if index is None or (self._limit and index >= self._limit) else index
+
+    def encode(self, text: str) -> list[int]:
+        """The ids a model reads for one text, with the special tokens it expects around it."""
+        return self._known(self._inner.encode(text).ids)
+
+    def encode_plain(self, text: str) -> list[int]:
+        """The ids of a text alone."""
+        return self._known(self._inner.encode(text, add_special_tokens=False).ids)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` of many texts, on all cores."""
+        return [self._known(encoding.ids) for encoding in self._inner.encode_batch(list(texts))]
+
+    def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
+        """The ids a model reads for two texts, and the segment number of each."""
+        encoded = self.offsets(first, second)
+        return encoded.ids, encoded.token_types
+
+    def encode_parts(self, parts: Iterable[tuple[str, bool]]) -> list[int]:
+        """The ids of a text in parts, without anything around it; control tokens are read in parts marked True alone.
+
+        The parts are one text: words are cut across their borders, but no control token ever crosses one.
+        """
+        text = "".join(
+            self._control.sub(lambda found: self._secrets[found[0]], part) if trusted else part
+            for part, trusted in parts
+        )
+        return self.encode_plain(text)
+
+    def offsets(self, text: str, second: str | None = None) -> Encoded:
+        """One text, or two, as `encode` gives them, with the characters that each token stands for."""
+        encoding = self._inner.encode(text, second)
+        return Encoded(self._known(encoding.ids), encoding.offsets, encoding.type_ids, encoding.sequence_ids)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of these ids, without special tokens and ids that have no token."""
+        tokens = [self._tokens[index] for index in ids if index in self._tokens and index not in self.special_ids]
+        decoder = self._inner.decoder
+        return decoder.decode(tokens) if decoder else " ".join(tokens)
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """Each id as readable text by itself, for pictures."""
+        return [self._readable(index) for index in ids]
+
+    def _readable(self, index: int) -> str:
+        token = self._tokens.get(index, f"<{index}>")
+        if self._bytes and token not in self._secrets:
+            return self._inner.decoder.decode([token])
+        return token.replace("\N{LOWER ONE EIGHTH BLOCK}", " ")
+
+    def _role(self, role: str) -> int | None:
+        if f"{role}_token" in self.named_tokens:
+            return self.id_of(self.named_tokens[f"{role}_token"])
+        index = self._generation.get(f"{role}_token_id")
+        index = index[0] if isinstance(index, list) and index else index
+        return index if type(index) is int and index in self._tokens else None
+
+    def _known(self, ids: list[int]) -> list[int]:
+        limit, unknown = self._limit, self.unknown
+        return ids if limit is None or unknown is None else [unknown if index >= limit else index for index in ids]
+
+    @staticmethod
+    def _around(begin: int | None, end: int | None) -> processors.PostProcessor:
+        """Put these tokens before and after each text, where there are any."""
+        special = [(name, index) for name, index in (("begin", begin), ("end", end)) if index is not None]
+
+        def around(text: str, number: int) -> list[str]:
+            whole = ["begin"] * (begin is not None) + [text] + ["end"] * (end is not None)
+            return [f"{piece}:{number}" for piece in whole]
+
+        return processors.TemplateProcessing(
+            single=around("$A", 0), pair=around("$A", 0) + around("$B", 1), special_tokens=special
+        )
+
+
+def _added_tokens(contents: Mapping[str, Any], config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The tokens a file adds to its vocabulary, and those its config names beside it; in the order of their ids."""
+    vocab = contents["model"]["vocab"]
+    known = vocab if isinstance(vocab, dict) else {piece: index for index, (piece, _) in enumerate(vocab)}
+    added = {token["content"]: dict(token) for token in contents.get("added_tokens") or []}
+    roles = _roles(config)
+    special = {*roles.values()}
+    for group in _LISTS:
+        entries = config.get(group) or []
+        special.update(_content(entry) for entry in (entries.values() if isinstance(entries, dict) else entries))
+    for index, entry in (config.get("added_tokens_decoder") or {}).items():
+        token = _content(entry)
+        if token and token not in added:
+            flags = entry if isinstance(entry, Mapping) else {}
+            added[token] = _added(token, int(index), flags, special=bool(flags.get("special", token in special)))
+    for token in special:
+        if token in added:
+            added[token]["special"] = True
+        elif token in known and is_control(token, special=True):
+            added[token] = _added(token, known[token], {}, special=True)
+    return sorted(added.values(), key=lambda token: token["id"])
+
+
+def _added(token: str, index: int, flags: Mapping[str, Any], *, special: bool) -> dict[str, Any]:
+    entry: dict[str, Any] = {name: bool(flags.get(name, False)) for name in ("single_word", "lstrip", "rstrip")}
+    normalized = bool(flags.get("normalized", not special))
+    return {"id": index, "content": token, "normalized": normalized, "special": special, **entry}
+
+
+def _roles(config: Mapping[str, Any]) -> dict[str, str]:
+    return {role: token for role in _ROLES if (token := _content(config.get(role)))}
+
+
+def _content(entry: Any) -> str:
+    """A token in a config: a string, or an object that holds one."""
+    token = entry.get("content") if isinstance(entry, Mapping) else entry
+    return token if isinstance(token, str) else ""
+
+
+def _chat_template(config: Mapping[str, Any]) -> str | None:
+    """A config holds one template, or several with names, of which `default` is meant for chats."""
+    found = config.get("chat_template")
+    if isinstance(found, list):
+        named = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, Mapping)}
+        found = named.get("default", next(iter(named.values()), None))
+    return found if isinstance(found, str) else None
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    """The object in a JSON file; an empty one where there is no such file."""
+    if not file.is_file():
+        return {}
+    return _parse_json(_read_text(file), str(file))
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is not UTF-8 text: {error}") from error
+
+
+def _parse_json(text: str, where: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where} is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{where} holds a {type(found).__name__}: expected an object")
+    return found

@@ -1,0 +1,373 @@
+import json
+import random
+import struct
+import sys
+import time
+
+import gguf
+import numpy as np
+import pytest
+import tokenizers
+import torch
+from tokenizers import pre_tokenizers
+from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from glassformer.checkpoint import CorruptFolderError
+from glassformer.checkpoint.gguf_file import halves_from_pairs, read_gguf
+
+WIDTH, INNER, LAYERS, HEADS, KV_HEADS, VOCAB = 64, 96, 2, 4, 2, 260
+BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
+Kind = gguf.GGMLQuantizationType
+
+
+def layer_shapes(head_dim=WIDTH // HEADS):
+    return {
+        "attn_norm.weight": (WIDTH,),
+        "attn_q.weight": (HEADS * head_dim, WIDTH),
+        "attn_k.weight": (KV_HEADS * head_dim, WIDTH),
+        "attn_v.weight": (KV_HEADS * head_dim, WIDTH),
+        "attn_output.weight": (WIDTH, HEADS * head_dim),
+        "ffn_norm.weight": (WIDTH,),
+        "ffn_gate.weight": (INNER, WIDTH),
+        "ffn_up.weight": (INNER, WIDTH),
+        "ffn_down.weight": (WIDTH, INNER),
+    }
+
+
+def shapes(extra=None, **options):
+    layer = layer_shapes(**options) | (extra or {})
+    whole = {"token_embd.weight": (VOCAB, WIDTH), "output_norm.weight": (WIDTH,)}
+    return whole | {f"blk.{i}.{name}": shape for i in range(LAYERS) for name, shape in layer.items()}
+
+
+def random_tensors(all_shapes=None):
+    rng = np.random.default_rng(0)
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in (all_shapes or shapes()).items()}
+
+
+def write(path, architecture="llama", tensors=None, kind=Kind.F32, raw=None, tokenizer=True, ids=True, **changes):
+    """A small GGUF file: its matrices stored as `kind`, `raw` tensors as they are; None takes a value away."""
+    values = {
+        "block_count": LAYERS,
+        "context_length": 128,
+        "embedding_length": WIDTH,
+        "feed_forward_length": INNER,
+        "attention.head_count": HEADS,
+        "attention.head_count_kv": KV_HEADS,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "rope.freq_base": 50000.0,
+    } | changes
+    writer = gguf.GGUFWriter(path, architecture)
+    for name, value in values.items():
+        key = f"{architecture}.{name}"
+        if isinstance(value, int):
+            writer.add_uint32(key, value)
+        elif isinstance(value, float):
+            writer.add_float32(key, value)
+        elif isinstance(value, str):
+            writer.add_string(key, value)
+        elif value is not None:
+            writer.add_array(key, value)
+    if tokenizer:
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("smollm")
+        writer.add_token_list([*BYTES, "ab", "abc", "<|begin|>", "<|end|>"])
+        writer.add_token_types([1] * 258 + [3, 3])
+        writer.add_token_merges(["a b", "ab c"])
+        writer.add_chat_template("{{ messages }}")
+    if tokenizer and ids:
+        writer.add_bos_token_id(258)
+        writer.add_eos_token_id(259)
+    for name, tensor in (random_tensors() if tensors is None else tensors).items():
+        form = kind if tensor.ndim == 2 else Kind.F32
+        stored, form = (raw or {}).get(name, (gguf.quantize(tensor, form), form))
+        writer.add_tensor(name, stored, raw_dtype=form)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def rotary_scores(q, k, *, pairs):
+    """Scores of heads whose queries and keys were turned by their positions: neighbours as pairs, or halves."""
+    positions, half = np.arange(q.shape[0]), q.shape[-1] // 2
+    angles = positions[:, None, None] * 10000.0 ** (-np.arange(half) / half)
+
+    def turned(x):
+        first, second = (x[..., ::2], x[..., 1::2]) if pairs else (x[..., :half], x[..., half:])
+        cos, sin = np.cos(angles), np.sin(angles)
+        return np.concatenate([first * cos - second * sin, first * sin + second * cos], axis=-1)
+
+    return np.einsum("thd,shd->hts", turned(q), turned(k))
+
+
+def test_a_config_in_the_words_of_hf(tmp_path):
+    assert read_gguf(write(tmp_path / "model.gguf")).config == {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": VOCAB,
+        "hidden_size": WIDTH,
+        "intermediate_size": INNER,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-5,  # not the nearest number in float32
+        "rope_theta": 50000.0,
+        "tie_word_embeddings": True,
+        "bos_token_id": 258,
+        "eos_token_id": 259,
+        "attention_bias": False,
+        "mlp_bias": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "tolerance"),
+    # Q4_0 has one step less on the side of the smaller extreme.
+    [(Kind.F32, 0), (Kind.F16, 2e-3), (Kind.BF16, 2e-2), (Kind.Q8_0, 2e-2), (Kind.Q4_1, 0.25), (Kind.Q4_0, 0.55)],
+)
+def test_tensors_come_back_as_they_are_stored(tmp_path, kind, tolerance):
+    tensors = random_tensors()
+    found = read_gguf(write(tmp_path / "model.gguf", tensors=tensors, kind=kind)).tensors
+    assert len(list(found.keys())) == len(tensors)
+    for name in found.keys():  # noqa: SIM118
+        assert found[name].dtype == torch.float32
+        assert found[name].shape == found.shape(name)
+    pairs = {
+        "model.embed_tokens.weight": "token_embd.weight",
+        "model.norm.weight": "output_norm.weight",
+        "model.layers.1.input_layernorm.weight": "blk.1.attn_norm.weight",
+        "model.layers.0.self_attn.v_proj.weight": "blk.0.attn_v.weight",
+        "model.layers.0.self_attn.o_proj.weight": "blk.0.attn_output.weight",
+        "model.layers.1.post_attention_layernorm.weight": "blk.1.ffn_norm.weight",
+        "model.layers.1.mlp.gate_proj.weight": "blk.1.ffn_gate.weight",
+        "model.layers.1.mlp.up_proj.weight": "blk.1.ffn_up.weight",
+        "model.layers.1.mlp.down_proj.weight": "blk.1.ffn_down.weight",
+    }
+    for name, stored in pairs.items():
+        np.testing.assert_allclose(found[name].numpy(), tensors[stored], atol=tolerance)
+
+
+@pytest.mark.parametrize("kind", [Kind.Q2_K, Kind.Q3_K, Kind.Q4_K, Kind.Q5_K, Kind.Q6_K, Kind.IQ4_XS])
+def test_quantisations_of_256_numbers_are_read(tmp_path, kind):
+    wide = {"ffn_gate.weight": (256, WIDTH), "ffn_up.weight": (256, WIDTH), "ffn_down.weight": (WIDTH, 256)}
+    blocks = np.random.default_rng(2).integers(0, 60, (WIDTH, gguf.GGML_QUANT_SIZES[kind][1]), np.uint8)
+    raw = {"blk.0.ffn_down.weight": (blocks, kind)}
+    path = write(tmp_path / "model.gguf", tensors=random_tensors(shapes(wide)), raw=raw, feed_forward_length=256)
+    values = read_gguf(path).tensors["model.layers.0.mlp.down_proj.weight"]
+    assert values.numpy().tolist() == gguf.dequantize(blocks, kind).tolist()
+    assert values.std() > 0
+
+
+def test_tensors_of_no_weights_are_refused(tmp_path):
+    raw = {"output_norm.weight": (np.ones(WIDTH, np.int32), Kind.I32)}
+    with pytest.raises(ValueError, match="tensors in I32: expected floating point"):
+        read_gguf(write(tmp_path / "model.gguf", raw=raw))
+
+
+def test_a_tensor_is_a_copy_that_may_be_trained(tmp_path):
+    found = read_gguf(write(tmp_path / "model.gguf")).tensors
+    before = found["model.norm.weight"].clone()
+    found["model.norm.weight"].zero_()
+    assert torch.equal(found["model.norm.weight"], before)
+
+
+def test_rows_of_q_and_k_come_in_halves_with_the_same_scores(tmp_path):
+    tensors = random_tensors()
+    found = read_gguf(write(tmp_path / "model.gguf", tensors=tensors)).tensors
+    x = np.random.default_rng(1).normal(size=(7, WIDTH))
+
+    def heads(weight, count):
+        return np.repeat((x @ weight.T).reshape(7, count, -1), HEADS // count, axis=1)
+
+    stored = rotary_scores(
+        heads(tensors["blk.0.attn_q.weight"], HEADS), heads(tensors["blk.0.attn_k.weight"], KV_HEADS), pairs=True
+    )
+    q, k = (found[f"model.layers.0.self_attn.{part}_proj.weight"].numpy() for part in "qk")
+    np.testing.assert_allclose(
+        rotary_scores(heads(q, HEADS), heads(k, KV_HEADS), pairs=False), stored, rtol=1e-9, atol=1e-9
+    )
+
+
+def test_halves_from_pairs_by_hand():
+    rows = np.arange(8, dtype=np.float32)
+    assert halves_from_pairs(rows, 2).tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+
+
+def test_a_llama_may_have_biases_and_an_output_of_its_own(tmp_path):
+    biases = {f"{name}.bias": layer_shapes()[f"{name}.weight"][:1] for name in ("attn_q", "attn_k", "attn_v")}
+    biases |= {
+        "attn_output.bias": (WIDTH,),
+        "ffn_gate.bias": (INNER,),
+        "ffn_up.bias": (INNER,),
+        "ffn_down.bias": (WIDTH,),
+    }
+    tensors = random_tensors(shapes(biases) | {"output.weight": (VOCAB, WIDTH)})
+    model = read_gguf(write(tmp_path / "model.gguf", tensors=tensors))
+    assert model.config["attention_bias"]
+    assert model.config["mlp_bias"]
+    assert not model.config["tie_word_embeddings"]
+    assert model.tensors["lm_head.weight"].numpy().tolist() == tensors["output.weight"].tolist()
+    bias = model.tensors["model.layers.1.self_attn.k_proj.bias"].numpy()
+    assert bias.tolist() == halves_from_pairs(tensors["blk.1.attn_k.bias"], KV_HEADS).tolist()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "config_class", "model_class"),
+    [("qwen2", Qwen2Config, Qwen2ForCausalLM), ("qwen3", Qwen3Config, Qwen3ForCausalLM)],
+)
+def test_qwen_loads_into_hfs_own_model_with_rows_as_stored(tmp_path, architecture, config_class, model_class):
+    extra = {"attn_q.bias": (HEADS * 16,), "attn_k.bias": (KV_HEADS * 16,), "attn_v.bias": (KV_HEADS * 16,)}
+    head_dim = 16
+    if architecture == "qwen3":
+        head_dim, extra = 24, {"attn_q_norm.weight": (24,), "attn_k_norm.weight": (24,)}
+    tensors = random_tensors(shapes(extra, head_dim=head_dim))
+    lengths = {"attention.key_length": head_dim, "attention.value_length": head_dim, "rope.dimension_count": head_dim}
+    model = read_gguf(write(tmp_path / "model.gguf", architecture, tensors, **lengths))
+    assert model.config.get("head_dim") == (24 if architecture == "qwen3" else None)
+    theirs = model_class(config_class(**model.config))
+    state = {name: model.tensors[name] for name in model.tensors.keys()}  # noqa: SIM118
+    missing, unexpected = theirs.load_state_dict(state, strict=False)
+    assert (missing, unexpected) == (["lm_head.weight"], [])  # tied
+    assert state["model.layers.0.self_attn.q_proj.weight"].tolist() == tensors["blk.0.attn_q.weight"].tolist()
+
+
+def test_the_tokenizer_inside(tmp_path):
+    model = read_gguf(write(tmp_path / "model.gguf"))
+    tokenizer = tokenizers.Tokenizer.from_str(model.tokenizer_json)
+    assert tokenizer.encode("abcab<|end|>").tokens == ["abc", "ab", "<|end|>"]
+    assert model.tokenizer_config["eos_token"] == "<|end|>"
+    assert model.tokenizer_config["chat_template"] == "{{ messages }}"
+    bare = read_gguf(write(tmp_path / "bare.gguf", tokenizer=False))
+    assert bare.tokenizer_json is None
+    assert bare.config["bos_token_id"] is None
+
+
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
+    path = write(tmp_path / "model.gguf")
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(ImportError, match=r"pip install 'glassformer\[gguf\]'"):
+        read_gguf(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"architecture": "mamba"}, "general.architecture='mamba': expected one of llama, qwen2, qwen3"),
+        ({"rope.scaling.type": "yarn"}, "rope.scaling.type='yarn'.*expected rotary angles that are not scaled"),
+        ({"rope.scaling.factor": 2.0}, "expected rotary angles that are not scaled"),
+        ({"expert_count": 8}, "llama.expert_count=8: expected a model without experts"),
+        ({"attention.sliding_window": 64}, "expected a model without a sliding window"),
+        ({"rope.dimension_count": 8}, "llama.rope.dimension_count=8: expected 16, the size of a head"),
+        ({"attention.key_length": 17}, "an even size"),
+        ({"attention.head_count_kv": 3}, "and 3 to divide them"),
+        ({"attention.head_count": [4, 4]}, r"llama.attention.head_count=\[4, 4\]: expected a whole number"),
+        ({"block_count": 2**31}, "llama.block_count=2147483648: expected a whole number from 1 to 20"),
+        ({"block_count": 3}, "there is no tensor blk.2"),
+        ({"block_count": 1}, "blk.1.attn_k.weight.*: expected no such tensor in a model of llama"),
+        ({"context_length": None}, "llama.context_length=None: expected a whole number"),
+        ({"embedding_length": 128}, r"token_embd.weight has the shape \(260, 64\): expected \(260, 128\)"),
+        ({"attention.layer_norm_rms_epsilon": float("nan")}, "rms_epsilon=nan: expected a positive number"),
+        ({"tensors": {}}, "there is no table token_embd.weight"),
+        ({"tensors": random_tensors(shapes() | {"rope_freqs.weight": (8,)})}, "rope_freqs.weight there"),
+        ({"tensors": random_tensors(shapes() | {"token_embd.weight": (259, WIDTH)})}, "expected an id below 259"),
+        (
+            {"tensors": random_tensors(shapes() | {"token_embd.weight": (259, WIDTH)}), "ids": False},
+            "260 tokens: expected at most 259, the rows of token_embd.weight",
+        ),
+    ],
+)
+def test_what_is_not_built_or_does_not_fit_is_named(tmp_path, changes, message):
+    path = write(tmp_path / "model.gguf", **changes)
+    with pytest.raises(ValueError, match=message) as caught:
+        read_gguf(path)
+    assert str(path) in str(caught.value)
+
+
+def header(*, magic=b"GGUF", version=3, tensors=0, values=0, rest=b""):
+    return magic + struct.pack("<IQQ", version, tensors, values) + rest
+
+
+def text(value):
+    return struct.pack("<Q", len(value)) + value
+
+
+def info(name=b"t", dims=(32,), kind=0, offset=0):
+    return text(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, kind, offset)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "has 0 bytes: expected a GGUF file"),
+        (header(magic=b"GGML"), "begins with b'GGML': expected b'GGUF'"),
+        (header(version=1), "version 1: expected little-endian, version 2 or 3"),
+        (header(version=3 << 24), "expected little-endian"),
+        (header(tensors=2**63), "9223372036854775808 tensors: expected at most 65536"),
+        (header(values=2**40), "1099511627776 values: expected at most 65536"),
+        (header(values=1, rest=text(b"a") + struct.pack("<IIQ", 9, 0, 2**60)), "arrays of 1152921504606846976 items"),
+        (header(values=1, rest=text(b"a") + struct.pack("<IIQ", 9, 4, 2**20)), "ends at byte"),
+        (header(values=1, rest=text(b"a") + struct.pack("<IIQ", 9, 8, 2**20) + text(b"x")), "ends at byte"),
+        (header(values=1, rest=text(b"a") + struct.pack("<IIQ", 9, 8, 1) + text(b"\xff")), "that is not UTF-8"),
+        (header(values=1, rest=text(b"a") + struct.pack("<IIQ", 9, 9, 1)), "an array of type 9"),
+        (header(values=1, rest=text(b"a") + struct.pack("<I", 77)), "a value of type 77"),
+        (header(values=1, rest=struct.pack("<Q", 2**64 - 1)), "ends at byte"),
+        (header(values=2, rest=(text(b"a") + struct.pack("<IB", 0, 1)) * 2), "has 'a' twice"),
+        (header(values=1, rest=text(b"general.alignment") + struct.pack("<II", 4, 3)), "general.alignment=3"),
+        (header(tensors=1, rest=info(dims=())), "in 0 dimensions"),
+        (header(tensors=1, rest=text(b"t") + struct.pack("<I", 2**31)), "2147483648 dimensions"),
+        (header(tensors=2, rest=info() * 2), "has 't' twice"),
+        (header(tensors=1, rest=info(kind=4)), "stored in 4: expected a known type"),
+        (header(tensors=1, rest=info(kind=8, dims=(31,))), "expected rows of 32 in a block"),
+        (header(tensors=1, rest=info(dims=(2**63, 2**63))), "expected a place of its own"),
+        (header(tensors=1, rest=info(offset=2**60)), "expected a place of its own"),
+        (header(tensors=2, rest=info() + info(b"u") + bytes(256)), "expected a place of its own"),
+    ],
+)
+def test_a_header_that_lies_is_refused(tmp_path, content, message):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message) as caught:
+        read_gguf(path)
+    assert isinstance(caught.value, CorruptFolderError) or "version" in message or "endian" in message
+    assert str(path) in str(caught.value)
+
+
+def test_a_header_without_end_is_refused_before_it_is_read(tmp_path):
+    path = tmp_path / "model.gguf"
+    with path.open("wb") as stream:
+        stream.write(header(values=1, rest=text(b"a") + struct.pack("<IQ", 8, 2**27)))
+        stream.truncate(2**28)  # a hole, which takes no room
+    with pytest.raises(CorruptFolderError, match="expected at most 67108864"):
+        read_gguf(path)
+
+
+def test_mutations_load_or_are_refused_and_none_takes_long(tmp_path):
+    small = {name: shape for name, shape in shapes().items() if not name.startswith("blk.1.")}
+    good = write(tmp_path / "good.gguf", tensors=random_tensors(small), kind=Kind.Q8_0, block_count=1).read_bytes()
+    end = good.index(b"blk.0.ffn_down.weight") + 60
+    rng, path, refused = random.Random(0), tmp_path / "bad.gguf", []
+    for turn in range(300):
+        data = bytearray(good)
+        if turn % 3 == 0:
+            del data[rng.randrange(len(data)) :]
+        for _ in range(rng.choice([1, 1, 2, 8])):
+            at = rng.randrange(min(end, max(len(data), 1)))
+            data[at : at + 1] = rng.choice(
+                [b"\xff", b"\x00", bytes([rng.randrange(256)]), b"\xff" * 8, b"\x00" * 8, b""]
+            )
+        path.write_bytes(data)
+        start = time.perf_counter()
+        try:
+            model = read_gguf(path)
+            for name in model.tensors.keys():  # noqa: SIM118
+                assert model.tensors[name].shape == model.tensors.shape(name)
+            assert json.loads(model.tokenizer_json or "{}") is not None
+        except ValueError as error:
+            refused.append(str(error))
+        assert time.perf_counter() - start < 1
+    assert 100 < len(refused) < 300
+    assert all(str(path) in message for message in refused)
