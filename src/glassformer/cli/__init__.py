@@ -9,7 +9,7 @@ usage: glassformer VERB ...
 
   demo    train a translator in about four minutes, try it, and look inside it
   train   train a translator on sentence pairs of your own, or on a named corpus
-  run     translate stdin to stdout with a trained model
+  run     translate, continue, answer or embed the lines of stdin, with a model of ours or anybody's
   eval    score a trained model with sacreBLEU
   info    what a model folder holds
   bench   how fast this machine writes, beside other libraries

@@ -2,35 +2,114 @@
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
 if TYPE_CHECKING:
+    from glassformer.tasks.generator import Generator
     from glassformer.tasks.translator import Translator
 
 CHUNK = 1000
 """Lines translated at a time, so that a long input gives output as it goes and memory stays flat."""
 
 
-def run(folder: Positional[Path], *, beam: int = 4, int8: bool = False) -> None:
-    """Translate stdin to stdout, one line out for each line in; blank lines stay blank.
+def run(
+    path: Positional[Path],
+    *,
+    prompt: str | None = None,
+    chat: bool = False,
+    beam: int | None = None,
+    max_new_tokens: int = 256,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    stop: tuple[str, ...] = (),
+    int8: bool = False,
+    allow_pickle: bool = False,
+) -> None:
+    """Use a model on stdin: one line out for each line in.
+
+    A translator trained here, or T5, BART, Marian in HF's folder, rewrites each line; blank lines stay blank. A decoder
+    (GPT-2, Llama, Mistral, Qwen, SmolLM as HF's folder, GGUF or llama2.c's file) continues each line, or answers it
+    with --chat; line breaks in what it writes become \\n. An encoder (BERT and its kin) turns each line into a vector,
+    a JSON list.
 
     Args:
-        folder: The model folder.
-        beam: Sentences kept at each step of the search; 1 is greedy, and faster.
+        path: A model folder, ours or HF's; or a GGUF file, or a .bin file of llama2.c's.
+        prompt: For a decoder: continue this instead of stdin, and show the text as it is written.
+        chat: For a decoder that was trained for it: answer instead of going on. On a terminal, a conversation.
+        beam: Sentences kept at each step of the search; 1 is greedy, and faster. (default: as the model says, or 4)
+        max_new_tokens: The longest text a decoder writes.
+        temperature: Of a decoder: 0 takes the likeliest token; more draws by chance, 1 as the model itself would.
+        top_p: Draw among the likeliest tokens that together have this chance.
+        seed: Of the chance; the same seed writes the same text.
+        stop: Texts that end a decoder's text where they appear.
         int8: Compute with 8-bit weights: several times as fast on most CPUs, and nearly the same.
+        allow_pickle: Open pytorch_model.bin too, by the reader that only knows tensors.
     """
-    translator = _open(folder, int8)
+    from glassformer.decoding import GenerationConfig
+    from glassformer.tasks.embedder import Embedder
+    from glassformer.tasks.generator import Generator
+    from glassformer.tasks.load import load
+
+    model = load(path, allow_pickle=allow_pickle)
+    if int8:
+        from glassformer.decoding.int8 import quantise
+
+        model.model = quantise(model.model)
+    if not isinstance(model, Generator):
+        if chat or prompt is not None:
+            raise ValueError(f"{path} does not go on writing: expected a decoder, for --prompt or --chat")
+        _run_lines(model.run if beam is None or isinstance(model, Embedder) else partial(model.run, beam=beam))
+        return
+    model.generation = GenerationConfig(
+        max_new_tokens=max_new_tokens,
+        num_beams=beam or 1,
+        do_sample=temperature > 0,
+        temperature=temperature or 1.0,
+        top_p=top_p if temperature > 0 else 1.0,
+        seed=seed,
+        stop_strings=stop,
+    )
+    if prompt is not None:
+        _show(model.chat([{"role": "user", "content": prompt}]) if chat else model.stream(prompt))
+    elif chat and sys.stdin.isatty():
+        _converse(model)
+    else:
+        _run_lines(lambda texts: [text.replace("\n", "\\n") for text in model.run(texts, chat=chat)], size=16)
+
+
+def _run_lines(answer: Callable[[list[str]], list[str]], size: int = CHUNK) -> None:
     chunk: list[str] = []
     for line in sys.stdin:
         chunk.append(line.rstrip("\r\n"))
-        if len(chunk) == CHUNK or sys.stdin.isatty():
-            print(*translator.translate(chunk, beam=beam), sep="\n", flush=True)
+        if len(chunk) == size or sys.stdin.isatty():
+            print(*answer(chunk), sep="\n", flush=True)
             chunk.clear()
     if chunk:
-        print(*translator.translate(chunk, beam=beam), sep="\n")
+        print(*answer(chunk), sep="\n")
+
+
+def _show(pieces: Iterator[str]) -> str:
+    """Print a text as it is written."""
+    told = ""
+    for piece in pieces:
+        print(piece, end="", flush=True)
+        told += piece
+    print()
+    return told
+
+
+def _converse(model: "Generator") -> None:
+    print("Type, and press Enter; an empty line ends it.", file=sys.stderr)
+    messages: list[dict[str, str]] = []
+    while text := input("> "):
+        messages.append({"role": "user", "content": text})
+        messages.append({"role": "assistant", "content": _show(model.chat(messages))})
 
 
 def evaluate(
@@ -88,18 +167,22 @@ def _open(folder: Path, int8: bool) -> "Translator":
     return translator
 
 
-def info(folder: Positional[Path]) -> None:
-    """What a model folder holds: its kind, its size, and every setting that is not the default.
+def info(path: Positional[Path], *, allow_pickle: bool = False) -> None:
+    """What a model is: its kind, its size, and every setting that is not the default.
 
     Args:
-        folder: The model folder.
+        path: A model folder, ours or HF's; or a GGUF file, or a .bin file of llama2.c's.
+        allow_pickle: Open pytorch_model.bin too, by the reader that only knows tensors.
     """
     from dataclasses import fields
 
     from glassformer.checkpoint import load_model
+    from glassformer.checkpoint.pretrained import is_foreign, read_foreign
 
-    model = load_model(folder)
-    print(f"{folder}: {model.kind}, {model.n_parameters():,} parameters")
+    model = load_model(path, allow_pickle=allow_pickle)
+    print(f"{path}: {model.kind}, {model.n_parameters():,} parameters")
+    if is_foreign(path):
+        print(f"  of the family {read_foreign(path, allow_pickle=allow_pickle).config['model_type']}")
     for field in fields(model.config):
         value = getattr(model.config, field.name)
         if value != field.default:

@@ -141,11 +141,10 @@ class _Search:
         totals = self.alive[:, :, None] + ruled.view(len(self.alive), self.width, vocab_size)
         candidates = min(2 * self.width, self.width * vocab_size)
         if self.groups == 1:
-            scores, flat = totals.flatten(1).topk(candidates)  # (B, 2K)
+            scores, flat = _best(totals, candidates)  # (B, 2K)
         else:
             scores, flat = self._by_groups(totals, candidates)
-        if bool(scores[:, 0].isnan().any()):
-            raise FloatingPointError("the model's scores are NaN: its weights or its input are broken")
+        self._is_broken = scores[:, 0].isnan().any()
         parent, token = flat // vocab_size, flat % vocab_size
         history = self.tokens.gather(1, parent[:, :, None].expand(-1, -1, self.max_new))
         history[:, :, length - 1] = token
@@ -167,6 +166,10 @@ class _Search:
             self.rules = Rules(requests, end=self.end, vocab_size=logs.shape[1], device=logs.device)
         if not self.rules.are_any:
             return logs
+        if not self.rules.read_tokens:
+            nothing = torch.empty(len(logs), 0, dtype=torch.long, device=logs.device)
+            n_written = torch.full((len(logs),), length - 1, device=logs.device)
+            return self.rules.apply(logs, History(nothing, nothing.bool(), n_written))
         copies = self.groups * self.width
         given = self.given.repeat_interleave(copies, 0)
         written = self.tokens[:, :, : length - 1].reshape(len(logs), -1)
@@ -223,7 +226,12 @@ class _Search:
         """Let the sentences leave that no unfinished one can change; whether any are left."""
         decided = self._is_decided(length).view(-1, self.groups).all(1)  # (B,)
         self.memories = None
-        if not bool(decided.any()):
+        is_broken, is_any = torch.stack(
+            (self._is_broken, decided.any())
+        ).tolist()  # asked at once: a GPU is slow to answer
+        if is_broken:
+            raise FloatingPointError("the model's scores are NaN: its weights or its input are broken")
+        if not is_any:
             return True
         self.memories = staying = (~decided).nonzero()[:, 0]
         for place in decided.nonzero()[:, 0].tolist():
@@ -276,3 +284,15 @@ class _Search:
             if score > NEVER:
                 found.append(Hypothesis(text[: text.index(self.end)] if self.end in text else text, score))
         return found
+
+
+def _best(totals: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The highest of (B, K, V), and where they are in a row of all K·V: (B, count) each.
+
+    The best of all are among the best of each beam, and those are found for all beams side by side.
+    """
+    vocab_size = totals.shape[2]
+    scores, tokens = totals.topk(min(count, vocab_size))  # (B, K, count)
+    places = tokens + torch.arange(totals.shape[1], device=totals.device)[:, None] * vocab_size
+    best, which = scores.flatten(1).topk(count)
+    return best, places.flatten(1).gather(1, which)

@@ -51,6 +51,11 @@ class Rules:
         numbers = self._repetition, self._presence, self._shortest, self._bias
         return any(x is not None for x in numbers) or bool(self._ngrams or self._bad_runs or self._longest_prefix)
 
+    @property
+    def read_tokens(self) -> bool:
+        """Whether some rule looks at the tokens before; else a history needs none, which saves gathering them."""
+        return self._repetition is not None or self._presence is not None or bool(self._ngrams or self._bad_runs)
+
     def apply(self, scores: Tensor, history: History) -> Tensor:
         """The scores (N, V) under the rules, which may be changed in place; what is forbidden is minus infinity."""
         if self._bias is not None:

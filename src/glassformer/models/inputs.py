@@ -63,6 +63,7 @@ def prepare(
         query_positions=queries,
         key_positions=keys,
         real=seen,
+        sees_itself=real is None,
         query_segments=segments,
         key_segments=segments,
     )

@@ -145,7 +145,7 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scal
     flag = True if mask.is_only_causal and bias is None and n_queries == n_keys else False  # noqa: SIM210
     allowed = None if flag else mask.dense(n_queries, n_keys, q.device)
     empty = None
-    if allowed is not None and q.is_cuda:
+    if allowed is not None and q.is_cuda and not mask.sees_itself:
         # Some CUDA kernels answer a row that may attend to nothing with garbage: let it see all, then clear it.
         empty = ~allowed.any(-1, keepdim=True)
         allowed = allowed | empty

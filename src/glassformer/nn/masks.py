@@ -30,6 +30,8 @@ class Mask:
     """(B, T), the number of the document each query belongs to; set together with `key_segments`."""
     key_segments: Tensor | None = None
     """(B, S), the number of the document each key belongs to: packed documents do not see each other."""
+    sees_itself: bool = False
+    """A promise that every query may attend to its own key, at least: nobody is left with nothing."""
     allowed: Tensor | None = None
     """(B or 1, H or 1, T or 1, S or 1), anything else, spelled out."""
 

@@ -142,11 +142,14 @@ class Alibi(nn.Module):
         super().__init__()
         check_positive("n_heads", n_heads)
         self.slopes = alibi_slopes(n_heads)
+        self._tables: dict[torch.device, Tensor] = {}
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Position numbers (B or 1, T) and (B or 1, S) -> (B or 1, H, T, S), finely; the scores' dtype rounds it."""
-        fine = finest_dtype(queries.device)
-        slopes = torch.tensor(self.slopes, dtype=fine, device=queries.device)
+        device, fine = queries.device, finest_dtype(queries.device)
+        if device not in self._tables:  # made once: while a GPU records its kernels, nothing can be copied to it
+            self._tables[device] = torch.tensor(self.slopes, dtype=fine, device=device)
+        slopes = self._tables[device]
         return -slopes[:, None, None] * _ahead(queries, keys).abs().to(fine)[:, None]
 
 

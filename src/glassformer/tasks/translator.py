@@ -88,6 +88,10 @@ class Translator:
             answers[index] = self.target_tokenizer.decode(written[0].tokens)
         return answers
 
+    def run(self, texts: Sequence[str], *, beam: int | None = None) -> list[str]:
+        """`translate`, by the name that every model here has."""
+        return self.translate(texts, beam=beam)
+
     def _read(self, ids: list[int]) -> list[int]:
         """What the model reads: as much as it can, and END."""
         return [*ids[: (self.model.config.max_len or 512) - 1], END]

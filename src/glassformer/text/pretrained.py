@@ -60,6 +60,7 @@ class PretrainedTokenizer:
             special = {token["content"] for token in contents["added_tokens"] if token["special"]}
             self._secrets = give_secret_names(contents, classic.hidden if classic else ())
             self._inner = tokenizers.Tokenizer.from_str(json.dumps(contents))
+            self._inner.encode("?", "\N{WHITE SMILING FACE}")  # some faults show with the first text
         except BaseException as error:
             # Bad contents meet bare Exceptions, or a panic inside the library, which is not even an Exception.
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
@@ -256,7 +257,7 @@ def _added_tokens(contents: Mapping[str, Any], config: Mapping[str, Any]) -> lis
     """The tokens a file adds to its vocabulary, and those its config names beside it; in the order of their ids."""
     vocab = contents["model"]["vocab"]
     known = vocab if isinstance(vocab, dict) else {piece: index for index, (piece, _) in enumerate(vocab)}
-    added = {token["content"]: dict(token) for token in contents.get("added_tokens") or []}
+    added = {token["content"]: dict(token) for token in contents.get("added_tokens") or [] if token["content"]}
     roles = _roles(config)
     special = {*roles.values()}
     for group in _LISTS:

@@ -1,7 +1,7 @@
 """Models of HF Transformers: a config and a table of names for each family, and no copied code."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -46,14 +46,20 @@ __all__ = [
 
 
 def import_model(
-    values: Mapping[str, Any], tensors: Tensors, *, dtype: torch.dtype = torch.float32
+    values: Mapping[str, Any],
+    tensors: Tensors,
+    *,
+    dtype: torch.dtype = torch.float32,
+    adapt: Callable[[ModelConfig], ModelConfig] | None = None,
 ) -> EncoderModel | DecoderModel | EncoderDecoderModel:
     """The model of a `config.json` and its tensors, in evaluation mode.
 
-    It is built without memory first; then one tensor after the other is read, checked, and takes its place.
+    It is built without memory first; then one tensor after the other is read, checked, and takes its place. `adapt`
+    may change the config before: give it another head, say.
     """
     family = family_called(values.get("model_type"))
     config = family.read_config(values, frozenset(tensors.keys()))
+    config = config if adapt is None else adapt(config)
     with torch.device("meta"):
         model = build_model(config)
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}

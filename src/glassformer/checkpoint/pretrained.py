@@ -1,0 +1,52 @@
+"""Other people's models, whatever they come in: HF's folders, GGUF files, llama2.c's files."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from glassformer.checkpoint.foreign import ForeignModel
+from glassformer.checkpoint.gguf_file import read_gguf
+from glassformer.checkpoint.hf import import_model
+from glassformer.checkpoint.hf.folder import is_hf_folder, read_hf_folder
+from glassformer.checkpoint.llama2c import read_llama2c
+from glassformer.checkpoint.model_folder import load_model as load_own
+from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether somebody else's library wrote this; a folder of ours names no `model_type` in its config."""
+    return path.is_file() or (path.is_dir() and is_hf_folder(path))
+
+
+def read_foreign(path: Path, *, allow_pickle: bool = False) -> ForeignModel:
+    """What a foreign folder or file holds; tensors are read when they are asked for."""
+    if path.is_dir():
+        return read_hf_folder(path, allow_pickle=allow_pickle)
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file or folder")
+    with path.open("rb") as stream:
+        is_gguf = stream.read(4) == b"GGUF"
+    if is_gguf:
+        return read_gguf(path)
+    if path.suffix == ".bin":
+        return read_llama2c(path)
+    raise ValueError(f"{path}: expected a folder, a GGUF file, or a .bin file of llama2.c's")
+
+
+def load_model(
+    path: Path | str,
+    *,
+    dtype: torch.dtype = torch.float32,
+    adapt: Callable[[ModelConfig], ModelConfig] | None = None,
+    allow_pickle: bool = False,
+) -> EncoderModel | DecoderModel | EncoderDecoderModel:
+    """The model in a folder or file of any format that is known here, in evaluation mode, on the CPU.
+
+    `adapt` changes a foreign model's config before it is built: to put another head on it, say.
+    """
+    path = Path(path)
+    if not is_foreign(path):
+        return load_own(path)
+    foreign = read_foreign(path, allow_pickle=allow_pickle)
+    return import_model(foreign.config, foreign.tensors, dtype=dtype, adapt=adapt)

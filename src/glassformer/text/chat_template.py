@@ -1,0 +1,148 @@
+"""A chat template is a program from a stranger: it is rewritten to keep within its bounds, then compiled.
+
+The language is Jinja as model folders use it. The sandbox watches what a program calls; the rewriting shows it the
+rest: the turns of a loop, the texts between the braces, and what is joined, listed or compared without any call.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from jinja2 import nodes
+from jinja2.exceptions import SecurityError
+from jinja2.visitor import NodeTransformer
+
+from glassformer.text.chat_sandbox import TEXT_METHODS, Sandbox
+
+MAX_SOURCE = 100_000
+"""Characters of a template; the longest in use have some twenty thousand."""
+MAX_NODES = 10_000
+"""Names, constants, operations and so on of a template; more would take long to compile."""
+
+_REFUSED = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends, nodes.Block, nodes.EvalContextModifier)
+
+
+class ChatTemplate:
+    """A compiled template.
+
+    `rename` maps texts to what is printed for them where the template itself writes them, an earlier one before a later
+    one; texts it only compares with are left alone.
+    """
+
+    def __init__(self, source: str, rename: Mapping[str, str] | None = None):
+        if len(source) > MAX_SOURCE:
+            raise ValueError(f"the chat template has {len(source)} characters: expected at most {MAX_SOURCE}")
+        self._sandbox = Sandbox()
+        try:
+            program = self._sandbox.parse(source)
+            if (size := sum(1 for _ in program.find_all(nodes.Node))) > MAX_NODES:
+                raise SecurityError(f"it has {size} parts: expected at most {MAX_NODES}")
+            self._template = self._sandbox.from_string(_Rewriter(rename or {}).visit(program))
+        except Exception as error:  # also what Python's own compiler raises
+            raise ValueError(f"the chat template cannot be read: {error or type(error).__name__}") from error
+
+    def render(self, variables: Mapping[str, Any], now: datetime | None = None) -> str:
+        """The text this template makes of plain values: texts, numbers, lists and dictionaries."""
+        self._sandbox.budget.start(now or datetime.now())
+        try:
+            return "".join(self._template.generate(**variables))
+        except Exception as error:  # a program may fail in any way
+            raise ValueError(f"the chat template failed: {error or type(error).__name__}") from error
+
+
+class _Rewriter(NodeTransformer):
+    """Makes a program ask for leave, and print other texts for those in `rename`."""
+
+    def __init__(self, rename: Mapping[str, str]):
+        self._rename = rename
+        self._renamed = re.compile("|".join(map(re.escape, rename)) or "(?!)")
+        self._comparing = 0
+
+    def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(node, _REFUSED):
+            raise SecurityError(f"line {node.lineno}: {type(node).__name__.lower()} has no place in a chat template")
+        return super().visit(node, *args, **kwargs)
+
+    def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.Node:  # noqa: N802
+        # As a constant it is printed like everything else, and counted.
+        return self.visit_Const(nodes.Const(node.data, lineno=node.lineno))
+
+    def visit_Const(self, node: nodes.Const) -> nodes.Node:  # noqa: N802
+        if isinstance(node.value, str) and not self._comparing:
+            node.value = self._renamed.sub(lambda found: self._rename[found[0]], node.value)
+        return node
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        if node.test is not None:
+            node.test = _ask("ticked", node.test)
+        return _ticking(node)
+
+    def visit_Macro(self, node: nodes.Macro) -> nodes.Node:  # noqa: N802
+        return _ticking(self.generic_visit(node))
+
+    visit_CallBlock = visit_Macro  # noqa: N815
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _ask("joined", *node.nodes)
+
+    def visit_List(self, node: nodes.List) -> nodes.Node:  # noqa: N802
+        return _ask("checked", self.generic_visit(node))
+
+    visit_Dict = visit_List  # noqa: N815
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _ask("checked", node) if node.ctx == "load" else node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
+        node.node = self.visit(node.node)
+        node.arg = self._compare(node.arg)
+        return _ask("ticked", node) if isinstance(node.arg, nodes.Slice) else node
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
+        node.expr = self._compare(node.expr)
+        node.ops = [self._compare(operand) for operand in node.ops]
+        return _ask("ticked", node)
+
+    def visit_Call(self, node: nodes.Call) -> nodes.Node:  # noqa: N802
+        node.node = self.visit(node.node)
+        # The arguments of a text's method are what it looks for; those of a macro are printed.
+        is_method = isinstance(node.node, nodes.Getattr) and node.node.attr in TEXT_METHODS
+        return self._arguments(node, self._compare if is_method else self.visit)
+
+    def visit_Filter(self, node: nodes.Filter) -> nodes.Node:  # noqa: N802
+        if node.node is not None:
+            node.node = self.visit(node.node)
+        return self._arguments(node, self._compare)
+
+    visit_Test = visit_Filter  # noqa: N815
+
+    def _arguments(self, node: Any, visit: Callable[[nodes.Node], Any]) -> nodes.Node:
+        node.args = [visit(argument) for argument in node.args]
+        node.kwargs = [visit(argument) for argument in node.kwargs]
+        node.dyn_args = node.dyn_args and visit(node.dyn_args)
+        node.dyn_kwargs = node.dyn_kwargs and visit(node.dyn_kwargs)
+        return node
+
+    def _compare(self, node: nodes.Node) -> Any:
+        self._comparing += 1
+        try:
+            return self.visit(node)
+        finally:
+            self._comparing -= 1
+
+
+def _ask(method: str, *arguments: Any) -> nodes.Expr:
+    """A call of the sandbox's own method, which no name in the template can hide."""
+    lineno = arguments[0].lineno if arguments else 0
+    return nodes.Call(nodes.EnvironmentAttribute(method), list(arguments), [], None, None, lineno=lineno)
+
+
+def _ticking(node: Any) -> nodes.Node:
+    """A body that begins with a look at the clock."""
+    nothing = nodes.Const(None, lineno=node.lineno)
+    node.body.insert(0, nodes.ExprStmt(_ask("ticked", nothing), lineno=node.lineno))
+    return node
