@@ -75,12 +75,21 @@ def sha256(file: Path) -> str:
 
 def write_text(file: Path, text: str) -> None:
     """Write a file that is either the old one or the new one, whole, whatever happens."""
+    with replacing(file) as work:
+        work.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def replacing(file: Path) -> Iterator[Path]:
+    """Where to write what shall become `file`, whole, when the block ends well; else the old one stays."""
     work = file.with_name(f".{file.name}.part")
-    with work.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    work.replace(file)
+    try:
+        yield work
+        with work.open("rb") as stream:
+            os.fsync(stream.fileno())
+        work.replace(file)
+    finally:
+        work.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:

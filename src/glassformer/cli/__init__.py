@@ -12,6 +12,7 @@ usage: glassformer VERB ...
   run     translate, continue, answer or embed the lines of stdin, with a model of ours or anybody's
   eval    score a trained model with sacreBLEU
   info    what a model folder holds
+  convert take a model to another library's format, or from it
   bench   how fast this machine writes, beside other libraries
 
 glassformer VERB --help teaches each; glassformer --version tells the version."""
@@ -62,10 +63,18 @@ def _run(verb: str, rest: list[str]) -> None:
         train(rest)
         return
     from glassformer.cli.bench import bench
+    from glassformer.cli.convert import convert
     from glassformer.cli.demo import demo
     from glassformer.cli.use import evaluate, info, run
 
-    verbs: dict[str, Callable[..., None]] = {"demo": demo, "run": run, "eval": evaluate, "info": info, "bench": bench}
+    verbs: dict[str, Callable[..., None]] = {
+        "demo": demo,
+        "run": run,
+        "eval": evaluate,
+        "info": info,
+        "bench": bench,
+        "convert": convert,
+    }
     if verb not in verbs:
         print(f"{VERBS}\n\n{verb!r} is no verb: expected one of train, {', '.join(verbs)}", file=sys.stderr)
         sys.exit(2)

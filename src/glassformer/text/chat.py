@@ -13,7 +13,7 @@ import functools
 import json
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -26,7 +26,8 @@ Parts = list[tuple[str, bool]]
 # Roles and types that templates compare with: part of the form of a conversation, not of what is said in it.
 # fmt: off
 _WORDS = frozenset((
-    "assistant", "developer", "function", "ipython", "model", "observation", "system", "tool", "user",
+    "assistant", "developer", "function", "ipython", "model", "observation", "system", "tool", "tool_calls",
+    "tool_results", "user",
     "array", "audio", "boolean", "document", "image", "image_url", "integer", "null", "number", "object", "string",
     "text", "tool_result", "tool_use", "video",
 ))
@@ -87,13 +88,22 @@ def _origins(source: str, said: dict[str, Any], prompt: bool, tokenizer: Pretrai
     pieces = re.split(f"({secret}t[0-9]{{8}})", render(template, roles, said))
     parts = [(tokens.get(piece, piece), piece in tokens) for piece in pieces]
     # A control token put together from pieces, or from words the template compares with, has no name of its own.
-    bare = control.search(render(template, roles, marked))
+    try:
+        bare = control.search(render(template, roles, marked))
+    except ValueError:
+        bare = _unsaid(parts, control, marks)
     if bare is not None or "".join(part for part, _ in parts) != text:
         raise ValueError(
             "the chat template mixes its control tokens with what the messages say: expected to tell them apart"
             + (f", but {bare[0]!r} could be either's" if bare else "")
         )
     return parts
+
+
+def _unsaid(parts: Parts, control: re.Pattern[str], texts: Iterable[str]) -> re.Match[str] | None:
+    """A control token without a name that no text holds, so that the template must have had a part in it."""
+    bare = (found for part, is_named in parts if not is_named for found in control.finditer(part))
+    return next((found for found in bare if not any(found[0] in text for text in texts)), None)
 
 
 def _align(text: str, skeleton: Sequence[str], originals: Sequence[str]) -> Parts | None:

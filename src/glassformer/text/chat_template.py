@@ -17,7 +17,7 @@ from glassformer.text.chat_sandbox import TEXT_METHODS, Sandbox
 
 MAX_SOURCE = 100_000
 """Characters of a template; the longest in use have some twenty thousand."""
-MAX_NODES = 10_000
+MAX_NODES = 6_000
 """Names, constants, operations and so on of a template; more would take long to compile."""
 
 _REFUSED = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends, nodes.Block, nodes.EvalContextModifier)

@@ -126,8 +126,10 @@ def _read_byte_level(folder: Path, config: Mapping[str, Any], family: str | None
     first, last = roles["cls_token"], roles["sep_token"]
     _check_tokens(file, vocab, (first, last))
     if roles["mask_token"] in vocab:
-        # The mask stands for a word with the space before it.
-        inner.add_special_tokens([tokenizers.AddedToken(roles["mask_token"], lstrip=True, special=True)])
+        # The mask stands for a word with the space before it, unless it is described otherwise.
+        told = config.get("mask_token")
+        lstrip = bool(told.get("lstrip", True)) if isinstance(told, Mapping) else True
+        inner.add_special_tokens([tokenizers.AddedToken(roles["mask_token"], lstrip=lstrip, special=True)])
     inner.post_processor = processors.RobertaProcessing(
         (last, vocab[last]), (first, vocab[first]), trim_offsets=True, add_prefix_space=prefix
     )

@@ -1,0 +1,148 @@
+"""Llama-style models as GGUF files, for llama.cpp and what is built on it."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glassformer.checkpoint.hf import export_model
+from glassformer.checkpoint.hf.values import UnsupportedModelError
+from glassformer.checkpoint.safe_files import replacing
+from glassformer.models import DecoderModel
+
+NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+}
+Numbers = Literal["f32", "f16", "q8_0"]
+
+
+def write_gguf(
+    path: Path,
+    model: DecoderModel,
+    *,
+    numbers: Numbers = "f16",
+    tokenizer_json: str | None = None,
+    roles: Mapping[str, int | None] | None = None,
+    chat_template: str | None = None,
+) -> None:
+    """Write a GGUF file, whole or not at all. `numbers` is for matrices; vectors stay float32.
+
+    A BPE tokenizer goes into the file, on bytes or of SentencePiece's kind; `roles` names the tokens that begin and end
+    a text (`bos`, `eos`).
+    """
+    try:
+        import gguf
+    except ImportError as error:
+        raise ImportError("GGUF needs one more package: pip install 'glassformer[gguf]'") from error
+    values, tensors = export_model(model)
+    kind = values["model_type"]
+    if kind not in ("llama", "qwen2", "qwen3"):
+        raise UnsupportedModelError(f"a model of the family {kind!r} as GGUF: expected llama, qwen2 or qwen3")
+    with replacing(path) as work:
+        writer = gguf.GGUFWriter(work, kind)
+        _write_config(writer, values)
+        if tokenizer_json is not None:
+            _write_tokenizer(writer, gguf, json.loads(tokenizer_json), roles or {}, chat_template)
+        for name, tensor in tensors.items():
+            array: NDArray[Any] = tensor.float().cpu().numpy()
+            if kind == "llama" and (".q_proj." in name or ".k_proj." in name):
+                heads = values["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"]
+                array = pairs_from_halves(array, heads)
+            _add(writer, gguf, gguf_name(name), np.ascontiguousarray(array), numbers)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+
+
+def gguf_name(name: str) -> str:
+    """llama.cpp's name for a tensor of HF's."""
+    module, kind = name.rsplit(".", 1)
+    if module.startswith("model.layers."):
+        number, inner = module.removeprefix("model.layers.").split(".", 1)
+        return f"blk.{number}.{NAMES[inner]}.{kind}"
+    return f"{NAMES[module]}.{kind}"
+
+
+def pairs_from_halves(rows: NDArray[Any], n_heads: int) -> NDArray[Any]:
+    """The rows of each head, from HF's order (first halves, then second) to llama.cpp's (pair by pair)."""
+    split = rows.reshape(n_heads, 2, len(rows) // n_heads // 2, *rows.shape[1:])
+    return split.swapaxes(1, 2).reshape(rows.shape)
+
+
+def _add(writer: Any, gguf: Any, name: str, array: NDArray[Any], numbers: Numbers) -> None:
+    is_matrix = array.ndim == 2
+    if is_matrix and numbers == "q8_0" and array.shape[1] % 32 == 0:
+        packed = gguf.quants.quantize(array, gguf.GGMLQuantizationType.Q8_0)
+        writer.add_tensor(name, packed, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+    elif is_matrix and numbers != "f32":
+        writer.add_tensor(name, array.astype(np.float16))
+    else:
+        writer.add_tensor(name, array.astype(np.float32))
+
+
+def _write_config(writer: Any, values: Mapping[str, Any]) -> None:
+    writer.add_context_length(values["max_position_embeddings"])
+    writer.add_embedding_length(values["hidden_size"])
+    writer.add_block_count(values["num_hidden_layers"])
+    writer.add_feed_forward_length(values["intermediate_size"])
+    writer.add_head_count(values["num_attention_heads"])
+    writer.add_head_count_kv(values["num_key_value_heads"])
+    writer.add_key_length(values["head_dim"])
+    writer.add_value_length(values["head_dim"])
+    writer.add_rope_dimension_count(values["head_dim"])
+    writer.add_layer_norm_rms_eps(values["rms_norm_eps"])
+    writer.add_rope_freq_base(values["rope_theta"])
+    writer.add_vocab_size(values["vocab_size"])
+
+
+def _write_tokenizer(
+    writer: Any, gguf: Any, contents: Mapping[str, Any], roles: Mapping[str, int | None], chat_template: str | None
+) -> None:
+    inner = contents["model"]
+    if inner.get("type") != "BPE":
+        raise UnsupportedModelError(f"the tokenizer is of type {inner.get('type')!r}: expected BPE, for a GGUF file")
+    vocabulary = dict(inner.get("vocab", {}))
+    merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in inner["merges"]]
+    special = {}
+    for token in contents.get("added_tokens", []):
+        vocabulary[token["content"]] = token["id"]
+        special[token["id"]] = gguf.TokenType.CONTROL if token["special"] else gguf.TokenType.USER_DEFINED
+    order = sorted(vocabulary, key=lambda token: vocabulary[token])
+    if inner.get("byte_fallback"):  # SentencePiece's kind: merges are told by scores, the earlier the higher
+        ranks: dict[str, int] = {}
+        for rank, parts in enumerate(merges):
+            ranks.setdefault("".join(parts), rank)
+        writer.add_tokenizer_model("llama")
+        writer.add_token_scores([-float(ranks.get(token, len(merges))) for token in order])
+        for number in range(256):
+            special.setdefault(vocabulary.get(f"<0x{number:02X}>", -1), gguf.TokenType.BYTE)
+        special.setdefault(vocabulary.get(inner.get("unk_token") or "", -1), gguf.TokenType.UNKNOWN)
+    else:
+        settings = json.dumps(contents.get("pre_tokenizer"))
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("smollm" if "Digits" in settings else "gpt-2")
+        writer.add_token_merges([" ".join(parts) for parts in merges])
+    writer.add_token_list(order)
+    writer.add_token_types([special.get(vocabulary[token], gguf.TokenType.NORMAL) for token in order])
+    for role, index in roles.items():
+        if index is not None:
+            getattr(writer, f"add_{role}_token_id")(index)
+    if chat_template:
+        writer.add_chat_template(chat_template)

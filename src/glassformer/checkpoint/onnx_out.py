@@ -1,0 +1,327 @@
+"""Models as ONNX files, for onnxruntime: the caches go in and come out as tensors.
+
+The graphs are traced from the model's own modules, in float32 on the CPU. Every batch size and length may change from
+run to run, and no token may have been seen yet: P = 0. Masks are True for real tokens, as everywhere here; L is the
+number of layers.
+
+- an encoder: `model.onnx`, tokens and mask (B, T) -> answer. A decoder without a language-model head is written so too.
+- a decoder: `decoder.onnx`, tokens (B, T), mask (B, P+T), past_keys and past_values (L, B, G, P, D) -> logits
+  (B, T, V), keys and values (L, B, G, P+T, D), which are the past of the next run.
+- an encoder-decoder: `encoder.onnx`, source and source_mask (B, S) -> memory (B, S, C); `memory.onnx`, memory ->
+  cross_keys and cross_values (L, B, G, S, D); and `decoder.onnx`, which takes these and source_mask as well.
+"""
+
+import copy
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from glassformer.checkpoint.safe_files import new_folder
+from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
+from glassformer.nn import KVCache
+from glassformer.nn.attend import Attend
+
+AnyModel = EncoderModel | DecoderModel | EncoderDecoderModel
+MODEL, ENCODER, MEMORY, DECODER = "model.onnx", "encoder.onnx", "memory.onnx", "decoder.onnx"
+MAX_FILE_BYTES = 2**30
+"""Larger weights stand in a file of their own beside the graph: protobuf ends at 2 GiB."""
+PROMPT, GREEDY_STEPS = 6, 16
+
+
+def export_onnx(model: AnyModel, folder: Path, texts: Mapping[str, str] | None = None) -> None:
+    """Write a folder of ONNX files, as above. `texts` are files beside them."""
+    for package in ("onnx", "onnxscript"):
+        _needs(package)
+    graphs = _graphs(_plain(model, for_tracing=True))
+    with new_folder(folder) as work:
+        for name, graph in graphs.items():
+            graph.write(work / name)
+        for name, text in (texts or {}).items():
+            (work / name).write_text(text, encoding="utf-8")
+
+
+@torch.inference_mode()
+def verify_onnx(folder: Path, model: AnyModel, *, seed: int = 0) -> tuple[float, float]:
+    """The largest difference to the model's own numbers, and the share of greedy choices that are the same.
+
+    Three rows of random tokens, of uneven lengths. What writes does so for 16 steps after a prompt given in two
+    pieces, and each step is compared with the model's forward over everything, without a cache; both go on with the
+    model's choice. An encoder's choice is the largest number at each place.
+    """
+    plain = _plain(model)
+    pairs = list((_compare_reading if (folder / MODEL).exists() else _compare_writing)(folder, plain, seed))
+    difference = max(float((theirs - ours).abs().max()) for theirs, ours, _ in pairs)
+    same = [theirs.argmax(-1) == ours.argmax(-1) for theirs, ours, is_choice in pairs if is_choice]
+    return difference, float(torch.cat([part.flatten() for part in same]).double().mean())
+
+
+class TensorCache(KVCache):
+    """A cache that writes in nothing: past keys and values come as tensors, (L, B, G, P, D), and longer ones go.
+
+    `real` (B, P+T) speaks of the past and of what a forward brings. The memory's keys and values, where there are any,
+    are complete from the start.
+    """
+
+    def __init__(self, keys: Tensor, values: Tensor, real: Tensor, memory: tuple[Tensor, Tensor] | None = None):
+        self.keys, self.values, self.real = keys, values, real
+        if memory is not None:
+            self.memory_keys, self.memory_values = memory
+        self.memory_is_ready = memory is not None
+        self._longer: list[tuple[Tensor, Tensor]] = []
+
+    def note_real(self, real: Tensor | None, n_new: int) -> Tensor | None:
+        """All of them, known already."""
+        return self.real
+
+    def n_keys(self, n_new: int) -> int:
+        """As above."""
+        return self.real.shape[1]
+
+    def newest(self, keys: Tensor, n_new: int) -> Tensor:
+        """As above."""
+        return keys[:, self.keys.shape[3] :]
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """As above."""
+        longer = torch.cat((self.keys[layer], k), 2), torch.cat((self.values[layer], v), 2)
+        self._longer.append(longer)
+        return longer
+
+    def advance(self, n_new: int) -> None:
+        """Nothing to count: the next forward has a cache of its own."""
+
+    def result(self) -> tuple[Tensor, Tensor]:
+        """Keys and values of all tokens, (L, B, G, P+T, D), when the forward is done."""
+        return torch.stack([k for k, _ in self._longer]), torch.stack([v for _, v in self._longer])
+
+
+class DecoderStep(nn.Module):
+    """A decoder's forward with its cache as tensors."""
+
+    def __init__(self, model: DecoderModel):
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor, mask: Tensor, past_keys: Tensor, past_values: Tensor) -> tuple[Tensor, ...]:
+        """Logits, keys and values."""
+        new = _new_part(mask, tokens, past_keys)
+        cache = TensorCache(past_keys, past_values, mask)
+        logits = self.model(tokens, new, cache=cache)
+        return logits, *cache.result()
+
+
+class EncoderDecoderStep(nn.Module):
+    """The same for the decoder of an encoder-decoder, which also looks at the memory's keys and values."""
+
+    def __init__(self, model: EncoderDecoderModel):
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self,
+        tokens: Tensor,
+        mask: Tensor,
+        past_keys: Tensor,
+        past_values: Tensor,
+        source_mask: Tensor,
+        cross_keys: Tensor,
+        cross_values: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """Logits, keys and values."""
+        new = _new_part(mask, tokens, past_keys)
+        cache = TensorCache(past_keys, past_values, mask, (cross_keys, cross_values))
+        # The decoder asks for a memory and, as its keys are complete, doesn't read it: the graph loses it again.
+        memory = cross_keys.new_zeros(*source_mask.shape, self.model.config.d_model)
+        hidden = self.model.decode(tokens, memory, source_mask, new, cache=cache)
+        return self.model.answer(hidden, new), *cache.result()
+
+
+class Encode(nn.Module):
+    """The encoder alone."""
+
+    def __init__(self, model: EncoderDecoderModel):
+        super().__init__()
+        self.model = model
+
+    def forward(self, source: Tensor, source_mask: Tensor) -> Tensor:
+        """(B, S) -> (B, S, C)."""
+        return self.model.encode(source, source_mask)
+
+
+class MemoryKeys(nn.Module):
+    """What each of the decoder's layers makes of the memory, once for all steps."""
+
+    def __init__(self, model: EncoderDecoderModel):
+        super().__init__()
+        self.decoder = model.decoder
+
+    def forward(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, S, C) -> twice (L, B, G, S, D)."""
+        layers = [self.decoder.layers[index % len(self.decoder.layers)] for index in range(self.decoder.depth)]
+        made = [layer.get_submodule("cross_attn").project(memory) for layer in layers]  # queries too: never read
+        return torch.stack([k for _, k, _ in made]), torch.stack([v for _, _, v in made])
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One file to be: a module, an example of each input with the names of its sizes, the names of its outputs."""
+
+    module: nn.Module
+    inputs: dict[str, tuple[Tensor, tuple[str, ...]]]
+    outputs: tuple[str, ...]
+
+    def write(self, path: Path) -> None:
+        """Trace and save. A size whose name is a word may change from run to run."""
+        examples = {name: example for name, (example, _) in self.inputs.items()}
+        axes = {
+            name: {axis: word for axis, word in enumerate(sizes) if word.islower()}
+            for name, (_, sizes) in self.inputs.items()
+        }
+        with torch.no_grad(), _quiet():
+            self.module(*examples.values())  # makes tables of positions, which a trace would fill with ghosts
+            program = torch.onnx.export(
+                self.module,
+                tuple(examples.values()),
+                dynamo=True,
+                verbose=False,
+                input_names=list(examples),
+                output_names=list(self.outputs),
+                dynamic_shapes=tuple(axes.values()),
+            )
+        n_bytes = sum(parameter.nbytes for parameter in self.module.parameters())
+        assert program is not None
+        program.save(path, external_data=n_bytes > MAX_FILE_BYTES)
+
+
+def _graphs(model: AnyModel) -> dict[str, Graph]:
+    """Every file a model needs. Examples have sizes above 1, and all different, lest the trace take them for laws."""
+    config, batch, past, new, source_length = model.config, 2, 3, 4, 5
+    tokens = torch.zeros(batch, new, dtype=torch.long), ("batch", "length")
+    if isinstance(model, EncoderModel) or (isinstance(model, DecoderModel) and config.head != "language_model"):
+        mask = torch.ones(batch, new, dtype=torch.bool), ("batch", "length")
+        return {MODEL: Graph(model, {"tokens": tokens, "mask": mask}, ("answer",))}
+    if config.head != "language_model":
+        raise ValueError(f"an encoder-decoder with head={config.head!r}: expected 'language_model', for ONNX")
+
+    def store(length: int, word: str) -> tuple[Tensor, tuple[str, ...]]:
+        shape = config.n_decoder_layers, batch, config.kv_heads, length, config.head_size
+        return torch.zeros(shape), ("L", "batch", "G", word, "D")
+
+    step = {
+        "tokens": tokens,
+        "mask": (torch.ones(batch, past + new, dtype=torch.bool), ("batch", "past_and_length")),
+        "past_keys": store(past, "past"),
+        "past_values": store(past, "past"),
+    }
+    outputs = "logits", "keys", "values"
+    if isinstance(model, DecoderModel):
+        return {DECODER: Graph(DecoderStep(model).eval(), step, outputs)}
+    source = torch.zeros(batch, source_length, dtype=torch.long), ("batch", "source_length")
+    source_mask = torch.ones(batch, source_length, dtype=torch.bool), ("batch", "source_length")
+    memory = torch.zeros(batch, source_length, config.d_model), ("batch", "source_length", "C")
+    cross = {name: store(source_length, "source_length") for name in ("cross_keys", "cross_values")}
+    return {
+        ENCODER: Graph(Encode(model).eval(), {"source": source, "source_mask": source_mask}, ("memory",)),
+        MEMORY: Graph(MemoryKeys(model).eval(), {"memory": memory}, tuple(cross)),
+        DECODER: Graph(EncoderDecoderStep(model).eval(), {**step, "source_mask": source_mask, **cross}, outputs),
+    }
+
+
+def _plain(model: AnyModel, *, for_tracing: bool = False) -> AnyModel:
+    """A copy in float32 on the CPU, that can be changed."""
+    plain = copy.deepcopy(model).cpu().float().eval()
+    for module in plain.modules():
+        if isinstance(module, Attend) and for_tracing:
+            # The formula, line by line: every runtime knows its operators, and rows with nothing allowed stay zero.
+            module.backend = "math"
+    return plain
+
+
+def _new_part(mask: Tensor, tokens: Tensor, past_keys: Tensor) -> Tensor:
+    """What a mask over past and new tokens says of the new ones."""
+    torch._check(mask.shape[1] == past_keys.shape[3] + tokens.shape[1])  # lets the trace know
+    return mask[:, past_keys.shape[3] :]
+
+
+def _needs(package: str) -> Any:
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise ImportError(f"ONNX needs {package}: pip install 'glassformer[export]'") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """torch's exporter speaks of its own insides, and of packages nobody asked for."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
+
+
+Compared = tuple[Tensor, Tensor, bool]
+"""Theirs, ours, and whether the largest number is a choice."""
+Run = Callable[..., tuple[Tensor, ...]]
+
+
+def _compare_reading(folder: Path, model: AnyModel, seed: int) -> Iterator[Compared]:
+    tokens, mask = _uneven_rows(model.config.vocab_size, PROMPT, seed, left=False)
+    (theirs,) = _open(folder / MODEL)(tokens=tokens, mask=mask)
+    ours = model(tokens, mask)
+    is_by_token = ours.shape[:2] == tokens.shape
+    yield (theirs[mask], ours[mask], True) if is_by_token else (theirs, ours, True)
+
+
+def _compare_writing(folder: Path, model: AnyModel, seed: int) -> Iterator[Compared]:
+    config = model.config
+    tokens, mask = _uneven_rows(config.vocab_size, PROMPT, seed, left=True)
+    step, source, source_mask, cross = _open(folder / DECODER), None, None, {}
+    if isinstance(model, EncoderDecoderModel):
+        source, source_mask = _uneven_rows(config.source_vocab, PROMPT, seed + 1, left=False)
+        (memory,) = _open(folder / ENCODER)(source=source, source_mask=source_mask)
+        cross_keys, cross_values = _open(folder / MEMORY)(memory=memory)
+        cross = {"source_mask": source_mask, "cross_keys": cross_keys, "cross_values": cross_values}
+    keys = values = torch.zeros(config.n_decoder_layers, len(tokens), config.kv_heads, 0, config.head_size)
+    past, n_steps = 0, GREEDY_STEPS if config.max_len is None else min(GREEDY_STEPS, config.max_len - PROMPT)
+    for end in (PROMPT - 2, *range(PROMPT, PROMPT + n_steps)):
+        seen, real = mask[:, :end], mask[:, past:end]
+        theirs, keys, values = step(tokens=tokens[:, past:end], mask=seen, past_keys=keys, past_values=values, **cross)
+        ours = model(tokens[:, :end], seen) if source is None else model(source, tokens[:, :end], source_mask, seen)
+        yield theirs[real], ours[:, past:][real], False
+        if end >= PROMPT:
+            yield theirs[:, -1], ours[:, -1], True
+            tokens = torch.cat((tokens, ours[:, -1:].argmax(-1)), 1)
+            mask = torch.cat((mask, torch.ones_like(mask[:, :1])), 1)
+        past = end
+
+
+def _uneven_rows(vocab_size: int, length: int, seed: int, *, left: bool) -> tuple[Tensor, Tensor]:
+    """Three rows of random tokens, whole, two thirds and one third full, with the padding on the left or right."""
+    tokens = torch.randint(vocab_size, (3, length), generator=torch.Generator().manual_seed(seed))
+    mask = torch.arange(length) < torch.tensor([[length], [2 * length // 3], [length // 3]])
+    return tokens, mask.flip(1) if left else mask
+
+
+def _open(path: Path) -> Run:
+    """A file ready to run: tensors by name in, tensors in the file's order out."""
+    session = _needs("onnxruntime").InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+    def run(**inputs: Tensor) -> tuple[Tensor, ...]:
+        found: list[NDArray[Any]] = session.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
+        return tuple(torch.from_numpy(array) for array in found)
+
+    return run

@@ -1,0 +1,39 @@
+"""`glassformer convert`: take a model elsewhere."""
+
+from pathlib import Path
+from typing import Literal
+
+from tyro.conf import Positional
+
+
+def convert(
+    path: Positional[Path],
+    *,
+    to: Literal["hf", "safetensors", "gguf"],
+    out: Path,
+    verify: bool = False,
+    numbers: Literal["f32", "f16", "q8_0"] = "f16",
+    allow_pickle: bool = False,
+) -> None:
+    """Write a model in another library's format, or somebody else's in ours.
+
+    hf is a folder that HF Transformers loads. safetensors is our own folder. gguf is a file for llama.cpp, of a
+    Llama-style decoder. What a format cannot express is an error that says so.
+
+    Args:
+        path: A model folder, ours or HF's; or a GGUF file, or a .bin file of llama2.c's.
+        to: The format to write.
+        out: The folder, or the file, to write.
+        verify: Load the result with the other tool, and print how alike the two are.
+        numbers: What matrices become in a GGUF file.
+        allow_pickle: Open pytorch_model.bin too, by the reader that only knows tensors.
+    """
+    from glassformer.tasks import convert as conversion
+
+    model = conversion.convert(path, out, to, numbers=numbers, allow_pickle=allow_pickle)
+    print(f"wrote {out}: {model.kind}, {model.n_parameters():,} parameters")
+    if verify:
+        found = conversion.verify(model, out, to)
+        print(f"loaded by {found.tool}")
+        print(f"largest difference of a logit: {found.largest_difference:.2e}")
+        print(f"equal greedy tokens: {found.same_tokens:.1%}")

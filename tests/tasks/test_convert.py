@@ -1,0 +1,77 @@
+"""Models taken elsewhere say the same there."""
+
+import random
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from checkpoint import hf_models
+from glassformer.checkpoint import load_model, save_model
+from glassformer.checkpoint.gguf_file import halves_from_pairs
+from glassformer.checkpoint.gguf_out import pairs_from_halves, write_gguf
+from glassformer.checkpoint.hf.values import UnsupportedModelError
+from glassformer.models import build_model, preset
+from glassformer.tasks.convert import convert, verify
+
+KINDS = ["gpt2", "llama", "t5-small", "bart-base", "marian", "bert-base", "albert-base"]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_ours_to_hf_and_back(name, tmp_path):
+    torch.manual_seed(0)
+    save_model(tmp_path / "ours", build_model(preset(f"tiny-{name}")))
+    model = convert(tmp_path / "ours", tmp_path / "hf", "hf")
+    found = verify(model, tmp_path / "hf", "hf")
+    assert found.tool == "HF Transformers"
+    assert found.largest_difference < 1e-5
+    assert found.same_tokens == 1.0
+    convert(tmp_path / "hf", tmp_path / "back", "safetensors")
+    assert verify(model, tmp_path / "back", "safetensors").largest_difference == 0.0
+    for one, two in zip(model.parameters(), load_model(tmp_path / "back").parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("numbers", ["f32", "f16"])
+def test_a_decoder_to_gguf_and_back(kind, numbers, tmp_path):
+    draw, class_name = hf_models.DECODERS[kind]
+    config = draw(random.Random(5))
+    config.sliding_window, config.use_sliding_window = None, False
+    config.attention_bias = config.mlp_bias = False
+    hf_models.make(config, class_name, 5).save_pretrained(tmp_path / "hf")
+    model = convert(tmp_path / "hf", tmp_path / "model.gguf", "gguf", numbers=numbers)
+    found = verify(model, tmp_path / "model.gguf", "gguf")
+    assert found.largest_difference <= (0.0 if numbers == "f32" else 0.2)
+    again = load_model(tmp_path / "model.gguf")
+    assert again.config.rope_theta == model.config.rope_theta
+    for one, two in zip(model.parameters(), again.parameters(), strict=True):
+        torch.testing.assert_close(one, two, atol=0.0 if numbers == "f32" else 2e-3, rtol=0)
+
+
+def test_rows_of_heads_in_pairs_and_in_halves():
+    rows = np.arange(24.0, dtype=np.float32).reshape(12, 2)
+    assert np.array_equal(halves_from_pairs(pairs_from_halves(rows, 2), 2), rows)
+
+
+def test_eight_bits_are_nearly_the_same(tmp_path):
+    torch.manual_seed(0)
+    model = build_model(preset("tiny-llama", d_model=32, d_ff=64, n_heads=4, n_kv_heads=2)).eval()
+    write_gguf(tmp_path / "model.gguf", model, numbers="q8_0")
+    kinds = {tensor.tensor_type for tensor in gguf.GGUFReader(tmp_path / "model.gguf").tensors}
+    assert gguf.GGMLQuantizationType.Q8_0 in kinds
+    assert verify(model, tmp_path / "model.gguf", "gguf").largest_difference < 0.1
+
+
+def test_what_a_format_cannot_hold_is_said(tmp_path):
+    save_model(tmp_path / "bert", build_model(preset("tiny-bert-base")))
+    with pytest.raises(ValueError, match="expected a decoder, for a GGUF file"):
+        convert(tmp_path / "bert", tmp_path / "model.gguf", "gguf")
+    save_model(tmp_path / "gpt2", build_model(preset("tiny-gpt2")))
+    with pytest.raises(UnsupportedModelError, match="'gpt2' as GGUF: expected llama, qwen2 or qwen3"):
+        convert(tmp_path / "gpt2", tmp_path / "model.gguf", "gguf")
+    assert not list(tmp_path.glob("*model.gguf*"))
+    save_model(tmp_path / "alibi", build_model(preset("tiny-llama", positions="alibi")))
+    with pytest.raises(UnsupportedModelError, match="no family of HF's can express"):
+        convert(tmp_path / "alibi", tmp_path / "hf", "hf")
