@@ -197,6 +197,11 @@ def test_a_template_without_control_tokens_and_one_that_objects(monkeypatch):
         render_chat(messages, "{{ raise_exception('roles must alternate') }}", TOKENIZER)
     with pytest.raises(ValueError, match="content is a set: expected text, numbers, lists, dictionaries"):
         render_chat([{"role": "user", "content": {"a"}}], "", TOKENIZER)
+    deep = []
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(ValueError, match="the messages are nested too deeply"):
+        render_chat([{"role": "user", "content": deep}], "", TOKENIZER)
     picky = "{% if messages[0].content != 'hello' %}{{ raise_exception('no') }}{% endif %}<s>{{ messages[0].content }}"
     assert control_tokens(render_chat(messages, picky, TOKENIZER)) == ["<s>"]
 

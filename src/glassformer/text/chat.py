@@ -50,7 +50,11 @@ def render_chat(
     or reaches for the machine is stopped with a ValueError.
     """
     said = {"tools": None, "documents": None, **(variables or {}), "messages": list(messages)}
-    return tokenizer.encode_parts(_origins(template, _map(said, lambda text: text), add_generation_prompt, tokenizer))
+    try:
+        said = _map(said, lambda text: text)
+    except RecursionError as error:
+        raise ValueError("the messages are nested too deeply: expected a few levels") from error
+    return tokenizer.encode_parts(_origins(template, said, add_generation_prompt, tokenizer))
 
 
 def _origins(source: str, said: dict[str, Any], prompt: bool, tokenizer: PretrainedTokenizer) -> Parts:
