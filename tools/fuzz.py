@@ -10,6 +10,7 @@ import multiprocessing
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -19,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from checkpoint import hostile_files
 from checkpoint.hostile_files import Outcome
+from glassformer.tasks.load import load
 
 LONGEST_WAIT = 20.0
 
@@ -29,7 +31,7 @@ def work(first: int, last: int, paths: dict[str, Path], folder: Path, results: C
         results.send(hostile_files.run_case(case, paths, folder))
 
 
-def outcomes(first: int, last: int, paths: dict[str, Path], folder: Path) -> "collections.abc.Iterator[Outcome]":
+def outcomes(first: int, last: int, paths: dict[str, Path], folder: Path) -> Iterator[Outcome]:
     """What becomes of these cases; after one that never answers, a new process goes on with the next."""
     context = multiprocessing.get_context("fork")
     while first < last:
@@ -77,6 +79,8 @@ def main() -> int:
         folder = Path(name)
         paths = hostile_files.build_models(folder)
         (folder / "broken").mkdir()
+        for path in paths.values():  # all are well, and what is imported late is there
+            hostile_files.use(load(path))
         if options.only is not None:
             print(hostile_files.run_case(options.only, paths, folder / "broken", show=True))
             return 0

@@ -4,7 +4,6 @@ A case is a number. It chooses a model, one or two of its files and what happens
 the same files. `tools/fuzz.py` runs thousands of cases, `test_hostile_files.py` a few hundred.
 """
 
-import gc
 import json
 import os
 import random
@@ -37,8 +36,10 @@ from glassformer.text.tokenizer import Tokenizer
 
 MAX_SECONDS = 1.0
 MAX_GROWTH = 256 * 2**20
-MAX_MESSAGE = 4000
+ALLOWED = (ValueError, OSError, FloatingPointError)
+"""The last is what a run says of weights that are not numbers."""
 
+UNREAD = (MANIFEST, "README.md")
 WORDS = ["</s>", "<pad>", "<s>", "[UNK]", "a", "b", "c", "cat", "dog", "sat", "on", "the", "mat", "."]
 SMALL: dict[str, Any] = {"vocab_size": len(WORDS), "d_model": 8, "n_heads": 2, "d_ff": 12}
 HF_MODELS: dict[str, ModelConfig] = {
@@ -46,9 +47,9 @@ HF_MODELS: dict[str, ModelConfig] = {
     "mistral": preset("llama", **SMALL, n_kv_heads=2, n_decoder_layers=1, max_len=24, sliding_window=3),
     "qwen2": preset("llama", **SMALL, n_kv_heads=1, n_decoder_layers=2, max_len=24, qkv_bias=True, sliding_window=3),
     "gpt2": preset("gpt2", **SMALL, n_decoder_layers=1, max_len=24),
-    "bert": preset("bert-base", **SMALL, n_encoder_layers=2, max_len=24),
-    "roberta": preset("bert-base", **SMALL, n_encoder_layers=1, max_len=24, position_offset=2),
-    "albert": preset("albert-base", **SMALL, n_encoder_layers=3, max_len=24, embedding_width=4),
+    "bert": preset("bert-base", **SMALL, n_encoder_layers=2, max_len=24).with_head("none"),
+    "roberta": preset("bert-base", **SMALL, n_encoder_layers=1, max_len=24, position_offset=2).with_head("none"),
+    "albert": preset("albert-base", **SMALL, n_encoder_layers=3, max_len=24, embedding_width=4).with_head("none"),
     "t5": preset("t5-small", **SMALL, n_encoder_layers=1, n_decoder_layers=2),
     "bart": preset("bart-base", **SMALL, n_encoder_layers=2, n_decoder_layers=1, max_len=24),
     "marian": preset("marian", **SMALL, n_encoder_layers=1, n_decoder_layers=1, max_len=24),
@@ -124,14 +125,8 @@ def _save_own(folder: Path) -> None:
 
 def _save_llama2c(folder: Path) -> None:
     folder.mkdir()
-    tokens = [
-        ("<unk>", 0.0),
-        ("\n<s>\n", 0.0),
-        ("\n</s>\n", 0.0),
-        (" a", -1.0),
-        ("ab", -2.0),
-        *((x, -9.0) for x in " ab"),
-    ]
+    tokens = [("<unk>", 0.0), ("\n<s>\n", 0.0), ("\n</s>\n", 0.0), (" a", -1.0), ("ab", -2.0)]
+    tokens += [(letter, -9.0) for letter in " ab"]
     width, inner, layers, heads, vocabulary, length = 8, 12, 2, 2, len(tokens), 16
     layer = 2 * width + 2 * width * width + 2 * (width // heads) * width + 3 * width * inner
     count = vocabulary * width + layers * layer + width + length * (width // heads)
@@ -198,7 +193,6 @@ def run_case(case: int, paths: dict[str, Path], work: Path, *, show: bool = Fals
     shutil.copytree(folder, broken)
     deeds = break_folder(draw, broken)
     path = broken if whole.is_dir() else broken / whole.name
-    gc.collect()
     before, start = _peak_memory(), time.process_time()
     result, violation = "loaded", ""
     try:
@@ -207,10 +201,8 @@ def run_case(case: int, paths: dict[str, Path], work: Path, *, show: bool = Fals
         raise
     except BaseException as error:  # panics of the libraries in Rust are no Exceptions
         result = type(error).__name__
-        if not isinstance(error, ValueError | OSError):
+        if not isinstance(error, ALLOWED):
             violation = f"{result} at {_place(error)}: {str(error)[:200]}"
-        elif len(str(error)) > MAX_MESSAGE:
-            violation = f"{result} at {_place(error)}: a message of {len(str(error)):,} characters"
         if show:
             traceback.print_exception(error)
     seconds, growth = time.process_time() - start, _peak_memory() - before

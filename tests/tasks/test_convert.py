@@ -14,6 +14,7 @@ from glassformer.checkpoint.gguf_out import pairs_from_halves, write_gguf
 from glassformer.checkpoint.hf.values import UnsupportedModelError
 from glassformer.models import build_model, preset
 from glassformer.tasks.convert import convert, verify
+from glassformer.text import Tokenizer
 
 KINDS = ["gpt2", "llama", "t5-small", "bart-base", "marian", "bert-base", "albert-base"]
 
@@ -75,3 +76,38 @@ def test_what_a_format_cannot_hold_is_said(tmp_path):
     save_model(tmp_path / "alibi", build_model(preset("tiny-llama", positions="alibi")))
     with pytest.raises(UnsupportedModelError, match="no family of HF's can express"):
         convert(tmp_path / "alibi", tmp_path / "hf", "hf")
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("marian", {}),
+        ("bart-base", {}),
+        ("transformer-base", {"norm_placement": "pre", "tie": "none"}),
+        ("transformer-base", {"gated": True, "activation": "silu", "norm": "rms"}),
+    ],
+)
+def test_an_encoder_decoder_to_ctranslate2(name, changes, tmp_path):
+    pytest.importorskip("ctranslate2")
+    texts = [" ".join(random.Random(index).choices("abcdefgh", k=9)) for index in range(50)]
+    tokenizer = Tokenizer.train(texts, 280)
+    torch.manual_seed(0)
+    model = build_model(preset(f"tiny-{name}", vocab_size=tokenizer.vocab_size, **changes))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    save_model(tmp_path / "ours", model, {"tokenizer.json": tokenizer.to_json()})
+    loaded = convert(tmp_path / "ours", tmp_path / "ct2", "ct2")
+    found = verify(loaded, tmp_path / "ct2", "ct2")
+    assert found.tool == "CTranslate2"
+    assert found.largest_difference < 1e-4
+    assert found.same_tokens == 1.0
+
+
+def test_what_ctranslate2_cannot_hold_is_said(tmp_path):
+    pytest.importorskip("ctranslate2")
+    save_model(
+        tmp_path / "t5", build_model(preset("tiny-t5-small")), {"tokenizer.json": Tokenizer.train(["a"], 280).to_json()}
+    )
+    with pytest.raises(UnsupportedModelError, match="cannot express positions='relative'"):
+        convert(tmp_path / "t5", tmp_path / "ct2", "ct2")

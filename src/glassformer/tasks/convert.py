@@ -6,19 +6,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import tokenizers
 import torch
 from torch import Tensor
 
 from glassformer.checkpoint import load_model, save_model
+from glassformer.checkpoint.ct2_out import Vocabulary, export_ct2
 from glassformer.checkpoint.gguf_out import Numbers, write_gguf
 from glassformer.checkpoint.hf import family_called
 from glassformer.checkpoint.hf.folder import save_hf_folder
 from glassformer.checkpoint.pretrained import is_foreign, read_foreign
+from glassformer.decoding import GenerationConfig, generate, score_pairs
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from glassformer.text.pretrained import PretrainedTokenizer
 from glassformer.text.tokenizer import BEGIN, END, PAD
 
-Format = Literal["hf", "safetensors", "gguf"]
+Format = Literal["hf", "safetensors", "gguf", "ct2"]
 AnyModel = EncoderModel | DecoderModel | EncoderDecoderModel
 Answer = Callable[[Tensor, Tensor | None], Tensor]
 """Logits for tokens, or for a source and a target."""
@@ -31,6 +34,8 @@ TEXTS = (
     "vocab.txt",
     "vocab.json",
     "merges.txt",
+    "source_tokenizer.json",
+    "target_tokenizer.json",
 )
 """Files about text, which go along as they are."""
 
@@ -67,11 +72,34 @@ def convert(path: Path, out: Path, to: Format, *, numbers: Numbers = "f16", allo
         save_hf_folder(out, model, family=family, values=values, texts=texts)
     elif to == "safetensors":
         save_model(out, model, texts)
+    elif to == "ct2":
+        if not isinstance(model, EncoderDecoderModel):
+            raise ValueError(f"{path} is of kind {model.kind!r}: expected an encoder-decoder, for CTranslate2")
+        export_ct2(model, out, _both_sides(model, texts, values, reads_end=not is_foreign(path)))
     else:
         if not isinstance(model, DecoderModel):
             raise ValueError(f"{path} is of kind {model.kind!r}: expected a decoder, for a GGUF file")
         write_gguf(out, model, numbers=numbers, **_vocabulary(texts))
     return model
+
+
+def _both_sides(model: EncoderDecoderModel, texts: dict[str, str], ids: dict[str, Any], reads_end: bool) -> Vocabulary:
+    """The tokens CTranslate2 is told of. Foreign tokenizers put the end behind a source themselves."""
+    sides = []
+    for name, size in (("source", model.config.source_vocab), ("target", model.config.vocab_size)):
+        text = texts.get(f"{name}_tokenizer.json", texts.get("tokenizer.json"))
+        if text is None:
+            raise ValueError("the model has no tokenizer.json: expected one, for CTranslate2 works on tokens' names")
+        known = {index: token for token, index in tokenizers.Tokenizer.from_str(text).get_vocab().items()}
+        sides.append([known.get(index, f"<unused{index}>") for index in range(size)])
+    source, target = sides
+    unknown = next((token for token in ("<unk>", "[UNK]", "<|endoftext|>") if token in target), target[0])
+    begin, end = ids.get("decoder_start_token_id"), ids.get("eos_token_id")
+    if not isinstance(begin, int) or not isinstance(end, int):
+        raise ValueError("config.json lacks decoder_start_token_id or eos_token_id: expected both")
+    return Vocabulary(
+        source=source, target=target, begin=target[begin], end=target[end], unknown=unknown, reads_end=reads_end
+    )
 
 
 def _vocabulary(texts: dict[str, str]) -> dict[str, Any]:
@@ -86,6 +114,9 @@ def _vocabulary(texts: dict[str, str]) -> dict[str, Any]:
 
 def verify(model: AnyModel, out: Path, to: Format) -> Agreement:
     """Load what was written with another tool, and compare: HF Transformers, or ours for what that cannot load here."""
+    if to == "ct2":
+        assert isinstance(model, EncoderDecoderModel)
+        return _compare_ct2(model, out)
     # HF reads GGUF only beside one more package.
     if to == "safetensors" or (to == "gguf" and importlib.util.find_spec("accelerate") is None):
         return compare(model, _ours(load_model(out)), "Glassformer")
@@ -150,3 +181,34 @@ def _theirs(model: Any) -> Answer:
         return logits
 
     return answer
+
+
+def _compare_ct2(model: EncoderDecoderModel, out: Path, *, n_steps: int = 16) -> Agreement:
+    """By log-probabilities of given targets, which CTranslate2 tells, and by what both write."""
+    import ctranslate2
+
+    translator = ctranslate2.Translator(str(out), device="cpu", compute_type="float32")
+    settings = json.loads((out / "config.json").read_text(encoding="utf-8"))
+    names = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in out.glob("*vocabulary.json")}
+    shared = names.get("shared_vocabulary", [])
+    source_names, target_names = names.get("source_vocabulary", shared), names.get("target_vocabulary", shared)
+    begin, end = (target_names.index(settings[key]) for key in ("decoder_start_token", "eos_token"))
+    random = torch.Generator().manual_seed(0)
+    source = torch.randint(4, model.config.source_vocab, (3, 8), generator=random).tolist()
+    target = torch.randint(4, model.config.vocab_size, (3, 6), generator=random).tolist()
+    read = [[*row, end] if settings["add_source_eos"] else row for row in source]
+    spelled = [[source_names[token] for token in row] for row in source]
+    scored = translator.score_batch(spelled, [[target_names[token] for token in row] for row in target])
+    own = score_pairs(model, read, target, begin=begin, end=end)
+    differences = [
+        abs(a - b) for one, two in zip(scored, own, strict=True) for a, b in zip(one.log_probs, two, strict=True)
+    ]
+    greedy = translator.translate_batch(spelled, beam_size=1, max_decoding_length=n_steps)
+    texts = generate(model, read, GenerationConfig(max_new_tokens=n_steps), begin=begin, end=end)
+    pairs = [
+        (target_names[token], name)
+        for (text,), found in zip(texts, greedy, strict=True)
+        for token, name in zip(text.tokens, found.hypotheses[0], strict=False)
+    ]
+    same = sum(a == b for a, b in pairs) / max(len(pairs), 1)
+    return Agreement("CTranslate2", max(differences), same)

@@ -1,0 +1,150 @@
+"""Encoder-decoders as CTranslate2's folders."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from glassformer.checkpoint.hf.values import UnsupportedModelError
+from glassformer.checkpoint.safe_files import new_folder
+from glassformer.models import EncoderDecoderModel, ModelConfig
+from glassformer.nn import Embeddings, Layer, LearnedPositions, MultiHeadAttention, Stack, sinusoids
+
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """The tokens of both sides in the order of their ids, and those with a meaning."""
+
+    source: Sequence[str]
+    target: Sequence[str]
+    begin: str
+    """What a translation begins with."""
+    end: str
+    unknown: str
+    reads_end: bool = True
+    """Whether a source must end with `end`, which CTranslate2 then adds."""
+
+
+def export_ct2(model: EncoderDecoderModel, folder: Path, vocabulary: Vocabulary) -> None:
+    """Write a folder that CTranslate2 loads; what it cannot express is an error that names it."""
+    try:
+        import ctranslate2
+    except ImportError as error:
+        raise ImportError("CTranslate2's format needs its package: pip install ctranslate2") from error
+    config = model.config
+    _check(config)
+    specs = ctranslate2.specs
+    shape: dict[str, Any] = {
+        "pre_norm": config.norm_placement == "pre",
+        "activation": getattr(specs.Activation, ACTIVATIONS[config.activation]),
+        "layernorm_embedding": config.embedding_norm,
+        "ffn_glu": config.gated,
+        "rms_norm": config.norm == "rms",
+    }
+    layers = config.n_encoder_layers, config.n_decoder_layers
+    spec = specs.TransformerSpec.from_config(layers, config.n_heads, **shape)
+    _stack(spec.encoder, model.encoder, model.source_embeddings, config)
+    _stack(spec.decoder, model.decoder, model.target_embeddings, config)
+    _embed(spec.encoder.embeddings[0], model.source_embeddings)
+    _embed(spec.decoder.embeddings, model.target_embeddings)
+    head = model.get_submodule("head.out_proj")
+    assert isinstance(head, nn.Linear)
+    _linear(spec.decoder.projection, [head])
+    if config.scale_output:
+        spec.decoder.scale_outputs = np.dtype("float32").type(config.d_model**-0.5)
+    spec.register_source_vocabulary(list(vocabulary.source))
+    spec.register_target_vocabulary(list(vocabulary.target))
+    settings = {"bos_token": vocabulary.begin, "eos_token": vocabulary.end, "unk_token": vocabulary.unknown}
+    settings |= {"decoder_start_token": vocabulary.begin, "layer_norm_epsilon": config.norm_eps}
+    settings |= {"add_source_bos": False, "add_source_eos": vocabulary.reads_end}
+    for name, value in settings.items():
+        setattr(spec.config, name, value)
+    spec.validate()
+    spec.optimize()
+    with new_folder(folder) as work:
+        spec.save(str(work))
+
+
+def _check(config: ModelConfig) -> None:
+    problems = {
+        f"positions={config.positions!r}": config.positions not in ("sinusoidal", "learned"),
+        f"norm={config.norm!r}": config.norm == "mean_std",
+        "qk_norm=True": config.qk_norm,
+        "share_layers=True": config.share_layers,
+        f"sliding_window={config.sliding_window}": config.sliding_window is not None,
+        f"n_kv_heads={config.n_kv_heads}": config.kv_heads != config.n_heads,
+        f"head_dim={config.head_dim}": config.head_size * config.n_heads != config.d_model,
+        f"attention_scale={config.attention_scale}": config.scale != config.head_size**-0.5,
+        f"embedding_width={config.embedding_width}": config.table_width != config.d_model,
+        f"final_norm={config.final_norm}": config.has_final_norm != (config.norm_placement == "pre"),
+        f"head={config.head!r}": config.head != "language_model" or config.head_transform,
+    }
+    found = [name for name, is_problem in problems.items() if is_problem]
+    if found:
+        raise UnsupportedModelError(
+            f"CTranslate2 cannot express {', '.join(found)}: expected a plainer encoder-decoder"
+        )
+
+
+def _stack(spec: Any, stack: Stack, embeddings: Embeddings, config: ModelConfig) -> None:
+    spec.scale_embeddings = embeddings.scale is not None
+    spec.position_encodings.encodings = _positions(embeddings, config)
+    if embeddings.norm is not None:
+        _norm(spec.layernorm_embedding, embeddings.norm)
+    if stack.norm is not None:
+        _norm(spec.layer_norm, stack.norm)
+    for inner, layer in zip(spec.layer, stack.layers, strict=True):
+        assert isinstance(layer, Layer)
+        own = layer.self_attn
+        _linear(inner.self_attention.linear[0], [own.q_proj, own.k_proj, own.v_proj])
+        _linear(inner.self_attention.linear[1], [own.out_proj])
+        _norm(inner.self_attention.layer_norm, layer.self_attn_sublayer.norm)
+        if layer.cross_attn is not None and layer.cross_attn_sublayer is not None:
+            cross: MultiHeadAttention = layer.cross_attn
+            _linear(inner.attention.linear[0], [cross.q_proj])
+            _linear(inner.attention.linear[1], [cross.k_proj, cross.v_proj])
+            _linear(inner.attention.linear[2], [cross.out_proj])
+            _norm(inner.attention.layer_norm, layer.cross_attn_sublayer.norm)
+        if layer.ffn.gate_proj is not None:
+            _linear(inner.ffn.linear_0, [layer.ffn.gate_proj])
+            _linear(inner.ffn.linear_0_noact, [layer.ffn.up_proj])
+        else:
+            _linear(inner.ffn.linear_0, [layer.ffn.up_proj])
+        _linear(inner.ffn.linear_1, [layer.ffn.down_proj])
+        _norm(inner.ffn.layer_norm, layer.ffn_sublayer.norm)
+
+
+def _positions(embeddings: Embeddings, config: ModelConfig) -> NDArray[np.float32]:
+    if isinstance(embeddings.positions, LearnedPositions):
+        return _array(embeddings.positions.weight[embeddings.positions.offset :])
+    assert config.max_len is not None
+    return _array(sinusoids(config.max_len, config.d_model, halves=config.sinusoid_halves))
+
+
+def _embed(spec: Any, embeddings: Embeddings) -> None:
+    spec.weight = _array(embeddings.tokens.weight)
+
+
+def _linear(spec: Any, linears: list[nn.Linear]) -> None:
+    """One linear layer of theirs, from ours one after the other."""
+    spec.weight = _array(torch.cat([linear.weight for linear in linears]))
+    if linears[0].bias is not None:
+        spec.bias = _array(torch.cat([linear.bias for linear in linears]))
+
+
+def _norm(spec: Any, norm: nn.Module) -> None:
+    spec.gamma = _array(norm.get_parameter("weight"))
+    if "bias" in dict(norm.named_parameters()):
+        spec.beta = _array(norm.get_parameter("bias"))
+
+
+def _array(tensor: torch.Tensor) -> NDArray[np.float32]:
+    array: NDArray[np.float32] = tensor.detach().float().cpu().numpy()
+    return array
