@@ -7,6 +7,8 @@ of their own, so that one that hangs or crashes is found as well. `--only CASE` 
 import argparse
 import collections
 import multiprocessing
+import os
+import resource
 import sys
 import tempfile
 import time
@@ -23,10 +25,15 @@ from checkpoint.hostile_files import Outcome
 from glassformer.tasks.load import load
 
 LONGEST_WAIT = 20.0
+ROOM = 4 * 2**30
+"""Memory that a case could take at most, so that a hostile file does no harm here either."""
 
 
 def work(first: int, last: int, paths: dict[str, Path], folder: Path, results: Connection) -> None:
     """Run these cases, and send what became of each."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the libraries in Rust print their panics
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + ROOM, size + ROOM))
     for case in range(first, last):
         results.send(hostile_files.run_case(case, paths, folder))
 

@@ -4,6 +4,7 @@ A case is a number. It chooses a model, one or two of its files and what happens
 the same files. `tools/fuzz.py` runs thousands of cases, `test_hostile_files.py` a few hundred.
 """
 
+import copy
 import json
 import os
 import random
@@ -324,10 +325,10 @@ def _break_bytes(draw: random.Random, file: Path) -> str:
 def _break_header(draw: random.Random, file: Path) -> str:
     """The header of a safetensors file changed as JSON, its length made true again."""
     data = file.read_bytes()
-    (size,) = struct.unpack_from("<Q", data)
+    size = int.from_bytes(data[:8], "little")
     try:
         header = json.loads(data[8 : 8 + size])
-    except ValueError:
+    except (ValueError, RecursionError):
         return _break_bytes(draw, file)
     deeds = [_break_tree(draw, header) for _ in range(draw.choice((1, 1, 2)))]
     name = draw.choice(sorted(header)) if header else ""
@@ -370,11 +371,11 @@ TEMPLATES = (
 def _break_json(draw: random.Random, file: Path) -> str:
     try:
         tree = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return _break_bytes(draw, file)
     deeds = [_break_tree(draw, tree) for _ in range(draw.choice((1, 1, 1, 2, 4)))]
     if draw.random() < 0.03:
-        tree = draw.choice(HOSTILE)
+        tree = copy.deepcopy(draw.choice(HOSTILE))
         deeds.append(f"whole = {tree!r:.40}")
     file.write_text(_written(tree), encoding="utf-8", errors="surrogatepass")
     return ", ".join(deeds)
@@ -407,7 +408,7 @@ def _break_tree(draw: random.Random, tree: Any) -> str:
         value = home[key] * draw.choice((1, 2, -1)) + draw.choice((-1, 0, 1, 2))
     else:
         value = draw.choice(HOSTILE)
-    home[key] = value
+    home[key] = copy.deepcopy(value) if deed != "copy" else value
     return f"{name} = {value!r:.40}"
 
 

@@ -61,7 +61,11 @@ def export_ct2(model: EncoderDecoderModel, folder: Path, vocabulary: Vocabulary)
         spec.decoder.scale_outputs = np.dtype("float32").type(config.d_model**-0.5)
     spec.register_source_vocabulary(list(vocabulary.source))
     spec.register_target_vocabulary(list(vocabulary.target))
-    settings = {"bos_token": vocabulary.begin, "eos_token": vocabulary.end, "unk_token": vocabulary.unknown}
+    settings: dict[str, Any] = {
+        "bos_token": vocabulary.begin,
+        "eos_token": vocabulary.end,
+        "unk_token": vocabulary.unknown,
+    }
     settings |= {"decoder_start_token": vocabulary.begin, "layer_norm_epsilon": config.norm_eps}
     settings |= {"add_source_bos": False, "add_source_eos": vocabulary.reads_end}
     for name, value in settings.items():

@@ -1,7 +1,8 @@
 """The model folder: `config.json`, `model.safetensors`, tokenizers, a model card, and a manifest of checksums."""
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,10 @@ from glassformer.checkpoint.safe_files import CorruptFolderError, new_folder, ve
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig, build_model
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+STORED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+# What a hostile file may ask for where no tensor sets a limit; real ones stay far below.
+MAX_SHARED_LAYERS = 1 << 10
+MAX_SINUSOIDS = 1 << 16
 
 
 def own_parameters(model: nn.Module) -> dict[str, Tensor]:
@@ -23,6 +28,14 @@ def own_parameters(model: nn.Module) -> dict[str, Tensor]:
 
 def load_parameters(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
     """Copy these values into the model; names and shapes must be exactly its own."""
+    own = _matching(model, tensors, where)
+    with torch.no_grad():
+        for name, parameter in own.items():
+            parameter.copy_(tensors[name])
+
+
+def _matching(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> dict[str, nn.Parameter]:
+    """The model's parameters, once these tensors have the same names and shapes."""
     own = dict(model.named_parameters())
     missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     if missing or unknown:
@@ -30,13 +43,61 @@ def load_parameters(model: nn.Module, tensors: Mapping[str, Tensor], where: str)
     for name, parameter in own.items():
         if parameter.shape != tensors[name].shape:
             raise ValueError(f"{where}: {name} is {tuple(tensors[name].shape)}: expected {tuple(parameter.shape)}")
-    with torch.no_grad():
-        for name, parameter in own.items():
-            parameter.copy_(tensors[name])
+    return own
+
+
+def check_sizes(config: ModelConfig, shapes: Sequence[tuple[int, ...]]) -> None:
+    """Refuse sizes that tensors of these shapes cannot have, before a model is built of them.
+
+    Each size is a side of some tensor, so none is larger than the largest tensor; and each layer has tensors.
+    """
+    most = max(map(math.prod, shapes), default=0)
+    sizes = {
+        "vocab_size": config.vocab_size,
+        "source_vocab_size": config.source_vocab,
+        "d_model": config.d_model,
+        "d_ff": config.d_ff,
+        "n_heads * head_dim": config.n_heads * config.head_size,
+        "embedding_width": config.table_width,
+        "token_types": config.token_types,
+        "n_labels": config.n_labels or 0,
+    }
+    if config.positions == "learned":
+        sizes["max_len"] = (config.max_len or 0) + config.position_offset
+    if config.positions == "relative":
+        sizes["relative_buckets"] = config.relative_buckets
+    for name, size in sizes.items():
+        if size > most:
+            raise ValueError(f"{name}={size}: expected at most {most}, the numbers in the largest tensor")
+    # A shared layer is stored once, and a table of waves is computed: no tensor limits how many.
+    depth = MAX_SHARED_LAYERS if config.share_layers else len(shapes)
+    if config.n_encoder_layers + config.n_decoder_layers > depth:
+        raise ValueError(
+            f"{config.n_encoder_layers} encoder and {config.n_decoder_layers} decoder layers: expected at most {depth} "
+            f"of a file with {len(shapes)} tensors"
+        )
+    if config.positions == "sinusoidal" and (config.max_len or 0) > MAX_SINUSOIDS:
+        raise ValueError(f"max_len={config.max_len}: expected at most {MAX_SINUSOIDS} with sinusoidal positions")
+
+
+def fill_parameters(model: nn.Module, found: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> None:
+    """Give a model that was built without memory its numbers, one tensor after the other."""
+    places: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
+    for module in model.modules():
+        for key, parameter in module.named_parameters(recurse=False):
+            places.setdefault(parameter, []).append((module, key))  # a tied table has several
+    empty = dict(model.named_parameters())
+    for name, tensor in found:
+        if tensor.dtype not in STORED:
+            raise ValueError(f"{name} is stored in {tensor.dtype}: expected one of {', '.join(map(str, STORED))}")
+        filled = nn.Parameter(tensor.to(dtype, copy=True).contiguous())
+        for module, key in places[empty[name]]:
+            setattr(module, key, filled)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file."""
+    _check_file(path)
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
@@ -45,10 +106,17 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 def read_json(path: Path) -> Any:
     """The value in a JSON file."""
+    _check_file(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CorruptFolderError(f"{path} cannot be read: {error}") from error
+
+
+def _check_file(path: Path) -> None:
+    """A folder cannot be read as a file; a pipe could, but for ever."""
+    if not path.is_file():
+        raise CorruptFolderError(f"{path} is missing: expected a file")
 
 
 def save_model(
@@ -67,6 +135,20 @@ def load_model(folder: Path) -> EncoderModel | DecoderModel | EncoderDecoderMode
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such model folder")
     verify_folder(folder)
-    model = build_model(ModelConfig.from_dict(read_json(folder / CONFIG)))
-    load_parameters(model, read_tensors(folder / WEIGHTS), str(folder / WEIGHTS))
+    config, tensors = _read_config(folder / CONFIG), read_tensors(folder / WEIGHTS)
+    check_sizes(config, [tuple(tensor.shape) for tensor in tensors.values()])
+    with torch.device("meta"):
+        model = build_model(config)
+    _matching(model, tensors, str(folder / WEIGHTS))
+    fill_parameters(model, tensors.items(), torch.float32)
     return model.eval()
+
+
+def _read_config(path: Path) -> ModelConfig:
+    values = read_json(path)
+    if not isinstance(values, dict):
+        raise CorruptFolderError(f"{path} holds a {type(values).__name__}: expected a JSON object")
+    try:
+        return ModelConfig.from_dict(values)
+    except (TypeError, ArithmeticError) as error:  # a value of another type, or of an absurd size
+        raise CorruptFolderError(f"{path}: {error}") from error

@@ -1,8 +1,7 @@
 """Models as ONNX files, for onnxruntime: the caches go in and come out as tensors.
 
-The graphs are traced from the model's own modules, in float32 on the CPU. Every batch size and length may change from
-run to run, and no token may have been seen yet: P = 0. Masks are True for real tokens, as everywhere here; L is the
-number of layers.
+The graphs are traced from the model's own modules, in float32. Batch sizes and lengths may change from run to run; P,
+the tokens already seen, begins at 0. Masks are True for real tokens, as everywhere here. L is the number of layers.
 
 - an encoder: `model.onnx`, tokens and mask (B, T) -> answer. A decoder without a language-model head is written so too.
 - a decoder: `decoder.onnx`, tokens (B, T), mask (B, P+T), past_keys and past_values (L, B, G, P, D) -> logits
@@ -29,6 +28,7 @@ from glassformer.checkpoint.safe_files import new_folder
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from glassformer.nn import KVCache
 from glassformer.nn.attend import Attend
+from glassformer.nn.layers import Layer
 
 AnyModel = EncoderModel | DecoderModel | EncoderDecoderModel
 MODEL, ENCODER, MEMORY, DECODER = "model.onnx", "encoder.onnx", "memory.onnx", "decoder.onnx"
@@ -79,19 +79,19 @@ class TensorCache(KVCache):
         self._longer: list[tuple[Tensor, Tensor]] = []
 
     def note_real(self, real: Tensor | None, n_new: int) -> Tensor | None:
-        """All of them, known already."""
+        """What was said of all tokens at the start."""
         return self.real
 
     def n_keys(self, n_new: int) -> int:
-        """As above."""
+        """Past and new ones."""
         return self.real.shape[1]
 
     def newest(self, keys: Tensor, n_new: int) -> Tensor:
-        """As above."""
+        """What comes after the past."""
         return keys[:, self.keys.shape[3] :]
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """As above."""
+        """The past with the new behind it, (B, G, P+T, D)."""
         longer = torch.cat((self.keys[layer], k), 2), torch.cat((self.values[layer], v), 2)
         self._longer.append(longer)
         return longer
@@ -113,7 +113,7 @@ class DecoderStep(nn.Module):
 
     def forward(self, tokens: Tensor, mask: Tensor, past_keys: Tensor, past_values: Tensor) -> tuple[Tensor, ...]:
         """Logits, keys and values."""
-        new = _new_part(mask, tokens, past_keys)
+        new = mask[:, past_keys.shape[3] :]
         cache = TensorCache(past_keys, past_values, mask)
         logits = self.model(tokens, new, cache=cache)
         return logits, *cache.result()
@@ -137,7 +137,7 @@ class EncoderDecoderStep(nn.Module):
         cross_values: Tensor,
     ) -> tuple[Tensor, ...]:
         """Logits, keys and values."""
-        new = _new_part(mask, tokens, past_keys)
+        new = mask[:, past_keys.shape[3] :]
         cache = TensorCache(past_keys, past_values, mask, (cross_keys, cross_values))
         # The decoder asks for a memory and, as its keys are complete, doesn't read it: the graph loses it again.
         memory = cross_keys.new_zeros(*source_mask.shape, self.model.config.d_model)
@@ -166,8 +166,12 @@ class MemoryKeys(nn.Module):
 
     def forward(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """(B, S, C) -> twice (L, B, G, S, D)."""
-        layers = [self.decoder.layers[index % len(self.decoder.layers)] for index in range(self.decoder.depth)]
-        made = [layer.get_submodule("cross_attn").project(memory) for layer in layers]  # queries too: never read
+        made = []
+        for index in range(self.decoder.depth):
+            layer = self.decoder.layers[index % len(self.decoder.layers)]
+            assert isinstance(layer, Layer)
+            assert layer.cross_attn is not None
+            made.append(layer.cross_attn.project(memory))  # queries too, which the graph loses again
         return torch.stack([k for _, k, _ in made]), torch.stack([v for _, _, v in made])
 
 
@@ -188,17 +192,25 @@ class Graph:
         }
         with torch.no_grad(), _quiet():
             self.module(*examples.values())  # makes tables of positions, which a trace would fill with ghosts
-            program = torch.onnx.export(
+            # Strict, for the other way of tracing takes len(tensor) for a law.
+            traced = torch.export.export(
                 self.module,
                 tuple(examples.values()),
+                dynamic_shapes=tuple(dict.fromkeys(words, torch.export.Dim.DYNAMIC) for words in axes.values()),
+                strict=True,
+            )
+            program = torch.onnx.export(
+                traced,
                 dynamo=True,
                 verbose=False,
                 input_names=list(examples),
                 output_names=list(self.outputs),
-                dynamic_shapes=tuple(axes.values()),
+                dynamic_shapes=axes,
             )
+        assert program is not None  # as it always is with dynamo
+        for node in program.model.graph.all_nodes():
+            node.metadata_props.clear()  # where each line of code stood on this machine
         n_bytes = sum(parameter.nbytes for parameter in self.module.parameters())
-        assert program is not None
         program.save(path, external_data=n_bytes > MAX_FILE_BYTES)
 
 
@@ -237,19 +249,15 @@ def _graphs(model: AnyModel) -> dict[str, Graph]:
 
 
 def _plain(model: AnyModel, *, for_tracing: bool = False) -> AnyModel:
-    """A copy in float32 on the CPU, that can be changed."""
+    """A copy in float32 on the CPU, in evaluation mode."""
     plain = copy.deepcopy(model).cpu().float().eval()
-    for module in plain.modules():
+    for name, module in plain.named_modules():
+        if name.endswith("q_proj") and not isinstance(module, nn.Linear):
+            raise TypeError(f"{name} is a {type(module).__name__}: expected nn.Linear, as before a model is quantised")
         if isinstance(module, Attend) and for_tracing:
             # The formula, line by line: every runtime knows its operators, and rows with nothing allowed stay zero.
             module.backend = "math"
     return plain
-
-
-def _new_part(mask: Tensor, tokens: Tensor, past_keys: Tensor) -> Tensor:
-    """What a mask over past and new tokens says of the new ones."""
-    torch._check(mask.shape[1] == past_keys.shape[3] + tokens.shape[1])  # lets the trace know
-    return mask[:, past_keys.shape[3] :]
 
 
 def _needs(package: str) -> Any:
@@ -282,7 +290,7 @@ def _compare_reading(folder: Path, model: AnyModel, seed: int) -> Iterator[Compa
     tokens, mask = _uneven_rows(model.config.vocab_size, PROMPT, seed, left=False)
     (theirs,) = _open(folder / MODEL)(tokens=tokens, mask=mask)
     ours = model(tokens, mask)
-    is_by_token = ours.shape[:2] == tokens.shape
+    is_by_token = ours.dim() == 3
     yield (theirs[mask], ours[mask], True) if is_by_token else (theirs, ours, True)
 
 

@@ -52,9 +52,10 @@ def run(
         allow_pickle: Open pytorch_model.bin too, by the reader that only knows tensors.
     """
     from glassformer.decoding import GenerationConfig
-    from glassformer.tasks.embedder import Embedder
     from glassformer.tasks.generator import Generator
     from glassformer.tasks.load import load
+    from glassformer.tasks.text_to_text import TextToText
+    from glassformer.tasks.translator import Translator
 
     model = load(path, allow_pickle=allow_pickle)
     if int8:
@@ -64,7 +65,10 @@ def run(
     if not isinstance(model, Generator):
         if chat or prompt is not None:
             raise ValueError(f"{path} does not go on writing: expected a decoder, for --prompt or --chat")
-        _run_lines(model.run if beam is None or isinstance(model, Embedder) else partial(model.run, beam=beam))
+        if isinstance(model, Translator | TextToText):
+            _run_lines(partial(model.run, beam=beam))
+        else:
+            _run_lines(model.run)
         return
     model.generation = GenerationConfig(
         max_new_tokens=max_new_tokens,
@@ -120,9 +124,14 @@ def evaluate(
     beam: int = 4,
     tokenised: str = "",
     int8: bool = False,
+    text_column: str = "text",
+    label_column: str = "label",
     json_: Annotated[bool, arg(name="json")] = False,
 ) -> None:
-    """BLEU and chrF by sacreBLEU on pairs of your own, greedy and by beam, with signatures.
+    """Score a model on data of your own.
+
+    A translator gets BLEU and chrF by sacreBLEU, greedy and by beam, with signatures. A classifier gets accuracy and
+    macro-F1, on a --source of labelled texts.
 
     Args:
         folder: The model folder.
@@ -131,8 +140,15 @@ def evaluate(
         beam: Width of the beam, scored beside greedy.
         tokenised: The target's language, such as de, for lower-cased tokenised BLEU as older papers report it.
         int8: Compute with 8-bit weights, as `run --int8` would.
+        text_column: Of a classifier's data: where the texts are.
+        label_column: Of a classifier's data: where the labels are.
         json_: Print one JSON object.
     """
+    from glassformer.tasks.classification import LABELS
+
+    if (folder / LABELS).is_file():
+        _score_classifier(folder, source, text_column, label_column, json_)
+        return
     from glassformer.data.pairs import PairReader
     from glassformer.metrics import score_translations, tokenised_bleu
 
@@ -154,6 +170,17 @@ def evaluate(
         for key, title in titles.items():
             if key in scores:
                 print(f"{name:8}  {title} {scores[key]:.2f}  {scores[f'{key}_signature']}")
+
+
+def _score_classifier(folder: Path, data: Path, text_column: str, label_column: str, as_json: bool) -> None:
+    from glassformer.data.pairs import PairReader
+    from glassformer.tasks.classification import Classifier
+
+    scores = Classifier.from_folder(folder).score(list(PairReader([data], [], text_column, label_column)))
+    if as_json:
+        print(json.dumps(scores._asdict()))
+    else:
+        print(f"accuracy {scores.accuracy:.2%}, macro-F1 {scores.macro_f1:.2%}")
 
 
 def _open(folder: Path, int8: bool) -> "Translator":

@@ -1,15 +1,8 @@
-"""Batches by token budget, in a few shapes, in an order that is a pure function of (seed, epoch, position).
-
-Sentences are put into cells by their two lengths, rounded up to a grid. Cells are laid end to end in a snake, so that
-neighbours are alike, and cut into batches whose padded size stays within the budget. Which sentence of a cell falls
-into which batch, and in which order the batches come, is drawn anew for each epoch; how many batches there are, and
-their shapes, is not. So step n is batch n mod (batches an epoch) of epoch n div (batches an epoch), and seeking costs
-nothing.
-"""
+"""Batches by token budget: padded pairs, in a few shapes, in the order that `plan.py` gives them."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -17,10 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glassformer.data.plan import BatchPlan, Numbers, grid
 from glassformer.data.token_files import TokenFiles
 from glassformer.text.tokenizer import BEGIN, END, PAD
-
-Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 class PairBatch(NamedTuple):
@@ -50,12 +42,6 @@ class PairBatch(NamedTuple):
         return PairBatch(*(x.to(device, non_blocking=True) for x in self))
 
 
-def grid(lengths: Numbers, step: int) -> Numbers:
-    """Lengths rounded up to a grid of `step` that grows coarser by eighths: 2, 4, ... 16, 18, 20, ... 32, 36, ... ."""
-    fine = np.maximum(step, 2.0 ** np.floor(np.log2(np.maximum(lengths, 1)) - 3)).astype(np.int64)
-    return -(-lengths // fine) * fine
-
-
 @dataclass
 class TokenBudgetBatches:
     """All batches of a corpus, by step number."""
@@ -66,38 +52,15 @@ class TokenBudgetBatches:
     seed: int = 0
     step: int = 2
     """Fineness of the grid of lengths: smaller pads less, larger has fewer shapes."""
-    _plan: tuple[int, list[Numbers]] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if not len(self.files):
-            raise ValueError("the corpus is empty: expected at least one pair")
         # One more on each side, for END, and for BEGIN or END.
         source, target = (grid(self.files.lengths(side) + 1, self.step) for side in ("source", "target"))
-        longest = int(np.maximum(source, target).max())
-        if longest > self.max_tokens:
-            raise ValueError(
-                f"max_tokens={self.max_tokens}: expected at least {longest}, for the longest sentence alone"
-            )
-        # The snake: source lengths rise within even target lengths and fall within odd ones.
-        rank = np.unique(target, return_inverse=True)[1]
-        snake = np.where(rank % 2 == 0, source, -source)
-        self._cells = np.unique(np.stack((target, snake), 1), axis=0, return_inverse=True)[1].reshape(-1)
-        order = np.argsort(self._cells, kind="stable")
-        self._shapes = source[order], target[order]  # the same for every epoch: cells are uniform
-        self._cuts = self._cut(*self._shapes)
+        self._plan = BatchPlan(source, target, max_tokens=self.max_tokens, seed=self.seed)
 
     def __len__(self) -> int:
         """Batches in an epoch."""
-        return len(self._cuts) - 1
-
-    def _cut(self, source: Numbers, target: Numbers) -> list[int]:
-        cuts, widest = [0], 0
-        for place, width in enumerate(np.maximum(source, target).tolist()):
-            widest = max(widest, width)
-            if (place - cuts[-1] + 1) * widest > self.max_tokens:
-                cuts.append(place)
-                widest = width
-        return [*cuts, len(source)]
+        return len(self._plan)
 
     def epoch_of(self, step: int) -> int:
         """The epoch a step belongs to."""
@@ -105,16 +68,7 @@ class TokenBudgetBatches:
 
     def __getitem__(self, step: int) -> PairBatch:
         """The batch of this step, whatever was asked for before."""
-        epoch, position = divmod(step, len(self))
-        if self._plan is None or self._plan[0] != epoch:
-            self._plan = epoch, self._draw(epoch)
-        return self.collate(self._plan[1][position])
-
-    def _draw(self, epoch: int) -> list[Numbers]:
-        random = np.random.default_rng([self.seed, epoch])
-        order = np.lexsort((random.random(len(self._cells)), self._cells))
-        parts = [order[begin:end] for begin, end in zip(self._cuts, self._cuts[1:], strict=False)]
-        return [parts[place] for place in random.permutation(len(parts))]
+        return self.collate(self._plan.rows(step))
 
     def collate(self, rows: Numbers) -> PairBatch:
         """These sentences, padded to the grid."""
@@ -132,12 +86,8 @@ class TokenBudgetBatches:
 
     def padding_share(self) -> float:
         """How much of an epoch's source and target tokens is padding."""
-        real = padded = 0
-        for begin, end in zip(self._cuts, self._cuts[1:], strict=False):
-            for shapes in self._shapes:
-                padded += (end - begin) * int(shapes[begin:end].max())
         real = sum(int((self.files.lengths(side) + 1).sum()) for side in ("source", "target"))
-        return 1 - real / padded
+        return 1 - real / self._plan.padded_tokens()
 
 
 class CycledBatches:

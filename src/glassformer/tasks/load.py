@@ -5,28 +5,38 @@ from pathlib import Path
 import torch
 
 from glassformer.checkpoint import load_model
-from glassformer.checkpoint.hf.folder import read_json_table
+from glassformer.checkpoint.hf.folder import inside, read_json_table
+from glassformer.checkpoint.hf.values import shown, whole
 from glassformer.checkpoint.pretrained import is_foreign, read_foreign
+from glassformer.checkpoint.safe_files import CorruptFolderError
 from glassformer.decoding import GenerationConfig
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
+from glassformer.tasks.classification import LABELS, Classifier
 from glassformer.tasks.embedder import Embedder, longest_text, with_pooling
 from glassformer.tasks.generator import Generator
 from glassformer.tasks.text_to_text import TextToText
-from glassformer.tasks.translator import Translator
+from glassformer.tasks.translator import GENERATION, Translator
 from glassformer.text.pretrained import PretrainedTokenizer
 
-Loaded = Translator | Generator | Embedder | TextToText
+# What a hostile folder may ask for; real ones stay below a tenth of it.
+MAX_BEAMS = 1 << 8
+MAX_LENGTH = 1 << 16
+
+Loaded = Translator | Classifier | Generator | Embedder | TextToText
 
 
 def load(path: Path | str, *, dtype: torch.dtype = torch.float32, allow_pickle: bool = False) -> Loaded:
     """A model that is ready to use.
 
-    A folder that was trained here is a `Translator`. Of HF's folders, GGUF files and llama2.c's files, a decoder is a
-    `Generator`, an encoder an `Embedder`, an encoder-decoder a `TextToText`. Nothing is fetched, and nothing in the
-    files is run.
+    A folder that was trained here is a `Translator` or a `Classifier`. Of HF's folders, GGUF files and llama2.c's
+    files, a decoder is a `Generator`, an encoder an `Embedder`, an encoder-decoder a `TextToText`. Nothing is fetched,
+    and nothing in the files is run.
     """
     path = Path(path)
     if not is_foreign(path):
+        if (path / LABELS).is_file():
+            return Classifier.from_folder(path)
+        _check_search(path)
         return Translator.from_folder(path)
     foreign = read_foreign(path, allow_pickle=allow_pickle)
     is_encoder = foreign.config.get("model_type") in ("bert", "roberta", "distilbert", "albert", "electra")
@@ -50,17 +60,40 @@ def load(path: Path | str, *, dtype: torch.dtype = torch.float32, allow_pickle: 
         return Generator(model, tokenizer)
     assert isinstance(model, EncoderDecoderModel)
     settings = {**foreign.config, **_generation(path)}
-    begin = settings.get("decoder_start_token_id")
-    if not isinstance(begin, int):
+    begin = whole(settings, "decoder_start_token_id", default=-1)
+    if not 0 <= begin < model.config.vocab_size:
         raise ValueError(
-            f"{path} does not say what its texts begin with: expected decoder_start_token_id in config.json"
+            f"{path} does not say what its texts begin with: expected decoder_start_token_id in config.json, an id "
+            f"below {model.config.vocab_size}"
         )
-    beams, longest = settings.get("num_beams", 4), settings.get("max_length", 512)
+    beams, longest = whole(settings, "num_beams", default=4), whole(settings, "max_length", default=512)
+    _check_cost(path, beams, longest)
     search = GenerationConfig(num_beams=beams, max_new_tokens=longest, early_stopping=False)
     target = PretrainedTokenizer.from_folder(path, target=True)
     return TextToText(model, tokenizer, target, begin=begin, generation=search)
 
 
+def _check_search(folder: Path) -> None:
+    """Raise unless the search that a folder of ours asks for, if any, is one that can be made."""
+    if not (folder / GENERATION).exists():
+        return
+    settings = read_json_table(inside(folder, GENERATION))
+    try:
+        search = GenerationConfig.from_dict(settings)
+    except (TypeError, AttributeError) as error:  # a value of another type
+        raise CorruptFolderError(f"{folder / GENERATION}: {error}") from error
+    _check_cost(folder, search.num_beams, search.max_new_tokens)
+
+
+def _check_cost(path: Path, beams: int, longest: int) -> None:
+    if not 1 <= beams <= MAX_BEAMS or not 1 <= longest <= MAX_LENGTH:
+        raise ValueError(
+            f"{path} asks for {shown(beams)} beams and texts of {shown(longest)} tokens: expected at most {MAX_BEAMS}, "
+            f"and {MAX_LENGTH}"
+        )
+
+
 def _generation(path: Path) -> dict[str, object]:
-    file = path / "generation_config.json"
-    return read_json_table(file) if file.is_file() else {}
+    file = path / GENERATION
+    found = read_json_table(file) if file.is_file() else {}
+    return {key: value for key, value in found.items() if value is not None}

@@ -2,33 +2,35 @@
 
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import cattrs
 from cattrs.v import format_exception
 
 from glassformer.models import ModelConfig
-from glassformer.tasks.translation import TranslationConfig, default_model
+from glassformer.tasks.translation import TranslationConfig
+
+Config = TypeVar("Config")
 
 
-def load_recipe(path: Path) -> TranslationConfig:
-    """The config a recipe describes; an unknown key or a wrong type is an error that names it."""
+def load_recipe(path: Path, kind: type[Config] = TranslationConfig) -> Config:  # type: ignore[assignment]
+    """The config of a task that a recipe describes; an unknown key or a wrong type is an error that names it."""
     try:
         with path.open("rb") as stream:
             values = tomllib.load(stream)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path} is not TOML: {error}") from error
     try:
-        return _converter().structure(values, TranslationConfig)
+        return _converter(kind().model).structure(values, kind)  # type: ignore[attr-defined]
     except (cattrs.BaseValidationError, cattrs.errors.ForbiddenExtraKeysError) as error:
         problems = cattrs.transform_error(error, path="recipe", format_exception=_in_words)
         raise ValueError(f"{path}: {'; '.join(problems)}") from error
 
 
-def _converter() -> cattrs.Converter:
+def _converter(model: ModelConfig) -> cattrs.Converter:
     converter = cattrs.Converter(forbid_extra_keys=True)
     converter.register_structure_hook(Path, lambda value, _: Path(value))
-    converter.register_structure_hook(ModelConfig, lambda value, _: _model(value))
+    converter.register_structure_hook(ModelConfig, lambda value, _: ModelConfig.from_dict({**model.to_dict(), **value}))
     for kind in (int, float, bool, str):
         converter.register_structure_hook(kind, _strict)
     return converter
@@ -46,7 +48,3 @@ def _in_words(error: BaseException, kind: type | None) -> str:
     """Our own checks say it best; the rest is cattrs' to say."""
     own = isinstance(error, ValueError | TypeError) and not isinstance(error, cattrs.errors.ForbiddenExtraKeysError)
     return str(error) if own else format_exception(error, kind)
-
-
-def _model(values: dict[str, Any]) -> ModelConfig:
-    return ModelConfig.from_dict({**default_model().to_dict(), **values})

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from glassformer.checkpoint.safe_files import write_text
 from glassformer.data.batches import CycledBatches, PairBatch, TokenBudgetBatches
 from glassformer.data.corpora import CORPORA, open_corpus
 from glassformer.data.pairs import OnBad, Pair, PairReader
@@ -21,14 +20,12 @@ from glassformer.data.token_files import EncodeBatch, TokenFiles, write_token_fi
 from glassformer.metrics import TranslationScores
 from glassformer.models import EncoderDecoderModel, ModelConfig
 from glassformer.models.costs import training_flops
+from glassformer.tasks.runs import run_folder, train_run
 from glassformer.tasks.translator import Translator
 from glassformer.text import BpeDropout, Tokenizer, TokenizerConfig
 from glassformer.text.tokenizer import PAD, UNKNOWN
 from glassformer.training.config import TrainConfig
-from glassformer.training.estimate import Estimate, MemoryWatch, Truth, compare, estimate_run, in_words
-from glassformer.training.journal import Journal
 from glassformer.training.state import TrainState
-from glassformer.training.trainer import Trainer
 
 MAX_VALID = 500
 """Sentences translated at each validation."""
@@ -166,7 +163,7 @@ def fitted_model_config(config: ModelConfig, prepared: Prepared) -> ModelConfig:
     return replace(config, vocab_size=prepared.target_tokenizer.vocab_size, source_vocab_size=source)
 
 
-def make_loss(model: EncoderDecoderModel, config: TrainConfig) -> Callable[[PairBatch], Tensor]:
+def make_loss(model: nn.Module, config: TrainConfig) -> Callable[[PairBatch], Tensor]:
     """The sum of token losses of a batch: smoothed cross-entropy, with word dropout and R-Drop where asked for."""
 
     def loss(batch: PairBatch) -> Tensor:
@@ -210,8 +207,7 @@ def train_translation(config: TranslationConfig, out: Path) -> TranslationScores
     Called again with the same config, it goes on where it stopped. Returns the scores on the test pairs, where there
     are any.
     """
-    run = out.with_name(f"{out.name}.run")
-    _remember(run / "config.json", config)
+    run = run_folder(out, config)
     prepared = prepare(config, run / "tokens")
     torch.manual_seed(config.train.seed)
     model = EncoderDecoderModel(fitted_model_config(config.model, prepared))
@@ -230,37 +226,26 @@ def train_translation(config: TranslationConfig, out: Path) -> TranslationScores
         scores = translator.score(heard, beam=1)
         return {"loss": validation_loss(model, valid), "bleu": scores.bleu, "chrf": scores.chrf}
 
-    trainer = Trainer(
-        model=model,
-        config=config.train,
+    notes = [
+        f"{len(prepared.train[0]):,} pairs to learn from ({prepared.n_long} too long), "
+        f"{len(heard)} to validate on; {prepared.target_tokenizer.vocab_size:,} tokens; "
+        f"{len(batches)} batches an epoch, {batches.padding_share():.1%} of them padding"
+    ]
+    if prepared.skipped:
+        reasons = ", ".join(f"{count:,} with {problem}" for problem, count in prepared.skipped.most_common())
+        notes.append(f"passed over {prepared.skipped.total():,} bad records: {reasons}")
+    state = train_run(
+        run,
+        model,
+        config.train,
         batches=batches,
-        loss=make_loss(torch.compile(model) if config.train.compile else model, config.train),  # type: ignore[arg-type]
+        loss=lambda module: make_loss(module, config.train),
         evaluate=evaluate,
-        folder=run / "checkpoints",
+        flops=partial(_flops, model.config, config.train),
+        notes=notes,
     )
-    estimate = estimate_run(trainer, partial(_flops, model.config, config.train))
-    if config.train.minutes:
-        trainer.config, estimate = _fit_into(config.train, estimate, run / "plan.json")
-    watch = MemoryWatch(trainer)
-    with Journal(run, trainer.config) as journal:
-        trainer.on_update, trainer.on_evaluation, trainer.warn = journal.update, journal.evaluation, journal.say
-        journal.say(
-            f"{len(prepared.train[0]):,} pairs to learn from ({prepared.n_long} too long), "
-            f"{len(heard)} to validate on; {prepared.target_tokenizer.vocab_size:,} tokens; "
-            f"{len(batches)} batches an epoch, {batches.padding_share():.1%} of them padding"
-        )
-        if prepared.skipped:
-            reasons = ", ".join(f"{count:,} with {problem}" for problem, count in prepared.skipped.most_common())
-            journal.say(f"passed over {prepared.skipped.total():,} bad records: {reasons}")
-        journal.say(f"{trainer.config.updates:,} updates: {in_words(estimate)}")
-        trainer.run()
-        share = trainer.state.position / trainer.config.updates
-        truth = Truth(
-            flops=round(share * estimate.flops), memory_bytes=watch.peak_bytes(), seconds=trainer.state.seconds
-        )
-        journal.say(compare(estimate, truth))
     scores = translator.score(prepared.test_pairs) if prepared.test_pairs else None
-    translator.save(out, model_card(config, trainer.state, scores))
+    translator.save(out, model_card(config, state, scores))
     return scores
 
 
@@ -268,27 +253,6 @@ def _flops(model: ModelConfig, train: TrainConfig, batch: PairBatch) -> int:
     (rows, source_length), target_length = batch.source.shape, batch.target_in.shape[1]
     once = training_flops(model, batch=rows, source_length=source_length, target_length=target_length)
     return 2 * once if train.r_drop else once
-
-
-def _fit_into(train: TrainConfig, estimate: Estimate, path: Path) -> tuple[TrainConfig, Estimate]:
-    """As many updates as fit into the minutes asked for. Chosen once: a run that goes on keeps to its plan."""
-    if path.is_file():
-        updates = int(json.loads(path.read_text(encoding="utf-8"))["updates"])
-    else:
-        updates = max(1, round(train.updates * 60 * train.minutes / estimate.seconds))
-        write_text(path, json.dumps({"updates": updates}))
-    share = updates / train.updates
-    whole = replace(estimate, flops=round(estimate.flops * share), seconds=estimate.seconds * share)
-    return replace(train, updates=updates), whole
-
-
-def _remember(path: Path, config: TranslationConfig) -> None:
-    """Keep the config of a run, or raise where the folder holds the run of another one."""
-    text = json.dumps(asdict(config), indent=2, default=str)
-    if path.is_file() and path.read_text(encoding="utf-8") != text:
-        raise ValueError(f"{path.parent} holds a run with other settings: expected the same, another out, or remove it")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, text)
 
 
 def model_card(config: TranslationConfig, state: TrainState, scores: TranslationScores | None) -> str:

@@ -60,7 +60,7 @@ class TrainConfig:
     """Average the parameters of this many newest checkpoints at the end; 0 takes the best one."""
     patience: int = 0
     """Stop after this many validations without a better score; 0 never does."""
-    metric: Literal["bleu", "loss"] = "bleu"
+    metric: Literal["bleu", "accuracy", "loss"] = "bleu"
     """What "better" means."""
 
     def __post_init__(self) -> None:

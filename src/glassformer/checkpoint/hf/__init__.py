@@ -5,12 +5,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from glassformer.checkpoint.foreign import Tensors
 from glassformer.checkpoint.hf import bart, bert, gpt2, llama, t5
 from glassformer.checkpoint.hf.tables import Family, TensorMismatchError, needed_rows, to_ours, to_theirs
-from glassformer.checkpoint.hf.values import UnsupportedModelError
+from glassformer.checkpoint.hf.values import UnsupportedModelError, shown
+from glassformer.checkpoint.model_folder import check_sizes, fill_parameters
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig, build_model
 
 FAMILIES: dict[str, Family] = {
@@ -60,18 +61,11 @@ def import_model(
     family = family_called(values.get("model_type"))
     config = family.read_config(values, frozenset(tensors.keys()))
     config = config if adapt is None else adapt(config)
+    check_sizes(config, [*map(tensors.shape, tensors.keys())])
     with torch.device("meta"):
         model = build_model(config)
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    places: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
-    for module in model.modules():
-        for key, parameter in module.named_parameters(recurse=False):
-            places.setdefault(parameter, []).append((module, key))  # a tied table has several
-    empty = dict(model.named_parameters())
-    for name, tensor in to_ours(family, config, tensors, shapes):
-        filled = nn.Parameter(tensor.to(dtype, copy=True).contiguous())
-        for module, key in places[empty[name]]:
-            setattr(module, key, filled)
+    fill_parameters(model, to_ours(family, config, tensors, shapes), dtype)
     return model.eval()
 
 
@@ -89,10 +83,10 @@ def family_called(model_type: object) -> Family:
     """The family of this name, or an error that names those there are."""
     if isinstance(model_type, str) and model_type in FAMILIES:
         return FAMILIES[model_type]
-    near = difflib.get_close_matches(str(model_type), FAMILIES, n=1)
+    near = difflib.get_close_matches(shown(model_type), FAMILIES, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise UnsupportedModelError(
-        f"config.json has model_type={model_type!r}{hint}: expected one of {', '.join(FAMILIES)}"
+        f"config.json has model_type={shown(model_type)}{hint}: expected one of {', '.join(FAMILIES)}"
     )
 
 

@@ -5,7 +5,16 @@ from dataclasses import replace
 from typing import Any
 
 from glassformer.checkpoint.hf.tables import Family, Row, layer_rows, rows
-from glassformer.checkpoint.hf.values import THEIR_ACTIVATIONS, UnsupportedModelError, activation, require, value, whole
+from glassformer.checkpoint.hf.values import (
+    THEIR_ACTIVATIONS,
+    UnsupportedModelError,
+    activation,
+    flag,
+    heads,
+    number,
+    require,
+    whole,
+)
 from glassformer.models import ModelConfig, preset
 
 LAYER = {
@@ -35,30 +44,32 @@ def read_config(kind: str, values: Mapping[str, Any], names: frozenset[str]) -> 
         if len(sides) > 1:
             raise UnsupportedModelError(f"config.json has encoder and decoder of different {what}: expected one")
         sizes[what] = sides.pop()
+    width = whole(values, "d_model")
+    n_heads = heads(values, "encoder_attention_heads", width=width)
     vocab_size = whole(values, "vocab_size")
     target_vocab = whole(values, "decoder_vocab_size", default=vocab_size)
-    is_shared = value(values, "share_encoder_decoder_embeddings", default=True)
-    is_tied = value(values, "tie_word_embeddings", default=True)
-    dropout = value(values, "dropout", default=0.1)
+    is_shared = flag(values, "share_encoder_decoder_embeddings", default=True)
+    is_tied = flag(values, "tie_word_embeddings", default=True)
+    dropout = number(values, "dropout", default=0.1)
     return replace(
         preset("marian" if kind == "marian" else "bart-base"),
         vocab_size=target_vocab,
         source_vocab_size=None if target_vocab == vocab_size else vocab_size,
-        d_model=whole(values, "d_model"),
-        n_heads=sizes["attention_heads"],
+        d_model=width,
+        n_heads=n_heads,
         d_ff=sizes["ffn_dim"],
         n_encoder_layers=whole(values, "encoder_layers"),
         n_decoder_layers=whole(values, "decoder_layers"),
         max_len=whole(values, "max_position_embeddings", default=1024),
         activation=activation(values, "activation_function", default="gelu"),  # type: ignore[arg-type]
-        scale_embeddings=value(values, "scale_embedding", default=False),
+        scale_embeddings=flag(values, "scale_embedding", default=False),
         tie={(True, True): "all", (True, False): "embeddings", (False, True): "output", (False, False): "none"}[
-            bool(is_shared), bool(is_tied)
+            is_shared, is_tied
         ],  # type: ignore[arg-type]
         dropout=dropout,
         embedding_dropout=dropout,
-        attention_dropout=value(values, "attention_dropout", default=0.0),
-        activation_dropout=value(values, "activation_dropout", default=0.0),
+        attention_dropout=number(values, "attention_dropout", default=0.0),
+        activation_dropout=number(values, "activation_dropout", default=0.0),
     )
 
 

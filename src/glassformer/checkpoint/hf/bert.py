@@ -10,9 +10,11 @@ from glassformer.checkpoint.hf.values import (
     UnsupportedModelError,
     activation,
     architecture,
+    flag,
+    heads,
     n_labels,
+    number,
     require,
-    value,
     whole,
 )
 from glassformer.models import ModelConfig, preset
@@ -159,17 +161,17 @@ def read_config(dialect: Dialect, values: Mapping[str, Any], names: frozenset[st
         d_model=width,
         d_ff=whole(values, "intermediate_size", "hidden_dim"),
         n_encoder_layers=whole(values, "num_hidden_layers", "n_layers"),
-        n_heads=whole(values, "num_attention_heads", "n_heads"),
+        n_heads=heads(values, "num_attention_heads", "n_heads", width=width),
         max_len=whole(values, "max_position_embeddings", default=512) - offset,
         position_offset=offset,
         token_types=0 if kind == "distilbert" else whole(values, "type_vocab_size", default=2),
         activation=activation(values, "hidden_act", "activation", default="gelu_new" if kind == "albert" else "gelu"),  # type: ignore[arg-type]
-        norm_eps=value(values, "layer_norm_eps", default=1e-12),
+        norm_eps=number(values, "layer_norm_eps", default=1e-12),
         embedding_width=None if narrow == width else narrow,
         share_layers=kind == "albert",
-        dropout=value(values, "hidden_dropout_prob", "dropout", default=0.1),
-        embedding_dropout=value(values, "hidden_dropout_prob", "dropout", default=0.1),
-        attention_dropout=value(values, "attention_probs_dropout_prob", "attention_dropout", default=0.1),
+        dropout=number(values, "hidden_dropout_prob", "dropout", default=0.1),
+        embedding_dropout=number(values, "hidden_dropout_prob", "dropout", default=0.1),
+        attention_dropout=number(values, "attention_probs_dropout_prob", "attention_dropout", default=0.1),
     )
     return _with_head(dialect, body, values)
 
@@ -184,7 +186,7 @@ def _with_head(dialect: Dialect, body: ModelConfig, values: Mapping[str, Any]) -
             raise UnsupportedModelError(
                 f"{name} has a head with 'gelu' over layers with {body.activation!r}: expected one activation"
             )
-        is_tied = value(values, "tie_word_embeddings", default=True)
+        is_tied = flag(values, "tie_word_embeddings", default=True)
         return body.with_head(head, head_transform=True, tie="output" if is_tied else "none")
     if head == "sequence_class":
         if not dialect.classes:
@@ -234,7 +236,7 @@ def write_config(dialect: Dialect, config: ModelConfig) -> dict[str, Any]:
 def table(dialect: Dialect, config: ModelConfig) -> list[Row]:
     """Their names and ours."""
     body = dialect.model_type
-    heads: dict[str, Mapping[str, str]] = {
+    head: dict[str, Mapping[str, str]] = {
         "language_model": {k: v for k, v in dialect.words.items() if k != "head.out_proj"},
         "sequence_class": dialect.classes,
         "token_class": {"head.out_proj": "classifier"},
@@ -253,7 +255,7 @@ def table(dialect: Dialect, config: ModelConfig) -> list[Row]:
     return [
         *rows(parts),
         *layer_rows("encoder.layers", dialect.layers, config.n_encoder_layers, dialect.layer),
-        *rows(heads.get(config.head, {})),
+        *rows(head.get(config.head, {})),
         *(tied if config.head == "language_model" else []),
     ]
 

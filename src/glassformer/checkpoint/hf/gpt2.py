@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from glassformer.checkpoint.hf.tables import Family, Row, layer_rows, rows
-from glassformer.checkpoint.hf.values import THEIR_ACTIVATIONS, activation, require, value, whole
+from glassformer.checkpoint.hf.values import THEIR_ACTIVATIONS, activation, flag, heads, number, require, whole
 from glassformer.models import ModelConfig, preset
 
 
@@ -15,20 +15,20 @@ def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig
     require(values, "scale_attn_by_inverse_layer_idx", False)
     require(values, "add_cross_attention", False)
     width = whole(values, "n_embd", "hidden_size", default=768)
-    is_tied = value(values, "tie_word_embeddings", default=True)
+    is_tied = flag(values, "tie_word_embeddings", default=True)
     return replace(
         preset("gpt2"),
         vocab_size=whole(values, "vocab_size", default=50257),
         max_len=whole(values, "n_positions", "max_position_embeddings", "n_ctx", default=1024),
         d_model=width,
         n_decoder_layers=whole(values, "n_layer", "num_hidden_layers", default=12),
-        n_heads=whole(values, "n_head", "num_attention_heads", default=12),
+        n_heads=heads(values, "n_head", "num_attention_heads", width=width, default=12),
         d_ff=whole(values, "n_inner", default=4 * width),
         activation=activation(values, "activation_function", default="gelu_new"),  # type: ignore[arg-type]
-        norm_eps=value(values, "layer_norm_epsilon", default=1e-5),
-        dropout=value(values, "resid_pdrop", default=0.1),
-        embedding_dropout=value(values, "embd_pdrop", default=0.1),
-        attention_dropout=value(values, "attn_pdrop", default=0.1),
+        norm_eps=number(values, "layer_norm_epsilon", default=1e-5),
+        dropout=number(values, "resid_pdrop", default=0.1),
+        embedding_dropout=number(values, "embd_pdrop", default=0.1),
+        attention_dropout=number(values, "attn_pdrop", default=0.1),
         tie="output" if is_tied else "none",
     )
 

@@ -6,11 +6,16 @@ from typing import Any
 
 from glassformer.checkpoint.hf.tables import Family, Row, layer_rows, rows
 from glassformer.checkpoint.hf.values import (
+    MAX_WHOLE,
     THEIR_ACTIVATIONS,
     UnsupportedModelError,
     activation,
+    flag,
+    heads,
+    number,
     require,
     rope_theta,
+    shown,
     value,
     whole,
 )
@@ -28,12 +33,12 @@ def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig
     """From their config to ours."""
     kind = values["model_type"]
     require(values, "pretraining_tp", 1)
-    attention_bias = value(values, "attention_bias", default=False)
-    n_heads = whole(values, "num_attention_heads")
+    attention_bias = flag(values, "attention_bias", default=False)
     width = whole(values, "hidden_size")
     head_dim = whole(values, "head_dim", default=128 if kind == "qwen3" else None)
-    is_tied = value(values, "tie_word_embeddings", default=False)
-    ffn_bias = value(values, "mlp_bias", default=False)
+    n_heads = heads(values, "num_attention_heads", width=width if head_dim is None else MAX_WHOLE)
+    is_tied = flag(values, "tie_word_embeddings", default=False)
+    ffn_bias = flag(values, "mlp_bias", default=False)
     return replace(
         preset("llama"),
         vocab_size=whole(values, "vocab_size"),
@@ -45,33 +50,33 @@ def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig
         head_dim=None if head_dim is None or head_dim * n_heads == width else head_dim,
         max_len=whole(values, "max_position_embeddings", default=2048),
         activation=activation(values, "hidden_act", default="silu"),  # type: ignore[arg-type]
-        norm_eps=value(values, "rms_norm_eps", default=1e-6),
+        norm_eps=number(values, "rms_norm_eps", default=1e-6),
         rope_theta=rope_theta(values),
         sliding_window=_window(values),
         qkv_bias=True if kind == "qwen2" else attention_bias,
         out_bias=False if kind == "qwen2" else attention_bias,
         ffn_bias=ffn_bias,
         qk_norm=kind == "qwen3",
-        attention_dropout=value(values, "attention_dropout", default=0.0),
+        attention_dropout=number(values, "attention_dropout", default=0.0),
         tie="output" if is_tied else "none",
     )
 
 
 def _window(values: Mapping[str, Any]) -> int | None:
     """The window that all layers have, or None; layers of different kinds are refused."""
-    if values["model_type"] == "llama" or value(values, "use_sliding_window", default=True) is False:
+    if values["model_type"] == "llama" or not flag(values, "use_sliding_window", default=True):
         return None
     window: int | None = whole(values, "sliding_window", default=None)
     if window is None or values["model_type"] == "mistral":
         return window
-    n_layers = whole(values, "num_hidden_layers")
-    n_full = min(whole(values, "max_window_layers", default=28), n_layers)
-    kinds = value(
-        values, "layer_types", default=["full_attention"] * n_full + ["sliding_attention"] * (n_layers - n_full)
-    )
-    if {*kinds} == {"full_attention"}:
+    n_full = whole(values, "max_window_layers", default=28)
+    usual = ["full_attention"] * (n_full > 0) + ["sliding_attention"] * (n_full < whole(values, "num_hidden_layers"))
+    kinds = value(values, "layer_types", default=usual)
+    if not isinstance(kinds, list):
+        raise ValueError(f"config.json has layer_types={shown(kinds)}: expected a list, one for each layer")
+    if all(kind == "full_attention" for kind in kinds):
         return None
-    if {*kinds} != {"sliding_attention"}:
+    if any(kind != "sliding_attention" for kind in kinds):
         raise UnsupportedModelError("config.json mixes layers with and without a window: expected one kind")
     return window
 

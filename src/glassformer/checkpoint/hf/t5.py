@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from glassformer.checkpoint.hf.tables import Family, Row, layer_rows, rows
-from glassformer.checkpoint.hf.values import UnsupportedModelError, value, whole
+from glassformer.checkpoint.hf.values import choice, flag, number, whole
 from glassformer.models import ModelConfig, preset
 
 FEED_FORWARD = {
@@ -21,19 +21,15 @@ FEED_FORWARD = {
 
 def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig:
     """From their config to ours."""
-    name = value(values, "feed_forward_proj", default="relu")
-    if name not in FEED_FORWARD:
-        raise UnsupportedModelError(
-            f"config.json has feed_forward_proj={name!r}: expected one of {', '.join(FEED_FORWARD)}"
-        )
-    act, gated = FEED_FORWARD[name]
+    act, gated = choice(values, "feed_forward_proj", default="relu", known=FEED_FORWARD)
     # Old files tell by `tie_word_embeddings` whether the output is scaled; newer ones say so. The tensors tell the tie.
-    is_scaled = value(values, "scale_decoder_outputs", default=value(values, "tie_word_embeddings", default=True))
-    is_own = "lm_head.weight" in names and value(values, "tie_word_embeddings", default=True) is False
+    is_tied = flag(values, "tie_word_embeddings", default=True)
+    is_scaled = flag(values, "scale_decoder_outputs", default=is_tied)
+    is_own = "lm_head.weight" in names and not is_tied
     layers = whole(values, "num_layers", "num_hidden_layers", default=6)
     width, heads = whole(values, "d_model", "hidden_size", default=512), whole(values, "num_heads", default=8)
     head_dim = whole(values, "d_kv", default=64)
-    dropout = value(values, "dropout_rate", default=0.1)
+    dropout = number(values, "dropout_rate", default=0.1)
     return replace(
         preset("t5-small"),
         vocab_size=whole(values, "vocab_size", default=32128),
@@ -45,11 +41,11 @@ def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig
         n_decoder_layers=whole(values, "num_decoder_layers", default=layers),
         relative_buckets=whole(values, "relative_attention_num_buckets", default=32),
         relative_max_distance=whole(values, "relative_attention_max_distance", default=128),
-        norm_eps=value(values, "layer_norm_epsilon", default=1e-6),
-        activation=act,  # type: ignore[arg-type]
+        norm_eps=number(values, "layer_norm_epsilon", default=1e-6),
+        activation=act,
         gated=gated,
         tie="embeddings" if is_own else "all",
-        scale_output=bool(is_scaled),
+        scale_output=is_scaled,
         dropout=dropout,
         embedding_dropout=dropout,
         attention_dropout=dropout,

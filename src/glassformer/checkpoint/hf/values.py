@@ -1,9 +1,14 @@
 """Reading another library's `config.json`: old and new keys, and a clear word about what is not supported."""
 
+import reprlib
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 _MISSING = object()
+
+MAX_WHOLE = 2**31 - 1
+"""No size of a real model is larger, and torch can count so far."""
 
 ACTIVATIONS = {
     "relu": "relu",
@@ -34,27 +39,63 @@ def value(values: Mapping[str, Any], *keys: str, default: Any = _MISSING) -> Any
 def whole(values: Mapping[str, Any], *keys: str, default: Any = _MISSING) -> Any:
     """The same, for a whole number."""
     found = value(values, *keys, default=default)
-    if found is not default and (isinstance(found, bool) or not isinstance(found, int)):
-        raise ValueError(f"config.json has {keys[0]}={found!r}: expected a whole number")
+    if found is not default and (type(found) is not int or abs(found) > MAX_WHOLE):
+        raise ValueError(f"config.json has {keys[0]}={shown(found)}: expected a whole number, at most {MAX_WHOLE}")
     return found
+
+
+def number(values: Mapping[str, Any], *keys: str, default: float) -> float:
+    """The same, for a number that need not be whole."""
+    found = value(values, *keys, default=default)
+    if type(found) not in (int, float) or not abs(found) <= sys.float_info.max:
+        raise ValueError(f"config.json has {keys[0]}={shown(found)}: expected a finite number")
+    return float(found)
+
+
+def heads(values: Mapping[str, Any], *keys: str, width: int, default: Any = _MISSING) -> int:
+    """The same, for the number of heads that share this width."""
+    found: int = whole(values, *keys, default=default)
+    if not 1 <= found <= width:
+        raise ValueError(f"config.json has {keys[0]}={found}: expected at least 1, at most {width}, the width")
+    return found
+
+
+def flag(values: Mapping[str, Any], *keys: str, default: bool) -> bool:
+    """The same, for true or false."""
+    found = value(values, *keys, default=default)
+    if not isinstance(found, bool):
+        raise ValueError(f"config.json has {keys[0]}={shown(found)}: expected true or false")
+    return found
+
+
+def choice(values: Mapping[str, Any], *keys: str, default: str, known: Mapping[str, Any]) -> Any:
+    """What is `known` under the name that stands there."""
+    name = value(values, *keys, default=default)
+    if not isinstance(name, str) or name not in known:
+        raise UnsupportedModelError(
+            f"config.json has {keys[0]}={shown(name)}, which is not supported: expected one of {', '.join(known)}"
+        )
+    return known[name]
+
+
+def shown(found: object) -> str:
+    """A value from a file as an error shows it: short, however long or deep it is."""
+    return reprlib.repr(found)
 
 
 def require(values: Mapping[str, Any], key: str, *allowed: Any) -> None:
     """Raise unless the key is absent or one of these."""
     if values.get(key) is not None and values[key] not in allowed:
         raise UnsupportedModelError(
-            f"config.json has {key}={values[key]!r}, which is not supported: expected {' or '.join(map(repr, allowed))}"
+            f"config.json has {key}={shown(values[key])}, which is not supported: "
+            f"expected {' or '.join(map(repr, allowed))}"
         )
 
 
 def activation(values: Mapping[str, Any], *keys: str, default: str) -> str:
     """Our name of an activation."""
-    name = value(values, *keys, default=default)
-    if name not in ACTIVATIONS:
-        raise UnsupportedModelError(
-            f"config.json has {keys[0]}={name!r}, which is not supported: expected one of {', '.join(ACTIVATIONS)}"
-        )
-    return ACTIVATIONS[name]
+    name: str = choice(values, *keys, default=default, known=ACTIVATIONS)
+    return name
 
 
 def rope_theta(values: Mapping[str, Any], *, default: float = 10000.0) -> float:
@@ -63,23 +104,29 @@ def rope_theta(values: Mapping[str, Any], *, default: float = 10000.0) -> float:
     scaling = value(values, "rope_scaling", default={})
     for name, found in (("rope_parameters", parameters), ("rope_scaling", scaling)):
         if not isinstance(found, Mapping):
-            raise ValueError(f"config.json has {name}={found!r}: expected a table")
+            raise ValueError(f"config.json has {name}={shown(found)}: expected a table")
         kind = found.get("rope_type", found.get("type", "default"))
         if kind != "default":
-            raise UnsupportedModelError(f"config.json has {name} of type {kind!r}, not supported: expected 'default'")
+            raise UnsupportedModelError(
+                f"config.json has {name} of type {shown(kind)}, not supported: expected 'default'"
+            )
         if found.get("partial_rotary_factor", 1.0) != 1.0:
             raise UnsupportedModelError(f"config.json turns a part of each head only ({name}): expected all of it")
     require(values, "partial_rotary_factor", 1.0)
-    return float(value({**values, **parameters}, "rope_theta", default=default))
+    return number({**values, **parameters}, "rope_theta", default=default)
 
 
 def architecture(values: Mapping[str, Any]) -> str:
     """The name of the class that wrote the file, or nothing."""
     names = value(values, "architectures", default=[])
-    return str(names[0]) if isinstance(names, list) and names else ""
+    return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
 
 
 def n_labels(values: Mapping[str, Any]) -> int:
     """How many classes a head has."""
-    labels = value(values, "id2label", "num_labels", default=2)
-    return labels if isinstance(labels, int) else len(labels)
+    labels = value(values, "id2label", default=None)
+    if labels is None:
+        return int(whole(values, "num_labels", default=2))
+    if not isinstance(labels, Mapping):
+        raise ValueError(f"config.json has id2label={shown(labels)}: expected a name for each class")
+    return len(labels)
