@@ -398,7 +398,7 @@ def _break_tree(draw: random.Random, tree: Any) -> str:
         home[f"{key}_"] = home.pop(key)
         return f"{name} renamed"
     if key == "model_type":
-        value = draw.choice([*FAMILIES, *HOSTILE])
+        value = copy.deepcopy(draw.choice([*FAMILIES, *HOSTILE]))
     elif key == "chat_template" and draw.random() < 0.8:
         value = draw.choice(TEMPLATES)
     elif deed == "copy":
@@ -407,8 +407,8 @@ def _break_tree(draw: random.Random, tree: Any) -> str:
     elif deed == "near" and type(home[key]) is int:
         value = home[key] * draw.choice((1, 2, -1)) + draw.choice((-1, 0, 1, 2))
     else:
-        value = draw.choice(HOSTILE)
-    home[key] = copy.deepcopy(value) if deed != "copy" else value
+        value = copy.deepcopy(draw.choice(HOSTILE))
+    home[key] = value
     return f"{name} = {value!r:.40}"
 
 

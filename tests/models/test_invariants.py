@@ -374,3 +374,12 @@ def test_half_precision_runs_and_stays_near(name):
         half = model.to(torch.bfloat16)(*inputs)
     assert half.dtype == torch.bfloat16
     assert (half.float() - exact).abs().mean() < 0.1 * exact.abs().mean()
+
+
+def test_padding_behind_a_row_as_long_as_the_model_allows_changes_nothing():
+    model = build_model(preset("tiny-gpt2")).eval()
+    tokens = torch.randint(3, 40, (2, 33))
+    mask = torch.ones(2, 33, dtype=torch.bool)
+    mask[:, 32] = False
+    with torch.no_grad():
+        torch.testing.assert_close(model(tokens, mask)[:, :32], model(tokens[:, :32]))

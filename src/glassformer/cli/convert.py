@@ -9,7 +9,7 @@ from tyro.conf import Positional
 def convert(
     path: Positional[Path],
     *,
-    to: Literal["hf", "safetensors", "gguf", "ct2"],
+    to: Literal["hf", "safetensors", "gguf", "ct2", "onnx"],
     out: Path,
     verify: bool = False,
     numbers: Literal["f32", "f16", "q8_0"] = "f16",
@@ -18,8 +18,8 @@ def convert(
     """Write a model in another library's format, or somebody else's in ours.
 
     hf is a folder that HF Transformers loads. safetensors is our own folder. gguf is a file for llama.cpp, of a
-    Llama-style decoder. ct2 is CTranslate2's folder, of an encoder-decoder. What a format cannot express is an error
-    that says so.
+    Llama-style decoder. ct2 is CTranslate2's folder, of an encoder-decoder. onnx is a folder of graphs, with the
+    caches as inputs and outputs. What a format cannot express is an error that says so.
 
     Args:
         path: A model folder, ours or HF's; or a GGUF file, or a .bin file of llama2.c's.

@@ -106,4 +106,4 @@ def pool(hidden: Tensor, real: Tensor | None, pooling: Pooling) -> Tensor:
         return (hidden * weight).sum(1) / weight.sum(1).clamp_min(1)
     length = real.shape[1]
     index = real.int().argmax(1) if pooling == "first" else length - 1 - real.flip(1).int().argmax(1)
-    return hidden[torch.arange(len(hidden), device=hidden.device), index]
+    return hidden[torch.arange(hidden.shape[0], device=hidden.device), index]

@@ -56,6 +56,8 @@ def prepare(
     keys = torch.arange(n_keys, device=tokens.device)[None]
     if not plain_positions and (seen is not None or segments is not None):
         keys = count_positions(torch.ones_like(tokens, dtype=torch.bool) if seen is None else seen, segments)
+        if config.max_len is not None:  # padding behind a full row stands at no position; any will do
+            keys = keys.clamp_max(config.max_len - 1)
     queries = keys if cache is None else cache.newest(keys, length)
     mask = Mask(
         causal=causal,

@@ -65,9 +65,9 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """query (B, T, C), key and value (B, S, C) -> (B, T, C). Key defaults to the query, value to the key."""
         q, k, v = self.project(query, key, value, rotation=rotation, cache=cache)
-        if len(k) < len(q):  # rows that share a memory look at it together, as so many queries
-            shared = self.attend(fold_rows(q, len(k)), k, v, mask=mask, bias=bias)
-            return self.join(unfold_rows(shared, len(q)))
+        if k.shape[0] < q.shape[0]:  # rows that share a memory look at it together, as so many queries
+            shared = self.attend(fold_rows(q, k.shape[0]), k, v, mask=mask, bias=bias)
+            return self.join(unfold_rows(shared, q.shape[0]))
         return self.join(self.attend(q, k, v, mask=mask, bias=bias))
 
     def project(

@@ -15,13 +15,14 @@ from glassformer.checkpoint.ct2_out import Vocabulary, export_ct2
 from glassformer.checkpoint.gguf_out import Numbers, write_gguf
 from glassformer.checkpoint.hf import family_called
 from glassformer.checkpoint.hf.folder import save_hf_folder
+from glassformer.checkpoint.onnx_out import export_onnx, verify_onnx
 from glassformer.checkpoint.pretrained import is_foreign, read_foreign
 from glassformer.decoding import GenerationConfig, generate, score_pairs
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from glassformer.text.pretrained import PretrainedTokenizer
 from glassformer.text.tokenizer import BEGIN, END, PAD
 
-Format = Literal["hf", "safetensors", "gguf", "ct2"]
+Format = Literal["hf", "safetensors", "gguf", "ct2", "onnx"]
 AnyModel = EncoderModel | DecoderModel | EncoderDecoderModel
 Answer = Callable[[Tensor, Tensor | None], Tensor]
 """Logits for tokens, or for a source and a target."""
@@ -72,6 +73,8 @@ def convert(path: Path, out: Path, to: Format, *, numbers: Numbers = "f16", allo
         save_hf_folder(out, model, family=family, values=values, texts=texts)
     elif to == "safetensors":
         save_model(out, model, texts)
+    elif to == "onnx":
+        export_onnx(model, out, texts)
     elif to == "ct2":
         if not isinstance(model, EncoderDecoderModel):
             raise ValueError(f"{path} is of kind {model.kind!r}: expected an encoder-decoder, for CTranslate2")
@@ -114,6 +117,8 @@ def _vocabulary(texts: dict[str, str]) -> dict[str, Any]:
 
 def verify(model: AnyModel, out: Path, to: Format) -> Agreement:
     """Load what was written with another tool, and compare: HF Transformers, or ours for what that cannot load here."""
+    if to == "onnx":
+        return Agreement("onnxruntime", *verify_onnx(out, model))
     if to == "ct2":
         assert isinstance(model, EncoderDecoderModel)
         return _compare_ct2(model, out)
