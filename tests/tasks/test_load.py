@@ -103,6 +103,18 @@ def test_an_encoder_becomes_an_embedder(tmp_path):
     assert json.loads(model.run(["a"])[0]) == pytest.approx(model.embed(["a"])[0].tolist(), abs=1e-5)
 
 
+def test_a_head_that_is_not_needed_is_left_behind(tmp_path):
+    draw, _ = hf_models.ENCODERS["bert"]
+    theirs = hf_models.make(draw(random.Random(2)), "BertForMaskedLM", 2)
+    theirs.save_pretrained(tmp_path)
+    save_tokenizer(tmp_path, around="<s> $0 </s>")
+    model = load(tmp_path)
+    ids = torch.tensor([model.tokenizer.encode("the cat sat")])
+    with torch.no_grad():
+        mean = theirs.bert(ids).last_hidden_state[0].mean(0)
+    torch.testing.assert_close(model.embed(["the cat sat"])[0], mean / mean.norm(), atol=1e-5, rtol=0)
+
+
 def test_pooling_is_what_the_folder_says(tmp_path):
     draw, _ = hf_models.ENCODERS["bert"]
     hf_models.make(draw(random.Random(1)), "BertModel", 1).save_pretrained(tmp_path)

@@ -52,6 +52,8 @@ def seal_folder(folder: Path) -> None:
 
 def verify_folder(folder: Path) -> None:
     """Raise unless every file of the manifest is there and unchanged."""
+    if (folder / MANIFEST).exists() and not (folder / MANIFEST).is_file():
+        raise CorruptFolderError(f"{folder / MANIFEST} is no file: expected one")  # a pipe would be waited for
     try:
         sums = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["sha256"]
         entries = [(str(name), str(digest)) for name, digest in sums.items()]

@@ -262,6 +262,8 @@ def _check_sizes(config: ModelConfig) -> None:
     for name in ("norm_eps", "rope_theta", "init_std"):
         if not 0 < getattr(config, name) < math.inf:
             raise ValueError(f"{name}={getattr(config, name)}: expected a finite number above 0")
+    if config.head_size < 1:
+        raise ValueError(f"n_heads={config.n_heads} with d_model={config.d_model}: expected no more heads than width")
     if not math.isfinite(config.scale):
         raise ValueError(f"attention_scale={config.attention_scale}: expected a finite number")
 

@@ -56,16 +56,17 @@ def import_model(
     """The model of a `config.json` and its tensors, in evaluation mode.
 
     It is built without memory first; then one tensor after the other is read, checked, and takes its place. `adapt`
-    may change the config before: give it another head, say.
+    may change the config before: give it another head, say; the tensors of the old one are left behind.
     """
     family = family_called(values.get("model_type"))
-    config = family.read_config(values, frozenset(tensors.keys()))
-    config = config if adapt is None else adapt(config)
+    whole = family.read_config(values, frozenset(tensors.keys()))
+    config = whole if adapt is None else adapt(whole)
     check_sizes(config, [*map(tensors.shape, tensors.keys())])
     with torch.device("meta"):
         model = build_model(config)
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    fill_parameters(model, to_ours(family, config, tensors, shapes), dtype)
+    found = to_ours(family, config, tensors, shapes, known={row.theirs for row in family.table(whole)})
+    fill_parameters(model, found, dtype)
     return model.eval()
 
 

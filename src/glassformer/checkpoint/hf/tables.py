@@ -1,7 +1,7 @@
 """Tables of names: each tensor of a foreign checkpoint, and the parameter of ours that it is. They work both ways."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,13 +96,18 @@ def needed_rows(family: Family, config: ModelConfig, shapes: Shapes) -> list[Row
     return chosen
 
 
-def to_ours(family: Family, config: ModelConfig, tensors: Tensors, shapes: Shapes) -> Iterator[tuple[str, Tensor]]:
-    """Our parameters one after the other, each read when its turn comes; every name and shape is checked first."""
+def to_ours(
+    family: Family, config: ModelConfig, tensors: Tensors, shapes: Shapes, *, known: Collection[str] = ()
+) -> Iterator[tuple[str, Tensor]]:
+    """Our parameters one after the other, each read when its turn comes; every name and shape is checked first.
+
+    Tensors that are `known` may be there without a use: those of a head that was taken off.
+    """
     names = frozenset(tensors.keys())
     table = [_named(row, family, names) for row in needed_rows(family, config, shapes)]
     missing = sorted(row.theirs for row in table if row.theirs not in names)
     unexpected = sorted(names - {row.theirs for row in table})
-    unexpected = [name for name in unexpected if not re.search(family.unused, name)]
+    unexpected = [name for name in unexpected if name not in known and not re.search(family.unused, name)]
     wrong = [
         f"{row.theirs} is {tensors.shape(row.theirs)}, expected {row.their_shape(shapes)}"
         for row in table
