@@ -1,6 +1,6 @@
 """Compare the tokenizers of real models with llama.cpp's recorded ids for the same strings.
 
-    python scripts/check_tokenizers.py DATA_FOLDER [--bert FOLDER]
+    python tools/check_tokenizers.py DATA_FOLDER [--bert FOLDER]
 
 DATA_FOLDER holds `golden/`, `gpt2/` and `llama/`; `--bert` is a folder with the vocabulary of an uncased BERT.
 Prints the number of strings that match for each vocabulary, and exits 1 on any that does not.
