@@ -110,7 +110,8 @@ class GgufTensors:
     def __getitem__(self, name: str) -> Tensor:
         """One of them, in float32."""
         stored = self._header.tensors[self._names[name]]
-        rows = self._header.data[stored.start : stored.start + stored.size]
+        # A plain read: pages of a mapped file would count as memory beside the model's own.
+        rows = np.fromfile(self._header.path, np.uint8, stored.size, offset=stored.start)
         with np.errstate(all="ignore"):  # what is not a number stays so, without a word
             values = self._gguf.dequantize(rows.reshape(*stored.shape[:-1], -1), stored.kind).reshape(stored.shape)
         if self._config["model_type"] == "llama" and ".q_proj." in name:

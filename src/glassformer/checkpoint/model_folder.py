@@ -90,7 +90,10 @@ def fill_parameters(model: nn.Module, found: Iterable[tuple[str, Tensor]], dtype
     for name, tensor in found:
         if tensor.dtype not in STORED:
             raise ValueError(f"{name} is stored in {tensor.dtype}: expected one of {', '.join(map(str, STORED))}")
-        filled = nn.Parameter(tensor.to(dtype, copy=True).contiguous())
+        whole = tensor.to(dtype).contiguous()
+        if whole.untyped_storage().nbytes() != whole.nbytes:  # a part of something larger, which it would keep alive
+            whole = whole.clone()
+        filled = nn.Parameter(whole)
         for module, key in places[empty[name]]:
             setattr(module, key, filled)
 

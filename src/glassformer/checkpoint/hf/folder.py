@@ -7,7 +7,6 @@ that only knows tensors.
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -107,35 +106,55 @@ def _open_weights(folder: Path, allow_pickle: bool) -> Tensors:
     raise CorruptFolderError(f"{folder} holds no weights: expected {WEIGHTS}, or {INDEX} and its shards")
 
 
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
 class SafeTensors:
-    """The tensors of some safetensors files, through memory maps."""
+    """The tensors of some safetensors files, each read into memory of its own when it is asked for.
+
+    The library checks a file's header, and that the tensors lie in the file. They are read by plain reads, not through
+    a map of the file: its pages would count as this process's memory, beside the model's own.
+    """
 
     def __init__(self, paths: list[Path]):
-        self._files = ExitStack()
-        self._homes: dict[str, Any] = {}
+        self._places: dict[str, tuple[Path, int, int, str, tuple[int, ...]]] = {}
         for path in paths:
             try:
-                opened = self._files.enter_context(safe_open(path, framework="pt"))
-                names = list(opened.keys())
+                with safe_open(path, framework="pt") as opened:
+                    names = list(opened.keys())
+                with path.open("rb") as stream:
+                    size = int.from_bytes(stream.read(8), "little")
+                    header = json.loads(stream.read(size))
             except (SafetensorError, OSError, ValueError, RecursionError) as error:
                 raise CorruptFolderError(f"{path} cannot be read: {error}") from error
             for name in names:
-                if name in self._homes:
+                if name in self._places:
                     raise CorruptFolderError(f"{path} holds {name} a second time: expected each tensor once")
-                self._homes[name] = opened
+                about = header[name]
+                begin, end = about["data_offsets"]
+                self._places[name] = path, 8 + size + begin, end - begin, about["dtype"], tuple(about["shape"])
 
     def keys(self) -> Iterator[str]:
         """The names of all of them."""
-        return iter(self._homes)
+        return iter(self._places)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """What one would be like."""
-        return tuple(self._homes[name].get_slice(name).get_shape())
+        return self._places[name][4]
 
     def __getitem__(self, name: str) -> Tensor:
         """One of them."""
-        tensor: Tensor = self._homes[name].get_tensor(name)
-        return tensor
+        path, start, size, kind, shape = self._places[name]
+        if kind not in DTYPES:
+            raise ValueError(f"{path} stores {name} as {kind}: expected one of {', '.join(DTYPES)}")
+        if not size:
+            return torch.empty(shape, dtype=DTYPES[kind])
+        bytes_ = torch.empty(size, dtype=torch.uint8)
+        with path.open("rb") as stream:
+            stream.seek(start)
+            if stream.readinto(bytes_.numpy().data) != size:
+                raise CorruptFolderError(f"{path} ends inside {name}: expected {size:,} bytes of it")
+        return bytes_.view(DTYPES[kind]).view(shape)
 
 
 class PickledTensors:
