@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import threading
 from dataclasses import replace
 
 import pytest
@@ -147,3 +148,58 @@ def test_a_compiled_step_writes_the_same():
     expected = generate(model, [[5, 6, 7], [8]], SEARCHES["greedy"], end=END)
     record_steps(model, compile=True)
     assert_same(expected, generate(model, [[5, 6, 7], [8]], SEARCHES["greedy"], end=END))
+
+
+def test_rows_of_unlike_length_reach_the_limit_of_the_model():
+    model = make(DECODERS["learned positions"])
+    inputs, config = [[3, 4, 5] * 20, [6]], GenerationConfig(max_new_tokens=60)
+    assert_same(*both_ways(model, inputs, replace(config, min_new_tokens=60, suppress_tokens=(END,)), None))
+
+
+def test_under_autocast_nothing_is_recorded():
+    model = make(DECODERS["learned positions"]).float()
+    record_steps(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert recordings_of(model) is None
+        generate(model, [[3, 4]], SEARCHES["greedy"], end=END)
+
+
+def test_a_recording_of_replaced_parameters_is_never_lent_again():
+    model = make(DECODERS["learned positions"])
+    record_steps(model)
+    lent = recordings_of(model).lend(Shape(1, 32))
+    model.float()
+    recordings_of(model).take_back(lent)
+    assert recordings_of(model).lend(Shape(1, 32)) is not lent
+
+
+def test_threads_never_share_a_recording():
+    model = make(DECODERS["learned positions"])
+    record_steps(model)
+    recordings, seen, errors = recordings_of(model), set(), []
+
+    def borrow():
+        for _ in range(200):
+            recording = recordings.lend(Shape(1, 32))
+            if id(recording) in seen:
+                errors.append("lent twice")
+            seen.add(id(recording))
+            seen.discard(id(recording))
+            recordings.take_back(recording)
+
+    threads = [threading.Thread(target=borrow) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+
+
+def test_more_than_one_token_may_end_a_text():
+    model = make(DECODERS["rotary, grouped"])
+    (whole,) = generate(model, [[5, 6, 7]], SEARCHES["greedy"], end=END)[0]
+    also = whole.tokens[-1]
+    (cut,) = generate(model, [[5, 6, 7]], replace(SEARCHES["greedy"], eos_token_id=(also,)), end=END)[0]
+    assert cut.tokens == whole.tokens[: whole.tokens.index(also)]
+    assert cut.reason == "end"
+    assert list(stream(model, [5, 6, 7], replace(SEARCHES["greedy"], eos_token_id=(also,)), end=END)) == cut.tokens

@@ -1,10 +1,12 @@
 """Models taken elsewhere say the same there."""
 
+import json
 import random
 
 import gguf
 import numpy as np
 import pytest
+import tokenizers
 import torch
 
 from checkpoint import hf_models
@@ -14,6 +16,7 @@ from glassformer.checkpoint.gguf_out import pairs_from_halves, write_gguf
 from glassformer.checkpoint.hf.values import UnsupportedModelError
 from glassformer.models import build_model, preset
 from glassformer.tasks.convert import convert, verify
+from glassformer.tasks.load import load
 from glassformer.text import Tokenizer
 
 KINDS = ["gpt2", "llama", "t5-small", "bart-base", "marian", "bert-base", "albert-base"]
@@ -111,3 +114,27 @@ def test_what_ctranslate2_cannot_hold_is_said(tmp_path):
     )
     with pytest.raises(UnsupportedModelError, match="cannot express positions='relative'"):
         convert(tmp_path / "t5", tmp_path / "ct2", "ct2")
+
+
+@pytest.mark.parametrize("family", ["roberta", "t5", "llama"])
+def test_through_our_own_folder_and_out_again_nothing_is_lost(family, tmp_path):
+    if family in hf_models.ENCODERS:
+        theirs = hf_models.make(hf_models.ENCODERS[family][0](random.Random(0)), "RobertaForMaskedLM", 0)
+    else:
+        draw, class_name = {**hf_models.DECODERS, **hf_models.PAIRS}[family]
+        theirs = hf_models.make(draw(random.Random(0)), class_name, 0)
+    theirs.save_pretrained(tmp_path / "hf")
+    words = {word: index for index, word in enumerate(["</s>", "<pad>", "[UNK]", *(f"w{i}" for i in range(34))])}
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    inner.save(str(tmp_path / "hf" / "tokenizer.json"))
+    (tmp_path / "hf" / "tokenizer_config.json").write_text('{"eos_token": "</s>", "pad_token": "<pad>"}')
+    convert(tmp_path / "hf", tmp_path / "ours", "safetensors")
+    model = convert(tmp_path / "ours", tmp_path / "again", "hf")
+    assert verify(model, tmp_path / "again", "hf").largest_difference < 1e-5
+    before, after = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("hf", "again"))
+    for key in ("pad_token_id", "eos_token_id", "decoder_start_token_id"):
+        assert after.get(key) == before.get(key), key
+    one, two = load(tmp_path / "hf"), load(tmp_path / "ours")
+    assert type(one) is type(two)
+    assert one.run(["w1 w2 w3"]) == two.run(["w1 w2 w3"])

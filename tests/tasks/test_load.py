@@ -139,7 +139,9 @@ def test_an_encoder_decoder_rewrites_as_it_does_there(family, tmp_path):
     model = load(tmp_path)
     assert isinstance(model, TextToText)
     ids = torch.tensor([model.source_tokenizer.encode("the cat sat")])
-    written = theirs.generate(ids, num_beams=2, max_new_tokens=9, do_sample=False, eos_token_id=0, pad_token_id=1)
+    written = theirs.generate(
+        ids, num_beams=2, max_length=9, do_sample=False, eos_token_id=0, pad_token_id=1, bad_words_ids=[[1]]
+    )
     expected = written[0, 1:].tolist()
     expected = expected[: expected.index(0)] if 0 in expected else expected
     assert model.run(["the cat sat", ""]) == [model.target_tokenizer.decode(expected), ""]

@@ -2,21 +2,29 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from glassformer.checkpoint.foreign import ForeignModel
 from glassformer.checkpoint.gguf_file import read_gguf
 from glassformer.checkpoint.hf import import_model
-from glassformer.checkpoint.hf.folder import is_hf_folder, read_hf_folder
+from glassformer.checkpoint.hf.folder import inside, is_hf_folder, read_hf_folder, read_json_table
 from glassformer.checkpoint.llama2c import read_llama2c
 from glassformer.checkpoint.model_folder import load_model as load_own
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
+
+ORIGIN = "origin.json"
 
 
 def is_foreign(path: Path) -> bool:
     """Whether somebody else's library wrote this; a folder of ours names no `model_type` in its config."""
     return path.is_file() or (path.is_dir() and is_hf_folder(path))
+
+
+def read_origin(folder: Path) -> dict[str, Any] | None:
+    """What a folder of ours says of the foreign model it was made from: its family, and the ids of special tokens."""
+    return read_json_table(inside(folder, ORIGIN)) if (folder / ORIGIN).is_file() else None
 
 
 def read_foreign(path: Path, *, allow_pickle: bool = False) -> ForeignModel:

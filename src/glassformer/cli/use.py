@@ -78,13 +78,14 @@ def run(
         top_p=top_p if temperature > 0 else 1.0,
         seed=seed,
         stop_strings=stop,
+        eos_token_id=() if beam and beam > 1 else model.tokenizer.ends,
     )
     if prompt is not None:
         _show(model.chat([{"role": "user", "content": prompt}]) if chat else model.stream(prompt))
     elif chat and sys.stdin.isatty():
         _converse(model)
     else:
-        _run_lines(lambda texts: [text.replace("\n", "\\n") for text in model.run(texts, chat=chat)], size=16)
+        _run_lines(partial(model.run, chat=chat), size=16)
 
 
 def _run_lines(answer: Callable[[list[str]], list[str]], size: int = CHUNK) -> None:
@@ -92,10 +93,15 @@ def _run_lines(answer: Callable[[list[str]], list[str]], size: int = CHUNK) -> N
     for line in sys.stdin:
         chunk.append(line.rstrip("\r\n"))
         if len(chunk) == size or sys.stdin.isatty():
-            print(*answer(chunk), sep="\n", flush=True)
+            _print_lines(answer(chunk))
             chunk.clear()
     if chunk:
-        print(*answer(chunk), sep="\n")
+        _print_lines(answer(chunk))
+
+
+def _print_lines(answers: list[str]) -> None:
+    """One line each, whatever they hold."""
+    print(*(text.replace("\n", "\\n") for text in answers), sep="\n", flush=True)
 
 
 def _show(pieces: Iterator[str]) -> str:
@@ -147,7 +153,7 @@ def evaluate(
     from glassformer.tasks.classification import LABELS
 
     if (folder / LABELS).is_file():
-        _score_classifier(folder, source, text_column, label_column, json_)
+        _score_classifier(folder, source, text_column, label_column, int8, json_)
         return
     from glassformer.data.pairs import PairReader
     from glassformer.metrics import score_translations, tokenised_bleu
@@ -172,11 +178,16 @@ def evaluate(
                 print(f"{name:8}  {title} {scores[key]:.2f}  {scores[f'{key}_signature']}")
 
 
-def _score_classifier(folder: Path, data: Path, text_column: str, label_column: str, as_json: bool) -> None:
+def _score_classifier(folder: Path, data: Path, text_column: str, label_column: str, int8: bool, as_json: bool) -> None:
     from glassformer.data.pairs import PairReader
     from glassformer.tasks.classification import Classifier
 
-    scores = Classifier.from_folder(folder).score(list(PairReader([data], [], text_column, label_column)))
+    classifier = Classifier.from_folder(folder)
+    if int8:
+        from glassformer.decoding.int8 import quantise
+
+        classifier.model = quantise(classifier.model)
+    scores = classifier.score(list(PairReader([data], [], text_column, label_column)))
     if as_json:
         print(json.dumps(scores._asdict()))
     else:

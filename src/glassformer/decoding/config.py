@@ -59,6 +59,8 @@ class GenerationConfig:
     """Runs of tokens that are never completed."""
     prefix: tuple[int, ...] = ()
     """The text begins with these tokens; they count as written."""
+    eos_token_id: tuple[int, ...] = ()
+    """More tokens that end a text, beside the one that always does; not for beams."""
     stop_strings: tuple[str, ...] = ()
     """The text ends where one of these appears, and is cut before it."""
 
@@ -101,7 +103,7 @@ class GenerationConfig:
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise ValueError(f"unknown setting {name!r}: expected one of {', '.join(names)}{hint}")
         known = dict(values)
-        for name in ("suppress_tokens", "prefix", "stop_strings"):
+        for name in ("suppress_tokens", "prefix", "eos_token_id", "stop_strings"):
             if name in known:
                 known[name] = tuple(known[name])
         if "bad_words_ids" in known:
@@ -119,6 +121,8 @@ class GenerationConfig:
             raise ValueError(
                 f"prefix has {len(self.prefix)} tokens: expected at most max_new_tokens={self.max_new_tokens}"
             )
+        if self.eos_token_id and self.num_beams > 1:
+            raise ValueError(f"eos_token_id with num_beams={self.num_beams}: expected one or the other")
         if self.do_sample and self.num_beams > 1:
             raise ValueError(f"do_sample with num_beams={self.num_beams}: expected one or the other")
         if not self.do_sample:

@@ -246,7 +246,7 @@ class Engine:
 
     def _tell(self, members: list[_Member]) -> None:
         for member in members:
-            if member.request.on_token is None or member.last == self.end or member.row.error is not None:
+            if member.request.on_token is None or member.row.reason == "end" or member.row.error is not None:
                 continue
             try:
                 member.request.on_token(member.row.number, member.last)

@@ -93,7 +93,7 @@ def stream(
             choices = next(steps, None)
         if choices is None:
             return
-        if choices[0].token != end:
+        if choices[0].row.reason != "end":
             yield choices[0].token
 
 

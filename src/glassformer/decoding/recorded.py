@@ -6,6 +6,7 @@ than were asked for, and is lent to one writer at a time. The model's code is th
 rounding alone, as longer sums do.
 """
 
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,8 +20,8 @@ from glassformer.decoding.writer import TextModel, Writer
 from glassformer.nn.fixed_cache import FixedCache
 
 ROW_STEPS, TOKEN_STEP = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128), 32
-MAX_RECORDINGS = 16
-"""Kept for later; the one that was not used for longest is forgotten first."""
+MAX_RECORDINGS, MAX_BYTES = 16, 2 << 30
+"""Kept for later, at most; the one that was not used for longest is forgotten first."""
 
 
 class Shape(NamedTuple):
@@ -38,6 +39,7 @@ class Recording:
     def __init__(self, model: TextModel, shape: Shape, step: Callable[..., Tensor]):
         parameter = next(model.parameters())
         self.shape = shape
+        self.addresses = _addresses(model)
         self.cache = FixedCache(
             n_layers=model.config.n_decoder_layers,
             batch_size=shape.rows,
@@ -56,6 +58,12 @@ class Recording:
         self._step: Callable[[], Tensor] = partial(step, self.tokens, self.cache, self.memory, self.memory_mask)
         self._graph: Any = None
         self._scores: Tensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that its cache holds."""
+        cache = self.cache
+        return sum(x.nbytes for x in (cache.keys, cache.values, cache.memory_keys, cache.memory_values))
 
     def remember(self, memory: Tensor, mask: Tensor | None) -> None:
         """Put a memory where the step reads it; what it leaves free is padding."""
@@ -103,7 +111,7 @@ class Recordings:
             option = "coordinate_descent_tuning" if next(model.parameters()).is_cuda else "cpp_wrapper"
             self._step = torch.compile(self._plain_step, dynamic=False, options={option: True})
         self._free: list[Recording] = []
-        self._addresses = _addresses(model)
+        self._lock = threading.RLock()  # taken again where a writer that is collected gives its recording back
 
     def _plain_step(self, tokens: Tensor, cache: FixedCache, memory: Tensor | None, mask: Tensor | None) -> Tensor:
         model = self._model()
@@ -114,19 +122,22 @@ class Recordings:
         """A recording for at least this shape, which nobody else uses."""
         model = self._model()
         assert model is not None
-        if self._addresses != _addresses(model):  # its parameters were replaced, not only changed
-            self._free.clear()
-            self._addresses = _addresses(model)
-        roomy = _round_up(shape, model.config.max_len)
-        found = next((recording for recording in self._free if recording.shape == roomy), None)
-        if found is not None:
-            self._free.remove(found)
-            return found
+        roomy, addresses = _round_up(shape, model.config.max_len), _addresses(model)
+        with self._lock:
+            # Parameters that were replaced, not only changed, are elsewhere: what was recorded of the old ones is lost.
+            self._free = [recording for recording in self._free if recording.addresses == addresses]
+            found = next((recording for recording in self._free if recording.shape == roomy), None)
+            if found is not None:
+                self._free.remove(found)
+                return found
         return Recording(model, roomy, self._step)
 
     def take_back(self, recording: Recording) -> None:
-        """It may be lent again."""
-        self._free = [*self._free, recording][-MAX_RECORDINGS:]
+        """It may be lent again, if there is room to keep it."""
+        with self._lock:
+            self._free.append(recording)
+            while len(self._free) > MAX_RECORDINGS or sum(kept.nbytes for kept in self._free[:-1]) > MAX_BYTES:
+                self._free.pop(0)
 
 
 def _addresses(model: TextModel) -> tuple[int, ...]:
@@ -159,9 +170,13 @@ def record_steps(model: TextModel, *, compile: bool = False) -> None:
 
 
 def recordings_of(model: TextModel) -> Recordings | None:
-    """Where a model's recordings are, or None where it should step as it is: on a CPU, or while somebody looks on."""
+    """Where a model's recordings are, or None where it should step as it is: on a CPU, or while somebody looks on.
+
+    Under autocast too.
+    """
     is_watched = any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-    if is_watched:
+    # A graph would keep computing in the numbers it was recorded in.
+    if is_watched or torch.is_autocast_enabled(next(model.parameters()).device.type):
         return None
     if model not in _RECORDINGS and next(model.parameters()).is_cuda:
         record_steps(model)

@@ -52,7 +52,7 @@ class Row:
 
     def add(self, token: int, end: int) -> None:
         """Write one more token, or end."""
-        if token == end:
+        if token == end or token in self.request.eos_token_id:
             self.reason = "end"
         else:
             self.written.append(token)

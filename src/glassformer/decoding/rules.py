@@ -76,6 +76,9 @@ class Rules:
         if self._shortest is not None:
             too_short = history.n_written < self._shortest
             scores[:, self.end] = scores[:, self.end].masked_fill(too_short, NEVER)
+            for row, request in enumerate(self.requests):
+                for token in request.eos_token_id:
+                    scores[row, token] = scores[row, token].masked_fill(too_short[row], NEVER)
         return self._force(scores, history) if self._longest_prefix else scores
 
     def _seen(self, tokens: Tensor, counts: Tensor) -> Tensor:
@@ -130,6 +133,7 @@ class Rules:
                 "suppress_tokens": request.suppress_tokens,
                 "bad_words_ids": [token for run in request.bad_words_ids for token in run],
                 "prefix": request.prefix,
+                "eos_token_id": request.eos_token_id,
             }
             for name, tokens in named.items():
                 for token in tokens:

@@ -52,7 +52,8 @@ def prepare(
 
     seen = real if cache is None else cache.note_real(real, length)
     n_keys = length if cache is None else cache.n_keys(length)
-    check_length(name, _reach(n_keys, seen, config.max_len, plain_positions), config.max_len)
+    if cache is None or not cache.is_fixed:  # there who writes has counted, and room is no length
+        check_length(name, _reach(n_keys, seen, config.max_len, plain_positions), config.max_len)
     keys = torch.arange(n_keys, device=tokens.device)[None]
     if not plain_positions and (seen is not None or segments is not None):
         keys = count_positions(torch.ones_like(tokens, dtype=torch.bool) if seen is None else seen, segments)

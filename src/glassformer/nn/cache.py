@@ -17,6 +17,9 @@ class KVCache:
     memory may share it: `memory_rows` memories serve `batch_size` rows, as many next to each other for each.
     """
 
+    is_fixed = False
+    """Whether every forward is one step that looks at all of the room, filled or not."""
+
     def __init__(
         self,
         *,

@@ -57,8 +57,8 @@ class FixedCache(KVCache):
         if not self.is_fixed:
             return super().write(layer, k, v)
         keys, values = self.keys[layer], self.values[layer]
-        keys.index_copy_(2, self.place, k)
-        values.index_copy_(2, self.place, v)
+        keys.index_copy_(2, self.place, k.to(keys.dtype))
+        values.index_copy_(2, self.place, v.to(values.dtype))
         return keys, values
 
     def advance(self, n_new: int) -> None:

@@ -26,6 +26,7 @@ from glassformer.training.config import TrainConfig
 
 LABELS = "labels.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
+"""What is taken along from a checkpoint: BERT's vocabulary, or the file that holds any tokenizer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,11 @@ class LabelledData:
         if self.valid:
             return list(train), list(self.read(self.valid))
         sides = split_pairs(train, test=0.0)
-        return list(sides["train"]), list(sides["valid"])
+        learned, kept = list(sides["train"]), list(sides["valid"])
+        labels = {pair.target for pair in learned}
+        # A rare class may fall wholly on the other side, where nobody could learn it.
+        learned += [pair for pair in kept if pair.target not in labels]
+        return learned, [pair for pair in kept if pair.target in labels]
 
     def read(self, paths: tuple[Path, ...]) -> PairReader:
         """The texts of some files, each with its label."""
@@ -216,10 +221,15 @@ def train_classification(config: ClassificationConfig, out: Path) -> ClassScores
     """Train a classifier into the model folder `out`; what the run needs to go on stands in `out.run` beside it."""
     train, valid = config.data.splits()
     labels = sorted({pair.target for pair in train})
+    if not train:
+        raise ValueError("no texts are left to learn from: expected more data")
     if len(labels) < 2:
         raise ValueError(f"all texts have the label {labels[0]!r}: expected at least two classes")
     if not valid:
         raise ValueError("no texts are left for validation: expected valid files, or more data")
+    strange = sorted({pair.target for pair in valid} - {*labels})
+    if strange:
+        raise ValueError(f"the label {strange[0]!r} is in the texts for validation alone: expected it in the data too")
     run = run_folder(out, config)
     torch.manual_seed(config.train.seed)
     classifier, files = _begin(config, train, labels)
@@ -282,6 +292,10 @@ def _begin(config: ClassificationConfig, train: Iterable[Pair], labels: list[str
     """The model before its first update, and its tokenizer's files."""
     folder = config.start_from
     if folder is not None:
+        if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
+            raise ValueError(
+                f"{folder} has no tokenizer that can be taken along: expected tokenizer.json, or vocab.txt"
+            )
         tokenizer = PretrainedTokenizer.from_folder(folder)
         model = start_from(folder, len(labels))
         files = {

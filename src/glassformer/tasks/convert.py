@@ -16,7 +16,7 @@ from glassformer.checkpoint.gguf_out import Numbers, write_gguf
 from glassformer.checkpoint.hf import family_called
 from glassformer.checkpoint.hf.folder import save_hf_folder
 from glassformer.checkpoint.onnx_out import export_onnx, verify_onnx
-from glassformer.checkpoint.pretrained import is_foreign, read_foreign
+from glassformer.checkpoint.pretrained import ORIGIN, is_foreign, read_foreign, read_origin
 from glassformer.decoding import GenerationConfig, generate, score_pairs
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from glassformer.text.pretrained import PretrainedTokenizer
@@ -35,6 +35,9 @@ TEXTS = (
     "vocab.txt",
     "vocab.json",
     "merges.txt",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "labels.json",
     "source_tokenizer.json",
     "target_tokenizer.json",
 )
@@ -56,19 +59,22 @@ def convert(path: Path, out: Path, to: Format, *, numbers: Numbers = "f16", allo
     """Write the model at `path` to `out` in another format; the model itself, to compare with."""
     model = load_model(path, allow_pickle=allow_pickle)
     texts = {name: (path / name).read_text(encoding="utf-8") for name in TEXTS if (path / name).is_file()}
-    if not is_foreign(path):
-        # Its generation config speaks of our search, not of HF's.
-        texts.pop("generation_config.json", None)
-        ids: dict[str, Any] = {"pad_token_id": PAD, "bos_token_id": BEGIN, "eos_token_id": END}
-        values = ids | ({"decoder_start_token_id": BEGIN} if model.kind == "encoder_decoder" else {})
-        family = None
+    foreign = read_foreign(path, allow_pickle=allow_pickle) if is_foreign(path) else None
+    origin = read_origin(path) if foreign is None else foreign.config
+    if origin is not None:
+        values = {key: origin[key] for key in origin if key.endswith("_token_id")}
+        family = family_called(origin.get("model_type"))
     else:
-        foreign = read_foreign(path, allow_pickle=allow_pickle)
-        values = {key: foreign.config[key] for key in foreign.config if key.endswith("_token_id")}
-        family = family_called(foreign.config["model_type"])
-        if foreign.tokenizer_json is not None:
-            texts["tokenizer.json"] = foreign.tokenizer_json
-            texts["tokenizer_config.json"] = json.dumps(dict(foreign.tokenizer_config), indent=2)
+        values = {"pad_token_id": PAD, "bos_token_id": BEGIN, "eos_token_id": END}
+        values |= {"decoder_start_token_id": BEGIN} if model.kind == "encoder_decoder" else {}
+        family = None
+    if foreign is not None and foreign.tokenizer_json is not None:
+        texts["tokenizer.json"] = foreign.tokenizer_json
+        texts["tokenizer_config.json"] = json.dumps(dict(foreign.tokenizer_config), indent=2)
+    if (foreign is None) != (to == "safetensors"):
+        texts.pop("generation_config.json", None)  # it speaks of our search to them, or of theirs to us
+    if to == "safetensors" and origin is not None:
+        texts[ORIGIN] = json.dumps({"model_type": origin["model_type"], **values}, indent=2)
     if to == "hf":
         save_hf_folder(out, model, family=family, values=values, texts=texts)
     elif to == "safetensors":
@@ -78,7 +84,7 @@ def convert(path: Path, out: Path, to: Format, *, numbers: Numbers = "f16", allo
     elif to == "ct2":
         if not isinstance(model, EncoderDecoderModel):
             raise ValueError(f"{path} is of kind {model.kind!r}: expected an encoder-decoder, for CTranslate2")
-        export_ct2(model, out, _both_sides(model, texts, values, reads_end=not is_foreign(path)))
+        export_ct2(model, out, _both_sides(model, texts, values, reads_end=origin is None))
     else:
         if not isinstance(model, DecoderModel):
             raise ValueError(f"{path} is of kind {model.kind!r}: expected a decoder, for a GGUF file")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from glassformer.checkpoint.hf.folder import read_json_table
+from glassformer.checkpoint.hf.values import UnsupportedModelError
 from glassformer.models import EncoderModel, ModelConfig
 from glassformer.models.heads import Pooling
 from glassformer.text.pretrained import PretrainedTokenizer
@@ -58,11 +59,28 @@ class Embedder:
 def with_pooling(folder: Path, config: ModelConfig) -> ModelConfig:
     """The config of an encoder as an embedder: pooled as a sentence-transformers folder says, else by the mean."""
     path = folder / "1_Pooling" / "config.json"
-    pooling: Pooling = "mean"
-    if path.is_file():
-        asked = read_json_table(path)
-        pooling = next((way for key, way in POOLINGS.items() if asked.get(key) is True), "mean")
-    return config.with_head("embedding", pooling=pooling)
+    if not path.is_file():
+        return config.with_head("embedding", pooling="mean")
+    asked = [key for key, value in read_json_table(path).items() if key.startswith("pooling_mode_") and value is True]
+    if len(asked) != 1 or asked[0] not in POOLINGS:
+        raise UnsupportedModelError(
+            f"{path} asks for {', '.join(asked) or 'nothing'}: expected one of {', '.join(POOLINGS)}"
+        )
+    if list(folder.glob("*_Dense")):
+        raise UnsupportedModelError(f"{folder} has a dense layer behind its pooling, which is not supported")
+    return config.with_head("embedding", pooling=POOLINGS[asked[0]])
+
+
+def as_embedder(model: EncoderModel, folder: Path) -> EncoderModel:
+    """The same body under the head of an embedder, which has no parameters of its own."""
+    if model.config.head == "embedding":
+        return model
+    bare = EncoderModel(with_pooling(folder, model.config))
+    own = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, parameter in bare.named_parameters():
+            parameter.copy_(own[name])
+    return bare.eval()
 
 
 def longest_text(folder: Path) -> int | None:

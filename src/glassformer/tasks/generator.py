@@ -15,7 +15,7 @@ class Generator:
     def __init__(self, model: DecoderModel, tokenizer: PretrainedTokenizer, generation: GenerationConfig | None = None):
         self.model = model
         self.tokenizer = tokenizer
-        self.generation = generation or GenerationConfig()
+        self.generation = generation or GenerationConfig(eos_token_id=tokenizer.ends)
 
     @property
     def end(self) -> int:

@@ -6,13 +6,13 @@ import torch
 
 from glassformer.checkpoint import load_model
 from glassformer.checkpoint.hf.folder import inside, read_json_table
-from glassformer.checkpoint.hf.values import shown, whole
-from glassformer.checkpoint.pretrained import is_foreign, read_foreign
+from glassformer.checkpoint.hf.values import flag, number, shown, whole
+from glassformer.checkpoint.pretrained import is_foreign, read_foreign, read_origin
 from glassformer.checkpoint.safe_files import CorruptFolderError
 from glassformer.decoding import GenerationConfig
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from glassformer.tasks.classification import LABELS, Classifier
-from glassformer.tasks.embedder import Embedder, longest_text, with_pooling
+from glassformer.tasks.embedder import Embedder, as_embedder, longest_text, with_pooling
 from glassformer.tasks.generator import Generator
 from glassformer.tasks.text_to_text import TextToText
 from glassformer.tasks.translator import GENERATION, Translator
@@ -33,20 +33,21 @@ def load(path: Path | str, *, dtype: torch.dtype = torch.float32, allow_pickle: 
     and nothing in the files is run.
     """
     path = Path(path)
-    if not is_foreign(path):
+    foreign = read_foreign(path, allow_pickle=allow_pickle) if is_foreign(path) else None
+    origin = foreign.config if foreign is not None else read_origin(path)
+    if origin is None:
         if (path / LABELS).is_file():
             return Classifier.from_folder(path)
         _check_search(path)
         return Translator.from_folder(path)
-    foreign = read_foreign(path, allow_pickle=allow_pickle)
-    is_encoder = foreign.config.get("model_type") in ("bert", "roberta", "distilbert", "albert", "electra")
+    is_encoder = origin.get("model_type") in ("bert", "roberta", "distilbert", "albert", "electra")
     model = load_model(
         path,
         dtype=dtype,
         allow_pickle=allow_pickle,
         adapt=(lambda config: with_pooling(path, config)) if is_encoder else None,
     )
-    if foreign.tokenizer_json is not None:
+    if foreign is not None and foreign.tokenizer_json is not None:
         tokenizer = PretrainedTokenizer.from_json(
             foreign.tokenizer_json, foreign.tokenizer_config, foreign.config, where=str(path)
         )
@@ -55,11 +56,11 @@ def load(path: Path | str, *, dtype: torch.dtype = torch.float32, allow_pickle: 
     else:
         raise ValueError(f"{path} holds no tokenizer: expected tokenizer.bin beside it")
     if isinstance(model, EncoderModel):
-        return Embedder(model, tokenizer, max_len=longest_text(path))
+        return Embedder(as_embedder(model, path), tokenizer, max_len=longest_text(path))
     if isinstance(model, DecoderModel):
         return Generator(model, tokenizer)
     assert isinstance(model, EncoderDecoderModel)
-    settings = {**foreign.config, **_generation(path)}
+    settings = {**origin, **_generation(path)}
     begin = whole(settings, "decoder_start_token_id", default=-1)
     if not 0 <= begin < model.config.vocab_size:
         raise ValueError(
@@ -68,8 +69,17 @@ def load(path: Path | str, *, dtype: torch.dtype = torch.float32, allow_pickle: 
         )
     beams, longest = whole(settings, "num_beams", default=4), whole(settings, "max_length", default=512)
     _check_cost(path, beams, longest)
-    search = GenerationConfig(num_beams=beams, max_new_tokens=longest, early_stopping=False)
     target = PretrainedTokenizer.from_folder(path, target=True)
+    pad = target.pad
+    search = GenerationConfig(
+        num_beams=beams,
+        max_new_tokens=max(longest - 1, 1),  # HF counts the token that a text begins with
+        length_penalty=number(settings, "length_penalty", default=1.0),
+        no_repeat_ngram_size=whole(settings, "no_repeat_ngram_size", default=0),
+        early_stopping=flag(settings, "early_stopping", default=False),
+        # Marian's padding has a score like any token, and is never meant.
+        suppress_tokens=() if pad is None or pad == target.end else (pad,),
+    )
     return TextToText(model, tokenizer, target, begin=begin, generation=search)
 
 

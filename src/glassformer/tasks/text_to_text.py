@@ -29,8 +29,7 @@ class TextToText:
         """One text for each, in their order; a blank one stays blank."""
         config = self.generation if beam is None else replace(self.generation, num_beams=beam)
         told = [index for index, text in enumerate(texts) if text.strip()]
-        limit = self.model.config.max_len
-        sources = [self.source_tokenizer.encode(texts[index])[:limit] for index in told]
+        sources = [self._read(texts[index]) for index in told]
         end = self.target_tokenizer.end
         found = generate(
             self.model,
@@ -44,3 +43,8 @@ class TextToText:
         for index, written in zip(told, found, strict=True):
             answers[index] = written[0].text or ""
         return answers
+
+    def _read(self, text: str) -> list[int]:
+        """The tokens of a source; one that is too long is cut, and keeps its end."""
+        tokens, limit = self.source_tokenizer.encode(text), self.model.config.max_len
+        return tokens if limit is None or len(tokens) <= limit else [*tokens[: limit - 1], tokens[-1]]
