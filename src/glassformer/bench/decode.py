@@ -29,8 +29,6 @@ class Contender:
     write: Write
     texts: list[list[int]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    peak_bytes: int = 0
-    """Of GPU memory; a CPU's is shared with everybody."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +52,10 @@ def measure(work: Work, *, batch: int, beam: int, rounds: int, device: str, comp
             for contender in contenders:
                 if device == "cuda":
                     torch.cuda.synchronize()
-                    torch.cuda.reset_peak_memory_stats()
                 began = time.perf_counter()
                 contender.write()
                 if device == "cuda":
                     torch.cuda.synchronize()
-                    contender.peak_bytes = torch.cuda.max_memory_allocated()
                 contender.seconds.append(time.perf_counter() - began)
     return contenders
 
@@ -145,16 +141,15 @@ def table(work: Work, contenders: list[Contender], found: Limits, *, batch: int,
         + ", ".join(f"{rate / 1e9:,.0f} GFLOP/s in {name}" for name, rate in found.flops.items())
         + f"; memory at {found.bandwidth / 1e9:,.0f} GB/s.",
         "",
-        "| engine | numbers | ms | tokens/s | share of the machine's limit | tokens as the first | GPU memory |",
-        "|---|---|---|---|---|---|---|",
+        "| engine | numbers | ms | tokens/s | share of the machine's limit | tokens as the first |",
+        "|---|---|---|---|---|---|",
     ]
     for contender in contenders:
         seconds = statistics.median(contender.seconds)
         pairs = [pair for one, two in zip(contender.texts, right, strict=True) for pair in zip(one, two, strict=False)]
         same = sum(a == b for a, b in pairs) / max(len(pairs), 1)
-        memory = f"{contender.peak_bytes / 1e9:.2f} GB" if contender.peak_bytes else ""
         cells = [contender.name, contender.numbers, f"{seconds * 1e3:,.0f}", f"{batch * work.n_written / seconds:,.0f}"]
-        cells += [f"{_least_seconds(work, contender, found, batch, beam) / seconds:.0%}", f"{same:.1%}", memory]
+        cells += [f"{_least_seconds(work, contender, found, batch, beam) / seconds:.0%}", f"{same:.1%}"]
         lines.append(f"| {' | '.join(cells)} |")
     fastest = min(
         (c for c in contenders if c.name.startswith("glassformer")), key=lambda c: statistics.median(c.seconds)
