@@ -1,4 +1,4 @@
-"""What is measured: three models of usual size, with random weights that make them choose many different tokens."""
+"""What is measured: three models of usual size, with random weights. All contenders write texts of one length."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -49,7 +49,9 @@ class Work:
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if parameter.dim() > 1:
-                    parameter.normal_(std=parameter.shape[-1] ** -0.5)
+                    # Twice the usual, so that a layer adds more than it passes on, and texts are not one word long.
+                    wide = 1 if "embeddings" in name else 2
+                    parameter.normal_(std=wide * parameter.shape[-1] ** -0.5)
                 elif name == "head.out_proj.bias":
                     parameter.zero_()
             table = model.get_parameter("source_embeddings.tokens.weight" if self.begin else "embeddings.tokens.weight")

@@ -1,0 +1,35 @@
+"""The benchmark compares what it says: the same weights, the same tokens, every contender that is installed."""
+
+import pytest
+
+from glassformer.bench.decode import Limits, measure, table
+from glassformer.bench.works import Work, works
+from glassformer.models import preset
+
+TINY = {
+    "gpt2": Work("gpt2", preset("tiny-gpt2"), "gpt2", 3, 5),
+    "llama": Work("llama", preset("tiny-llama"), "llama", 3, 5),
+    "translation": Work("translation", preset("tiny-marian"), "marian", 4, 5),
+}
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("name", TINY)
+def test_all_engines_write_the_same_tokens(name, beam):
+    contenders = measure(TINY[name], batch=2, beam=beam, rounds=1, device="cpu", compiled=False)
+    exact = [contender for contender in contenders if contender.numbers == "float32"]
+    assert {contender.name for contender in exact} >= {"glassformer", "HF"}
+    assert ("CTranslate2" in {contender.name for contender in exact}) == (name == "translation")
+    for contender in exact:
+        assert contender.texts == exact[0].texts, contender.name
+        assert all(len(text) == 5 for text in contender.texts)
+    limits = Limits({"float32": 1e9}, 1e9)
+    told = table(TINY[name], contenders, limits, batch=2, beam=beam)
+    assert "times as fast" in told
+    assert told.count("\n| ") == len(contenders) + 1
+
+
+def test_the_works_are_what_they_are_called():
+    assert {work.config.kind for work in works().values()} == {"encoder_decoder", "decoder"}
+    assert works()["gpt2"].flops(1, 1) > 2 * 85e6 * 256  # two for each weight of the layers and token, at least
+    assert works()["translation"].flops(2, 1) == 2 * works()["translation"].flops(1, 1)
