@@ -109,24 +109,65 @@ def test_an_encoder_decoder_answers_the_same(family, side, seed):
         close(torch.cat(steps, 1), expected)
 
 
-@pytest.mark.parametrize("family", ["bert", "albert"])
-def test_hidden_states_are_the_same_after_every_layer(family):
-    theirs = make_encoder(family, "ForTokenClassification", 3)
-    ours = take_over(theirs)
-    tokens, mask = padded("right", 0)
-    found = [ours.embeddings(tokens, torch.arange(7)[None])]
+def states_after_layers(stack, call):
+    """What every layer of a stack gives while `call` runs."""
+    found = []
     hooks = [
-        layer.register_forward_hook(lambda module, inputs, output: found.append(output))
-        for layer in ours.encoder.layers
+        layer.register_forward_hook(lambda module, inputs, output: found.append(output.detach()))
+        for layer in stack.layers
     ]
     with torch.no_grad():
-        expected = theirs(input_ids=tokens, attention_mask=mask, output_hidden_states=True).hidden_states
-        ours(tokens, mask)
+        call()
     for hook in hooks:
         hook.remove()
+    return found
+
+
+@pytest.mark.parametrize("family", hf_models.ENCODERS)
+def test_an_encoder_has_the_same_state_after_every_layer(family):
+    theirs = make_encoder(family, "ForTokenClassification" if family != "roberta" else "ForMaskedLM", 3)
+    ours = take_over(theirs)
+    tokens, mask = padded("right", 0)
+    with torch.no_grad():
+        expected = theirs(input_ids=tokens, attention_mask=mask, output_hidden_states=True).hidden_states[1:]
+    found = states_after_layers(ours.encoder, lambda: ours(tokens, mask))
     assert len(found) == len(expected)
     for one, two in zip(found, expected, strict=True):
         close(one, two, mask)
+
+
+@pytest.mark.parametrize("family", EVERYTHING)
+def test_a_writer_has_the_same_state_after_every_layer(family):
+    theirs = make(family, 4)
+    ours = take_over(theirs)
+    tokens = torch.randint(3, hf_models.VOCAB, (2, 6))
+    pair = {} if family in hf_models.DECODERS else {"decoder_input_ids": tokens[:, :4]}
+    with torch.no_grad():
+        answer = theirs(input_ids=tokens, output_hidden_states=True, **pair)
+
+    def call():
+        return ours(tokens, tokens[:, :4]) if pair else ours(tokens)
+
+    sides = [(ours.decoder, answer.decoder_hidden_states if pair else answer.hidden_states)]
+    sides += [(ours.encoder, answer.encoder_hidden_states)] if pair else []
+    for stack, expected in sides:
+        found = states_after_layers(stack, call)
+        if stack.norm is not None:  # there the last state is the one behind the final norm
+            found[-1] = stack.norm(found[-1])
+        assert len(found) == len(expected) - 1
+        for one, two in zip(found, expected[1:], strict=True):
+            close(one, two)
+
+
+@pytest.mark.parametrize("family", hf_models.ENCODERS)
+def test_gradients_of_an_encoder_are_the_same(family):
+    theirs = make_encoder(family, "ForMaskedLM", 1)
+    ours = take_over(theirs)
+    tokens, mask = padded("right", 1)
+    weight = mask[:, :, None]
+    (theirs(input_ids=tokens, attention_mask=mask).logits.logsumexp(-1, keepdim=True) * weight).sum().backward()
+    (ours(tokens, mask).logsumexp(-1, keepdim=True) * weight).sum().backward()
+    compare_gradients(family, ours, theirs)
 
 
 @pytest.mark.parametrize("family", EVERYTHING)
@@ -137,9 +178,12 @@ def test_gradients_are_the_same(family):
     pair = {} if family in hf_models.DECODERS else {"decoder_input_ids": tokens[:, :4]}
     theirs(input_ids=tokens, **pair).logits.float().logsumexp(-1).sum().backward()
     (ours(tokens, tokens[:, :4]) if pair else ours(tokens)).logsumexp(-1).sum().backward()
-    shapes = {name: tuple(parameter.shape) for name, parameter in ours.named_parameters()}
-    rows = {row.theirs: row for row in FAMILIES[family].table(ours.config) if row.ours[0] in shapes}
+    compare_gradients(family, ours, theirs)
+
+
+def compare_gradients(family, ours, theirs):
     gradients = {name: parameter.grad for name, parameter in ours.named_parameters()}
+    rows = {row.theirs: row for row in FAMILIES[family].table(ours.config) if row.ours[0] in gradients}
     n_compared = 0
     for name, parameter in theirs.named_parameters():
         if name in rows and parameter.grad is not None:

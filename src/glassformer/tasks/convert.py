@@ -134,10 +134,10 @@ def verify(model: AnyModel, out: Path, to: Format) -> Agreement:
     import transformers
 
     if to == "gguf":
-        loaded = transformers.AutoModelForCausalLM.from_pretrained(out.parent, gguf_file=out.name)
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(out.parent, gguf_file=out.name, dtype=torch.float32)
         return compare(model, _theirs(loaded), "HF Transformers")
     name = json.loads((out / "config.json").read_text(encoding="utf-8"))["architectures"][0]
-    loaded, report = getattr(transformers, name).from_pretrained(out, output_loading_info=True)
+    loaded, report = getattr(transformers, name).from_pretrained(out, dtype=torch.float32, output_loading_info=True)
     problems = {key: report[key] for key in ("missing_keys", "unexpected_keys") if report.get(key)}
     if problems:
         raise ValueError(f"{out} does not hold what HF expects: {problems}")
@@ -182,7 +182,7 @@ def _ours(model: AnyModel) -> Answer:
 
 
 def _theirs(model: Any) -> Answer:
-    model.eval().float()
+    model.eval()
 
     def answer(source: Tensor, target: Tensor | None) -> Tensor:
         found = model(input_ids=source) if target is None else model(input_ids=source, decoder_input_ids=target)
