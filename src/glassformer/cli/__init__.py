@@ -8,9 +8,9 @@ VERBS = """\
 usage: glassformer VERB ...
 
   demo    train a translator in about four minutes, try it, and look inside it
-  train   train a translator on sentence pairs of your own, or on a named corpus
-  run     translate, continue, answer or embed the lines of stdin, with a model of ours or anybody's
-  eval    score a trained model with sacreBLEU
+  train   train a translator on sentence pairs, or a classifier on labelled texts
+  run     translate, classify, continue, answer or embed the lines of stdin, with a model of ours or anybody's
+  eval    score a trained model: BLEU and chrF, or accuracy and macro-F1
   info    what a model folder holds
   convert take a model to another library's format, or from it
   bench   how fast this machine writes, beside other libraries

@@ -33,7 +33,8 @@ def run(
 ) -> None:
     """Use a model on stdin: one line out for each line in.
 
-    A translator trained here, or T5, BART, Marian in HF's folder, rewrites each line; blank lines stay blank. A decoder
+    A translator trained here, or T5, BART, Marian in HF's folder, rewrites each line; blank lines stay blank. A
+    classifier trained here names the class of each. A decoder
     (GPT-2, Llama, Mistral, Qwen, SmolLM as HF's folder, GGUF or llama2.c's file) continues each line, or answers it
     with --chat; line breaks in what it writes become \\n. An encoder (BERT and its kin) turns each line into a vector,
     a JSON list.

@@ -127,7 +127,7 @@ def _table(path: Path, source_column: str, target_column: str) -> Iterator[tuple
             if column not in columns:
                 raise BadRecordError(
                     f"{path}:1: no column {column!r} in the header ({', '.join(columns) or 'which is empty'}): "
-                    "name yours with source_column and target_column"
+                    "name yours with the options for columns"
                 )
         wanted = columns.index(source_column), columns.index(target_column)
         for text, where in places:

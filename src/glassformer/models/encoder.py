@@ -1,5 +1,6 @@
 """The encoder-only model: BERT, MiniLM, ALBERT. It reads a whole text at once, in both directions."""
 
+import torch
 from torch import Tensor
 
 from glassformer.models.base import Model
@@ -59,3 +60,12 @@ class EncoderModel(Model):
         )
         x = self.embeddings(tokens, inputs.positions, token_types)
         return self.encoder(x, positions=inputs.positions, mask=inputs.mask)
+
+    def under(self, config: ModelConfig) -> "EncoderModel":
+        """A copy of the body under the head that `config` names, which is fresh."""
+        other, own = EncoderModel(config), dict(self.named_parameters())
+        with torch.no_grad():
+            for name, parameter in other.named_parameters():
+                if not name.startswith("head."):
+                    parameter.copy_(own[name])
+        return other

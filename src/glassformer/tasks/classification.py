@@ -313,10 +313,4 @@ def start_from(folder: Path, n_labels: int) -> EncoderModel:
     body = load_model(folder, adapt=lambda config: config.with_head("none"))
     if not isinstance(body, EncoderModel):
         raise ValueError(f"{folder} is of kind {body.kind!r}: expected an encoder, to classify with")
-    model = EncoderModel(body.config.with_head("sequence_class", n_labels=n_labels, pooling="mean"))
-    own = dict(body.named_parameters())
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name in own:
-                parameter.copy_(own[name])
-    return model
+    return body.under(body.config.with_head("sequence_class", n_labels=n_labels, pooling="mean"))

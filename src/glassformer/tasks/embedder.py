@@ -75,12 +75,7 @@ def as_embedder(model: EncoderModel, folder: Path) -> EncoderModel:
     """The same body under the head of an embedder, which has no parameters of its own."""
     if model.config.head == "embedding":
         return model
-    bare = EncoderModel(with_pooling(folder, model.config))
-    own = dict(model.named_parameters())
-    with torch.no_grad():
-        for name, parameter in bare.named_parameters():
-            parameter.copy_(own[name])
-    return bare.eval()
+    return model.under(with_pooling(folder, model.config)).eval()
 
 
 def longest_text(folder: Path) -> int | None:
