@@ -24,8 +24,7 @@ from glassformer.checkpoint.model_folder import load_parameters, read_tensors
 from glassformer.data.corpora import open_corpus
 from glassformer.metrics import score_translations, tokenised_bleu
 from glassformer.tasks.recipes import load_recipe
-from glassformer.tasks.translation import TranslationConfig, train_translation
-from glassformer.tasks.translator import Translator
+from glassformer.tasks.translation import Translation, TranslationConfig, Translator
 from glassformer.training.state import checkpoint_path, saved_positions
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "multi30k.toml"
@@ -59,7 +58,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
 
 def recipe_of(training: str, folder: Path, *, updates: int, seed: int) -> TranslationConfig:
     """The recipe of one row."""
-    config = load_recipe(RECIPE)
+    config = load_recipe(RECIPE, TranslationConfig)
     every = max(updates // 30, 1)
     changes: dict[str, Any] = {
         "data.folder": folder,
@@ -86,7 +85,7 @@ def train_and_score(training: str, folder: Path, *, updates: int, seed: int) -> 
     sides = {name: list(pairs) for name, pairs in open_corpus("multi30k", folder=folder).items()}
     with tempfile.TemporaryDirectory() as work:
         out = Path(work) / "model"
-        train_translation(recipe_of(training, folder, updates=updates, seed=seed), out)
+        Translation(recipe_of(training, folder, updates=updates, seed=seed)).train(out)
         seconds = time.perf_counter() - began
         translator = Translator.from_folder(out)
         translator.model.to(_device())
@@ -112,10 +111,10 @@ def _scores(translator: Translator, pairs: Iterable[Any]) -> dict[str, Any]:
     found = translator.translate(sources, max_batch_tokens=16384)
     cased, tokenised = score_translations(found, targets), tokenised_bleu(found, targets, "de")
     return {
-        "cased": cased.bleu,
-        "chrf": cased.chrf,
+        "cased": cased["bleu"],
+        "chrf": cased["chrf"],
         "tokenised": tokenised.bleu,
-        "signatures": [cased.bleu_signature, tokenised.signature],
+        "signatures": [cased.signatures["bleu"], tokenised.signature],
     }
 
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from glassformer.data.batches import PairBatch
 from glassformer.models import EncoderDecoderModel, ModelConfig
-from glassformer.tasks.translation import make_loss
+from glassformer.tasks.rewriting import pair_loss
 from glassformer.training.config import TrainConfig
 from glassformer.training.precision import Precision, autocast
 
@@ -75,7 +75,7 @@ def glassformer_step(size: Size, source: Tensor, target: Tensor) -> Step:
         embedding_dropout=size.dropout,
     )
     model = EncoderDecoderModel(config).train()
-    loss = make_loss(model, TrainConfig(label_smoothing=0.1))
+    loss = partial(pair_loss, model, TrainConfig(label_smoothing=0.1))
     batch = PairBatch(source, target[:, :-1].contiguous(), target[:, 1:].contiguous())
     return _step(model, lambda: loss(batch) / batch.n_target_tokens)
 

@@ -32,7 +32,7 @@ from glassformer.models import ModelConfig, build_model, preset
 from glassformer.tasks.embedder import Embedder
 from glassformer.tasks.generator import Generator
 from glassformer.tasks.load import load
-from glassformer.tasks.translator import Translator
+from glassformer.tasks.translation import Translator
 from glassformer.text.tokenizer import Tokenizer
 
 MAX_SECONDS = 1.0

@@ -3,7 +3,8 @@ import json
 
 import pytest
 
-from glassformer.data.pairs import BadRecordError, Pair, PairReader
+from glassformer.data.pairs import Pair, PairReader
+from glassformer.data.records import BadRecordError
 from glassformer.data.splits import split_of
 
 PAIRS = [Pair("a cat", "eine Katze"), Pair("a dog, two", "ein Hund"), Pair('say "hi"', 'sag "hallo"')]

@@ -11,19 +11,19 @@ REFERENCES = ["Ein Hund läuft durch den Schnee.", "Zwei Männer sitzen auf eine
 
 def test_identical_texts_score_100_and_the_signatures_say_how():
     scores = score_translations(REFERENCES, REFERENCES)
-    assert scores.bleu == pytest.approx(100)
-    assert scores.chrf == pytest.approx(100)
-    assert "tok:13a" in scores.bleu_signature
-    assert "case:mixed" in scores.bleu_signature
-    assert "case:mixed" in scores.chrf_signature
+    assert scores["bleu"] == pytest.approx(100)
+    assert scores["chrf"] == pytest.approx(100)
+    assert "tok:13a" in scores.signatures["bleu"]
+    assert "case:mixed" in scores.signatures["bleu"]
+    assert "case:mixed" in scores.signatures["chrf"]
 
 
 def test_case_counts_unless_it_is_told_not_to():
     small = [text.lower() for text in REFERENCES]
-    assert score_translations(small, REFERENCES).bleu < 90
+    assert score_translations(small, REFERENCES)["bleu"] < 90
     scores = score_translations(small, REFERENCES, lowercase=True)
-    assert scores.bleu == pytest.approx(100)
-    assert "case:lc" in scores.bleu_signature
+    assert scores["bleu"] == pytest.approx(100)
+    assert "case:lc" in scores.signatures["bleu"]
 
 
 def test_tokenised_bleu_by_hand():

@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from torch import nn
 from glassformer.data.toy import PairTaskData
 from glassformer.models import build_model, preset
 from glassformer.models.costs import training_flops
-from glassformer.tasks.translation import make_loss
+from glassformer.tasks.rewriting import pair_loss
 from glassformer.training import estimate as module
 from glassformer.training.config import TrainConfig
 from glassformer.training.estimate import (
@@ -44,7 +45,7 @@ def pair_trainer(folder, config=CONFIG):
     torch.manual_seed(0)
     model = build_model(preset("tiny-transformer-base", vocab_size=9, dropout=0.1))
     model.set_gradient_checkpointing(config.gradient_checkpointing)
-    loss = make_loss(model, config)
+    loss = partial(pair_loss, model, config)
     return Trainer(
         model=model, config=config, batches=PairBatches(), loss=loss, evaluate=lambda: {"loss": 0.0}, folder=folder
     )

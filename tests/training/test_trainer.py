@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from glassformer.data.batches import PairBatch
 from glassformer.data.toy import PairTaskData
 from glassformer.models import build_model, preset
 from glassformer.nn import Dropout
-from glassformer.tasks.translation import make_loss
+from glassformer.tasks.rewriting import pair_loss
 from glassformer.training.config import TrainConfig
 from glassformer.training.schedules import share_of_peak
 from glassformer.training.state import saved_positions
@@ -58,7 +59,7 @@ def make_trainer(folder, config=CONFIG, loss=None, **options):
         model=model,
         config=config,
         batches=batches,
-        loss=loss(model) if loss else make_loss(model, config),
+        loss=loss(model) if loss else partial(pair_loss, model, config),
         evaluate=evaluate,
         folder=folder,
         **options,
@@ -207,7 +208,7 @@ def spoiled(bad):
     """A loss that is NaN at these batches."""
 
     def make(model):
-        plain, count = make_loss(model, CONFIG), iter(range(10**6))
+        plain, count = partial(pair_loss, model, CONFIG), iter(range(10**6))
         return lambda batch: plain(batch) * (math.nan if next(count) in bad else 1.0)
 
     return make

@@ -8,9 +8,9 @@ VERBS = """\
 usage: glassformer VERB ...
 
   demo    train a translator in about four minutes, try it, and look inside it
-  train   train a translator on sentence pairs, or a classifier on labelled texts
+  train   train a model for a task, on data of your own: glassformer train --help lists the tasks
   run     translate, classify, continue, answer or embed the lines of stdin, with a model of ours or anybody's
-  eval    score a trained model: BLEU and chrF, or accuracy and macro-F1
+  eval    score a trained model on data of your own, by its task's metrics
   info    what a model folder holds
   convert take a model to another library's format, or from it
   bench   how fast this machine writes, beside other libraries
@@ -62,20 +62,24 @@ def _run(verb: str, rest: list[str]) -> None:
 
         train(rest)
         return
+    if verb == "eval":
+        from glassformer.cli.evaluate import evaluate
+
+        evaluate(rest)
+        return
     from glassformer.cli.bench import bench
     from glassformer.cli.convert import convert
     from glassformer.cli.demo import demo
-    from glassformer.cli.use import evaluate, info, run
+    from glassformer.cli.use import info, run
 
     verbs: dict[str, Callable[..., None]] = {
         "demo": demo,
         "run": run,
-        "eval": evaluate,
         "info": info,
         "bench": bench,
         "convert": convert,
     }
     if verb not in verbs:
-        print(f"{VERBS}\n\n{verb!r} is no verb: expected one of train, {', '.join(verbs)}", file=sys.stderr)
+        print(f"{VERBS}\n\n{verb!r} is no verb: expected one of train, eval, {', '.join(verbs)}", file=sys.stderr)
         sys.exit(2)
     tyro.cli(verbs[verb], args=rest, prog=f"glassformer {verb}")

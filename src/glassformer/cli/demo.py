@@ -9,8 +9,7 @@ from tyro.conf import Positional
 if TYPE_CHECKING:
     from glassformer.data.pairs import Pair
     from glassformer.inspect.page import Sample
-    from glassformer.tasks.translation import TranslationConfig
-    from glassformer.tasks.translator import Translator
+    from glassformer.tasks.translation import TranslationConfig, Translator
 
 N_SHOWN = 8
 """Held-out strings that are shown beside what the user asks for."""
@@ -54,8 +53,7 @@ def demo(
         out: Folder for the model and the page.
         seed: Of everything random. How many updates fit is timed, so two runs are alike rather than equal.
     """
-    from glassformer.tasks.translation import train_translation
-    from glassformer.tasks.translator import Translator
+    from glassformer.tasks.translation import Translation, Translator
 
     if not minutes > 0:
         raise ValueError(f"minutes={minutes}: expected more than 0")
@@ -65,14 +63,14 @@ def demo(
     if folder.exists():
         print(f"{folder} has been trained already; remove it to train again.")
     else:
-        train_translation(config, folder)
+        Translation(config).train(folder)
     translator = Translator.from_folder(folder)
-    held_out = list(splits["test"])
+    held_out = list(splits.test)
     summary = []
     if held_out:  # a language with a few dozen strings may have none
         scores = translator.score(held_out)
-        print(f"BLEU {scores.bleu:.1f}, chrF {scores.chrf:.1f} on {len(held_out)} strings it has never seen.")
-        summary = [("BLEU", f"{scores.bleu:.1f}"), ("chrF", f"{scores.chrf:.1f}")]
+        print(f"BLEU {scores['bleu']:.1f}, chrF {scores['chrf']:.1f} on {len(held_out)} strings it has never seen.")
+        summary = [("BLEU", f"{scores['bleu']:.1f}"), ("chrF", f"{scores['chrf']:.1f}")]
     samples = explain(translator, lines, held_out)
     for sample in samples:
         print(f"\n  {sample.source}\n  {sample.translation}")
@@ -139,7 +137,7 @@ def explain(translator: "Translator", lines: Sequence[str], held_out: "Sequence[
         samples.append(
             Sample(
                 source=text,
-                translation=found.translation,
+                translation=found.text,
                 reference=reference or None,
                 source_tokens=found.source_pieces,
                 target_tokens=found.target_pieces,

@@ -1,17 +1,15 @@
-"""`glassformer run`, `eval` and `info`: use a model folder."""
+"""`glassformer run` and `info`: use a model folder."""
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from tyro.conf import Positional, arg
+from tyro.conf import Positional
 
 if TYPE_CHECKING:
     from glassformer.tasks.generator import Generator
-    from glassformer.tasks.translator import Translator
 
 CHUNK = 1000
 """Lines translated at a time, so that a long input gives output as it goes and memory stays flat."""
@@ -33,11 +31,10 @@ def run(
 ) -> None:
     """Use a model on stdin: one line out for each line in.
 
-    A translator trained here, or T5, BART, Marian in HF's folder, rewrites each line; blank lines stay blank. A
-    classifier trained here names the class of each. A decoder
-    (GPT-2, Llama, Mistral, Qwen, SmolLM as HF's folder, GGUF or llama2.c's file) continues each line, or answers it
-    with --chat; line breaks in what it writes become \\n. An encoder (BERT and its kin) turns each line into a vector,
-    a JSON list.
+    A model that was trained here does its task with each line; blank lines stay blank. T5, BART and Marian in HF's
+    folder rewrite each line. A decoder (GPT-2, Llama, Mistral, Qwen, SmolLM as HF's folder, GGUF or llama2.c's file)
+    continues each line, or answers it with --chat; line breaks in what it writes become \\n. An encoder (BERT and its
+    kin) turns each line into a vector, a JSON list.
 
     Args:
         path: A model folder, ours or HF's; or a GGUF file, or a .bin file of llama2.c's.
@@ -55,8 +52,8 @@ def run(
     from glassformer.decoding import GenerationConfig
     from glassformer.tasks.generator import Generator
     from glassformer.tasks.load import load
+    from glassformer.tasks.rewriter import Rewriter
     from glassformer.tasks.text_to_text import TextToText
-    from glassformer.tasks.translator import Translator
 
     model = load(path, allow_pickle=allow_pickle)
     if int8:
@@ -66,7 +63,7 @@ def run(
     if not isinstance(model, Generator):
         if chat or prompt is not None:
             raise ValueError(f"{path} does not go on writing: expected a decoder, for --prompt or --chat")
-        if isinstance(model, Translator | TextToText):
+        if isinstance(model, Rewriter | TextToText):
             _run_lines(partial(model.run, beam=beam))
         else:
             _run_lines(model.run)
@@ -121,89 +118,6 @@ def _converse(model: "Generator") -> None:
     while text := input("> "):
         messages.append({"role": "user", "content": text})
         messages.append({"role": "assistant", "content": _show(model.chat(messages))})
-
-
-def evaluate(
-    folder: Positional[Path],
-    *,
-    source: Path,
-    target: Path | None = None,
-    beam: int = 4,
-    tokenised: str = "",
-    int8: bool = False,
-    text_column: str = "text",
-    label_column: str = "label",
-    json_: Annotated[bool, arg(name="json")] = False,
-) -> None:
-    """Score a model on data of your own.
-
-    A translator gets BLEU and chrF by sacreBLEU, greedy and by beam, with signatures. A classifier gets accuracy and
-    macro-F1, on a --source of labelled texts.
-
-    Args:
-        folder: The model folder.
-        source: A text file, or a .tsv, .csv or .jsonl with both sides; .gz too.
-        target: The text file aligned with it.
-        beam: Width of the beam, scored beside greedy.
-        tokenised: The target's language, such as de, for lower-cased tokenised BLEU as older papers report it.
-        int8: Compute with 8-bit weights, as `run --int8` would.
-        text_column: Of a classifier's data: where the texts are.
-        label_column: Of a classifier's data: where the labels are.
-        json_: Print one JSON object.
-    """
-    from glassformer.tasks.classification import LABELS
-
-    if (folder / LABELS).is_file():
-        _score_classifier(folder, source, text_column, label_column, int8, json_)
-        return
-    from glassformer.data.pairs import PairReader
-    from glassformer.metrics import score_translations, tokenised_bleu
-
-    pairs = list(PairReader([source], [] if target is None else [target]))
-    translator = _open(folder, int8)
-    sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
-    results: dict[str, dict[str, object]] = {}
-    for name, width in (("greedy", 1), (f"beam {beam}", beam)):
-        translations = translator.translate(sources, beam=width)
-        results[name] = score_translations(translations, references)._asdict()
-        if tokenised:
-            found = tokenised_bleu(translations, references, tokenised)
-            results[name] |= {"tokenised_bleu": found.bleu, "tokenised_bleu_signature": found.signature}
-    if json_:
-        print(json.dumps(results))
-        return
-    titles = {"bleu": "BLEU", "chrf": "chrF", "tokenised_bleu": "BLEU, lower-cased and tokenised"}
-    for name, scores in results.items():
-        for key, title in titles.items():
-            if key in scores:
-                print(f"{name:8}  {title} {scores[key]:.2f}  {scores[f'{key}_signature']}")
-
-
-def _score_classifier(folder: Path, data: Path, text_column: str, label_column: str, int8: bool, as_json: bool) -> None:
-    from glassformer.data.pairs import PairReader
-    from glassformer.tasks.classification import Classifier
-
-    classifier = Classifier.from_folder(folder)
-    if int8:
-        from glassformer.decoding.int8 import quantise
-
-        classifier.model = quantise(classifier.model)
-    scores = classifier.score(list(PairReader([data], [], text_column, label_column)))
-    if as_json:
-        print(json.dumps(scores._asdict()))
-    else:
-        print(f"accuracy {scores.accuracy:.2%}, macro-F1 {scores.macro_f1:.2%}")
-
-
-def _open(folder: Path, int8: bool) -> "Translator":
-    from glassformer.tasks.translator import Translator
-
-    translator = Translator.from_folder(folder)
-    if int8:
-        from glassformer.decoding.int8 import quantise
-
-        translator.model = quantise(translator.model)
-    return translator
 
 
 def info(path: Positional[Path], *, allow_pickle: bool = False) -> None:

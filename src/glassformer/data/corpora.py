@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glassformer.data.pairs import Pair, PairReader, open_bytes
+from glassformer.data.pairs import Pair, PairReader
+from glassformer.data.records import open_bytes
 from glassformer.data.splits import Split, split_pairs
 
 INTERFACE_WHEEL = "homeassistant-2024.3.3-py3-none-any.whl"

@@ -1,7 +1,7 @@
-"""Labelled texts in batches by token budget, in the order that `plan.py` gives them."""
+"""Texts with answers in batches by token budget, in the order that `plan.py` gives them."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -9,34 +9,59 @@ from torch import Tensor
 
 from glassformer.data.plan import BatchPlan, grid
 
+IGNORED = -100
+"""The answer of a token that has none: torch's own convention."""
+
+
+class Row(NamedTuple):
+    """What a model reads, and what it should answer."""
+
+    ids: Sequence[int]
+    token_types: Sequence[int]
+    answer: Any
+    """A number, or a list of numbers: of a fixed length, or one for each token."""
+
 
 class LabelledBatch(NamedTuple):
-    """Padded texts, and the number of each one's class."""
+    """Padded texts and their answers."""
 
     tokens: Tensor  # (B, T)
     mask: Tensor  # (B, T), True for real tokens
-    labels: Tensor  # (B,)
+    token_types: Tensor  # (B, T)
+    answers: Tensor  # (B), (B, n) or (B, T)
 
     @property
     def n_target_tokens(self) -> int:
-        """What the loss is averaged over: texts, each of which has one answer."""
-        return len(self.labels)
+        """What the loss is averaged over: the answers there are. A row of fractions is one answer."""
+        return len(self.answers) if self.answers.is_floating_point() else int((self.answers != IGNORED).sum())
 
     def to(self, device: torch.device | str) -> "LabelledBatch":
         """The same batch on another device."""
         return LabelledBatch(*(x.to(device, non_blocking=True) for x in self))
 
 
-class LabelledBatches:
-    """All batches of some labelled texts, by step number."""
+def make_batch(rows: Sequence[Row], *, pad: int, per_token: bool = False) -> LabelledBatch:
+    """Some rows side by side; `per_token` says that each token has an answer."""
+    width = int(grid(np.array([max(1, *(len(row.ids) for row in rows))]), 2)[0])
+    tokens = np.full((len(rows), width), pad, dtype=np.int64)
+    types = np.zeros((len(rows), width), dtype=np.int64)
+    answers = np.full((len(rows), width), IGNORED) if per_token else np.array([row.answer for row in rows])
+    for place, row in enumerate(rows):
+        tokens[place, : len(row.ids)] = row.ids
+        types[place, : len(row.ids)] = row.token_types
+        if per_token:
+            answers[place, : len(row.ids)] = row.answer
+    mask = torch.arange(width) < torch.tensor([len(row.ids) for row in rows])[:, None]
+    numbers = answers.astype(np.float32 if answers.dtype.kind == "f" else np.int64)
+    return LabelledBatch(torch.from_numpy(tokens), mask, torch.from_numpy(types), torch.from_numpy(numbers))
 
-    def __init__(
-        self, texts: Sequence[Sequence[int]], labels: Sequence[int], *, pad: int, max_tokens: int, seed: int = 0
-    ):
-        self.texts = [np.asarray(text, dtype=np.int32) for text in texts]
-        self.labels = np.asarray(labels, dtype=np.int64)
-        self.pad = pad
-        lengths = np.array([max(len(text), 1) for text in texts], dtype=np.int64)
+
+class LabelledBatches:
+    """All batches of some rows, by step number."""
+
+    def __init__(self, rows: Sequence[Row], *, pad: int, max_tokens: int, seed: int = 0, per_token: bool = False):
+        self.rows, self.pad, self.per_token = list(rows), pad, per_token
+        lengths = np.array([max(len(row.ids), 1) for row in rows], dtype=np.int64)
         self._plan = BatchPlan(grid(lengths, 2), max_tokens=max_tokens, seed=seed)
 
     def __len__(self) -> int:
@@ -49,12 +74,4 @@ class LabelledBatches:
 
     def __getitem__(self, step: int) -> LabelledBatch:
         """The batch of this step, whatever was asked for before."""
-        rows = self._plan.rows(step)
-        texts = [self.texts[row] for row in rows]
-        width = int(grid(np.array([max(1, *map(len, texts))]), 2)[0])
-        tokens = np.full((len(rows), width), self.pad, dtype=np.int64)
-        for place, text in enumerate(texts):
-            tokens[place, : len(text)] = text
-        lengths = torch.tensor([len(text) for text in texts])
-        mask = torch.arange(width) < lengths[:, None]
-        return LabelledBatch(torch.from_numpy(tokens), mask, torch.from_numpy(self.labels[rows]))
+        return make_batch([self.rows[row] for row in self._plan.rows(step)], pad=self.pad, per_token=self.per_token)

@@ -4,19 +4,14 @@ A bad record is an error that names `file:line`, or with `on_bad="skip"` is coun
 memory stays flat however long they are.
 """
 
-import csv
-import gzip
-import io
-import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, Literal, NamedTuple
+from typing import NamedTuple
 
-OnBad = Literal["error", "skip"]
-TABLES = {".tsv": "\t", ".csv": ","}
+from glassformer.data.records import BadRecordError, OnBad, kind_of, open_bytes, read_lines, read_records
 
 
 class Pair(NamedTuple):
@@ -24,10 +19,6 @@ class Pair(NamedTuple):
 
     source: str
     target: str
-
-
-class BadRecordError(ValueError):
-    """A record that cannot be used, with the place it was found."""
 
 
 @dataclass
@@ -70,31 +61,14 @@ class PairReader:
             for source, target in zip(self.sources, self.targets, strict=True):
                 yield from _aligned(source, target)
             return
+        columns = (self.source_column, self.target_column)
         for path in self.sources:
-            read = _json_lines if kind_of(path) == "jsonl" else _table
-            yield from read(path, self.source_column, self.target_column)
-
-
-def kind_of(path: Path) -> Literal["text", "table", "jsonl"]:
-    """How a file is laid out, by its name without .gz."""
-    suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
-    if suffix in TABLES:
-        return "table"
-    return "jsonl" if suffix in (".jsonl", ".ndjson") else "text"
-
-
-def open_bytes(path: Path) -> IO[bytes]:
-    """The file's bytes, unpacked where its name ends in .gz."""
-    return gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb")  # type: ignore[return-value]
-
-
-def read_lines(stream: Iterable[bytes], name: str) -> Iterator[tuple[str | None, str]]:
-    """Each line as text, or None where it is not UTF-8, and its place `name:number`."""
-    for number, line in enumerate(stream, start=1):
-        try:
-            yield line.decode("utf-8").rstrip("\r\n"), f"{name}:{number}"
-        except UnicodeDecodeError:
-            yield None, f"{name}:{number}"
+            for cells, problem, where in read_records(path, columns):
+                missing = [column for column, cell in zip(columns, cells, strict=False) if not isinstance(cell, str)]
+                if problem or missing:
+                    yield None, problem or f"no text under {missing[0]!r}", where
+                else:
+                    yield _judge(cells[0], cells[1], where)
 
 
 def _judge(source: str | None, target: str | None, where: str) -> tuple[Pair | None, str, str]:
@@ -115,46 +89,3 @@ def _aligned(source: Path, target: Path) -> Iterator[tuple[Pair | None, str, str
                 short, long_place = (source, right[1]) if right is not None else (target, left[1] if left else "")
                 raise BadRecordError(f"{long_place}: {short} has fewer lines: expected two files aligned line by line")
             yield _judge(left[0], right[0], left[1] if left[0] is None or not left[0].strip() else right[1])
-
-
-def _table(path: Path, source_column: str, target_column: str) -> Iterator[tuple[Pair | None, str, str]]:
-    with open_bytes(path) as stream:
-        delimiter = TABLES[Path(path.name.removesuffix(".gz")).suffix.lower()]
-        places = read_lines(stream, str(path))
-        header = next(places, (None, ""))[0]
-        columns = next(csv.reader([header or ""], delimiter=delimiter), [])
-        for column in (source_column, target_column):
-            if column not in columns:
-                raise BadRecordError(
-                    f"{path}:1: no column {column!r} in the header ({', '.join(columns) or 'which is empty'}): "
-                    "name yours with the options for columns"
-                )
-        wanted = columns.index(source_column), columns.index(target_column)
-        for text, where in places:
-            if text is None:
-                yield None, "not valid UTF-8", where
-                continue
-            # A tab-separated line is split as it stands; only CSV quotes, and a quoted field may not hold a line break.
-            cells = text.split("\t") if delimiter == "\t" else next(csv.reader(io.StringIO(text)), [])
-            if len(cells) <= max(wanted):
-                yield None, f"{len(cells)} columns, expected {len(columns)}", where
-            else:
-                yield _judge(cells[wanted[0]], cells[wanted[1]], where)
-
-
-def _json_lines(path: Path, source_column: str, target_column: str) -> Iterator[tuple[Pair | None, str, str]]:
-    with open_bytes(path) as stream:
-        for text, where in read_lines(stream, str(path)):
-            try:
-                record = json.loads(text) if text is not None else None
-            except json.JSONDecodeError as error:
-                yield None, f"not JSON ({error.msg})", where
-                continue
-            if text is None:
-                yield None, "not valid UTF-8", where
-            elif not isinstance(record, dict):
-                yield None, "not a JSON object", where
-            elif missing := [c for c in (source_column, target_column) if not isinstance(record.get(c), str)]:
-                yield None, f"no text under {missing[0]!r}", where
-            else:
-                yield _judge(record[source_column], record[target_column], where)

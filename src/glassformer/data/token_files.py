@@ -8,16 +8,27 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
-
-from glassformer.data.pairs import Pair
 
 Ids = np.ndarray[tuple[int], np.dtype[np.int32]]
 EncodeBatch = Callable[[list[str]], list[list[int]]]
 SIDES = ("source", "target")
 CHUNK = 4096
 """Sentences tokenised at a time: enough to keep all cores busy, little enough for any memory."""
+
+
+class TextPair(Protocol):
+    """What is read, and what should be written."""
+
+    @property
+    def source(self) -> str:
+        """What is read."""
+
+    @property
+    def target(self) -> str:
+        """What should be written."""
 
 
 class TokenFiles:
@@ -41,9 +52,18 @@ class TokenFiles:
 
 
 def write_token_files(
-    folder: Path, pairs: Iterable[Pair], encode_source: EncodeBatch, encode_target: EncodeBatch, *, max_len: int
+    folder: Path,
+    pairs: Iterable[TextPair],
+    encode_source: EncodeBatch,
+    encode_target: EncodeBatch,
+    *,
+    max_len: int,
+    cut: bool = False,
 ) -> tuple[TokenFiles, int]:
-    """Tokenise `pairs` into `folder`; the files, and how many pairs were left out for a side longer than `max_len`."""
+    """Tokenise `pairs` into `folder`; the files, and how many pairs had a side longer than `max_len`.
+
+    Those are left out, or with `cut` lose what is too much.
+    """
     work = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
@@ -58,8 +78,9 @@ def write_token_files(
             for source, target in encoded:
                 if max(len(source), len(target)) > max_len:
                     n_long += 1
-                    continue
-                for side, ids in (("source", source), ("target", target)):
+                    if not cut:
+                        continue
+                for side, ids in (("source", source[:max_len]), ("target", target[:max_len])):
                     files[side].write(np.asarray(ids, dtype=np.int32).tobytes())
                     offsets[side].append(offsets[side][-1] + len(ids))
     for side in SIDES:
@@ -69,7 +90,7 @@ def write_token_files(
     return TokenFiles(folder), n_long
 
 
-def _chunks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
+def _chunks(pairs: Iterable[TextPair]) -> Iterator[list[TextPair]]:
     iterator = iter(pairs)
     while chunk := list(islice(iterator, CHUNK)):
         yield chunk

@@ -3,14 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-
-class TranslationScores(NamedTuple):
-    """Corpus scores, 0 to 100."""
-
-    bleu: float
-    chrf: float
-    bleu_signature: str
-    chrf_signature: str
+from glassformer.metrics.scores import Scores
 
 
 class TokenisedBleu(NamedTuple):
@@ -22,7 +15,7 @@ class TokenisedBleu(NamedTuple):
 
 def score_translations(
     translations: Sequence[str], references: Sequence[str], *, lowercase: bool = False, tokenize: str = "13a"
-) -> TranslationScores:
+) -> Scores:
     """Score translations against one reference each."""
     try:
         from sacrebleu.metrics.bleu import BLEU
@@ -32,7 +25,10 @@ def score_translations(
     _check_texts(translations, references)
     bleu, chrf = BLEU(lowercase=lowercase, tokenize=tokenize), CHRF(lowercase=lowercase)
     values = bleu.corpus_score(translations, [references]), chrf.corpus_score(translations, [references])
-    return TranslationScores(values[0].score, values[1].score, str(bleu.get_signature()), str(chrf.get_signature()))
+    return Scores(
+        {"bleu": values[0].score, "chrf": values[1].score},
+        {"bleu": str(bleu.get_signature()), "chrf": str(chrf.get_signature())},
+    )
 
 
 def tokenised_bleu(translations: Sequence[str], references: Sequence[str], language: str) -> TokenisedBleu:

@@ -1,32 +1,34 @@
-"""Texts to classes: train an encoder on labelled texts, from scratch or from somebody's checkpoint, and use it."""
+"""Texts to classes, one or several each; pairs of texts too."""
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from glassformer.checkpoint import load_model, save_model
-from glassformer.data.labelled import LabelledBatch, LabelledBatches
-from glassformer.data.pairs import OnBad, Pair, PairReader
-from glassformer.data.splits import split_pairs
-from glassformer.metrics.classification import ClassScores, score_classes
+from glassformer.data.labelled import LabelledBatch, Row
+from glassformer.data.records import OnBad, Record, RecordReader, as_text
+from glassformer.data.splits import split_examples
+from glassformer.metrics.classification import confusion, score_classes, score_label_sets
+from glassformer.metrics.scores import Scores
 from glassformer.models import EncoderModel, ModelConfig
-from glassformer.models.costs import training_flops
-from glassformer.tasks.runs import run_folder, train_run
-from glassformer.text import Tokenizer, TokenizerConfig
-from glassformer.text.pretrained import PretrainedTokenizer
-from glassformer.text.tokenizer import END, PAD
+from glassformer.tasks.encoders import EncoderConfig, EncoderTask, EncoderTool, Reader, Texts, read_batch
+from glassformer.tasks.task import Splits
 from glassformer.training.config import TrainConfig
 
-LABELS = "labels.json"
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
-"""What is taken along from a checkpoint: BERT's vocabulary, or the file that holds any tokenizer."""
+
+class LabelledText(NamedTuple):
+    """A text, or two, and its labels: one, or with `multi_label` any number."""
+
+    text: str
+    labels: tuple[str, ...]
+    second: str | None = None
+    where: str = ""
+    """File and line it was read from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,279 +40,202 @@ class LabelledData:
     valid: tuple[Path, ...] = ()
     """For validation. Without it, a twenty-fifth of the data, chosen by a hash of the texts."""
     text_column: str = "text"
+    second_column: str = ""
+    """Where a second text is, for classes of pairs."""
     label_column: str = "label"
+    multi_label: bool = False
+    """A text has any number of labels: a list in JSONL, in a table separated by commas."""
     on_bad: OnBad = "error"
     """What to do with a bad record: stop and name its file and line, or count and skip it."""
 
-    def splits(self) -> tuple[list[Pair], list[Pair]]:
-        """Texts with their labels: to learn from, and to validate on."""
+    def splits(self) -> Splits[LabelledText]:
+        """To learn from, and to validate on."""
+        if self.valid:
+            return Splits(self.examples(), list(self._read(self.valid)))
+        sides = split_examples(self.examples(), lambda example: example.text, test=0.0)
+        learned, kept = list(sides["train"]), list(sides["valid"])
+        labels = {label for example in learned for label in example.labels}
+        # A rare class may fall wholly on the other side, where nobody could learn it.
+        strange = [example for example in kept if not labels.issuperset(example.labels)]
+        return Splits(learned + strange, [example for example in kept if labels.issuperset(example.labels)])
+
+    def examples(self) -> list[LabelledText]:
+        """Everything in `data`."""
         if not self.data:
             raise ValueError("no data: expected at least one .tsv, .csv or .jsonl file")
-        train = self.read(self.data)
-        if self.valid:
-            return list(train), list(self.read(self.valid))
-        sides = split_pairs(train, test=0.0)
-        learned, kept = list(sides["train"]), list(sides["valid"])
-        labels = {pair.target for pair in learned}
-        # A rare class may fall wholly on the other side, where nobody could learn it.
-        learned += [pair for pair in kept if pair.target not in labels]
-        return learned, [pair for pair in kept if pair.target in labels]
+        return list(self._read(self.data))
 
-    def read(self, paths: tuple[Path, ...]) -> PairReader:
-        """The texts of some files, each with its label."""
-        return PairReader(paths, (), self.text_column, self.label_column, self.on_bad)
+    def _read(self, paths: tuple[Path, ...]) -> RecordReader[LabelledText]:
+        columns = [self.text_column, self.label_column] + [self.second_column] * bool(self.second_column)
+        return RecordReader(paths, columns, self._example, self.on_bad)
+
+    def _example(self, record: Record) -> LabelledText:
+        text, label, *second = record.cells
+        return LabelledText(
+            as_text(text, self.text_column),
+            self._labels(label),
+            as_text(second[0], self.second_column) if second else None,
+            record.where,
+        )
+
+    def _labels(self, cell: object) -> tuple[str, ...]:
+        if not self.multi_label:
+            cell = str(cell) if isinstance(cell, int) else cell  # JSON may number its classes
+            return (as_text(cell, self.label_column),)
+        if isinstance(cell, str):
+            cell = [part for part in cell.split(",") if part.strip()]
+        if not isinstance(cell, list) or not all(isinstance(label, str) for label in cell):
+            raise ValueError(f"no labels under {self.label_column!r}: expected a list, or text separated by commas")
+        return tuple(label.strip() for label in cell)
 
 
-def default_encoder() -> ModelConfig:
+def small_encoder(**changes: Any) -> ModelConfig:
     """A small encoder that learns on two cores."""
-    return ModelConfig(
-        vocab_size=8000,
-        n_encoder_layers=2,
-        d_model=128,
-        n_heads=4,
-        d_ff=256,
-        max_len=256,
-        norm_placement="pre",
-        dropout=0.3,
-        embedding_dropout=0.3,
-        init="normal",
-        init_std=0.088,
-    )
+    values: dict[str, Any] = {
+        "vocab_size": 8000,
+        "n_encoder_layers": 2,
+        "d_model": 128,
+        "n_heads": 4,
+        "d_ff": 256,
+        "max_len": 256,
+        "norm_placement": "pre",
+        "dropout": 0.3,
+        "embedding_dropout": 0.3,
+        "init": "normal",
+        "init_std": 0.088,
+    }
+    return ModelConfig(**{**values, **changes})
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassificationConfig:
+class ClassificationConfig(EncoderConfig):
     """A whole recipe."""
 
     data: LabelledData = field(default_factory=LabelledData)
-    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
-    """Of a model from scratch."""
-    start_from: Path | None = None
-    """Somebody's encoder to begin with, in HF's folder: its body and its tokenizer, under a fresh head."""
-    model: ModelConfig = field(default_factory=default_encoder)
+    model: ModelConfig = field(default_factory=small_encoder)
     """Of a model from scratch. Its vocab_size is the most tokens the tokenizer may learn."""
     train: TrainConfig = field(
         default_factory=lambda: TrainConfig(
-            updates=2000, lr=1e-3, warmup=200, schedule="linear", metric="accuracy", label_smoothing=0.0, eval_every=250
+            updates=2000, lr=1e-3, warmup=200, schedule="linear", label_smoothing=0.0, eval_every=250
         )
     )
 
 
 class Prediction(NamedTuple):
-    """The likeliest class of a text, and how likely the model finds it."""
+    """A class, and how likely the model finds it."""
 
     label: str
     probability: float
 
 
-class Reads(Protocol):
-    """Texts to the ids that a model reads, specials included."""
-
-    pad: int
-
-    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
-        """One list a text."""
-
-
-@dataclass
-class OwnReader:
-    """By a tokenizer that was trained here: the pieces, and END."""
-
-    tokenizer: Tokenizer
-    pad: int = PAD
-
-    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
-        """One list a text."""
-        return [[*ids, END] for ids in self.tokenizer.encode_batch(texts)]
-
-
-class PretrainedReader:
-    """By the tokenizer of a checkpoint."""
-
-    def __init__(self, tokenizer: PretrainedTokenizer):
-        self.tokenizer = tokenizer
-        self.pad = tokenizer.pad or 0
-
-    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
-        """One list a text."""
-        return self.tokenizer.encode_batch(texts)
-
-
-class Classifier:
+class Classifier(EncoderTool[LabelledText]):
     """A trained model with its tokenizer and the names of its classes."""
 
-    def __init__(self, model: EncoderModel, reader: Reads, labels: Sequence[str]):
-        self.model, self.reader, self.labels = model, reader, list(labels)
+    task, head = "classification", "sequence_class"
 
-    @classmethod
-    def from_folder(cls, folder: Path | str) -> "Classifier":
-        """The classifier saved in a model folder."""
-        folder = Path(folder)
-        model = load_model(folder)
-        if not isinstance(model, EncoderModel) or model.config.head != "sequence_class":
-            raise ValueError(f"{folder} holds no classifier: expected an encoder with head='sequence_class'")
-        about = json.loads((folder / LABELS).read_text(encoding="utf-8"))
-        reader: Reads
-        if about["tokenizer"] == "own":
-            reader = OwnReader(Tokenizer.load(folder / "tokenizer.json"))
-        else:
-            reader = PretrainedReader(PretrainedTokenizer.from_folder(folder))
-        return cls(model, reader, about["labels"])
+    def __init__(self, model: EncoderModel, reader: Reader, *, labels: Sequence[str], multi_label: bool = False):
+        super().__init__(model, reader, labels=list(labels), multi_label=multi_label)
+        self.labels, self.multi_label = list(labels), multi_label
 
-    def read(self, texts: Sequence[str]) -> list[list[int]]:
-        """What the model reads; a text that is too long is cut, and keeps its end."""
-        limit = self.model.config.max_len or 10**9
-        return [ids if len(ids) <= limit else [*ids[: limit - 1], ids[-1]] for ids in self.reader(texts)]
+    def probabilities(self, texts: Sequence[str | Texts], *, max_batch_tokens: int = 8192) -> Tensor:
+        """How likely each class is for each text, or pair of texts: (N, classes), in their order."""
+        if not texts:
+            return torch.empty(0, len(self.labels))
+        rows = self.read([(text, None) if isinstance(text, str) else text for text in texts])
+        scores = torch.stack(self.answers(rows, max_batch_tokens=max_batch_tokens))
+        return scores.sigmoid() if self.multi_label else scores.softmax(-1)
 
-    def probabilities(self, texts: Sequence[str], *, max_batch_tokens: int = 8192) -> Tensor:
-        """How likely each class is for each text, (N, classes), in the texts' order."""
-        rows = self.read(texts)
-        found = torch.empty(len(rows), len(self.labels))
-        waiting = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
-        device = next(self.model.parameters()).device
-        was_training = self.model.training
-        self.model.eval()
-        with torch.inference_mode():
-            while waiting:
-                longest = max(len(rows[waiting[0]]), 1)
-                size = max(1, max_batch_tokens // longest)
-                chosen, waiting = waiting[:size], waiting[size:]
-                batch = LabelledBatches([rows[i] for i in chosen], chosen, pad=self.reader.pad, max_tokens=10**9)[0]
-                batch = batch.to(device)
-                found[batch.labels.cpu()] = self.model(batch.tokens, batch.mask).float().softmax(-1).cpu()
-        self.model.train(was_training)
+    def classify(self, texts: Sequence[str | Texts]) -> list[list[Prediction]]:
+        """The likeliest class of each text; with several labels a text, all that are likelier than not."""
+        found = []
+        for row in self.probabilities(texts):
+            chosen = (row > 0.5).nonzero()[:, 0].tolist() if self.multi_label else [int(row.argmax())]
+            found.append([Prediction(self.labels[index], float(row[index])) for index in chosen])
         return found
 
-    def classify(self, texts: Sequence[str]) -> list[Prediction]:
-        """The likeliest class of each text."""
-        if not texts:
-            return []
-        chances, classes = self.probabilities(texts).max(-1)
-        return [
-            Prediction(self.labels[label], chance)
-            for label, chance in zip(classes.tolist(), chances.tolist(), strict=True)
-        ]
-
-    def run(self, texts: Sequence[str]) -> list[str]:
-        """The name of each text's class; a blank text has none."""
-        told = [index for index, text in enumerate(texts) if text.strip()]
-        answers = [""] * len(texts)
-        for index, prediction in zip(told, self.classify([texts[index] for index in told]), strict=True):
-            answers[index] = prediction.label
+    def run(self, lines: Sequence[str]) -> list[str]:
+        """The labels of each line, with commas between them; a pair of texts has a tab between them."""
+        told = [index for index, text in enumerate(lines) if text.strip()]
+        answers = [""] * len(lines)
+        texts = [_texts(lines[index]) for index in told]
+        for index, predictions in zip(told, self.classify(texts), strict=True):
+            answers[index] = ",".join(prediction.label for prediction in predictions)
         return answers
 
-    def score(self, pairs: Sequence[Pair]) -> ClassScores:
-        """Accuracy and macro-F1 on labelled texts."""
-        true = [self._number(pair.target) for pair in pairs]
-        found = self.probabilities([pair.source for pair in pairs]).argmax(-1).tolist()
-        return score_classes(found, true)
+    def score(self, examples: Sequence[LabelledText]) -> Scores:
+        """Accuracy and macro-F1, and of several labels a text micro-F1 first."""
+        found, true = self._compare(examples)
+        if self.multi_label:
+            return score_label_sets(found, true)
+        return score_classes([labels[0] for labels in found], [labels[0] for labels in true])
 
-    def _number(self, label: str) -> int:
-        if label not in self.labels:
-            raise ValueError(f"the label {label!r} was not learned: expected one of {', '.join(self.labels[:20])}")
-        return self.labels.index(label)
+    def confusion(self, examples: Sequence[LabelledText]) -> list[list[int]]:
+        """How often each class (rows) was taken for each (columns), in the order of `labels`."""
+        found, true = self._compare(examples)
+        return confusion([labels[0] for labels in found], [labels[0] for labels in true], self.labels)
 
-    def save(self, folder: Path, card: str, texts: Mapping[str, str]) -> None:
-        """Write the model folder; `texts` are the tokenizer's files."""
-        kind = "own" if isinstance(self.reader, OwnReader) else "pretrained"
-        about = json.dumps({"labels": self.labels, "tokenizer": kind}, indent=2)
-        save_model(folder, self.model, {**texts, LABELS: about, "README.md": card})
+    def numbers(self, example: LabelledText) -> list[int]:
+        """The numbers of an example's labels."""
+        for label in example.labels:
+            if label not in self.labels:
+                place = f"{example.where}: " if example.where else ""
+                known = ", ".join(self.labels[:20])
+                raise ValueError(f"{place}the label {label!r} was not learned: expected one of {known}")
+        return [self.labels.index(label) for label in example.labels]
 
-
-def train_classification(config: ClassificationConfig, out: Path) -> ClassScores:
-    """Train a classifier into the model folder `out`; what the run needs to go on stands in `out.run` beside it."""
-    train, valid = config.data.splits()
-    labels = sorted({pair.target for pair in train})
-    if not train:
-        raise ValueError("no texts are left to learn from: expected more data")
-    if len(labels) < 2:
-        raise ValueError(f"all texts have the label {labels[0]!r}: expected at least two classes")
-    if not valid:
-        raise ValueError("no texts are left for validation: expected valid files, or more data")
-    strange = sorted({pair.target for pair in valid} - {*labels})
-    if strange:
-        raise ValueError(f"the label {strange[0]!r} is in the texts for validation alone: expected it in the data too")
-    run = run_folder(out, config)
-    torch.manual_seed(config.train.seed)
-    classifier, files = _begin(config, train, labels)
-    model = classifier.model
-    batches = LabelledBatches(
-        classifier.read([pair.source for pair in train]),
-        [labels.index(pair.target) for pair in train],
-        pad=classifier.reader.pad,
-        max_tokens=config.train.max_tokens,
-        seed=config.train.seed,
-    )
-
-    def evaluate() -> dict[str, float]:
-        scores = classifier.score(valid)
-        return {"accuracy": 100 * scores.accuracy, "macro_f1": 100 * scores.macro_f1}
-
-    def flops(batch: LabelledBatch) -> int:
-        rows, length = batch.tokens.shape
-        return training_flops(model.config, batch=rows, source_length=length)
-
-    state = train_run(
-        run,
-        model,
-        config.train,
-        batches=batches,
-        loss=lambda module: make_loss(module, config.train),
-        evaluate=evaluate,
-        flops=flops,
-        notes=[describe(train, valid, labels)],
-    )
-    scores = classifier.score(valid)
-    card = (
-        f"# A classifier of {len(labels)} classes\n\nTrained by Glassformer on {len(train):,} texts: {state.update:,} "
-        f"updates, {state.seconds / 60:.1f} minutes. On {len(valid):,} texts for validation: accuracy "
-        f"{100 * scores.accuracy:.2f} %, macro-F1 {100 * scores.macro_f1:.2f} %.\n"
-    )
-    classifier.save(out, card, files)
-    return scores
+    def _compare(self, examples: Sequence[LabelledText]) -> tuple[list[list[str]], list[tuple[str, ...]]]:
+        for example in examples:
+            self.numbers(example)
+        found = self.classify([(example.text, example.second) for example in examples])
+        return [[p.label for p in predictions] for predictions in found], [example.labels for example in examples]
 
 
-def make_loss(model: nn.Module, config: TrainConfig) -> Callable[[LabelledBatch], Tensor]:
-    """The sum of the texts' losses."""
+class Classification(EncoderTask[LabelledText]):
+    """Labelled texts to a classifier."""
 
-    def loss(batch: LabelledBatch) -> Tensor:
-        logits = model(batch.tokens, batch.mask).float()
-        return F.cross_entropy(logits, batch.labels, reduction="sum", label_smoothing=config.label_smoothing)
+    name, title = "classification", "A classifier"
+    Config, Data, Tool = ClassificationConfig, LabelledData, Classifier
 
-    return loss
+    def texts(self, example: LabelledText) -> Texts:
+        """As above."""
+        return example.text, example.second
+
+    def begin(self, train: Sequence[LabelledText]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """As above."""
+        labels = sorted({label for example in train for label in example.labels})
+        multi_label = self.config.data.multi_label
+        if len(labels) < 2 and not (multi_label and labels):
+            raise ValueError(f"all texts have the labels {labels}: expected at least two classes")
+        return {"n_labels": len(labels), "pooling": "mean"}, {"labels": labels, "multi_label": multi_label}
+
+    def rows(self, tool: Classifier, examples: Sequence[LabelledText]) -> list[Row]:
+        """As above."""
+        rows = []
+        for example, read in zip(examples, tool.read([self.texts(example) for example in examples]), strict=True):
+            numbers = tool.numbers(example)
+            answer: Any = numbers[0] if not tool.multi_label else [float(i in numbers) for i in range(len(tool.labels))]
+            rows.append(Row(read.ids, read.token_types, answer))
+        return rows
+
+    def loss(self, model: nn.Module, batch: LabelledBatch) -> Tensor:
+        """As above."""
+        scores = read_batch(model, batch).float()
+        if batch.answers.is_floating_point():
+            return F.binary_cross_entropy_with_logits(scores, batch.answers, reduction="none").mean(-1).sum()
+        smoothing = self.config.train.label_smoothing
+        return F.cross_entropy(scores, batch.answers, reduction="sum", label_smoothing=smoothing)
+
+    def describe(self, splits: Splits[LabelledText]) -> str:
+        """As above."""
+        train, valid = list(splits.train), list(splits.valid)
+        counts = Counter(label for example in train for label in example.labels)
+        balance = ", ".join(f"{label} {count / len(train):.0%}" for label, count in counts.most_common(10))
+        more = f" and {len(counts) - 10} more" if len(counts) > 10 else ""
+        return (
+            f"{len(train):,} texts to learn from, {len(valid):,} to validate on; {len(counts)} classes: {balance}{more}"
+        )
 
 
-def describe(train: Sequence[Pair], valid: Sequence[Pair], labels: Sequence[str]) -> str:
-    """How many texts there are, and how the classes are balanced."""
-    counts = Counter(pair.target for pair in train)
-    balance = ", ".join(f"{label} {counts[label] / len(train):.0%}" for label in labels[:10])
-    more = f" and {len(labels) - 10} more" if len(labels) > 10 else ""
-    return f"{len(train):,} texts to learn from, {len(valid):,} to validate on; {len(labels)} classes: {balance}{more}"
-
-
-def _begin(config: ClassificationConfig, train: Iterable[Pair], labels: list[str]) -> tuple[Classifier, dict[str, str]]:
-    """The model before its first update, and its tokenizer's files."""
-    folder = config.start_from
-    if folder is not None:
-        if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
-            raise ValueError(
-                f"{folder} has no tokenizer that can be taken along: expected tokenizer.json, or vocab.txt"
-            )
-        tokenizer = PretrainedTokenizer.from_folder(folder)
-        model = start_from(folder, len(labels))
-        files = {
-            name: (folder / name).read_text(encoding="utf-8") for name in TOKENIZER_FILES if (folder / name).is_file()
-        }
-        return Classifier(model, PretrainedReader(tokenizer), labels), files
-    own = Tokenizer.train((pair.source for pair in train), config.model.vocab_size, config.tokenizer)
-    body = replace(config.model, vocab_size=own.vocab_size)
-    fresh = EncoderModel(body.with_head("sequence_class", n_labels=len(labels), pooling="mean"))
-    return Classifier(fresh, OwnReader(own), labels), {"tokenizer.json": own.to_json()}
-
-
-def start_from(folder: Path, n_labels: int) -> EncoderModel:
-    """Somebody's encoder under a fresh head for so many classes, by the mean of its vectors."""
-    body = load_model(folder, adapt=lambda config: config.with_head("none"))
-    if not isinstance(body, EncoderModel):
-        raise ValueError(f"{folder} is of kind {body.kind!r}: expected an encoder, to classify with")
-    return body.under(body.config.with_head("sequence_class", n_labels=n_labels, pooling="mean"))
+def _texts(line: str) -> Texts:
+    first, tab, second = line.partition("\t")
+    return (first, second) if tab else (line, None)

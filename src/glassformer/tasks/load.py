@@ -1,6 +1,7 @@
 """The one door to a model on disk, ours or anybody's: it comes back as what it can do."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -11,35 +12,34 @@ from glassformer.checkpoint.pretrained import is_foreign, read_foreign, read_ori
 from glassformer.checkpoint.safe_files import CorruptFolderError
 from glassformer.decoding import GenerationConfig
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
-from glassformer.tasks.classification import LABELS, Classifier
 from glassformer.tasks.embedder import Embedder, as_embedder, longest_text, with_pooling
 from glassformer.tasks.generator import Generator
+from glassformer.tasks.registry import read_about, task_named
+from glassformer.tasks.rewriter import GENERATION
+from glassformer.tasks.task import Tool
 from glassformer.tasks.text_to_text import TextToText
-from glassformer.tasks.translator import GENERATION, Translator
 from glassformer.text.pretrained import PretrainedTokenizer
 
 # What a hostile folder may ask for; real ones stay below a tenth of it.
 MAX_BEAMS = 1 << 8
 MAX_LENGTH = 1 << 16
 
-Loaded = Translator | Classifier | Generator | Embedder | TextToText
+Loaded = Tool[Any] | Generator | Embedder | TextToText
 
 
 def load(path: Path | str, *, dtype: torch.dtype = torch.float32, allow_pickle: bool = False) -> Loaded:
     """A model that is ready to use.
 
-    A folder that was trained here is a `Translator` or a `Classifier`. Of HF's folders, GGUF files and llama2.c's
-    files, a decoder is a `Generator`, an encoder an `Embedder`, an encoder-decoder a `TextToText`. Nothing is fetched,
-    and nothing in the files is run.
+    A folder that was trained here is the tool of its task: a `Translator`, a `Classifier`. Of HF's folders, GGUF files
+    and llama2.c's files, a decoder is a `Generator`, an encoder an `Embedder`, an encoder-decoder a `TextToText`.
+    Nothing is fetched, and nothing in the files is run.
     """
     path = Path(path)
     foreign = read_foreign(path, allow_pickle=allow_pickle) if is_foreign(path) else None
     origin = foreign.config if foreign is not None else read_origin(path)
     if origin is None:
-        if (path / LABELS).is_file():
-            return Classifier.from_folder(path)
         _check_search(path)
-        return Translator.from_folder(path)
+        return task_named(read_about(path)["task"]).Tool.from_folder(path)
     is_encoder = origin.get("model_type") in ("bert", "roberta", "distilbert", "albert", "electra")
     model = load_model(
         path,

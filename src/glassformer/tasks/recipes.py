@@ -1,6 +1,7 @@
 """Recipes: a TOML file whose tables are the parts of a task's config. What it leaves out keeps its default."""
 
 import tomllib
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -8,29 +9,33 @@ import cattrs
 from cattrs.v import format_exception
 
 from glassformer.models import ModelConfig
-from glassformer.tasks.translation import TranslationConfig
 
 Config = TypeVar("Config")
 
 
-def load_recipe(path: Path, kind: type[Config] = TranslationConfig) -> Config:  # type: ignore[assignment]
+def load_recipe(path: Path, kind: type[Config]) -> Config:
     """The config of a task that a recipe describes; an unknown key or a wrong type is an error that names it."""
     try:
         with path.open("rb") as stream:
             values = tomllib.load(stream)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path} is not TOML: {error}") from error
+    usual = kind()
+    for name, table in values.items():
+        part = getattr(usual, name, None)
+        if is_dataclass(part) and isinstance(table, dict):
+            values[name] = {**asdict(part), **table}  # type: ignore[arg-type]
     try:
-        return _converter(kind().model).structure(values, kind)  # type: ignore[attr-defined]
+        return _converter().structure(values, kind)
     except (cattrs.BaseValidationError, cattrs.errors.ForbiddenExtraKeysError) as error:
         problems = cattrs.transform_error(error, path="recipe", format_exception=_in_words)
         raise ValueError(f"{path}: {'; '.join(problems)}") from error
 
 
-def _converter(model: ModelConfig) -> cattrs.Converter:
+def _converter() -> cattrs.Converter:
     converter = cattrs.Converter(forbid_extra_keys=True)
     converter.register_structure_hook(Path, lambda value, _: Path(value))
-    converter.register_structure_hook(ModelConfig, lambda value, _: ModelConfig.from_dict({**model.to_dict(), **value}))
+    converter.register_structure_hook(ModelConfig, lambda value, _: ModelConfig.from_dict(value))
     for kind in (int, float, bool, str):
         converter.register_structure_hook(kind, _strict)
     return converter

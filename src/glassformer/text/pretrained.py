@@ -8,28 +8,17 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import tokenizers
 from tokenizers import processors
 
 from glassformer.text.classic_files import ClassicTokenizer, read_classic
+from glassformer.text.encoded import Encoded
 from glassformer.text.secret_names import give_secret_names, is_control
 
 _ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
-
-
-class Encoded(NamedTuple):
-    """A text, or two, as a model reads it, and where each token came from."""
-
-    ids: list[int]
-    spans: list[tuple[int, int]]
-    """Where each token's characters stand in its text; (0, 0) for a special token."""
-    token_types: list[int]
-    """The number of the segment, for models that embed it."""
-    sources: list[int | None]
-    """Which text a token belongs to, 0 or 1; None for a special token."""
 
 
 class PretrainedTokenizer:
@@ -213,6 +202,15 @@ class PretrainedTokenizer:
         """One text, or two, as `encode` gives them, with the characters that each token stands for."""
         encoding = self._encode(text, second)
         return Encoded(self._known(encoding.ids), encoding.offsets, encoding.type_ids, encoding.sequence_ids)
+
+    def offsets_batch(self, texts: Sequence[tuple[str, str | None]]) -> list[Encoded]:
+        """`offsets` of many, on all cores."""
+        try:
+            found = self._inner.encode_batch([first if second is None else (first, second) for first, second in texts])
+        except BaseException as error:
+            _refuse_others(error)
+            raise ValueError(f"{self.where} cannot read one of {len(texts)} texts: {error}") from error
+        return [Encoded(self._known(e.ids), e.offsets, e.type_ids, e.sequence_ids) for e in found]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of these ids, without special tokens and ids that have no token."""

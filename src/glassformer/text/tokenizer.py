@@ -12,6 +12,8 @@ from typing import Literal
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from glassformer.text.encoded import Encoded
+
 PAD, BEGIN, END, UNKNOWN = 0, 1, 2, 3
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 
@@ -96,6 +98,23 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of many texts, on all cores."""
         return [encoding.ids for encoding in self._inner.encode_batch(texts, add_special_tokens=False)]
+
+    def offsets_batch(self, texts: Sequence[tuple[str, str | None]]) -> list[Encoded]:
+        """One text each, or two, with END after each, and the characters that each token stands for."""
+        flat = [part for pair in texts for part in pair if part is not None]
+        encodings = iter(self._inner.encode_batch(flat, add_special_tokens=False))
+        found = []
+        for pair in texts:
+            whole = Encoded([], [], [], [])
+            for number, part in enumerate(pair):
+                if part is not None:
+                    encoding = next(encodings)
+                    whole.ids.extend([*encoding.ids, END])
+                    whole.spans.extend([*encoding.offsets, (0, 0)])
+                    whole.token_types.extend([number] * (len(encoding.ids) + 1))
+                    whole.sources.extend([*[number] * len(encoding.ids), None])
+            found.append(whole)
+        return found
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of these ids, without special tokens."""

@@ -60,8 +60,8 @@ class TrainConfig:
     """Average the parameters of this many newest checkpoints at the end; 0 takes the best one."""
     patience: int = 0
     """Stop after this many validations without a better score; 0 never does."""
-    metric: Literal["bleu", "accuracy", "loss"] = "bleu"
-    """What "better" means."""
+    metric: str = ""
+    """What "better" means: any score of a validation, such as loss; empty is the one that the task goes by."""
 
     def __post_init__(self) -> None:
         for name in ("updates", "max_tokens", "accumulate", "eval_every", "save_every", "keep_last"):

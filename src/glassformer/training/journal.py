@@ -9,12 +9,12 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from glassformer.metrics.scores import title_of
 from glassformer.training.config import TrainConfig
 from glassformer.training.state import Evaluation
 from glassformer.training.trainer import Update
 
 LOG = "log.jsonl"
-NAMES = {"bleu": "BLEU", "chrf": "chrF"}
 PLAIN_EVERY = 20.0
 """Seconds between two plain lines."""
 
@@ -122,7 +122,7 @@ def read_log(folder: Path) -> list[LogEntry]:
             seconds[update] = seconds.get(update - 1, 0.0) + record["seconds"]
             values = {"training loss": record["loss"]}
         else:
-            values = {f"validation {NAMES.get(name, name)}": value for name, value in record.items()}
+            values = {f"validation {title_of(name)}": value for name, value in record.items()}
         entries[kind, update] = LogEntry(update, seconds.get(update, 0.0), values)
     return sorted(entries.values(), key=lambda entry: entry.update)
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.checkpoint.model_folder import WEIGHTS, load_parameters, read_tensors
+from glassformer.metrics.scores import LOWER_IS_BETTER
 from glassformer.training.config import TrainConfig
 from glassformer.training.gradients import Batch, Gradients, GraphedGradients, TrainBatch, can_graph
 from glassformer.training.precision import autocast, choose_device, choose_precision
@@ -142,8 +143,12 @@ class Trainer(Generic[Batch]):
         return max(self.state.evaluations, key=self._goodness, default=None)
 
     def _goodness(self, evaluation: Evaluation) -> float:
-        score = evaluation.scores[self.config.metric]
-        return -score if self.config.metric == "loss" else score
+        # The first is the one that the task goes by.
+        metric = self.config.metric or next(iter(evaluation.scores))
+        if metric not in evaluation.scores:
+            raise ValueError(f"metric={metric!r}: expected one of {', '.join(evaluation.scores)}")
+        score = evaluation.scores[metric]
+        return -score if metric in LOWER_IS_BETTER else score
 
     def _is_over(self) -> bool:
         if self.state.update >= self.config.updates:

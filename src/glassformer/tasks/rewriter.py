@@ -1,79 +1,90 @@
-"""A trained translator: text in, text out."""
+"""A trained encoder-decoder with its tokenizers: one text in, another out."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor
 
-from glassformer.checkpoint import load_model, save_model
-from glassformer.data.pairs import Pair
+from glassformer.checkpoint import load_model
 from glassformer.decoding import GenerationConfig, generate
-from glassformer.metrics import TranslationScores, score_translations
 from glassformer.models import EncoderDecoderModel
 from glassformer.nn import capture_attention
+from glassformer.tasks.registry import read_about
+from glassformer.tasks.task import Tool
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import BEGIN, END
 
 GENERATION = "generation_config.json"
 
 
-SEARCH = GenerationConfig(num_beams=4, max_source_ratio=2.0)
-"""How a translation is searched for, unless the folder says otherwise."""
+Example = TypeVar("Example")
 
 
 class Explained(NamedTuple):
-    """A translation and what the model looked at while it wrote it."""
+    """A text and what the model looked at while it wrote it."""
 
-    translation: str
+    text: str
     source_pieces: list[str]
     target_pieces: list[str]
     weights: Tensor
     """(layers, heads, target pieces, source pieces): the cross-attention."""
 
 
-class Translator:
+class Rewriter(Tool[Example]):
     """A trained model with its tokenizers: text in, text out."""
+
+    search: ClassVar[GenerationConfig]
+    """How a text is searched for, unless the folder says otherwise."""
 
     def __init__(
         self,
         model: EncoderDecoderModel,
         source_tokenizer: Tokenizer,
         target_tokenizer: Tokenizer,
-        generation: GenerationConfig = SEARCH,
+        generation: GenerationConfig | None = None,
+        **settings: Any,
     ):
-        self.model = model
+        self.model: EncoderDecoderModel = model
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
-        self.generation = generation
+        self.generation = self.search if generation is None else generation
+        self._settings = settings
 
     @classmethod
-    def from_folder(cls, folder: Path | str) -> "Translator":
-        """The translator saved in a model folder."""
+    def from_folder(cls, folder: Path | str) -> Self:
+        """The tool saved in a model folder."""
         folder = Path(folder)
+        about = read_about(folder)
+        if about.pop("task") != cls.task:
+            raise ValueError(f"{folder} was not trained for {cls.task}: glassformer info tells what it is")
+        about.pop("data", None)
         model = load_model(folder)
         if not isinstance(model, EncoderDecoderModel):
             raise ValueError(f"{folder} holds a model of kind {model.kind!r}: expected 'encoder_decoder'")
         joint = folder / "tokenizer.json"
         sides = [joint, joint] if joint.is_file() else [folder / f"{s}_tokenizer.json" for s in ("source", "target")]
+        source, target = Tokenizer.load(sides[0]), Tokenizer.load(sides[1])
         settings = json.loads((folder / GENERATION).read_text(encoding="utf-8"))
-        return cls(model, Tokenizer.load(sides[0]), Tokenizer.load(sides[1]), GenerationConfig.from_dict(settings))
+        return cls(model, source, target, GenerationConfig.from_dict(settings), **about)
 
-    def save(self, folder: Path, card: str) -> None:
-        """Write the model folder."""
-        texts = {"README.md": card, GENERATION: json.dumps(self.generation.to_dict(), indent=2)}
+    def files(self) -> dict[str, str]:
+        """As above."""
+        texts = {GENERATION: json.dumps(self.generation.to_dict(), indent=2)}
         if self.source_tokenizer is self.target_tokenizer:
-            texts["tokenizer.json"] = self.source_tokenizer.to_json()
-        else:
-            texts["source_tokenizer.json"] = self.source_tokenizer.to_json()
-            texts["target_tokenizer.json"] = self.target_tokenizer.to_json()
-        save_model(folder, self.model, texts)
+            return texts | {"tokenizer.json": self.source_tokenizer.to_json()}
+        texts["source_tokenizer.json"] = self.source_tokenizer.to_json()
+        return texts | {"target_tokenizer.json": self.target_tokenizer.to_json()}
 
-    def translate(self, texts: Sequence[str], *, beam: int | None = None, max_batch_tokens: int = 4096) -> list[str]:
-        """One translation for each text, in the same order; a blank text stays blank.
+    def settings(self) -> dict[str, Any]:
+        """As above."""
+        return self._settings
+
+    def write(self, texts: Sequence[str], *, beam: int | None = None, max_batch_tokens: int = 4096) -> list[str]:
+        """One text for each, in the same order; a blank text stays blank.
 
         Sources longer than the model's limit are cut to it. `beam` is how many sentences are kept at each step; 1 is
         greedy.
@@ -88,9 +99,9 @@ class Translator:
             answers[index] = self.target_tokenizer.decode(written[0].tokens)
         return answers
 
-    def run(self, texts: Sequence[str], *, beam: int | None = None) -> list[str]:
-        """`translate`, by the name that every model here has."""
-        return self.translate(texts, beam=beam)
+    def run(self, lines: Sequence[str], *, beam: int | None = None) -> list[str]:
+        """As above."""
+        return self.write(lines, beam=beam)
 
     def _read(self, ids: list[int]) -> list[int]:
         """What the model reads: as much as it can, and END."""
@@ -100,7 +111,7 @@ class Translator:
         return self.generation if beam is None else replace(self.generation, num_beams=beam)
 
     def explain(self, text: str) -> Explained:
-        """Translate one text, and look again at where the decoder looked as it wrote each piece.
+        """Rewrite one text, and look again at where the decoder looked as it wrote each piece.
 
         Both lists end with the end of the text, which the model reads and writes too.
         """
@@ -116,10 +127,4 @@ class Translator:
             [*self.source_tokenizer.tokens(source[:-1]), "(end)"],
             [*self.target_tokenizer.tokens(target), "(end)"],
             weights.float().cpu(),
-        )
-
-    def score(self, pairs: Sequence[Pair], *, beam: int | None = None) -> TranslationScores:
-        """BLEU and chrF of the translations of these sources against their targets."""
-        return score_translations(
-            self.translate([pair.source for pair in pairs], beam=beam), [pair.target for pair in pairs]
         )

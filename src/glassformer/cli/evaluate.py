@@ -1,0 +1,108 @@
+"""`glassformer eval FOLDER`: its flags are those that say where the data of the folder's task is."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from glassformer.metrics import Scores
+
+USAGE = """\
+usage: glassformer eval FOLDER [OPTIONS]
+
+Score a model that was trained here on data of your own, by its task's metrics. glassformer eval FOLDER --help tells
+how its data is named: --data, or for a translator --source and --target."""
+
+
+def evaluate(arguments: list[str]) -> None:
+    """Parse `FOLDER [--any-field-of-the-data ...]` and score."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE, file=sys.stdout if arguments else sys.stderr)
+        sys.exit(0 if arguments else 2)
+    import tyro
+
+    from glassformer.tasks.load import load
+    from glassformer.tasks.registry import read_about, task_named
+    from glassformer.tasks.task import Tool
+
+    folder, *rest = arguments
+    if not Path(folder).is_dir():
+        raise ValueError(f"{folder} is no folder: expected a model that was trained here")
+    about = read_about(Path(folder))
+    task = task_named(about["task"])
+    usual = replace(task.Data(), **about.get("data", {}))
+    options = tyro.cli(
+        _options_of(task.Data),
+        args=rest,
+        default=_options_of(task.Data)(data=usual),
+        prog=f"glassformer eval {folder}",
+        description=f"Score this model ({about['task']}) on data of your own.",
+        config=(tyro.conf.OmitArgPrefixes,),
+    )
+    tool = load(folder)
+    assert isinstance(tool, Tool)
+    if options.int8:
+        from glassformer.decoding.int8 import quantise
+
+        tool.model = quantise(tool.model)
+    examples = options.data.examples()
+    results = {"": tool.score(examples)}
+    if about["task"] == "translation":
+        results = _translations(tool, examples, options.beam, options.tokenised)
+    if options.json:
+        told = {name: {**scores.values, "signatures": dict(scores.signatures)} for name, scores in results.items()}
+        print(json.dumps(told.get("", told)))
+        return
+    for name, scores in results.items():
+        _show(name, scores)
+
+
+def _options_of(kind: Any) -> Any:
+    """The data's own fields, and what every task's evaluation can be asked for."""
+    from dataclasses import dataclass
+
+    @dataclass(frozen=True)
+    class Options:
+        """How to score."""
+
+        data: kind
+        int8: bool = False
+        """Compute with 8-bit weights, as `run --int8` would."""
+        beam: int = 0
+        """Of a translator: the width of the beam that is scored beside greedy; 0 is the model's own."""
+        tokenised: str = ""
+        """Of a translator: the target's language, such as de, for lower-cased tokenised BLEU as older papers report
+        it."""
+        json: bool = False
+        """Print one JSON object."""
+
+    return Options
+
+
+def _translations(tool: Any, pairs: Any, beam: int, tokenised: str) -> "dict[str, Scores]":
+    """Greedy beside the beam, and older papers' BLEU where it is asked for."""
+    from glassformer.metrics import Scores, score_translations, tokenised_bleu
+
+    sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
+    results = {}
+    beam = beam or tool.generation.num_beams
+    for name, width in (("greedy", 1), (f"beam {beam}", beam)):
+        found = tool.translate(sources, beam=width)
+        scores = score_translations(found, references)
+        if tokenised:
+            old = tokenised_bleu(found, references, tokenised)
+            scores = Scores(
+                {**scores.values, "tokenised_bleu": old.bleu}, {**scores.signatures, "tokenised_bleu": old.signature}
+            )
+        results[name] = scores
+    return results
+
+
+def _show(name: str, scores: "Scores") -> None:
+    from glassformer.metrics.scores import title_of
+
+    for key, value in scores.values.items():
+        line = f"{name:8}  " * bool(name) + f"{title_of(key)} {value:.2f}  {scores.signatures.get(key, '')}"
+        print(line.rstrip())

@@ -1,0 +1,226 @@
+"""What the tasks of encoders share: a reader, a model from scratch or from a checkpoint, answers in batches."""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.checkpoint import load_model
+from glassformer.data.labelled import LabelledBatch, LabelledBatches, Row, make_batch
+from glassformer.models import EncoderModel, ModelConfig
+from glassformer.models.base import Model
+from glassformer.models.costs import training_flops
+from glassformer.tasks.registry import read_about
+from glassformer.tasks.task import Prepared, Splits, Task, TaskConfig, Tool
+from glassformer.text import Tokenizer
+from glassformer.text.encoded import Encoded
+from glassformer.text.pretrained import PretrainedTokenizer
+from glassformer.text.tokenizer import PAD
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
+"""What is taken along from a checkpoint: BERT's vocabulary, or the file that holds any tokenizer."""
+Example = TypeVar("Example")
+Texts = tuple[str, str | None]
+"""What a model reads at once: a text, or two."""
+
+
+class Reader:
+    """Texts to what an encoder reads: by a tokenizer that was trained here, or by a checkpoint's own."""
+
+    def __init__(self, tokenizer: Tokenizer | PretrainedTokenizer, files: dict[str, str]):
+        self.tokenizer = tokenizer
+        self.files = files
+        """The tokenizer's files, by name."""
+        self.pad = PAD if isinstance(tokenizer, Tokenizer) else tokenizer.pad or 0
+
+    @classmethod
+    def own(cls, tokenizer: Tokenizer) -> "Reader":
+        """By a tokenizer of ours."""
+        return cls(tokenizer, {"tokenizer.json": tokenizer.to_json()})
+
+    @classmethod
+    def of_checkpoint(cls, folder: Path) -> "Reader":
+        """By the tokenizer of somebody's model."""
+        files = {
+            name: (folder / name).read_text(encoding="utf-8") for name in TOKENIZER_FILES if (folder / name).is_file()
+        }
+        if not files.keys() & {"tokenizer.json", "vocab.txt"}:
+            raise ValueError(
+                f"{folder} has no tokenizer that can be taken along: expected tokenizer.json, or vocab.txt"
+            )
+        return cls(PretrainedTokenizer.from_folder(folder), files)
+
+    @classmethod
+    def from_folder(cls, folder: Path, kind: str) -> "Reader":
+        """The reader that a model folder holds."""
+        if kind == "own":
+            return cls.own(Tokenizer.load(folder / "tokenizer.json"))
+        return cls.of_checkpoint(folder)
+
+    @property
+    def kind(self) -> str:
+        """Whose tokenizer it is: own, or pretrained."""
+        return "own" if isinstance(self.tokenizer, Tokenizer) else "pretrained"
+
+    def read(self, texts: Sequence[Texts], limit: int | None = None) -> list[Encoded]:
+        """One for each; those that are longer than the limit are cut."""
+        found = self.tokenizer.offsets_batch(texts)
+        return found if limit is None else [one if len(one) <= limit else one.cut(limit) for one in found]
+
+
+class EncoderTool(Tool[Example]):
+    """An encoder with its reader."""
+
+    head: ClassVar[str]
+    """The head its model must have."""
+
+    def __init__(self, model: EncoderModel, reader: Reader, **settings: Any):
+        if model.config.head != self.head:
+            raise ValueError(f"the model has head={model.config.head!r}: expected {self.head!r}")
+        self.model: EncoderModel = model
+        self.reader = reader
+        self._settings = settings
+
+    @classmethod
+    def from_folder(cls, folder: Path | str) -> Self:
+        """The tool that was saved there."""
+        folder = Path(folder)
+        about = read_about(folder)
+        if about.pop("task") != cls.task:
+            raise ValueError(f"{folder} was not trained for {cls.task}: glassformer info tells what it is")
+        model = load_model(folder)
+        if not isinstance(model, EncoderModel):
+            raise ValueError(f"{folder} holds a model of kind {model.kind!r}: expected 'encoder'")
+        reader = Reader.from_folder(folder, about.pop("tokenizer"))
+        del about["data"]
+        return cls(model.eval(), reader, **about)
+
+    def settings(self) -> dict[str, Any]:
+        """As above."""
+        return {"tokenizer": self.reader.kind, **self._settings}
+
+    def files(self) -> dict[str, str]:
+        """As above."""
+        return self.reader.files
+
+    def read(self, texts: Sequence[Texts]) -> list[Encoded]:
+        """What the model reads; what is too long is cut."""
+        return self.reader.read(texts, self.model.config.max_len)
+
+    def answers(self, rows: Sequence[Encoded], *, max_batch_tokens: int = 8192) -> list[Tensor]:
+        """The head's answer to each, in their order; of a head that answers each token, for the row's own tokens."""
+        found = [torch.empty(0)] * len(rows)
+        waiting = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
+        device = next(self.model.parameters()).device
+        was_training = self.model.training
+        self.model.eval()
+        with torch.inference_mode():
+            while waiting:
+                size = max(1, max_batch_tokens // max(len(rows[waiting[0]]), 1))
+                chosen, waiting = waiting[:size], waiting[size:]
+                batch = make_batch([Row(rows[i].ids, rows[i].token_types, 0) for i in chosen], pad=self.reader.pad)
+                batch = batch.to(device)
+                for index, answer in zip(chosen, read_batch(self.model, batch).float().cpu(), strict=True):
+                    found[index] = answer[: len(rows[index])] if answer.dim() == 2 else answer
+        self.model.train(was_training)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig(TaskConfig):
+    """A whole recipe."""
+
+    start_from: Path | None = None
+    """Somebody's encoder to begin with, ours or in HF's folder: its body and its tokenizer, under a fresh head."""
+
+
+class EncoderTask(Task[Example, LabelledBatch]):
+    """Learning with an encoder under some head."""
+
+    per_token: ClassVar[bool] = False
+    """Whether each token has an answer, rather than the whole text."""
+
+    @abstractmethod
+    def texts(self, example: Example) -> Texts:
+        """What the model reads of an example."""
+
+    @abstractmethod
+    def begin(self, train: Sequence[Example]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The head's part of the model's config, and the settings of the tool: labels, say. What cannot be learned
+        from is an error here."""
+
+    @abstractmethod
+    def rows(self, tool: Any, examples: Sequence[Example]) -> list[Row]:
+        """What the model reads of each example, and what it should answer."""
+
+    @abstractmethod
+    def describe(self, splits: Splits[Example]) -> str:
+        """How many examples there are, and how they are balanced."""
+
+    def prepare(self, run: Path) -> Prepared[Example, LabelledBatch]:
+        """As above."""
+        config = self.config
+        train, valid, test = map(list, config.data.splits())
+        if not train:
+            raise ValueError("no examples are left to learn from: expected more data")
+        head, settings = self.begin(train)
+        if not valid:
+            raise ValueError("no examples are left for validation: expected valid files, or more data")
+        kind: Any = self.Tool
+        if config.start_from is not None:
+            model, reader = begin_from(config.start_from, kind.head, head)
+        else:
+            texts = [self.texts(example) for example in train]
+            own = Tokenizer.train(_parts(texts), config.model.vocab_size, config.tokenizer)
+            two = 2 if any(second is not None for _, second in texts) else config.model.token_types
+            body = replace(config.model, vocab_size=own.vocab_size, token_types=two)
+            model, reader = EncoderModel(body.with_head(kind.head, **head)), Reader.own(own)
+        tool = kind(model, reader, **settings)
+        rows = self.rows(tool, train)
+        batches = LabelledBatches(
+            rows,
+            pad=reader.pad,
+            max_tokens=config.train.max_tokens,
+            seed=config.train.seed,
+            per_token=self.per_token,
+        )
+        limit = model.config.max_len
+        n_cut = sum(len(one) > limit for one in reader.read(list(map(self.texts, train)))) if limit else 0
+        notes = [self.describe(Splits(train, valid))]
+        if n_cut:
+            notes.append(f"{n_cut:,} of them are longer than {limit} tokens, and were cut")
+        self.rows(tool, valid)  # what it could not be scored on is told now, not after an hour
+        return Prepared(tool, batches, lambda: dict(tool.score(valid).values), test or valid, notes)
+
+    def flops(self, model: Model, batch: LabelledBatch) -> int:
+        """As above."""
+        rows, length = batch.tokens.shape
+        return training_flops(model.config, batch=rows, source_length=length)
+
+
+def read_batch(model: nn.Module, batch: LabelledBatch) -> Tensor:
+    """The head's answers to a batch."""
+    config: ModelConfig = model.config  # type: ignore[assignment]
+    return model(batch.tokens, batch.mask, token_types=batch.token_types if config.token_types else None)
+
+
+def begin_from(folder: Path, head: str, settings: dict[str, Any]) -> tuple[EncoderModel, Reader]:
+    """Somebody's encoder under a fresh head, and its tokenizer."""
+    body = load_model(folder, adapt=lambda config: config.with_head("none"))
+    if not isinstance(body, EncoderModel):
+        raise ValueError(f"{folder} is of kind {body.kind!r}: expected an encoder to begin with")
+    model = body.under(body.config.with_head(head, **settings))
+    is_ours = (folder / "task.json").is_file()
+    kind = read_about(folder).get("tokenizer", "own") if is_ours else "pretrained"
+    return model, Reader.from_folder(folder, kind)
+
+
+def _parts(texts: Iterable[Texts]) -> Iterator[str]:
+    for first, second in texts:
+        yield first
+        if second is not None:
+            yield second

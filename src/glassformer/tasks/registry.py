@@ -1,0 +1,45 @@
+"""The tasks by name. What a task needs is imported when it is asked for."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from glassformer.tasks.task import Task
+
+
+class Entry(NamedTuple):
+    """Where a task lives, and what `--help` says of it."""
+
+    module: str
+    name: str
+    about: str
+
+
+TASKS = {
+    "classification": Entry("classification", "Classification", "labelled texts, or pairs of texts, to a classifier"),
+    "translation": Entry("translation", "Translation", "sentence pairs to a translator"),
+}
+
+
+def task_named(name: str) -> "type[Task[Any, Any]]":
+    """The class of a task."""
+    if name not in TASKS:
+        raise ValueError(f"{name!r} is no task: expected one of {', '.join(TASKS)}")
+    entry = TASKS[name]
+    found: type[Task[Any, Any]] = getattr(import_module(f"glassformer.tasks.{entry.module}"), entry.name)
+    return found
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """What a folder of ours says of itself: its task, and the task's own settings."""
+    from glassformer.checkpoint.hf.folder import inside, read_json_table
+    from glassformer.checkpoint.safe_files import CorruptFolderError
+    from glassformer.tasks.task import TASK
+
+    if not (folder / TASK).exists():
+        return {"task": "translation"}  # folders were all of one kind once
+    about = read_json_table(inside(folder, TASK))
+    if about.get("task") not in TASKS:
+        raise CorruptFolderError(f"{folder / TASK} names the task {about.get('task')!r}: expected one of {[*TASKS]}")
+    return about

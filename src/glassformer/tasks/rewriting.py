@@ -1,0 +1,212 @@
+"""How an encoder-decoder learns to write one text from another: translation, summaries, answers."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from glassformer.data.batches import CycledBatches, PairBatch, TokenBudgetBatches
+from glassformer.data.token_files import EncodeBatch, TextPair, TokenFiles, write_token_files
+from glassformer.models import EncoderDecoderModel, ModelConfig
+from glassformer.models.base import Model
+from glassformer.models.costs import training_flops
+from glassformer.tasks.rewriter import Rewriter
+from glassformer.tasks.task import Prepared, Task, TaskConfig
+from glassformer.text import BpeDropout, Tokenizer
+from glassformer.text.tokenizer import PAD, UNKNOWN
+from glassformer.training.config import TrainConfig
+
+MAX_VALID = 500
+"""Texts written at each validation."""
+
+
+Example = TypeVar("Example", bound=TextPair)
+
+
+def small_encoder_decoder(**changes: Any) -> ModelConfig:
+    """A small model that learns on two cores: the paper's, right-sized for tens of thousands of pairs."""
+    values: dict[str, Any] = {
+        "vocab_size": 4000,
+        "n_encoder_layers": 3,
+        "n_decoder_layers": 3,
+        "d_model": 192,
+        "n_heads": 4,
+        "d_ff": 384,
+        "max_len": 256,
+        "norm_placement": "pre",
+        "scale_embeddings": True,
+        "tie": "all",
+        "head": "language_model",
+        "output_bias": False,
+        "dropout": 0.2,
+        "embedding_dropout": 0.2,
+    }
+    return ModelConfig(**{**values, **changes})
+
+
+@dataclass(kw_only=True)
+class TokenisedPairs:
+    """Tokenizers and token files of a corpus, ready to train on."""
+
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+    train: list[TokenFiles]
+    """One, or with BPE-dropout several versions of the same pairs."""
+    valid: TokenFiles
+    valid_pairs: list[Any]
+    """The first few: those that each validation writes."""
+    test_pairs: list[Any]
+    n_long: int
+    """Training pairs left out, or cut, because a side was longer than the model's limit."""
+    skipped: Counter[str]
+    """Bad records passed over, by what was wrong with them."""
+
+    def fit(self, config: ModelConfig) -> ModelConfig:
+        """The config with the vocabulary the tokenizer really learned, which may be smaller than it was allowed."""
+        source = None if config.source_vocab_size is None else self.source_tokenizer.vocab_size
+        return replace(config, vocab_size=self.target_tokenizer.vocab_size, source_vocab_size=source)
+
+
+class RewritingTask(Task[Example, PairBatch]):
+    """Pairs of texts to an encoder-decoder that makes the second of the first."""
+
+    cuts_long: ClassVar[bool] = False
+    """Whether a source that is too long is cut, rather than left out with its target."""
+
+    def tokenise(self, folder: Path) -> TokenisedPairs:
+        """Read the pairs, train the tokenizers, write the token files."""
+        config: TaskConfig = self.config
+        splits = self.config.data.splits()
+        valid_pairs, test_pairs = list(islice(splits.valid, MAX_VALID)), list(splits.test)
+        if not valid_pairs:
+            raise ValueError("no pairs are left for validation: expected files for it, or more data")
+        sizes = config.model.vocab_size, config.model.source_vocab_size
+        if sizes[1] is None:
+            texts = (text for pair in splits.train for text in (pair.source, pair.target))
+            source_tokenizer = target_tokenizer = Tokenizer.train(texts, sizes[0], config.tokenizer)
+        else:
+            source_tokenizer = Tokenizer.train((p.source for p in splits.train), sizes[1], config.tokenizer)
+            target_tokenizer = Tokenizer.train((p.target for p in splits.train), sizes[0], config.tokenizer)
+        max_len = (config.model.max_len or 10**9) - 1
+        plain: list[EncodeBatch] = [source_tokenizer.encode_batch, target_tokenizer.encode_batch]
+        write = partial(write_token_files, max_len=max_len, cut=self.cuts_long)
+        valid, _ = write(folder / "valid", splits.valid, *plain)
+        versions = [plain]
+        if config.tokenizer.bpe_dropout:
+            chance, seed = config.tokenizer.bpe_dropout, config.train.seed
+            droppers = [BpeDropout(tokenizer, chance, seed) for tokenizer in (source_tokenizer, target_tokenizer)]
+            numbers = range(config.tokenizer.bpe_versions)
+            versions = [[partial(dropper.encode_batch, version=number) for dropper in droppers] for number in numbers]
+        written = [
+            write(folder / f"train-{number}", splits.train, *encoders) for number, encoders in enumerate(versions)
+        ]
+        return TokenisedPairs(
+            source_tokenizer=source_tokenizer,
+            target_tokenizer=target_tokenizer,
+            train=[files for files, _ in written],
+            valid=valid,
+            valid_pairs=valid_pairs,
+            test_pairs=test_pairs,
+            n_long=max(n_long for _, n_long in written),
+            skipped=Counter(getattr(splits.train, "skipped", ())),
+        )
+
+    def settings(self) -> Mapping[str, Any]:
+        """What the tool is told beside its model and tokenizers."""
+        return {}
+
+    def prepare(self, run: Path) -> Prepared[Example, PairBatch]:
+        """As above."""
+        train: TrainConfig = self.config.train
+        pairs = self.tokenise(run / "tokens")
+        torch.manual_seed(train.seed)
+        model = EncoderDecoderModel(pairs.fit(self.config.model))
+        kind: type[Rewriter[Example]] = self.Tool  # type: ignore[assignment]
+        tool = kind(model, pairs.source_tokenizer, pairs.target_tokenizer, **self.settings())
+        batches = CycledBatches(
+            [TokenBudgetBatches(files, max_tokens=train.max_tokens, seed=train.seed) for files in pairs.train]
+        )
+        valid = TokenBudgetBatches(pairs.valid, max_tokens=train.max_tokens)
+
+        def evaluate() -> dict[str, float]:
+            return {**self.check(tool, pairs.valid_pairs), "loss": validation_loss(model, valid)}
+
+        cut = ", and cut" if self.cuts_long else ""
+        notes = [
+            f"{len(pairs.train[0]):,} pairs to learn from ({pairs.n_long} too long{cut}), "
+            f"{len(pairs.valid_pairs)} to validate on; {pairs.target_tokenizer.vocab_size:,} tokens; "
+            f"{len(batches)} batches an epoch, {batches.padding_share():.1%} of them padding"
+        ]
+        if pairs.skipped:
+            reasons = ", ".join(f"{count:,} with {problem}" for problem, count in pairs.skipped.most_common())
+            notes.append(f"passed over {pairs.skipped.total():,} bad records: {reasons}")
+        return Prepared(tool, batches, evaluate, pairs.test_pairs or pairs.valid_pairs, notes)
+
+    def check(self, tool: Any, pairs: Sequence[Example]) -> Mapping[str, float]:
+        """The scores of a validation: greedy, for it is faster."""
+        kept, tool.generation = tool.generation, replace(tool.generation, num_beams=1)
+        try:
+            return tool.score(pairs).values
+        finally:
+            tool.generation = kept
+
+    def loss(self, model: nn.Module, batch: PairBatch) -> Tensor:
+        """As above."""
+        return pair_loss(model, self.config.train, batch)
+
+    def flops(self, model: Model, batch: PairBatch) -> int:
+        """As above."""
+        (rows, source_length), target_length = batch.source.shape, batch.target_in.shape[1]
+        once = training_flops(model.config, batch=rows, source_length=source_length, target_length=target_length)
+        return 2 * once if self.config.train.r_drop else once
+
+
+def pair_loss(model: nn.Module, config: TrainConfig, batch: PairBatch) -> Tensor:
+    """The sum of token losses of a batch: smoothed cross-entropy, with word dropout and R-Drop where asked for."""
+    if config.r_drop:  # both passes in one, as a batch twice as large
+        batch = PairBatch(*(torch.cat((x, x)) for x in batch))
+    source, target = (hide_words(x, config.word_dropout) for x in (batch.source, batch.target_in))
+    logits = model(source, target, batch.source_mask, batch.target_mask).flatten(0, 1)
+    answers = batch.target_out.flatten()
+    loss = F.cross_entropy(logits, answers, ignore_index=PAD, reduction="sum", label_smoothing=config.label_smoothing)
+    if not config.r_drop:
+        return loss
+    differs = disagreement(*logits.chunk(2)) * (answers.chunk(2)[0] != PAD)
+    return loss / 2 + config.r_drop * differs.sum()
+
+
+def hide_words(tokens: Tensor, chance: float) -> Tensor:
+    """Each real token becomes <unk> with this chance; special ones stay."""
+    if not chance:
+        return tokens
+    hidden = (torch.rand(tokens.shape, device=tokens.device) < chance) & (tokens > UNKNOWN)
+    return tokens.masked_fill(hidden, UNKNOWN)
+
+
+def disagreement(first: Tensor, second: Tensor) -> Tensor:
+    """A quarter of the symmetric Kullback-Leibler divergence of two predictions for each token: (N, V) twice -> (N).
+
+    R-Drop's equation 2 has a half; the other half is that the losses of the two passes are averaged here. As
+    p·log(p/q) + q·log(q/p) = (p - q)·(log p - log q), one product serves both directions.
+    """
+    a, b = first.float().log_softmax(-1), second.float().log_softmax(-1)
+    return ((a.exp() - b.exp()) * (a - b)).sum(-1) / 4
+
+
+def validation_loss(model: EncoderDecoderModel, batches: TokenBudgetBatches) -> float:
+    """Mean negative log-probability of a target token, without smoothing."""
+    device = next(model.parameters()).device
+    total, tokens = 0.0, 0
+    for step in range(len(batches)):
+        batch = batches[step].to(device)
+        logits = model(batch.source, batch.target_in, batch.source_mask, batch.target_mask).flatten(0, 1).float()
+        total += F.cross_entropy(logits, batch.target_out.flatten(), ignore_index=PAD, reduction="sum").item()
+        tokens += batch.n_target_tokens
+    return total / max(tokens, 1)

@@ -1,0 +1,200 @@
+"""What every task is made of. Each has one file beside this one; another one is one more.
+
+A `Task` is how something is learned: its data, its model, its loss. A `Tool` is what comes of it: a model with its
+tokenizer that does the work, scores itself, and lives in a folder.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.checkpoint import save_model
+from glassformer.metrics.scores import Scores, title_of
+from glassformer.models import ModelConfig
+from glassformer.models.base import Model
+from glassformer.tasks.runs import run_folder, train_run
+from glassformer.text import TokenizerConfig
+from glassformer.training.config import TrainConfig
+from glassformer.training.gradients import TrainBatch
+from glassformer.training.state import TrainState
+from glassformer.training.trainer import Batches
+
+TASK = "task.json"
+"""The file of a model folder that says what the model does."""
+Example = TypeVar("Example")
+Batch = TypeVar("Batch", bound=TrainBatch)
+
+
+class Splits(NamedTuple, Generic[Example]):
+    """Examples to learn from, to choose by, and to score with at the end; the last may be missing."""
+
+    train: Iterable[Example]
+    valid: Iterable[Example]
+    test: Iterable[Example] = ()
+
+
+class TaskData(Protocol[Example]):
+    """Where a task's examples come from: a frozen dataclass, whose fields are flags of `train` and `eval`."""
+
+    def splits(self) -> Splits[Example]:
+        """To train with."""
+
+    def examples(self) -> Sequence[Example]:
+        """Everything that was named, to score with."""
+
+
+class Tool(ABC, Generic[Example]):
+    """A trained model in use."""
+
+    task: ClassVar[str]
+    """Its task's name, as on the command line."""
+    model: Any
+    """An EncoderModel, a DecoderModel or an EncoderDecoderModel."""
+
+    @abstractmethod
+    def run(self, lines: Sequence[str]) -> list[str]:
+        """One line of answer for each line; a blank one stays blank."""
+
+    @abstractmethod
+    def score(self, examples: Sequence[Example]) -> Scores:
+        """How well it does."""
+
+    @abstractmethod
+    def files(self) -> dict[str, str]:
+        """What its folder holds beside the model: the tokenizer's files, by name."""
+
+    def settings(self) -> dict[str, Any]:
+        """What `from_folder` needs to know beside model and tokenizer, for JSON."""
+        return {}
+
+    @classmethod
+    @abstractmethod
+    def from_folder(cls, folder: Path | str) -> Self:
+        """The tool that was saved there."""
+
+    def save(self, folder: Path, card: str, data: Any = None) -> None:
+        """Write the model folder; `data` is how its examples were read, so that others are read alike."""
+        about = {"task": self.task, **self.settings(), "data": {} if data is None else _columns(data)}
+        text = json.dumps(about, indent=2, ensure_ascii=False)
+        save_model(folder, self.model, {**self.files(), TASK: text, "README.md": card})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskConfig:
+    """A whole recipe: each part is a table of a TOML file, and its fields are flags. Tasks add `data` and more."""
+
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    """Of a model from scratch."""
+    model: ModelConfig
+    """Of a model from scratch. Its vocab_size is the most tokens the tokenizer may learn."""
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+
+class Prepared(NamedTuple, Generic[Example, Batch]):
+    """A task that is ready to train."""
+
+    tool: Tool[Example]
+    batches: Batches[Batch]
+    evaluate: Callable[[], dict[str, float]]
+    """The scores of a validation."""
+    test: Sequence[Example]
+    """What the card's scores are of."""
+    notes: Sequence[str] = ()
+    """What is told before the first update: sizes, balance, what was cut."""
+
+
+class Task(ABC, Generic[Example, Batch]):
+    """How a model learns to do something."""
+
+    name: ClassVar[str]
+    """As on the command line."""
+    title: ClassVar[str]
+    """Of the model card."""
+    Config: ClassVar[type[TaskConfig]]
+    Data: ClassVar[type[Any]]
+    Tool: ClassVar[type[Tool[Any]]]
+
+    def __init__(self, config: Any):
+        self.config = config
+
+    @abstractmethod
+    def prepare(self, run: Path) -> Prepared[Example, Batch]:
+        """Read the data, make the tokenizer and the model; files that may be large go into the folder `run`."""
+
+    @abstractmethod
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The sum of the losses of a batch's answers."""
+
+    @abstractmethod
+    def flops(self, model: Model, batch: Batch) -> int:
+        """Operations of training on a batch."""
+
+    def train(self, out: Path | str) -> Scores:
+        """Train into the model folder `out`; what the run needs to go on stands in `out.run` beside it.
+
+        Called again with the same config, it goes on where it stopped. Returns the scores on the test examples, or
+        where there are none on those for validation.
+        """
+        out = Path(out)
+        run = run_folder(out, self.config)
+        torch.manual_seed(self.config.train.seed)
+        ready = self.prepare(run)
+        model = ready.tool.model
+        model.set_gradient_checkpointing(self.config.train.gradient_checkpointing)
+        state = train_run(
+            run,
+            model,
+            self.config.train,
+            batches=ready.batches,
+            loss=lambda module: partial(self.loss, module),
+            evaluate=ready.evaluate,
+            flops=partial(self.flops, model),
+            notes=ready.notes,
+        )
+        scores = ready.tool.score(ready.test)
+        ready.tool.save(out, self.card(state, scores, len(ready.test)), self.config.data)
+        return scores
+
+    @classmethod
+    def demo(cls) -> Any:
+        """The config that learns from a corpus that comes with it, in at most three minutes on two cores."""
+        raise NotImplementedError
+
+    def baseline(self, splits: Splits[Example]) -> tuple[str, Scores]:
+        """What somebody scores who has learned next to nothing, and how: the commonest answer, say."""
+        raise NotImplementedError
+
+    def card(self, state: TrainState, scores: Scores, n_scored: int) -> str:
+        """What the model is, in Markdown: data, recipe, scores."""
+        lines = [
+            f"# {self.title}",
+            "",
+            f"Trained by Glassformer on {self.about_data()}: {state.update:,} updates, {state.tokens:,} answers, "
+            f"{state.seconds / 60:.1f} minutes.",
+            "",
+            f"| of {n_scored:,} examples | score | signature |",
+            "|---|---|---|",
+            *(
+                f"| {title_of(name)} | {value:.2f} | {scores.signatures.get(name, '')} |"
+                for name, value in scores.values.items()
+            ),
+        ]
+        recipe = json.dumps(asdict(self.config), indent=2, default=str)
+        return "\n".join([*lines, "", "## Recipe", "", "```json", recipe, "```", ""])
+
+    def about_data(self) -> str:
+        """What the model learned from, in a few words."""
+        data = self.config.data
+        return getattr(data, "corpus", "") or ", ".join(str(path) for path in data.data)
+
+
+def _columns(data: Any) -> dict[str, Any]:
+    """How records are read, without which: what `eval` should take for granted."""
+    return {key: value for key, value in asdict(data).items() if key.endswith("column") or isinstance(value, bool)}
