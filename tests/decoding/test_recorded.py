@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.decoding import GenerationConfig, generate, record_steps, stream
-from glassformer.decoding.recorded import MAX_RECORDINGS, Shape, _round_up, recordings_of
+from glassformer.decoding.recorded import MAX_RECORDINGS, RecordedWriter, Shape, _round_up, recordings_of
 from glassformer.models import DecoderModel, EncoderDecoderModel, ModelConfig
 from glassformer.nn import capture_attention
 
@@ -203,3 +203,22 @@ def test_more_than_one_token_may_end_a_text():
     assert cut.tokens == whole.tokens[: whole.tokens.index(also)]
     assert cut.reason == "end"
     assert list(stream(model, [5, 6, 7], replace(SEARCHES["greedy"], eos_token_id=(also,)), end=END)) == cut.tokens
+
+
+@pytest.mark.parametrize("search", ["greedy", "samples", "rules"])
+@pytest.mark.parametrize("config", [*DECODERS.values(), PAIR], ids=[*DECODERS, "pair"])
+def test_a_step_ahead_changes_nothing(search, config, monkeypatch):
+    """As on a GPU: the next step is taken before the last one's tokens are known, and rows leave in between."""
+    ran = []
+
+    def can_run_ahead(writer):
+        ran.append(writer)
+        return writer.recording.cache.length < writer.recording.cache.capacity
+
+    monkeypatch.setattr(RecordedWriter, "can_run_ahead", property(can_run_ahead))
+    model = make(config)
+    begin = BEGIN if config.n_encoder_layers else None
+    inputs = [[5, 6, 7], [8, 9], [10], [11, 12, 13, 14]]
+    for limit in (1, 9, 200):
+        assert_same(*both_ways(model, inputs, replace(SEARCHES[search], max_new_tokens=limit, min_new_tokens=0), begin))
+    assert ran

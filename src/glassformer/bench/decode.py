@@ -15,6 +15,7 @@ from glassformer.bench import peers
 from glassformer.bench.works import Work, Write
 from glassformer.decoding import record_steps
 from glassformer.decoding.int8 import NoInt8Error, quantise
+from glassformer.decoding.packed import pack
 
 Numbers = Literal["float32", "bfloat16", "int8"]
 BYTES: dict[Numbers, int] = {"float32": 4, "bfloat16": 2, "int8": 1}
@@ -27,6 +28,10 @@ class Contender:
     name: str
     numbers: Numbers
     write: Write
+    weights: int
+    """Bytes of its parameters."""
+    memory: int = 0
+    """Bytes at the peak, weights included; of a GPU alone, where they can be counted."""
     texts: list[list[int]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
 
@@ -45,9 +50,8 @@ def measure(work: Work, *, batch: int, beam: int, rounds: int, device: str, comp
     """All contenders that this machine has, after `rounds` rounds."""
     with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
         contenders = list(_contenders(work, batch, beam, device, compiled, folder, stack))
-        for contender in contenders:  # the first time allocates, records, compiles
-            contender.texts = contender.write()
-            contender.write()
+        for contender in contenders:
+            _warm_up(contender, device)
         for _ in range(rounds):
             for contender in contenders:
                 if device == "cuda":
@@ -60,49 +64,68 @@ def measure(work: Work, *, batch: int, beam: int, rounds: int, device: str, comp
     return contenders
 
 
+def _warm_up(contender: Contender, device: str) -> None:
+    """The first time allocates, records, compiles; what it keeps, and what the second needs beyond it, is memory."""
+    before = torch.cuda.memory_allocated() if device == "cuda" else 0
+    contender.texts = contender.write()
+    if device != "cuda":
+        contender.write()
+        return
+    between = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    contender.write()
+    used = torch.cuda.max_memory_allocated() - between
+    contender.memory = contender.weights + (between - before) + used
+
+
+def _size(model: torch.nn.Module) -> int:
+    return sum(parameter.nbytes for parameter in model.parameters())
+
+
 def _contenders(
     work: Work, batch: int, beam: int, device: str, compiled: bool, folder: str, stack: ExitStack
 ) -> Iterator[Contender]:
     model, inputs = work.model(), work.inputs(batch)
     theirs = peers.hf_model(work, model) if peers.is_installed("transformers") else None
     if device == "cuda":
-        half = copy.deepcopy(model).to(device, torch.bfloat16)
-        yield Contender("glassformer", "bfloat16", work.ours(half, inputs, beam))
+        half = pack(model.to(device, torch.bfloat16))
+        yield Contender("glassformer", "bfloat16", work.ours(half, inputs, beam), _size(half))
         if compiled:
             fused = copy.deepcopy(half)
             record_steps(fused, compile=True)
-            yield Contender("glassformer, compiled", "bfloat16", work.ours(fused, inputs, beam))
+            yield Contender("glassformer, compiled", "bfloat16", work.ours(fused, inputs, beam), _size(fused))
         if theirs is not None:
             theirs = theirs.to(device, torch.bfloat16)
-            yield Contender("HF", "bfloat16", peers.hf(work, theirs, inputs, beam))
+            yield Contender("HF", "bfloat16", peers.hf(work, theirs, inputs, beam), _size(theirs))
             if compiled and work.begin is None and beam == 1:
                 still = copy.deepcopy(theirs)
-                yield Contender(
-                    "HF, static cache, compiled", "bfloat16", peers.hf(work, still, inputs, beam, compiled=True)
-                )
+                write = peers.hf(work, still, inputs, beam, compiled=True)
+                yield Contender("HF, static cache, compiled", "bfloat16", write, _size(still))
         return
-    yield Contender("glassformer", "float32", work.ours(model, inputs, beam))
+    size, whole = _size(model), pack(model)
+    yield Contender("glassformer", "float32", work.ours(whole, inputs, beam), size)
     try:
-        small = quantise(model)
-        yield Contender("glassformer", "int8", work.ours(small, inputs, beam))
+        small = quantise(whole)
+        yield Contender("glassformer", "int8", work.ours(small, inputs, beam), size // 4)
         if compiled:
-            fused = quantise(model)
+            fused = quantise(whole)
             record_steps(fused, compile=True)
-            yield Contender("glassformer, compiled", "int8", work.ours(fused, inputs, beam))
+            yield Contender("glassformer, compiled", "int8", work.ours(fused, inputs, beam), size // 4)
     except NoInt8Error:
         pass
     has_bf16 = torch.cpu._is_amx_tile_supported()
     if has_bf16:
-        half = copy.deepcopy(model).bfloat16()
-        yield Contender("glassformer", "bfloat16", work.ours(half, inputs, beam))
+        half = copy.deepcopy(whole).bfloat16()
+        yield Contender("glassformer", "bfloat16", work.ours(half, inputs, beam), size // 2)
     if theirs is not None:
-        yield Contender("HF", "float32", peers.hf(work, theirs, inputs, beam))
+        yield Contender("HF", "float32", peers.hf(work, theirs, inputs, beam), size)
         if has_bf16:
-            yield Contender("HF", "bfloat16", peers.hf(work, copy.deepcopy(theirs).bfloat16(), inputs, beam))
+            write = peers.hf(work, copy.deepcopy(theirs).bfloat16(), inputs, beam)
+            yield Contender("HF", "bfloat16", write, size // 2)
         if work.begin is not None and peers.is_installed("ctranslate2"):
             for numbers in ("float32", "int8"):
                 write = peers.ctranslate2(work, theirs, inputs, beam, numbers, folder)
-                yield Contender("CTranslate2", numbers, write)
+                yield Contender("CTranslate2", numbers, write, size // (4 // BYTES[numbers]))
 
 
 def limits(device: str) -> Limits:
@@ -141,8 +164,8 @@ def table(work: Work, contenders: list[Contender], found: Limits, *, batch: int,
         + ", ".join(f"{rate / 1e9:,.0f} GFLOP/s in {name}" for name, rate in found.flops.items())
         + f"; memory at {found.bandwidth / 1e9:,.0f} GB/s.",
         "",
-        "| engine | numbers | ms | tokens/s | share of the machine's limit | tokens as the first |",
-        "|---|---|---|---|---|---|",
+        "| engine | numbers | ms | tokens/s | share of the machine's limit | tokens as the first | memory, MB |",
+        "|---|---|---|---|---|---|---|",
     ]
     for contender in contenders:
         seconds = statistics.median(contender.seconds)
@@ -150,6 +173,7 @@ def table(work: Work, contenders: list[Contender], found: Limits, *, batch: int,
         same = sum(a == b for a, b in pairs) / max(len(pairs), 1)
         cells = [contender.name, contender.numbers, f"{seconds * 1e3:,.0f}", f"{batch * work.n_written / seconds:,.0f}"]
         cells += [f"{_least_seconds(work, contender, found, batch, beam) / seconds:.0%}", f"{same:.1%}"]
+        cells += [f"{contender.memory / 1e6:,.0f}" if contender.memory else ""]
         lines.append(f"| {' | '.join(cells)} |")
     fastest = min(
         (c for c in contenders if c.name.startswith("glassformer")), key=lambda c: statistics.median(c.seconds)

@@ -58,8 +58,9 @@ def run(
     model = load(path, allow_pickle=allow_pickle)
     if int8:
         from glassformer.decoding.int8 import quantise
+        from glassformer.decoding.packed import pack
 
-        model.model = quantise(model.model)
+        model.model = quantise(pack(model.model))
     if not isinstance(model, Generator):
         if chat or prompt is not None:
             raise ValueError(f"{path} does not go on writing: expected a decoder, for --prompt or --chat")

@@ -205,6 +205,11 @@ class RecordedWriter(Writer):
         self._rows = torch.arange(rows, device=self.device)
         self._are_first = True  # whether the rows are 0, 1, 2, ...
 
+    @property
+    def can_run_ahead(self) -> bool:
+        """As above."""
+        return self.device.type == "cuda" and self.recording.cache.length < self.recording.cache.capacity
+
     def step(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """As above; the scores are good until the next step."""
         cache, n = self.recording.cache, len(tokens)

@@ -70,6 +70,25 @@ class Row:
         self.reason, self.error = "error", error
 
 
+class Told:
+    """Numbers on their way from a device: asked for now, read later, so that it can go on working in between."""
+
+    def __init__(self, numbers: Tensor):
+        self._numbers, self._arrived = numbers, None
+        if numbers.is_cuda:
+            self._numbers = torch.empty_like(numbers, device="cpu", pin_memory=True)
+            self._numbers.copy_(numbers, non_blocking=True)
+            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._arrived.record()
+
+    def read(self) -> list[list[float]]:
+        """The numbers, once they are there."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        found: list[list[float]] = self._numbers.tolist()
+        return found
+
+
 class Choice(NamedTuple):
     """A step's outcome for one row."""
 
@@ -94,6 +113,16 @@ class Chooser:
 
     def choose(self, scores: Tensor) -> list[int]:
         """One token a row, from the scores (N, V); it is written into the row, unless the row fails."""
+        self.pick(scores)
+        return self.settle()
+
+    @property
+    def needs_texts(self) -> bool:
+        """Whether the next choice depends on what was written before it, and not only on the scores."""
+        return self.rules.read_tokens
+
+    def pick(self, scores: Tensor) -> None:
+        """The first half of a choice: where the model is, `tokens` are chosen. Nobody has waited for them yet."""
         ruled = scores
         if self.rules.are_any:
             ruled = self.rules.apply(scores.clone() if self._wants_log_probs else scores, self._history())
@@ -102,19 +131,25 @@ class Chooser:
             requests = [self.rows[index].request for index in self._sampled]
             filtered = filter_scores(ruled[self._sampled], requests)
             tokens[self._sampled] = draw(filtered, [self.rows[index].random.random() for index in self._sampled])
-        # Both at once, for asking a GPU takes time; a float tells all whole numbers up to 2**24.
-        highest, numbers = torch.stack((best, tokens.to(best))).tolist()
+        # All at once, for asking a GPU takes time; a float tells all whole numbers up to 2**24.
+        told = [best, tokens.to(best)]
+        if self._wants_log_probs:
+            told.append(scores.gather(1, tokens[:, None])[:, 0] - scores.logsumexp(-1))
+        self.tokens, self._told = tokens, Told(torch.stack(told))
+        self._n_written += 1  # of all that go on
+
+    def settle(self) -> list[int]:
+        """The second half: wait for the tokens, and write them into their rows."""
+        highest, numbers, *logs = self._told.read()
         if not all(map(math.isfinite, highest)):
             self._fail_rows(highest)
-        chosen, self.tokens = [int(number) for number in numbers], tokens
+        chosen = [int(number) for number in numbers]
         if self._wants_log_probs:
-            logs = scores.gather(1, tokens[:, None])[:, 0] - scores.logsumexp(-1)
-            for row, value in zip(self.rows, logs.tolist(), strict=True):
+            for row, value in zip(self.rows, logs[0], strict=True):
                 row.log_probs.append(value)
         for row, token in zip(self.rows, chosen, strict=True):
             if row.error is None:
                 row.add(token, self.end)
-        self._n_written += 1  # of all that go on
         return chosen
 
     def _history(self) -> History:
@@ -144,11 +179,18 @@ def write_rows(
     `tokens` (N, T) is what the rows stand after, with False in `mask` where it is padded on the left.
     """
     live, chooser = list(rows), None
+    ahead: Tensor | None = None
     while live:
-        scores = writer.step(tokens, mask)
+        scores = writer.step(tokens, mask) if ahead is None else ahead
         if chooser is None:
             chooser = Chooser(live, end=end, vocab_size=scores.shape[1], device=writer.device)
-        chosen = chooser.choose(scores)
+        chooser.pick(scores)
+        # On a GPU the next step begins before anybody has seen this one's tokens: rows that turn out to have ended have
+        # taken one step too many, which nobody reads.
+        ahead, goes_on = None, any(len(row.written) + 1 < row.max_new for row in live)
+        if writer.can_run_ahead and goes_on and not chooser.needs_texts:
+            ahead = writer.step(chooser.tokens[:, None])
+        chosen = chooser.settle()
         for row in live:
             if row.error is not None:
                 raise row.error
@@ -160,3 +202,4 @@ def write_rows(
             if live:
                 writer.keep(staying)
                 tokens = tokens[staying]
+                ahead = None if ahead is None else ahead[staying]

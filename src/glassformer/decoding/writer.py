@@ -33,6 +33,11 @@ class Writer:
         """Where the model is."""
         return self.cache.keys.device
 
+    @property
+    def can_run_ahead(self) -> bool:
+        """Whether a step may be asked for before the last one's tokens are known: there is room, and it saves time."""
+        return False
+
     def step(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """Read `tokens` (N, T), False in `mask` where a row is padded on the left; scores (N, V) of what follows."""
         if isinstance(self.model, DecoderModel):

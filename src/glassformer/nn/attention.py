@@ -48,6 +48,8 @@ class MultiHeadAttention(nn.Module):
         self.k_proj = nn.Linear(d_model, n_kv_heads * head_dim, bias=qkv_bias)
         self.v_proj = nn.Linear(d_model, n_kv_heads * head_dim, bias=qkv_bias)
         self.out_proj = nn.Linear(n_heads * head_dim, d_model, bias=out_bias)
+        self.qkv_proj: nn.Module | None = None
+        """All three side by side, where a model was packed for writing (`decoding/packed.py`)."""
         self.q_norm = make_norm(qk_norm, head_dim, norm_eps) if qk_norm else None
         self.k_norm = make_norm(qk_norm, head_dim, norm_eps) if qk_norm else None
         self.attend = Attend(scale=head_dim**-0.5 if scale is None else scale, dropout=dropout, backend=backend)
@@ -84,15 +86,20 @@ class MultiHeadAttention(nn.Module):
         value = key if value is None else value
         for name, x in (("query", query), ("key", key), ("value", value)):
             check_width(name, x, self.d_model)
-        q = split_heads(self.q_proj(query), self.n_heads)
+        is_known = cache is not None and cache.is_complete
+        if self.qkv_proj is not None and key is query and value is query:
+            widths = [heads * self.head_dim for heads in (self.n_heads, self.n_kv_heads, self.n_kv_heads)]
+            flat_q, *flat = self.qkv_proj(query).split(widths, -1)
+        else:
+            flat_q, flat = self.q_proj(query), [] if is_known else [self.k_proj(key), self.v_proj(value)]
+        q = split_heads(flat_q, self.n_heads)
         if self.q_norm is not None:
             q = self.q_norm(q)
         if rotation is not None:
             q = rotation.turn(q)
-        if cache is not None and cache.is_complete:
+        if cache is not None and is_known:
             return (q, *cache.read())
-        k = split_heads(self.k_proj(key), self.n_kv_heads)
-        v = split_heads(self.v_proj(value), self.n_kv_heads)
+        k, v = (split_heads(x, self.n_kv_heads) for x in flat)
         if self.k_norm is not None:
             k = self.k_norm(k)
         if rotation is not None:
