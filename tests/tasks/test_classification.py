@@ -11,6 +11,7 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
+from glassformer.checkpoint.safe_files import seal_folder
 from glassformer.data.records import BadRecordError
 from glassformer.metrics.classification import score_classes
 from glassformer.tasks.classification import Classification, ClassificationConfig, Classifier, LabelledData
@@ -165,3 +166,21 @@ def test_the_command_line_trains_scores_and_runs(data, tmp_path, monkeypatch, ca
     assert json.loads(call("eval", tmp_path / "m", "--data", valid, "--json"))["accuracy"] > 50
     monkeypatch.setattr(sys, "stdin", io.StringIO("the old cat\n\n"))
     assert call("run", tmp_path / "m").splitlines() in (["animal", ""], ["tool", ""])
+
+
+def test_a_folder_that_lies_of_itself_is_refused(data, tmp_path):
+    Classification(quick(data)).train(tmp_path / "model")
+    path = tmp_path / "model" / "task.json"
+    true = json.loads(path.read_text())
+    for change, message in [
+        ({"task": "nonsense"}, "names the task 'nonsense'"),
+        ({"labels": 3}, "does not describe a Classifier"),
+        ({"labels": ["a", "b", "c"]}, "3 labels for a model of 2 classes"),
+        ({"strange": 1}, "does not describe a Classifier"),
+    ]:
+        path.write_text(json.dumps({**true, **change}))
+        with pytest.raises(ValueError, match="checksum" if "task" not in change else message):
+            load(tmp_path / "model")
+        seal_folder(tmp_path / "model")
+        with pytest.raises(ValueError, match=message):
+            load(tmp_path / "model")

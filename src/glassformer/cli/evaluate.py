@@ -25,14 +25,17 @@ def evaluate(arguments: list[str]) -> None:
 
     from glassformer.tasks.load import load
     from glassformer.tasks.registry import read_about, task_named
-    from glassformer.tasks.task import Tool
+    from glassformer.tasks.task import TASK, Tool
 
     folder, *rest = arguments
     if not Path(folder).is_dir():
         raise ValueError(f"{folder} is no folder: expected a model that was trained here")
     about = read_about(Path(folder))
     task = task_named(about["task"])
-    usual = replace(task.Data(), **about.get("data", {}))
+    try:
+        usual = replace(task.Data(), **about.get("data", {}))
+    except TypeError as error:
+        raise ValueError(f"{Path(folder) / TASK} does not say how its data was read: {error}") from error
     options = tyro.cli(
         _options_of(task.Data),
         args=rest,

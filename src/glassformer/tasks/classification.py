@@ -134,6 +134,8 @@ class Classifier(EncoderTool[LabelledText]):
     task, head = "classification", "sequence_class"
 
     def __init__(self, model: EncoderModel, reader: Reader, *, labels: Sequence[str], multi_label: bool = False):
+        if len(labels) != model.config.n_labels:
+            raise ValueError(f"{len(labels)} labels for a model of {model.config.n_labels} classes: expected as many")
         super().__init__(model, reader, labels=list(labels), multi_label=multi_label)
         self.labels, self.multi_label = list(labels), multi_label
 

@@ -16,7 +16,7 @@ from glassformer.tasks.embedder import Embedder, as_embedder, longest_text, with
 from glassformer.tasks.generator import Generator
 from glassformer.tasks.registry import read_about, task_named
 from glassformer.tasks.rewriter import GENERATION
-from glassformer.tasks.task import Tool
+from glassformer.tasks.task import TASK, Tool
 from glassformer.tasks.text_to_text import TextToText
 from glassformer.text.pretrained import PretrainedTokenizer
 
@@ -39,7 +39,11 @@ def load(path: Path | str, *, dtype: torch.dtype = torch.float32, allow_pickle: 
     origin = foreign.config if foreign is not None else read_origin(path)
     if origin is None:
         _check_search(path)
-        return task_named(read_about(path)["task"]).Tool.from_folder(path)
+        tool = task_named(read_about(path)["task"]).Tool
+        try:
+            return tool.from_folder(path)
+        except (TypeError, KeyError, AttributeError) as error:  # a setting that is missing, unknown or of another type
+            raise CorruptFolderError(f"{path / TASK} does not describe a {tool.__name__}: {error}") from error
     is_encoder = origin.get("model_type") in ("bert", "roberta", "distilbert", "albert", "electra")
     model = load_model(
         path,
