@@ -38,6 +38,8 @@ class Rules:
         self._presence = self._numbers("presence_penalty", 0.0)
         self._shortest = self._numbers("min_new_tokens", 0)
         self._bias = self._make_bias()
+        ends = [(row, token) for row, request in enumerate(self.requests) for token in request.eos_token_id]
+        self._more_ends = torch.tensor(ends, device=self.device).T if ends else None
         sizes = [request.no_repeat_ngram_size for request in self.requests]
         self._ngrams = {n: torch.tensor([size == n for size in sizes], device=self.device) for n in {*sizes} - {0}}
         self._bad_runs = [
@@ -75,10 +77,11 @@ class Rules:
                 scores[row, run[-1]] = NEVER
         if self._shortest is not None:
             too_short = history.n_written < self._shortest
-            scores[:, self.end] = scores[:, self.end].masked_fill(too_short, NEVER)
-            for row, request in enumerate(self.requests):
-                for token in request.eos_token_id:
-                    scores[row, token] = scores[row, token].masked_fill(too_short[row], NEVER)
+            if self.end >= 0:
+                scores[:, self.end] = scores[:, self.end].masked_fill(too_short, NEVER)
+            if self._more_ends is not None:
+                rows, tokens = self._more_ends
+                scores[rows, tokens] = scores[rows, tokens].masked_fill(too_short[rows], NEVER)
         return self._force(scores, history) if self._longest_prefix else scores
 
     def _seen(self, tokens: Tensor, counts: Tensor) -> Tensor:
@@ -118,16 +121,25 @@ class Rules:
     def _make_bias(self) -> Tensor | None:
         if not any(request.logit_bias or request.suppress_tokens or request.bad_words_ids for request in self.requests):
             return None
-        bias = torch.zeros(len(self.requests), self.vocab_size, device=self.device)
-        for row, request in enumerate(self.requests):
-            for token, value in request.logit_bias.items():
-                bias[row, token] = value
-            for token in (*request.suppress_tokens, *(run[0] for run in request.bad_words_ids if len(run) == 1)):
-                bias[row, token] = NEVER
+        # Rows of one request share one row; and all entries go to the device at once.
+        requests = self.requests if len(self._distinct()) > 1 else self.requests[:1]
+        entries: dict[tuple[int, int], float] = {}
+        for row, request in enumerate(requests):
+            entries |= {(row, token): value for token, value in request.logit_bias.items()}
+            entries |= {(row, token): NEVER for token in request.suppress_tokens}
+            entries |= {(row, run[0]): NEVER for run in request.bad_words_ids if len(run) == 1}
+        bias = torch.zeros(len(requests), self.vocab_size, device=self.device)
+        if entries:
+            rows, tokens = torch.tensor([*entries], device=self.device).T
+            bias[rows, tokens] = torch.tensor([*entries.values()], dtype=torch.float32, device=self.device)
         return bias
 
+    def _distinct(self) -> list[GenerationConfig]:
+        """Each request once: the rows of a batch are often of one."""
+        return [*{id(request): request for request in self.requests}.values()]
+
     def _check_ids(self) -> None:
-        for request in self.requests:
+        for request in self._distinct():
             named = {
                 "logit_bias": request.logit_bias,
                 "suppress_tokens": request.suppress_tokens,
