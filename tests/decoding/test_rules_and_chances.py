@@ -21,7 +21,7 @@ def random_case(seed, rows=3, length=9):
 
 
 def ruled(scores, tokens, requests, n_written=4):
-    history = History(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.full((len(tokens),), n_written))
+    history = History(tokens, torch.ones_like(tokens, dtype=torch.bool), [n_written] * len(tokens))
     return Rules(requests, end=END, vocab_size=V).apply(scores.clone(), history)
 
 
@@ -93,7 +93,7 @@ def test_padding_counts_as_nothing():
     real = torch.ones_like(padded, dtype=torch.bool)
     real[:, :3] = False
     rules = Rules([request], end=END, vocab_size=V)
-    torch.testing.assert_close(rules.apply(scores.clone(), History(padded, real, torch.tensor([4]))), alone)
+    torch.testing.assert_close(rules.apply(scores.clone(), History(padded, real, [4])), alone)
 
 
 def test_presence_counts_only_what_was_written():
@@ -126,3 +126,14 @@ def test_draws_follow_the_chances():
 def test_what_is_forbidden_is_never_drawn(number):
     scores = torch.tensor([[NEVER, 1e-4, NEVER], [NEVER, NEVER, -50.0]])
     assert draw(scores, [number, number]).tolist() == [1, 2]
+
+
+def test_ends_are_forbidden_to_the_rows_that_are_too_short():
+    requests = [GenerationConfig(min_new_tokens=3, eos_token_id=(5,)), GenerationConfig(min_new_tokens=1)]
+    for end, wanted in ((2, {(0, 2), (0, 5)}), (-1, {(0, 5)})):
+        rules = Rules(requests, end=end, vocab_size=V)
+        found = rules.apply(torch.zeros(2, V), History(torch.empty(2, 0).long(), torch.empty(2, 0).bool(), [2, 1]))
+        assert {*map(tuple, (found == NEVER).nonzero().tolist())} == wanted
+    rules = Rules(requests[:1] * 2, end=2, vocab_size=V)
+    found = rules.apply(torch.zeros(2, V), History(torch.empty(2, 0).long(), torch.empty(2, 0).bool(), [0, 0]))
+    assert {*map(tuple, (found == NEVER).nonzero().tolist())} == {(0, 2), (0, 5), (1, 2), (1, 5)}

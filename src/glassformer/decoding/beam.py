@@ -166,9 +166,9 @@ class _Search:
             self.rules = Rules(requests, end=self.end, vocab_size=logs.shape[1], device=logs.device)
         if not self.rules.are_any:
             return logs
+        n_written = [length - 1] * len(logs)
         if not self.rules.read_tokens:
             nothing = torch.empty(len(logs), 0, dtype=torch.long, device=logs.device)
-            n_written = torch.full((len(logs),), length - 1, device=logs.device)
             return self.rules.apply(logs, History(nothing, nothing.bool(), n_written))
         copies = self.groups * self.width
         given = self.given.repeat_interleave(copies, 0)
@@ -177,7 +177,6 @@ class _Search:
         if self.mask is not None:
             real = self.mask.repeat_interleave(copies, 0)
         real = torch.cat((real, torch.ones_like(written, dtype=torch.bool)), 1)
-        n_written = torch.full((len(logs),), length - 1, device=logs.device)
         return self.rules.apply(logs, History(torch.cat((given, written), 1), real, n_written))
 
     def _by_groups(self, totals: Tensor, candidates: int) -> tuple[Tensor, Tensor]:

@@ -107,7 +107,6 @@ class Chooser:
         self.rules = Rules(requests, end=end, vocab_size=vocab_size, device=device)
         self.tokens = torch.empty(0)
         """The tokens chosen last, where the model is."""
-        self._n_written = torch.tensor([len(row.written) for row in rows], device=device)
         self._sampled = [index for index, request in enumerate(requests) if request.do_sample]
         self._wants_log_probs = any(row.with_log_probs for row in rows)
 
@@ -136,7 +135,6 @@ class Chooser:
         if self._wants_log_probs:
             told.append(scores.gather(1, tokens[:, None])[:, 0] - scores.logsumexp(-1))
         self.tokens, self._told = tokens, Told(torch.stack(told))
-        self._n_written += 1  # of all that go on
 
     def settle(self) -> list[int]:
         """The second half: wait for the tokens, and write them into their rows."""
@@ -153,14 +151,15 @@ class Chooser:
         return chosen
 
     def _history(self) -> History:
+        n_written = [len(row.written) for row in self.rows]
         if not self.rules.read_tokens:
             nothing = torch.empty(len(self.rows), 0, dtype=torch.long, device=self.device)
-            return History(nothing, nothing.bool(), self._n_written)
+            return History(nothing, nothing.bool(), n_written)
         texts = [row.given + row.written for row in self.rows]
         length = max(map(len, texts))
         padded = torch.tensor([[0] * (length - len(text)) + text for text in texts], device=self.device)
         real = torch.tensor([[False] * (length - len(text)) + [True] * len(text) for text in texts], device=self.device)
-        return History(padded, real, self._n_written)
+        return History(padded, real, n_written)
 
     def _fail_rows(self, best: list[float]) -> None:
         """NaN wins every comparison, so that the best score tells of it; so does a row where nothing is allowed."""

@@ -20,7 +20,7 @@ class History(NamedTuple):
 
     tokens: Tensor  # (N, L): the prompt, or BEGIN, and what was written
     is_real: Tensor  # (N, L), False where a row is padded
-    n_written: Tensor  # (N,), how many of the last tokens were written and not given
+    n_written: Sequence[int]  # how many of the last tokens were written and not given; known without asking a device
 
 
 class Rules:
@@ -36,10 +36,8 @@ class Rules:
         self._check_ids()
         self._repetition = self._numbers("repetition_penalty", 1.0)
         self._presence = self._numbers("presence_penalty", 0.0)
-        self._shortest = self._numbers("min_new_tokens", 0)
+        self._shortest = [request.min_new_tokens for request in self.requests]
         self._bias = self._make_bias()
-        ends = [(row, token) for row, request in enumerate(self.requests) for token in request.eos_token_id]
-        self._more_ends = torch.tensor(ends, device=self.device).T if ends else None
         sizes = [request.no_repeat_ngram_size for request in self.requests]
         self._ngrams = {n: torch.tensor([size == n for size in sizes], device=self.device) for n in {*sizes} - {0}}
         self._bad_runs = [
@@ -50,8 +48,9 @@ class Rules:
     @property
     def are_any(self) -> bool:
         """Whether some row has a rule at all."""
-        numbers = self._repetition, self._presence, self._shortest, self._bias
-        return any(x is not None for x in numbers) or bool(self._ngrams or self._bad_runs or self._longest_prefix)
+        numbers = self._repetition, self._presence, self._bias
+        others = self._ngrams, self._bad_runs, self._longest_prefix, any(self._shortest)
+        return any(x is not None for x in numbers) or any(map(bool, others))
 
     @property
     def read_tokens(self) -> bool:
@@ -68,21 +67,26 @@ class Rules:
             scores = torch.where(self._seen(history.tokens, history.is_real), punished, scores)
         if self._presence is not None:
             places = torch.arange(history.tokens.shape[1], 0, -1, device=self.device)
-            written = self._seen(history.tokens, places <= history.n_written[:, None])
+            written = self._seen(history.tokens, places <= torch.tensor(history.n_written, device=self.device)[:, None])
             scores = scores - written * self._presence[:, None]
         for size, rows in self._ngrams.items():
             scores = scores.masked_fill(self._repeats(history, size) & rows[:, None], NEVER)
         for row, run in self._bad_runs:
             if history.tokens[row, -len(run) + 1 :].tolist() == list(run[:-1]):
                 scores[row, run[-1]] = NEVER
-        if self._shortest is not None:
-            too_short = history.n_written < self._shortest
-            if self.end >= 0:
-                scores[:, self.end] = scores[:, self.end].masked_fill(too_short, NEVER)
-            if self._more_ends is not None:
-                rows, tokens = self._more_ends
-                scores[rows, tokens] = scores[rows, tokens].masked_fill(too_short[rows], NEVER)
+        short = [row for row, least in enumerate(self._shortest) if history.n_written[row] < least]
+        if short:
+            self._forbid_ends(scores, short)
         return self._force(scores, history) if self._longest_prefix else scores
+
+    def _forbid_ends(self, scores: Tensor, rows: list[int]) -> None:
+        ends = {row: {*self.requests[row].eos_token_id} | ({self.end} if self.end >= 0 else set()) for row in rows}
+        if len(rows) == len(self.requests) and all(tokens == ends[rows[0]] for tokens in ends.values()):
+            for token in ends[rows[0]]:  # all alike: no list of places has to be sent to the device
+                scores[:, token] = NEVER
+            return
+        places = torch.tensor([(row, token) for row in rows for token in ends[row]], device=self.device).view(-1, 2).T
+        scores[places[0], places[1]] = NEVER
 
     def _seen(self, tokens: Tensor, counts: Tensor) -> Tensor:
         """Which tokens of the vocabulary stand in a row where `counts` is True: (N, L) -> (N, V)."""
@@ -104,7 +108,7 @@ class Rules:
         return self._seen(runs[:, :, -1], same)
 
     def _force(self, scores: Tensor, history: History) -> Tensor:
-        for row, n_written in enumerate(history.n_written.tolist()):
+        for row, n_written in enumerate(history.n_written):
             prefix = self.requests[row].prefix
             if n_written < len(prefix):
                 wanted = prefix[n_written]
