@@ -205,7 +205,7 @@ def test_more_than_one_token_may_end_a_text():
     assert list(stream(model, [5, 6, 7], replace(SEARCHES["greedy"], eos_token_id=(also,)), end=END)) == cut.tokens
 
 
-@pytest.mark.parametrize("search", ["greedy", "samples", "rules"])
+@pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("config", [*DECODERS.values(), PAIR], ids=[*DECODERS, "pair"])
 def test_a_step_ahead_changes_nothing(search, config, monkeypatch):
     """As on a GPU: the next step is taken before the last one's tokens are known, and rows leave in between."""
@@ -222,3 +222,14 @@ def test_a_step_ahead_changes_nothing(search, config, monkeypatch):
     for limit in (1, 9, 200):
         assert_same(*both_ways(model, inputs, replace(SEARCHES[search], max_new_tokens=limit, min_new_tokens=0), begin))
     assert ran
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_broken_scores_are_told_a_step_later(beams, monkeypatch):
+    monkeypatch.setattr(RecordedWriter, "can_run_ahead", property(lambda writer: True))
+    model = make(PAIR)
+    model.get_parameter("head.out_proj.bias").data.fill_(float("nan"))
+    record_steps(model)
+    for limit in (1, 5):
+        with pytest.raises(FloatingPointError, match="NaN"):
+            generate(model, [[5]], GenerationConfig(max_new_tokens=limit, num_beams=beams), begin=BEGIN, end=END)

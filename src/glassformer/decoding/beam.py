@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from glassformer.decoding.config import GenerationConfig
+from glassformer.decoding.rows import Told
 from glassformer.decoding.rules import NEVER, History, Rules
 from glassformer.decoding.writer import Writer
 from glassformer.nn import capture_attention
@@ -84,7 +85,7 @@ def beam_steps(
             if looked is not None:
                 search.see(looked)
             yield search.advance(logs, length)
-            if not search.drop_decided(length):
+            if search.may_be_decided(length) and not search.drop_decided(length):
                 break
             writer.reorder(search.parents, search.memories)
             tokens, tokens_mask = search.last[:, None], None
@@ -120,6 +121,7 @@ class _Search:
         self.memories: Tensor | None = None  # of the writer, where some are no longer needed
         self.coverage: Tensor | None = None  # (B·G·K, S), how much each source token was looked at
         self.rules: Rules | None = None
+        self._asked: Told | None = None  # whether a sentence was decided at the step before
 
     @property
     def last(self) -> Tensor:
@@ -146,14 +148,16 @@ class _Search:
             scores, flat = self._by_groups(totals, candidates)
         self._is_broken = scores[:, 0].isnan().any()
         parent, token = flat // vocab_size, flat % vocab_size
-        history = self.tokens.gather(1, parent[:, :, None].expand(-1, -1, self.max_new))
+        beams = torch.arange(len(parent), device=parent.device)[:, None]
+        history = self.tokens[beams, parent]  # whole rows: on a GPU many times as fast as `gather`
         history[:, :, length - 1] = token
         self._collect(history, scores, parent, token == self.end, length)
-        self.alive, kept = scores.masked_fill(token == self.end, NEVER).topk(self.width)
-        self.tokens = history.gather(1, kept[:, :, None].expand(-1, -1, self.max_new))
+        # At its limit a sentence is over, even if nobody has noticed yet.
+        is_over = (token == self.end) | self._at_limit(length)[:, None]
+        self.alive, kept = scores.masked_fill(is_over, NEVER).topk(self.width)
+        self.tokens = history[beams, kept]
         own_parent = parent.gather(1, kept)
-        first = torch.arange(len(own_parent), device=own_parent.device)[:, None] * self.width
-        self.parents = (own_parent + first).view(-1)
+        self.parents = (own_parent + beams * self.width).view(-1)
         self._last = token.gather(1, kept)
         if self.coverage is not None:
             self.coverage = self.coverage[self.parents]
@@ -207,7 +211,7 @@ class _Search:
         ended = values.masked_fill(~(ends & in_reach), NEVER)
         self.found_scores, place = torch.cat((self.found_scores, ended), 1).topk(self.width)
         texts = torch.cat((self.found, history), 1)
-        self.found = texts.gather(1, place[:, :, None].expand(-1, -1, self.max_new))
+        self.found = texts[torch.arange(len(place), device=place.device)[:, None], place]
 
     def _at_limit(self, length: int) -> Tensor:
         """Whether the sentence of a beam may not be longer: (B·G,)."""
@@ -221,17 +225,32 @@ class _Search:
             logs = logs * mask.repeat_interleave(self.groups, 0)[:, None]
         return logs.sum(-1)
 
+    def may_be_decided(self, length: int) -> bool:
+        """Whether a sentence is decided, as far as is known without waiting.
+
+        A GPU is asked now and answers at the next step, while it is at work already. Nothing is lost by going on: where
+        the search ends only when no unfinished sentence can come in, one step more brings none in.
+        """
+        self.memories = None
+        told = Told(torch.stack((self._is_broken, self._is_decided(length).view(-1, self.groups).all(1).any()))[None])
+        asked, self._asked = (self._asked, told) if self.writer.can_run_ahead and self._can_wait else (told, None)
+        return self._hear(asked)
+
+    def _hear(self, asked: Told | None) -> bool:
+        """Whether a sentence was decided; an error where scores were broken."""
+        is_broken, is_any = asked.read()[0] if asked is not None else (False, False)
+        if is_broken:
+            raise FloatingPointError("the model's scores are NaN: its weights or its input are broken")
+        return bool(is_any)
+
+    @property
+    def _can_wait(self) -> bool:
+        """Whether a sentence that is decided stays so, whatever is added to it."""
+        return self.config.early_stopping == "never"
+
     def drop_decided(self, length: int) -> bool:
         """Let the sentences leave that no unfinished one can change; whether any are left."""
         decided = self._is_decided(length).view(-1, self.groups).all(1)  # (B,)
-        self.memories = None
-        is_broken, is_any = torch.stack(
-            (self._is_broken, decided.any())
-        ).tolist()  # asked at once: a GPU is slow to answer
-        if is_broken:
-            raise FloatingPointError("the model's scores are NaN: its weights or its input are broken")
-        if not is_any:
-            return True
         self.memories = staying = (~decided).nonzero()[:, 0]
         for place in decided.nonzero()[:, 0].tolist():
             self._finish(place)
@@ -272,6 +291,7 @@ class _Search:
 
     def results(self, n_sentences: int) -> list[list[Hypothesis]]:
         """Everything found, best first."""
+        self._hear(self._asked)
         for place in range(len(self.sentences)):
             self._finish(place)
         return [self._as_hypotheses(*self.finished[sentence]) for sentence in range(n_sentences)]
