@@ -4,6 +4,10 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Sequence
 
 from glassformer.metrics.scores import Scores
+from glassformer.metrics.tables import Table
+
+MAX_SHOWN = 12
+"""Classes whose confusion can be taken in at a glance."""
 
 
 def score_classes(found: Sequence[Hashable], true: Sequence[Hashable]) -> Scores:
@@ -30,6 +34,14 @@ def confusion(found: Sequence[str], true: Sequence[str], labels: Sequence[str]) 
     _check(found, true)
     counts = Counter(zip(true, found, strict=True))
     return [[counts[row, column] for column in labels] for row in labels]
+
+
+def confusion_tables(found: Sequence[str], true: Sequence[str], labels: Sequence[str]) -> dict[str, Table]:
+    """The confusion matrix as a table, where the classes are few enough to be looked at; else nothing."""
+    if len(labels) > MAX_SHOWN:
+        return {}
+    rows = dict(zip(labels, confusion(found, true, labels), strict=True))
+    return {"confusion": Table("how often each class (rows) was taken for each (columns)", list(labels), rows)}
 
 
 def _macro_f1(found: Sequence[set[Hashable]], true: Sequence[set[Hashable]]) -> float:
