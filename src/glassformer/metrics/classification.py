@@ -47,8 +47,10 @@ def confusion_tables(found: Sequence[str], true: Sequence[str], labels: Sequence
 def _macro_f1(found: Sequence[set[Hashable]], true: Sequence[set[Hashable]]) -> float:
     named_by = Counter(label for labels in found for label in labels)
     named_by.update(label for labels in true for label in labels)
+    if not named_by:
+        return 100.0  # nothing was to be found, and nothing was
     hits = Counter(label for a, b in zip(found, true, strict=True) for label in a & b)
-    return 100 * sum(2 * hits[label] / count for label, count in named_by.items()) / max(len(named_by), 1)
+    return 100 * sum(2 * hits[label] / count for label, count in named_by.items()) / len(named_by)
 
 
 def _check(found: Sequence[object], true: Sequence[object]) -> None:
