@@ -153,7 +153,7 @@ def test_a_text_may_have_several_labels_or_none(tmp_path):
     assert scores["accuracy"] > 90
     assert task.baseline(data.splits())[1]["accuracy"] < scores["accuracy"]
     model = Classifier.from_folder(tmp_path / "model")
-    assert model.run(["red cat axe", "old dog big", "red old big"]) == ["animal,tool", "animal", ""]
+    assert model.run(["red cat axe old", "old dog big", "red old"]) == ["animal,tool", "animal", ""]
     # The same in a table, where commas stand between the labels.
     lines = [f"{text}\t{' , '.join(labels)}" for text, labels in records(60, 1)]
     (tmp_path / "valid.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
