@@ -14,6 +14,7 @@ from glassformer.cli import main
 from glassformer.data.labelled import PairedBatches, Row
 from glassformer.data.made_pairs import made_pairs
 from glassformer.data.records import BadRecordError
+from glassformer.tasks.encoders import begin_from
 from glassformer.tasks.load import load
 from glassformer.tasks.similarity import Comparer, Similarity, SimilarityConfig, SimilarityData
 from glassformer.tasks.task import Splits
@@ -72,9 +73,16 @@ def test_it_learns_what_is_alike_and_remembers(data, tmp_path, capsys):
 def test_a_checkpoint_is_a_beginning(data, tmp_path):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "then", *WORDS]
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}
-    transformers.BertModel(transformers.BertConfig(vocab_size=len(words), **sizes)).save_pretrained(tmp_path / "bert")
+    theirs = transformers.BertModel(transformers.BertConfig(vocab_size=len(words), **sizes))
+    theirs.save_pretrained(tmp_path / "bert")
     (tmp_path / "bert" / "vocab.txt").write_text("\n".join(words))
-    assert Similarity(quick(data, start_from=tmp_path / "bert")).train(tmp_path / "model")["spearman"] > 50
+    body, reader = begin_from(tmp_path / "bert", "embedding", {"pooling": "mean"})
+    assert torch.equal(body.embeddings.tokens.weight, theirs.embeddings.word_embeddings.weight)
+    pairs = [*data.splits().valid]
+    before = Comparer(body, reader, highest=5.0).score(pairs)
+    config = quick(data, start_from=tmp_path / "bert")
+    task = Similarity(replace(config, train=replace(config.train, updates=50, lr=2e-3)))
+    assert task.train(tmp_path / "model")["spearman"] > before["spearman"] + 10
     assert Comparer.from_folder(tmp_path / "model").reader.kind == "pretrained"
 
 
