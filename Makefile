@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+TASK ?= translation
 LANG_TO ?= de
 
 .DEFAULT_GOAL := help
@@ -17,8 +18,8 @@ $(READY): pyproject.toml constraints.txt
 
 install: $(READY) ## create .venv and install everything into it, once
 
-demo: $(READY) ## train a translator in about four minutes, try it, look inside it: LANG_TO=fr for another language
-	$(BIN)/glassformer demo --to $(LANG_TO)
+demo: $(READY) ## train a translator in about four minutes, try it, look inside it: LANG_TO=fr, or TASK=classification
+	$(BIN)/glassformer demo $(TASK) $(if $(filter translation,$(TASK)),--to $(LANG_TO))
 
 test: $(READY) ## run the tests on two cores
 	$(BIN)/pytest -n 2

@@ -129,6 +129,82 @@ def test_a_label_that_was_not_learned_is_named(data, tmp_path):
         Classifier.from_folder(tmp_path / "model").score(replace(data, data=(tmp_path / "other.tsv",)).examples())
 
 
+def write_jsonl(path, records):
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return (path,)
+
+
+def test_a_text_may_have_several_labels_or_none(tmp_path):
+    def records(count, seed):
+        draw = random.Random(seed)
+        for _ in range(count):
+            named = [pair for pair in (("animal", ANIMALS), ("tool", TOOLS)) if draw.random() < 0.5]
+            words = draw.choices(["red", "old", "big"], k=2) + [draw.choice(words) for _, words in named]
+            draw.shuffle(words)
+            yield " ".join(words), [label for label, _ in named]
+
+    data = LabelledData(
+        data=write_jsonl(tmp_path / "train.jsonl", [{"text": t, "label": ls} for t, ls in records(400, 0)]),
+        valid=write_jsonl(tmp_path / "valid.jsonl", [{"text": t, "label": ls} for t, ls in records(60, 1)]),
+        multi_label=True,
+    )
+    task = Classification(quick(data))
+    scores = task.train(tmp_path / "model")
+    assert [*scores.values] == ["micro_f1", "macro_f1", "accuracy"]
+    assert scores["accuracy"] > 90
+    assert task.baseline(data.splits())[1]["accuracy"] < scores["accuracy"]
+    model = Classifier.from_folder(tmp_path / "model")
+    assert model.run(["red cat axe old", "old dog big", "red old"]) == ["animal,tool", "animal", ""]
+    # The same in a table, where commas stand between the labels.
+    lines = [f"{text}\t{' , '.join(labels)}" for text, labels in records(60, 1)]
+    (tmp_path / "valid.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
+    table = replace(data, data=(tmp_path / "valid.tsv",)).examples()
+    assert [example.labels for example in table] == [tuple(labels) for _, labels in records(60, 1)]
+    assert model.score(table) == scores
+
+
+def test_pairs_of_texts_are_told_apart_by_their_place(tmp_path):
+    """Which of the two texts has the animal: only a model that knows first from second can say."""
+    for name, count, seed in (("train.csv", 500, 0), ("valid.csv", 60, 1)):
+        draw = random.Random(seed)
+        lines = ["one,label,other"]
+        for _ in range(count):
+            pair = [draw.choice(ANIMALS), draw.choice(TOOLS)]
+            first = draw.random() < 0.5
+            lines.append(f'"{pair[not first]}, old",{"first" if first else "second"},{pair[first]}')
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    data = LabelledData(
+        data=(tmp_path / "train.csv",), valid=(tmp_path / "valid.csv",), text_column="one", second_column="other"
+    )
+    assert data.examples()[0].text.endswith(", old")  # CSV's quotes are read
+    scores = Classification(quick(data)).train(tmp_path / "model")
+    assert scores["accuracy"] > 95
+    model = Classifier.from_folder(tmp_path / "model")
+    assert model.model.config.token_types == 2
+    ((read),) = model.read([("cat", "saw")])
+    assert {0, 1} == {*read.token_types}
+    assert model.run(["cow, old\tsaw", "saw, old\tcow"]) == ["first", "second"]
+
+
+@pytest.mark.parametrize(
+    ("record", "multi_label", "message"),
+    [
+        ({"text": "a"}, False, "data.jsonl:2: no text under 'label'"),
+        ({"text": ["a"], "label": "x"}, False, "data.jsonl:2: no text under 'text'"),
+        ({"text": "a", "label": 3}, True, "data.jsonl:2: no labels under 'label': expected a list"),
+        ({"text": "a", "label": ["x", 3]}, True, "data.jsonl:2: no labels under 'label': expected a list"),
+        (["a", "x"], False, "data.jsonl:2: not a JSON object"),
+    ],
+)
+def test_bad_json_is_explained_or_passed_over(record, multi_label, message, tmp_path):
+    paths = write_jsonl(tmp_path / "data.jsonl", [{"text": "a", "label": "x"}, record, {"text": "b", "label": "y"}])
+    data = LabelledData(data=paths, multi_label=multi_label)
+    with pytest.raises(BadRecordError, match=message):
+        data.examples()
+    kept = replace(data, on_bad="skip").examples()
+    assert [(example.text, example.labels) for example in kept] == [("a", ("x",)), ("b", ("y",))]
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1))
 def test_scores_are_what_they_are_called(pairs):
     found, true = zip(*pairs, strict=True)
@@ -163,7 +239,14 @@ def test_the_command_line_trains_scores_and_runs(data, tmp_path, monkeypatch, ca
         "train", "classification", "--recipe", recipe, "--data", train, "--valid", valid, "--out", tmp_path / "m"
     )
     assert "accuracy" in told
-    assert json.loads(call("eval", tmp_path / "m", "--data", valid, "--json"))["accuracy"] > 50
+    told = json.loads(call("eval", tmp_path / "m", "--data", valid, "--json"))
+    assert told["accuracy"] > 50
+    rows = told["confusion"]["rows"]
+    assert told["confusion"]["columns"] == [*rows] == ["animal", "tool"]
+    right = sum(row[place] for place, row in enumerate(rows.values()))
+    assert told["accuracy"] == pytest.approx(100 * right / sum(map(sum, rows.values())))
+    shown = call("eval", tmp_path / "m", "--data", valid).splitlines()
+    assert shown[-2].split() == ["animal", *map(str, rows["animal"])]
     monkeypatch.setattr(sys, "stdin", io.StringIO("the old cat\n\n"))
     assert call("run", tmp_path / "m").splitlines() in (["animal", ""], ["tool", ""])
 

@@ -1,5 +1,6 @@
 """The command line: results go to stdout, progress to stderr. Verbs load what they need when they are called."""
 
+import os
 import sys
 from collections.abc import Callable
 from typing import NoReturn
@@ -7,7 +8,7 @@ from typing import NoReturn
 VERBS = """\
 usage: glassformer VERB ...
 
-  demo    train a translator in about four minutes, try it, and look inside it
+  demo    train a small model in minutes and try it: a translator, or demo TASK for any other task
   train   train a model for a task, on data of your own: glassformer train --help lists the tasks
   run     translate, classify, continue, answer or embed the lines of stdin, with a model of ours or anybody's
   eval    score a trained model on data of your own, by its task's metrics
@@ -19,7 +20,21 @@ glassformer VERB --help teaches each; glassformer --version tells the version.""
 
 
 def main() -> None:
-    """Run `glassformer VERB ...`; exit 0, or 1 on failure, 2 on wrong usage, 130 or 143 when stopped by a signal."""
+    """Run `glassformer VERB ...`; exit 0, or 1 on failure, 2 on wrong usage, 130 or 143 when stopped by a signal, and
+    141 when nobody reads what it writes."""
+    try:
+        try:
+            _main()
+        finally:
+            sys.stdout.flush()  # here, where an error can still be caught, rather than when Python ends
+    except BrokenPipeError:
+        # Whoever read our output has had enough, as `head` does. Nobody is left to tell, and what still waits to be
+        # written goes nowhere; the exit code is a shell's for the signal that ends other programs then.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+
+
+def _main() -> None:
     verb, rest = (sys.argv[1] if len(sys.argv) > 1 else "--help"), sys.argv[2:]
     if verb in ("-h", "--help"):
         print(VERBS)
@@ -33,6 +48,8 @@ def main() -> None:
         _run(verb, rest)
     except KeyboardInterrupt:
         sys.exit(130)
+    except BrokenPipeError:
+        raise
     except (ValueError, OSError, ImportError, FloatingPointError) as error:
         _fail(error, 1)
     except Exception as error:
@@ -67,19 +84,22 @@ def _run(verb: str, rest: list[str]) -> None:
 
         evaluate(rest)
         return
+    if verb == "demo":
+        from glassformer.cli.demo_task import demos
+
+        demos(rest)
+        return
     from glassformer.cli.bench import bench
     from glassformer.cli.convert import convert
-    from glassformer.cli.demo import demo
     from glassformer.cli.use import info, run
 
     verbs: dict[str, Callable[..., None]] = {
-        "demo": demo,
         "run": run,
         "info": info,
         "bench": bench,
         "convert": convert,
     }
     if verb not in verbs:
-        print(f"{VERBS}\n\n{verb!r} is no verb: expected one of train, eval, {', '.join(verbs)}", file=sys.stderr)
+        print(f"{VERBS}\n\n{verb!r} is no verb: expected one of demo, train, eval, {', '.join(verbs)}", file=sys.stderr)
         sys.exit(2)
     tyro.cli(verbs[verb], args=rest, prog=f"glassformer {verb}")

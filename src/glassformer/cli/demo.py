@@ -1,10 +1,12 @@
-"""`glassformer demo`: train a real translator in minutes, try it, and look inside it."""
+"""`glassformer demo` and `demo translation`: train a real translator in minutes, try it, and look inside it."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
+
+from glassformer.cli.demo_task import SHARE, talk
 
 if TYPE_CHECKING:
     from glassformer.data.pairs import Pair
@@ -28,8 +30,6 @@ NAMES = {
     "ru": "Russian",
     "uk": "Ukrainian",
 }
-SHARE = 0.85
-"""Of the minutes asked for, this much is for the updates; the rest is for reading, validating and scoring."""
 
 
 def demo(
@@ -79,7 +79,10 @@ def demo(
     page = out / f"en-{to}.html"
     write(page, translator, samples, folder, summary)
     print(f"\nwrote {page}: open it in a browser to see how it learned and where it looks")
-    talk(translator, to)
+    talk(
+        lambda line: translator.translate([line])[0],
+        f"Type an English line to see it in {name_of(to)}; an empty one ends.",
+    )
 
 
 def demo_config(to: str, *, minutes: float, seed: int) -> "TranslationConfig":
@@ -175,20 +178,3 @@ def write(
 def name_of(language: str) -> str:
     """What a language is called in English, where it is one that many ask for; else its code."""
     return NAMES.get(language, language)
-
-
-def talk(translator: "Translator", to: str) -> None:
-    """On a terminal: translate what the user types, until an empty line."""
-    import sys
-
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return
-    print(f"\nType an English line to see it in {name_of(to)}; an empty one ends.")
-    while True:
-        try:
-            line = input("> ")
-        except EOFError:
-            return
-        if not line.strip():
-            return
-        print(translator.translate([line])[0])

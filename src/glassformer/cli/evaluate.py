@@ -55,7 +55,7 @@ def evaluate(arguments: list[str]) -> None:
     if about["task"] == "translation":
         results = _translations(tool, examples, options.beam, options.tokenised)
     if options.json:
-        told = {name: {**scores.values, "signatures": dict(scores.signatures)} for name, scores in results.items()}
+        told = {name: _as_json(scores) for name, scores in results.items()}
         print(json.dumps(told.get("", told)))
         return
     for name, scores in results.items():
@@ -103,9 +103,16 @@ def _translations(tool: Any, pairs: Any, beam: int, tokenised: str) -> "dict[str
     return results
 
 
+def _as_json(scores: "Scores") -> dict[str, Any]:
+    tables = {name: table.to_dict() for name, table in scores.tables.items()}
+    return {**scores.values, "signatures": dict(scores.signatures), **tables}
+
+
 def _show(name: str, scores: "Scores") -> None:
     from glassformer.metrics.scores import title_of
 
     for key, value in scores.values.items():
         line = f"{name:8}  " * bool(name) + f"{title_of(key)} {value:.2f}  {scores.signatures.get(key, '')}"
         print(line.rstrip())
+    for table in scores.tables.values():
+        print(f"\n{table.about}:\n{table}")

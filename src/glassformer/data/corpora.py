@@ -136,10 +136,22 @@ def interface_texts(wheel: Path, source: str, target: str) -> Iterator[Pair]:
                 yield pair
 
 
+def interface_strings(wheel: Path, languages: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """The language, the component and the text of each string of a line with letters in it, in these languages."""
+    for language in languages:
+        for key, text in _texts(wheel, language).items():
+            if _is_plain(text.strip()):
+                component = key.partition("/translations")[0].rpartition("/")[2]
+                yield language, component, text.strip()
+
+
 def _is_useful(pair: Pair) -> bool:
-    has_letters = all(any(character.isalpha() for character in text) for text in pair)
-    is_one_line = not any(character in text for text in pair for character in "\n\r\t")
-    return has_letters and is_one_line and pair.source != pair.target
+    return all(map(_is_plain, pair)) and pair.source != pair.target
+
+
+def _is_plain(text: str) -> bool:
+    """Letters, and on one line."""
+    return any(character.isalpha() for character in text) and not any(character in text for character in "\n\r\t")
 
 
 def _texts(wheel: Path, language: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.data.plan import BatchPlan, grid
+from glassformer.data.plan import BatchPlan, Numbers, grid
 
 IGNORED = -100
 """The answer of a token that has none: torch's own convention."""
@@ -62,7 +62,10 @@ class LabelledBatches:
     def __init__(self, rows: Sequence[Row], *, pad: int, max_tokens: int, seed: int = 0, per_token: bool = False):
         self.rows, self.pad, self.per_token = list(rows), pad, per_token
         lengths = np.array([max(len(row.ids), 1) for row in rows], dtype=np.int64)
-        self._plan = BatchPlan(grid(lengths, 2), max_tokens=max_tokens, seed=seed)
+        self._plan = self._make_plan(grid(lengths, 2), max_tokens, seed)
+
+    def _make_plan(self, lengths: Numbers, max_tokens: int, seed: int) -> BatchPlan:
+        return BatchPlan(lengths, max_tokens=max_tokens, seed=seed)
 
     def __len__(self) -> int:
         """Batches in an epoch."""
@@ -75,3 +78,20 @@ class LabelledBatches:
     def __getitem__(self, step: int) -> LabelledBatch:
         """The batch of this step, whatever was asked for before."""
         return make_batch([self.rows[row] for row in self._plan.rows(step)], pad=self.pad, per_token=self.per_token)
+
+
+class PairedBatches(LabelledBatches):
+    """Batches of pairs of texts that are read each for itself: rows 2i and 2i+1 belong together.
+
+    A batch of B answers has 2B rows: the first texts of all pairs, then the second ones.
+    """
+
+    def _make_plan(self, lengths: Numbers, max_tokens: int, seed: int) -> BatchPlan:
+        return BatchPlan(lengths[::2], lengths[1::2], max_tokens=max_tokens, seed=seed)
+
+    def __getitem__(self, step: int) -> LabelledBatch:
+        """The batch of this step, whatever was asked for before."""
+        pairs = self._plan.rows(step)
+        rows = [self.rows[2 * pair + side] for side in (0, 1) for pair in pairs]
+        batch = make_batch(rows, pad=self.pad)
+        return batch._replace(answers=batch.answers[: len(pairs)])

@@ -4,6 +4,10 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Sequence
 
 from glassformer.metrics.scores import Scores
+from glassformer.metrics.tables import Table
+
+MAX_SHOWN = 12
+"""Classes whose confusion can be taken in at a glance."""
 
 
 def score_classes(found: Sequence[Hashable], true: Sequence[Hashable]) -> Scores:
@@ -32,11 +36,21 @@ def confusion(found: Sequence[str], true: Sequence[str], labels: Sequence[str]) 
     return [[counts[row, column] for column in labels] for row in labels]
 
 
+def confusion_tables(found: Sequence[str], true: Sequence[str], labels: Sequence[str]) -> dict[str, Table]:
+    """The confusion matrix as a table, where the classes are few enough to be looked at; else nothing."""
+    if len(labels) > MAX_SHOWN:
+        return {}
+    rows = dict(zip(labels, confusion(found, true, labels), strict=True))
+    return {"confusion": Table("how often each class (rows) was taken for each (columns)", list(labels), rows)}
+
+
 def _macro_f1(found: Sequence[set[Hashable]], true: Sequence[set[Hashable]]) -> float:
     named_by = Counter(label for labels in found for label in labels)
     named_by.update(label for labels in true for label in labels)
+    if not named_by:
+        return 100.0  # nothing was to be found, and nothing was
     hits = Counter(label for a, b in zip(found, true, strict=True) for label in a & b)
-    return 100 * sum(2 * hits[label] / count for label, count in named_by.items()) / max(len(named_by), 1)
+    return 100 * sum(2 * hits[label] / count for label, count in named_by.items()) / len(named_by)
 
 
 def _check(found: Sequence[object], true: Sequence[object]) -> None:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from glassformer.metrics.tables import Table
+
 TITLES = {
     "bleu": "BLEU",
     "chrf": "chrF",
@@ -10,6 +12,8 @@ TITLES = {
     "accuracy": "accuracy",
     "macro_f1": "macro-F1",
     "micro_f1": "micro-F1",
+    "spearman": "Spearman",
+    "pearson": "Pearson",
 }
 """How a score is called in a sentence; any other by its own name."""
 LOWER_IS_BETTER = frozenset({"loss", "perplexity", "bits_per_byte"})
@@ -22,6 +26,8 @@ class Scores:
     values: Mapping[str, float]
     signatures: Mapping[str, str] = field(default_factory=dict)
     """Of those whose library gives one: without it the number can be compared with nothing."""
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    """What says more than a number can, where there is such a thing: the confusion matrix of a few classes."""
 
     def __getitem__(self, name: str) -> float:
         return self.values[name]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.checkpoint import load_model
-from glassformer.data.labelled import LabelledBatch, LabelledBatches, Row, make_batch
+from glassformer.data.labelled import LabelledBatch, LabelledBatches, PairedBatches, Row, make_batch
 from glassformer.models import EncoderModel, ModelConfig
 from glassformer.models.base import Model
 from glassformer.models.costs import training_flops
@@ -143,6 +143,8 @@ class EncoderTask(Task[Example, LabelledBatch]):
 
     per_token: ClassVar[bool] = False
     """Whether each token has an answer, rather than the whole text."""
+    apart: ClassVar[bool] = False
+    """Whether an example's two texts are read each for itself, rather than as one: `rows` gives two rows for it."""
 
     @abstractmethod
     def texts(self, example: Example) -> Texts:
@@ -171,17 +173,17 @@ class EncoderTask(Task[Example, LabelledBatch]):
         if not valid:
             raise ValueError("no examples are left for validation: expected valid files, or more data")
         kind: Any = self.Tool
+        texts = [text for example in train for text in self._readings(example)]
         if config.start_from is not None:
             model, reader = begin_from(config.start_from, kind.head, head)
         else:
-            texts = [self.texts(example) for example in train]
             own = Tokenizer.train(_parts(texts), config.model.vocab_size, config.tokenizer)
             two = 2 if any(second is not None for _, second in texts) else config.model.token_types
             body = replace(config.model, vocab_size=own.vocab_size, token_types=two)
             model, reader = EncoderModel(body.with_head(kind.head, **head)), Reader.own(own)
         tool = kind(model, reader, **settings)
         rows = self.rows(tool, train)
-        batches = LabelledBatches(
+        batches = (PairedBatches if self.apart else LabelledBatches)(
             rows,
             pad=reader.pad,
             max_tokens=config.train.max_tokens,
@@ -189,12 +191,17 @@ class EncoderTask(Task[Example, LabelledBatch]):
             per_token=self.per_token,
         )
         limit = model.config.max_len
-        n_cut = sum(len(one) > limit for one in reader.read(list(map(self.texts, train)))) if limit else 0
+        n_cut = sum(len(one) > limit for one in reader.read(texts)) if limit else 0
         notes = [self.describe(Splits(train, valid))]
         if n_cut:
             notes.append(f"{n_cut:,} of them are longer than {limit} tokens, and were cut")
         self.rows(tool, valid)  # what it could not be scored on is told now, not after an hour
         return Prepared(tool, batches, lambda: dict(tool.score(valid).values), test or valid, notes)
+
+    def _readings(self, example: Example) -> list[Texts]:
+        """What the model reads of an example, each for itself."""
+        first, second = self.texts(example)
+        return [(first, None), (second, None)] if self.apart and second is not None else [(first, second)]
 
     def flops(self, model: Model, batch: LabelledBatch) -> int:
         """As above."""

@@ -18,6 +18,7 @@ class Entry(NamedTuple):
 
 TASKS = {
     "classification": Entry("classification", "Classification", "labelled texts, or pairs of texts, to a classifier"),
+    "similarity": Entry("similarity", "Similarity", "pairs of texts with scores to a comparer, and to vectors"),
     "translation": Entry("translation", "Translation", "sentence pairs to a translator"),
 }
 

@@ -157,6 +157,10 @@ class RewritingTask(Task[Example, PairBatch]):
         finally:
             tool.generation = kept
 
+    def show(self, example: Example) -> tuple[str, str]:
+        """As above."""
+        return example.source, example.target
+
     def loss(self, model: nn.Module, batch: PairBatch) -> Tensor:
         """As above."""
         return pair_loss(model, self.config.train, batch)

@@ -171,6 +171,10 @@ class Task(ABC, Generic[Example, Batch]):
         """What somebody scores who has learned next to nothing, and how: the commonest answer, say."""
         raise NotImplementedError
 
+    def show(self, example: Example) -> tuple[str, str]:
+        """An example for people: the line that its tool reads, and the line that is the right answer."""
+        raise NotImplementedError
+
     def card(self, state: TrainState, scores: Scores, n_scored: int) -> str:
         """What the model is, in Markdown: data, recipe, scores."""
         lines = [
@@ -197,4 +201,6 @@ class Task(ABC, Generic[Example, Batch]):
 
 def _columns(data: Any) -> dict[str, Any]:
     """How records are read, without which: what `eval` should take for granted."""
-    return {key: value for key, value in asdict(data).items() if key.endswith("column") or isinstance(value, bool)}
+    return {
+        key: value for key, value in asdict(data).items() if key.endswith("column") or isinstance(value, bool | float)
+    }

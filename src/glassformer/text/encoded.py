@@ -19,14 +19,15 @@ class Encoded(NamedTuple):
 
     def cut(self, limit: int) -> "Encoded":
         """At most `limit` tokens: of the longer text the last ones go, special tokens stay."""
-        places = list(range(len(self.ids)))
-        while len(places) > limit:
-            sizes = {text: sum(self.sources[place] == text for place in places) for text in (0, 1)}
-            longer = max(sizes, key=lambda text: (sizes[text], text))
-            if not sizes[longer]:
-                break
-            # As many as it takes, but not past the other text's length: then they take turns.
-            spare = max(1, min(len(places) - limit, sizes[longer] - sizes[1 - longer]))
-            going = {*[place for place in places if self.sources[place] == longer][-spare:]}
-            places = [place for place in places if place not in going]
+        sizes = [self.sources.count(text) for text in (0, 1)]
+        room = max(limit - self.sources.count(None), 0)
+        # Half of the room each, the first text the odd one; what the other does not need is added.
+        halves = [(room + 1) // 2, room // 2]
+        left = [min(sizes[text], max(halves[text], room - sizes[1 - text])) for text in (0, 1)]
+        places = []
+        for place, source in enumerate(self.sources):
+            if source is not None:
+                left[source] -= 1
+            if source is None or left[source] >= 0:
+                places.append(place)
         return Encoded(*([part[place] for place in places] for part in self))  # type: ignore[arg-type]

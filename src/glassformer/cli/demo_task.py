@@ -1,0 +1,147 @@
+"""`glassformer demo TASK`: train a task on what comes with it, in minutes, and try it."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tyro.conf import Positional
+
+if TYPE_CHECKING:
+    from glassformer.metrics.scores import Scores
+    from glassformer.tasks.task import Splits, Task, Tool
+
+MAX_MINUTES = 3.0
+"""How long a demo trains unless it is told otherwise."""
+SHARE = 0.85
+"""Of the minutes asked for, this much is for the updates; the rest is for reading, validating and scoring."""
+N_SHOWN = 5
+"""Held-out examples that are shown."""
+
+
+def demos(arguments: list[str]) -> None:
+    """Run `[TASK] ...`: without a task, or with translation, the translator's own demo; else any task's."""
+    import tyro
+
+    from glassformer.cli.demo import demo
+    from glassformer.tasks.registry import TASKS
+
+    if arguments in (["-h"], ["--help"]):
+        print("usage: glassformer demo [TASK] ...\n")
+        print(*(f"  {name:16}{entry.about}" for name, entry in TASKS.items()), sep="\n")
+        print("\nglassformer demo TASK --help teaches each. Without a task it is translation:\n")
+    task, *rest = arguments if arguments[:1] in [[name] for name in TASKS] else ["translation", *arguments]
+    if task == "translation":
+        tyro.cli(demo, args=rest, prog="glassformer demo")
+        return
+
+    def run(
+        lines: Positional[tuple[str, ...]] = (),
+        *,
+        minutes: float = 0.0,
+        out: Path = Path("demo"),
+        seed: int = 0,
+    ) -> None:
+        """Train a small Transformer for this task on a corpus that comes with it, and try it.
+
+        It scores itself on examples that it has not seen, beside somebody who has learned next to nothing. Then it
+        answers LINES, or what you type. Called again, it goes on where it stopped, or uses what it has learned.
+
+        Args:
+            lines: Lines for the model to answer, each in quotes. On a terminal you may type more afterwards.
+            minutes: How long to train; more is better. 0 is as long as the task suggests, at most 3.
+            out: Folder for the model.
+            seed: Of everything random. How many updates fit is timed, so two runs are alike rather than equal.
+        """
+        demo_task(task, lines, minutes=minutes, out=out, seed=seed)
+
+    tyro.cli(run, args=rest, prog=f"glassformer demo {task}")
+
+
+def demo_task(
+    name: str,
+    lines: Sequence[str] = (),
+    *,
+    minutes: float = 0.0,
+    out: Path = Path("demo"),
+    seed: int = 0,
+) -> None:
+    """Train a task's demo into `out/name`, or take what stands there; score it, show it, let the user try it."""
+    from glassformer.tasks.load import load
+    from glassformer.tasks.registry import task_named
+    from glassformer.tasks.task import Tool
+
+    if not minutes >= 0:
+        raise ValueError(f"minutes={minutes}: expected 0 or more")
+    kind = task_named(name)
+    try:
+        config = kind.demo()
+    except NotImplementedError:
+        raise ValueError(
+            f"{name} has no demo: expected data of your own, see glassformer train {name} --help"
+        ) from None
+    minutes = minutes or min(config.train.minutes or MAX_MINUTES, MAX_MINUTES)
+    task = kind(replace(config, train=replace(config.train, minutes=minutes * SHARE, seed=seed)))
+    folder = out / name
+    if folder.exists():
+        print(f"{folder} has been trained already; remove it to train again.")
+        scores = None
+    else:
+        scores = task.train(folder)
+    tool = load(folder)
+    assert isinstance(tool, Tool)
+    splits = config.data.splits()
+    held_out = list(splits.test) or list(splits.valid)
+    print(f"\nOf {len(held_out):,} examples it has never seen:\n")
+    print(_beside(scores or tool.score(held_out), _baseline(task, splits)))
+    _show(task, tool, held_out)
+    for line, answer in zip(lines, tool.run(lines), strict=True):
+        print(f"\n  {line}\n  {answer}")
+    talk(lambda line: tool.run([line])[0], "Type a line to see what it makes of it; an empty one ends.")
+
+
+def talk(answer: Callable[[str], str], invitation: str) -> None:
+    """On a terminal: answer what the user types, until an empty line."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return
+    print(f"\n{invitation}")
+    while True:
+        try:
+            line = input("> ")
+        except EOFError:
+            return
+        if not line.strip():
+            return
+        try:
+            print(answer(line))
+        except ValueError as error:  # a line that this model cannot read; the next may be better
+            print(error)
+
+
+def _baseline(task: "Task[Any, Any]", splits: "Splits[Any]") -> "tuple[str, Scores] | None":
+    try:
+        return task.baseline(splits)
+    except NotImplementedError:
+        return None
+
+
+def _beside(scores: "Scores", baseline: "tuple[str, Scores] | None") -> str:
+    """The scores under those of the baseline, a column each."""
+    from glassformer.metrics.scores import title_of
+    from glassformer.metrics.tables import Table
+
+    rows = {} if baseline is None else {baseline[0]: [baseline[1].values.get(name) for name in scores.values]}
+    rows["this model"] = list(scores.values.values())
+    return str(Table("scores", [title_of(name) for name in scores.values], rows))
+
+
+def _show(task: "Task[Any, Any]", tool: "Tool[Any]", held_out: Sequence[Any]) -> None:
+    """A few held-out examples: what the model reads, what it answers, and what is right where that is not the same."""
+    try:
+        # From all over them: neighbours are often alike.
+        shown = [task.show(example) for example in held_out[:: max(1, len(held_out) // N_SHOWN)][:N_SHOWN]]
+    except NotImplementedError:
+        return
+    for (line, right), answer in zip(shown, tool.run([line for line, _ in shown]), strict=True):
+        print(f"\n  {line}\n  {answer}" + (f"\n  ({right})" if right != answer else ""))

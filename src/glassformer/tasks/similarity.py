@@ -1,0 +1,187 @@
+"""How alike two texts are: each becomes a vector, and what is alike lies near each other."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.data.labelled import LabelledBatch, Row
+from glassformer.data.made_pairs import ScoredPair, made_pairs
+from glassformer.data.records import OnBad, Record, RecordReader, as_text
+from glassformer.data.splits import split_examples
+from glassformer.metrics.correlation import score_correlation
+from glassformer.metrics.scores import Scores
+from glassformer.models import EncoderModel, ModelConfig
+from glassformer.tasks.classification import small_encoder
+from glassformer.tasks.encoders import EncoderConfig, EncoderTask, EncoderTool, Reader, Texts, read_batch
+from glassformer.tasks.task import Splits
+from glassformer.training.config import TrainConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimilarityData:
+    """Where pairs of texts with scores come from."""
+
+    data: tuple[Path, ...] = ()
+    """TSV, CSV (with a header) or JSONL; .gz too."""
+    valid: tuple[Path, ...] = ()
+    """For validation. Without it, a twenty-fifth of the data, chosen by a hash of the first texts."""
+    text_column: str = "text"
+    second_column: str = "second"
+    score_column: str = "score"
+    lowest: float = 0.0
+    """The score of texts that have nothing in common: a cosine of 0."""
+    highest: float = 1.0
+    """The score of texts that mean the same: a cosine of 1. In STS-B it is 5."""
+    on_bad: OnBad = "error"
+    """What to do with a bad record: stop and name its file and line, or count and skip it."""
+    corpus: str = ""
+    """made-pairs instead of files: sentences whose similarity is known because they were made so."""
+
+    def splits(self) -> Splits[ScoredPair]:
+        """To learn from, and to validate on; to test with where it is a corpus."""
+        if self.corpus:
+            if self.corpus != "made-pairs":
+                raise ValueError(f"unknown corpus {self.corpus!r}: expected made-pairs")
+            return Splits(*made_pairs().values())
+        if self.valid:
+            return Splits(self.examples(), list(self._read(self.valid)))
+        sides = split_examples(self.examples(), lambda pair: pair.text, test=0.0)
+        return Splits(list(sides["train"]), list(sides["valid"]))
+
+    def examples(self) -> list[ScoredPair]:
+        """Everything in `data`; of a corpus what is kept for testing."""
+        if self.corpus:
+            return list(self.splits().test)
+        if not self.data:
+            raise ValueError("no data: expected at least one .tsv, .csv or .jsonl file, or a corpus")
+        return list(self._read(self.data))
+
+    def _read(self, paths: tuple[Path, ...]) -> RecordReader[ScoredPair]:
+        if not self.lowest < self.highest:
+            raise ValueError(f"scores from {self.lowest} to {self.highest}: expected the lowest below the highest")
+        return RecordReader(paths, [self.text_column, self.second_column, self.score_column], self._pair, self.on_bad)
+
+    def _pair(self, record: Record) -> ScoredPair:
+        text, second, score = record.cells
+        try:
+            number = math.nan if isinstance(score, bool) else float(score)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not self.lowest <= number <= self.highest:
+            raise ValueError(f"{score!r} under {self.score_column!r}: expected {self.lowest:g} to {self.highest:g}")
+        return ScoredPair(as_text(text, self.text_column), as_text(second, self.second_column), number)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimilarityConfig(EncoderConfig):
+    """A whole recipe."""
+
+    data: SimilarityData = field(default_factory=SimilarityData)
+    model: ModelConfig = field(default_factory=lambda: small_encoder(dropout=0.1, embedding_dropout=0.1))
+    """Of a model from scratch. Its vocab_size is the most tokens the tokenizer may learn."""
+    train: TrainConfig = field(
+        default_factory=lambda: TrainConfig(updates=2000, lr=1e-3, warmup=200, schedule="linear", eval_every=250)
+    )
+
+
+class Comparer(EncoderTool[ScoredPair]):
+    """A trained model with its tokenizer, and the range of the scores that it learned."""
+
+    task, head = "similarity", "embedding"
+
+    def __init__(self, model: EncoderModel, reader: Reader, *, lowest: float = 0.0, highest: float = 1.0):
+        super().__init__(model, reader, lowest=lowest, highest=highest)
+        self.lowest, self.highest = lowest, highest
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        """A vector of length 1 for each text, (N, C), in their order."""
+        rows = self.read([(text, None) for text in texts])
+        return torch.stack(self.answers(rows)) if rows else torch.empty(0, self.model.config.d_model)
+
+    def cosines(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """The cosine of each pair's two vectors, -1 to 1."""
+        both = self.embed([text for pair in pairs for text in pair])
+        return (both[::2] * both[1::2]).sum(-1).tolist()
+
+    def similarity(self, first: str, second: str) -> float:
+        """How alike two texts are, on the scale that was learned; what is very unlike may lie a little below it."""
+        return self._on_scale(self.cosines([(first, second)])[0])
+
+    def run(self, lines: Sequence[str]) -> list[str]:
+        """The similarity of each line's two texts, which have a tab between them."""
+        told = [index for index, line in enumerate(lines) if line.strip()]
+        for index in told:
+            if "\t" not in lines[index]:
+                raise ValueError(f"{lines[index]!r} is one text: expected two, with a tab between them")
+        answers = [""] * len(lines)
+        pairs = [(first, second) for first, _, second in (lines[index].partition("\t") for index in told)]
+        for index, cosine in zip(told, self.cosines(pairs), strict=True):
+            answers[index] = f"{self._on_scale(cosine):.3f}"
+        return answers
+
+    def score(self, examples: Sequence[ScoredPair]) -> Scores:
+        """Spearman's and Pearson's correlation of the cosines with the scores, in percent."""
+        return score_correlation(self.cosines([pair[:2] for pair in examples]), [pair.score for pair in examples])
+
+    def _on_scale(self, cosine: float) -> float:
+        return self.lowest + cosine * (self.highest - self.lowest)
+
+
+class Similarity(EncoderTask[ScoredPair]):
+    """Pairs of texts with scores to a comparer."""
+
+    name, title, apart = "similarity", "A comparer of texts", True
+    Config, Data, Tool = SimilarityConfig, SimilarityData, Comparer
+
+    def texts(self, example: ScoredPair) -> Texts:
+        """As above."""
+        return example.text, example.second
+
+    def begin(self, train: Sequence[ScoredPair]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """As above."""
+        if len({pair.score for pair in train}) < 2:
+            raise ValueError(f"all pairs have the score {train[0].score:g}: expected different ones")
+        return {"pooling": "mean"}, {"lowest": self.config.data.lowest, "highest": self.config.data.highest}
+
+    def rows(self, tool: Comparer, examples: Sequence[ScoredPair]) -> list[Row]:
+        """Two for each pair, with one answer: the cosine that their vectors should have."""
+        reads = tool.read([(text, None) for pair in examples for text in pair[:2]])
+        goals = [(pair.score - tool.lowest) / (tool.highest - tool.lowest) for pair in examples for _ in range(2)]
+        return [Row(read.ids, read.token_types, goal) for read, goal in zip(reads, goals, strict=True)]
+
+    def loss(self, model: nn.Module, batch: LabelledBatch) -> Tensor:
+        """The squared errors of the cosines, summed."""
+        first, second = read_batch(model, batch).float().chunk(2)
+        return ((first * second).sum(-1) - batch.answers).square().sum()
+
+    def describe(self, splits: Splits[ScoredPair]) -> str:
+        """As above."""
+        train, valid = list(splits.train), list(splits.valid)
+        quarters = sorted(pair.score for pair in train)
+        told = ", ".join(f"{quarters[(len(quarters) - 1) * part // 4]:g}" for part in range(5))
+        return f"{len(train):,} pairs to learn from, {len(valid):,} to validate on; quartiles of the scores: {told}"
+
+    @classmethod
+    def demo(cls) -> SimilarityConfig:
+        """Sentences made of synonyms in any order: what two of them share is meant, not spelled."""
+        return SimilarityConfig(
+            data=SimilarityData(corpus="made-pairs"),
+            model=small_encoder(vocab_size=1000, d_model=64, d_ff=128, dropout=0.0, embedding_dropout=0.0),
+            train=TrainConfig(minutes=1.5, lr=2e-3, warmup=100, schedule="linear", max_tokens=1024, eval_every=250),
+        )
+
+    def baseline(self, splits: Splits[ScoredPair]) -> tuple[str, Scores]:
+        """The share of words that both texts have."""
+        held_out = list(splits.test) or list(splits.valid)
+        words = [[set(text.lower().split()) for text in pair[:2]] for pair in held_out]
+        overlaps = [len(a & b) / max(len(a | b), 1) for a, b in words]
+        return "words in common", score_correlation(overlaps, [pair.score for pair in held_out])
+
+    def show(self, example: ScoredPair) -> tuple[str, str]:
+        """As above."""
+        return f"{example.text}\t{example.second}", f"{example.score:g}"
