@@ -75,3 +75,7 @@ class LabelledBatches:
     def __getitem__(self, step: int) -> LabelledBatch:
         """The batch of this step, whatever was asked for before."""
         return make_batch([self.rows[row] for row in self._plan.rows(step)], pad=self.pad, per_token=self.per_token)
+
+    def padding_share(self) -> float:
+        """How much of an epoch's tokens is padding."""
+        return 1 - sum(len(row.ids) for row in self.rows) / self._plan.padded_tokens()
