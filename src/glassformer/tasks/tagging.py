@@ -23,7 +23,7 @@ from glassformer.tasks.tagger import Tagger, compare
 from glassformer.tasks.task import Splits
 from glassformer.text import BpeDropout, Tokenizer
 from glassformer.text.tag_paths import TagPaths
-from glassformer.text.tags import Entity, Scheme, entities_of, tags_of
+from glassformer.text.tags import Entity, entities_of, tags_of
 from glassformer.text.tokenizer import END, SPECIAL, UNKNOWN
 from glassformer.text.word_pieces import joined
 from glassformer.training.config import TrainConfig
@@ -44,7 +44,7 @@ class TaggedData:
     word_column: int = 1
     """Columns are counted from 1, or from the last one, which is -1."""
     tag_column: int = -1
-    scheme: Scheme | Literal["auto"] = "auto"
+    scheme: Literal["auto", "iob1", "iob2", "bioes"] = "auto"
     """How entities are tagged in columns. auto looks at the tags."""
     text_column: str = "text"
     """Of JSONL."""
