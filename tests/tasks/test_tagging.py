@@ -180,6 +180,23 @@ def test_whole_words_are_hidden(data, tmp_path):
     assert 0.4 < hidden[batch.answers != IGNORED].float().mean() < 0.6
 
 
+def test_r_drop_is_the_loss_of_two_passes_and_how_they_differ(data, tmp_path):
+    config = quick(data)
+    task = Tagging(replace(config, model=replace(config.model, dropout=0.0)))
+    ready = task.prepare(tmp_path)
+    model, batch = ready.tool.model.train(), ready.batches[0]
+    once, cost = task.loss(model, batch), task.flops(model, batch)
+    task.config = replace(task.config, train=replace(config.train, r_drop=1.0))
+    assert task.loss(model, batch).item() == pytest.approx(once.item(), rel=1e-5)  # nothing differs
+    assert task.flops(model, batch) == 2 * cost
+    task.config = replace(task.config, train=replace(task.config.train, word_dropout=0.5))
+    torch.manual_seed(0)
+    apart = task.loss(model, batch)
+    task.config = replace(task.config, train=replace(task.config.train, r_drop=1e-9))
+    torch.manual_seed(0)
+    assert apart > task.loss(model, batch)
+
+
 def test_a_checkpoint_is_a_beginning(tmp_path):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "old", "cat", "sees"]
     words += [name.lower() for name in TOWNS + FOLK]

@@ -18,7 +18,9 @@ from glassformer.data.splits import split_examples
 from glassformer.data.tagged import TaggedReader, TaggedSentence, TaggedSentences
 from glassformer.metrics.scores import Scores
 from glassformer.models import ModelConfig
+from glassformer.models.base import Model
 from glassformer.tasks.encoders import EncoderConfig, EncoderTask, Reader, Texts, read_batch
+from glassformer.tasks.rewriting import disagreement
 from glassformer.tasks.tagger import Tagger, compare
 from glassformer.tasks.task import Splits
 from glassformer.text import BpeDropout, Tokenizer
@@ -49,7 +51,7 @@ class TaggedData:
     text_column: str = "text"
     """Of JSONL."""
     spans_column: str = "spans"
-    """Of JSONL: a list of [begin, end, label], in characters. How a text is cut into words is told in text/words.py."""
+    """Of JSONL: a list of [begin, end, label], in characters. Texts are cut into words at white space and punctuation."""
     on_bad: OnBad = "error"
     """What to do with a bad sentence: stop and name its file and line, or count and skip it."""
 
@@ -173,16 +175,24 @@ class Tagging(EncoderTask[TaggedSentence]):
         return [Row([*ids, END], [0] * (len(ids) + 1), [*answer, IGNORED])]
 
     def loss(self, model: nn.Module, batch: LabelledBatch) -> Tensor:
-        """As above."""
+        """As above: smoothed cross-entropy, with word dropout and R-Drop where asked for."""
         config: TrainConfig = self.config.train
-        scores = read_batch(model, batch._replace(tokens=self.hide_words(batch))).float()
-        return F.cross_entropy(
-            scores.flatten(0, 1),
-            batch.answers.flatten(),
-            ignore_index=IGNORED,
-            reduction="sum",
-            label_smoothing=config.label_smoothing,
+        if config.r_drop:  # both passes in one, as a batch twice as large
+            batch = LabelledBatch(*(torch.cat((x, x)) for x in batch))
+        scores = read_batch(model, batch._replace(tokens=self.hide_words(batch))).float().flatten(0, 1)
+        answers = batch.answers.flatten()
+        loss = F.cross_entropy(
+            scores, answers, ignore_index=IGNORED, reduction="sum", label_smoothing=config.label_smoothing
         )
+        if not config.r_drop:
+            return loss
+        differs = disagreement(*scores.chunk(2)) * (answers.chunk(2)[0] != IGNORED)
+        return loss / 2 + config.r_drop * differs.sum()
+
+    def flops(self, model: Model, batch: LabelledBatch) -> int:
+        """As above."""
+        once = super().flops(model, batch)
+        return 2 * once if self.config.train.r_drop else once
 
     def hide_words(self, batch: LabelledBatch) -> Tensor:
         """What the model reads of a batch: some words are hidden, all their tokens, and must be told by the others."""
