@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -90,14 +90,30 @@ class TokenBudgetBatches:
         return 1 - real / self._plan.padded_tokens()
 
 
-class CycledBatches:
+Batch_co = TypeVar("Batch_co", covariant=True)
+
+
+class NumberedBatches(Protocol[Batch_co]):
+    """Batches by step number, the same number of them in every epoch."""
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+
+    def __getitem__(self, step: int) -> Batch_co:
+        """The batch of a step."""
+
+    def padding_share(self) -> float:
+        """How much of an epoch is padding."""
+
+
+class CycledBatches(Generic[Batch_co]):
     """Several versions of one corpus, such as other cuts into tokens: epoch e is version e mod n.
 
     The versions may differ in their number of batches. Each draws the order of epoch e from its seed and e, so that no
     two epochs share an order even where all versions have one seed.
     """
 
-    def __init__(self, versions: Sequence[TokenBudgetBatches]):
+    def __init__(self, versions: Sequence[NumberedBatches[Batch_co]]):
         if not versions:
             raise ValueError("there are no versions: expected at least one")
         self.versions = list(versions)
@@ -118,12 +134,12 @@ class CycledBatches:
         """The epoch a step belongs to."""
         return self._find(step)[0]
 
-    def __getitem__(self, step: int) -> PairBatch:
+    def __getitem__(self, step: int) -> Batch_co:
         """The batch of this step, whatever was asked for before."""
         epoch, position = self._find(step)
         version = self.versions[epoch % len(self.versions)]
         return version[epoch * len(version) + position]
 
     def padding_share(self) -> float:
-        """How much of an epoch's source and target tokens is padding: the mean over the versions."""
+        """How much of an epoch is padding: the mean over the versions."""
         return sum(version.padding_share() for version in self.versions) / len(self.versions)

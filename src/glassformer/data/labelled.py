@@ -79,6 +79,10 @@ class LabelledBatches:
         """The batch of this step, whatever was asked for before."""
         return make_batch([self.rows[row] for row in self._plan.rows(step)], pad=self.pad, per_token=self.per_token)
 
+    def padding_share(self) -> float:
+        """How much of an epoch's tokens is padding."""
+        return 1 - sum(len(row.ids) for row in self.rows) / self._plan.padded_tokens()
+
 
 class PairedBatches(LabelledBatches):
     """Batches of pairs of texts that are read each for itself: rows 2i and 2i+1 belong together.

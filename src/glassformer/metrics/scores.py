@@ -14,6 +14,7 @@ TITLES = {
     "micro_f1": "micro-F1",
     "spearman": "Spearman",
     "pearson": "Pearson",
+    "f1": "F1",
 }
 """How a score is called in a sentence; any other by its own name."""
 LOWER_IS_BETTER = frozenset({"loss", "perplexity", "bits_per_byte"})
@@ -38,4 +39,6 @@ class Scores:
 
 def title_of(name: str) -> str:
     """A score's name for people."""
+    if name.startswith("f1_"):
+        return f"F1 of {name.removeprefix('f1_')}"  # a label is called as it is
     return TITLES.get(name, name.replace("_", " "))

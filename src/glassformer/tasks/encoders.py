@@ -1,6 +1,7 @@
 """What the tasks of encoders share: a reader, a model from scratch or from a checkpoint, answers in batches."""
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
 from glassformer.text.pretrained import PretrainedTokenizer
 from glassformer.text.tokenizer import PAD
+from glassformer.training.trainer import Batches
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
 """What is taken along from a checkpoint: BERT's vocabulary, or the file that holds any tokenizer."""
@@ -145,6 +147,8 @@ class EncoderTask(Task[Example, LabelledBatch]):
     """Whether each token has an answer, rather than the whole text."""
     apart: ClassVar[bool] = False
     """Whether an example's two texts are read each for itself, rather than as one: `rows` gives two rows for it."""
+    when_long: ClassVar[str] = "were cut"
+    """What became of texts that are longer than the model's limit."""
 
     @abstractmethod
     def texts(self, example: Example) -> Texts:
@@ -163,10 +167,20 @@ class EncoderTask(Task[Example, LabelledBatch]):
     def describe(self, splits: Splits[Example]) -> str:
         """How many examples there are, and how they are balanced."""
 
+    def batches(self, tool: Any, train: Sequence[Example]) -> Batches[LabelledBatch]:
+        """What the model learns from, by step number."""
+        return self.in_batches(self.rows(tool, train), tool.reader.pad)
+
+    def in_batches(self, rows: Sequence[Row], pad: int) -> LabelledBatches:
+        """Rows in batches as the recipe has them."""
+        train, kind = self.config.train, PairedBatches if self.apart else LabelledBatches
+        return kind(rows, pad=pad, max_tokens=train.max_tokens, seed=train.seed, per_token=self.per_token)
+
     def prepare(self, run: Path) -> Prepared[Example, LabelledBatch]:
         """As above."""
         config = self.config
-        train, valid, test = map(list, config.data.splits())
+        splits = config.data.splits()
+        train, valid, test = map(list, splits)
         if not train:
             raise ValueError("no examples are left to learn from: expected more data")
         head, settings = self.begin(train)
@@ -182,19 +196,16 @@ class EncoderTask(Task[Example, LabelledBatch]):
             body = replace(config.model, vocab_size=own.vocab_size, token_types=two)
             model, reader = EncoderModel(body.with_head(kind.head, **head)), Reader.own(own)
         tool = kind(model, reader, **settings)
-        rows = self.rows(tool, train)
-        batches = (PairedBatches if self.apart else LabelledBatches)(
-            rows,
-            pad=reader.pad,
-            max_tokens=config.train.max_tokens,
-            seed=config.train.seed,
-            per_token=self.per_token,
-        )
+        batches = self.batches(tool, train)
         limit = model.config.max_len
         n_cut = sum(len(one) > limit for one in reader.read(texts)) if limit else 0
         notes = [self.describe(Splits(train, valid))]
         if n_cut:
-            notes.append(f"{n_cut:,} of them are longer than {limit} tokens, and were cut")
+            notes.append(f"{n_cut:,} of them are longer than {limit} tokens, and {self.when_long}")
+        skipped = Counter(getattr(splits.train, "skipped", ()))
+        if skipped:
+            reasons = ", ".join(f"{count:,} with {problem}" for problem, count in skipped.most_common(5))
+            notes.append(f"passed over {skipped.total():,} bad records: {reasons}")
         self.rows(tool, valid)  # what it could not be scored on is told now, not after an hour
         return Prepared(tool, batches, lambda: dict(tool.score(valid).values), test or valid, notes)
 

@@ -19,6 +19,7 @@ class Entry(NamedTuple):
 TASKS = {
     "classification": Entry("classification", "Classification", "labelled texts, or pairs of texts, to a classifier"),
     "similarity": Entry("similarity", "Similarity", "pairs of texts with scores to a comparer, and to vectors"),
+    "tagging": Entry("tagging", "Tagging", "sentences whose words are tagged to a finder of names"),
     "translation": Entry("translation", "Translation", "sentence pairs to a translator"),
 }
 

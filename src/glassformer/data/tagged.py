@@ -1,0 +1,181 @@
+"""Read sentences whose words are tagged: CoNLL's columns, or JSONL with spans of characters; plain or gzip.
+
+A bad line is an error that names `file:line`, or with `on_bad="skip"` its sentence is counted and passed over.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from glassformer.data.records import BadRecordError, OnBad, Record, RecordReader, kind_of, open_bytes, read_lines
+from glassformer.text.tags import BadTagError, Entity, MixedTagsError, Scheme, detect_scheme, entities_of
+from glassformer.text.words import cut_words
+
+DOCUMENT = "-DOCSTART-"
+"""The word of a line that only says that another document begins."""
+_BLANKS = re.compile(r"[ \t]+")  # alone: a word may hold a no-break space
+
+
+class TaggedSentence(NamedTuple):
+    """Words, and the entities among them from left to right."""
+
+    words: tuple[str, ...]
+    entities: tuple[Entity, ...]
+    where: str = ""
+    """File and line it was read from."""
+
+
+class TaggedSentences(list[TaggedSentence]):
+    """Sentences, and how many were passed over, by what was wrong with them."""
+
+    def __init__(self, sentences: Iterable[TaggedSentence] = (), skipped: Counter[str] | None = None):
+        super().__init__(sentences)
+        self.skipped: Counter[str] = Counter(skipped)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggedReader:
+    """How files are read."""
+
+    word_column: int = 1
+    """Columns are counted from 1, or from the last one, which is -1."""
+    tag_column: int = -1
+    scheme: Scheme | Literal["auto"] = "auto"
+    text_column: str = "text"
+    spans_column: str = "spans"
+    on_bad: OnBad = "error"
+
+    def __post_init__(self) -> None:
+        for name in ("word_column", "tag_column"):
+            if getattr(self, name) == 0:
+                raise ValueError(f"{name}=0: expected 1 or more, or -1 or less to count from the last")
+
+    def read(self, paths: Sequence[Path]) -> TaggedSentences:
+        """The sentences of all files."""
+        found = TaggedSentences()
+        for path in paths:
+            if not path.is_file():
+                raise FileNotFoundError(f"{path}: no such file")
+            kind = kind_of(path)
+            if kind == "table":
+                raise ValueError(f"{path} is a table: expected CoNLL's columns, such as .conll or .txt, or .jsonl")
+            if kind == "jsonl":
+                records = RecordReader([path], [self.text_column, self.spans_column], self._of_record, self.on_bad)
+                found.extend(records)
+                found.skipped += records.skipped
+            else:
+                self._read_columns(path, found)
+        return found
+
+    def _of_record(self, record: Record) -> TaggedSentence:
+        text, spans = record.cells
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"no text under {self.text_column!r}")
+        if not isinstance(spans, list):
+            raise ValueError(f"no spans under {self.spans_column!r}: expected a list of [begin, end, label]")
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise ValueError("half a surrogate pair in the text: expected whole characters")
+        places = cut_words(text)
+        entities = _entities_of_spans(text, spans, places)
+        return TaggedSentence(tuple(text[begin:end] for begin, end in places), entities, record.where)
+
+    def _read_columns(self, path: Path, found: TaggedSentences) -> None:
+        """All at once: which scheme it is can only be told at the end."""
+        sentences: list[list[_Line]] = []
+        for lines in _blocks(path):
+            try:
+                sentences.append([self._line(columns, where) for columns, where in lines])
+            except BadRecordError as error:
+                self._skip(error, found)
+        scheme = self._scheme(sentences) if self.scheme == "auto" else self.scheme
+        for sentence in sentences:
+            words, tags, places = zip(*sentence, strict=True)
+            try:
+                found.append(TaggedSentence(words, tuple(entities_of(tags, scheme)), places[0]))
+            except BadTagError as error:
+                self._skip(BadRecordError(f"{places[error.place]}: {error}"), found)
+
+    def _line(self, columns: list[str] | None, where: str) -> "_Line":
+        if columns is None:
+            raise BadRecordError(f"{where}: not valid UTF-8")
+        indices = [
+            column - 1 if column > 0 else len(columns) + column for column in (self.word_column, self.tag_column)
+        ]
+        if not all(0 <= index < len(columns) for index in indices) or indices[0] == indices[1]:
+            raise BadRecordError(
+                f"{where}: {len(columns)} columns: expected a word in column {self.word_column} and a tag in column "
+                f"{self.tag_column}; choose yours with word_column and tag_column"
+            )
+        return _Line(columns[indices[0]], columns[indices[1]], where)
+
+    def _scheme(self, sentences: list[list["_Line"]]) -> Scheme:
+        try:
+            return detect_scheme([[line.tag for line in sentence] for sentence in sentences])
+        except MixedTagsError as error:
+            one, two = (sentences[number][place].where for number, place in (error.as_iob1, error.as_iob2))
+            raise BadRecordError(
+                f"{one}: an entity begins with I- (IOB1), but at {two} with B- where none is before it (IOB2): "
+                "expected one scheme; scheme='iob1' reads both as conlleval does"
+            ) from error
+
+    def _skip(self, error: BadRecordError, found: TaggedSentences) -> None:
+        if self.on_bad == "error":
+            raise BadRecordError(f"{error} (on_bad='skip' passes over such sentences)") from error
+        problem = re.sub(r"^.*?:\d+: ", "", str(error))
+        found.skipped[problem] += 1
+
+
+class _Line(NamedTuple):
+    word: str
+    tag: str
+    where: str
+
+
+def _blocks(path: Path) -> Iterator[list[tuple[list[str] | None, str]]]:
+    """The columns of each line, and where it is, sentence by sentence."""
+    block: list[tuple[list[str] | None, str]] = []
+    with open_bytes(path) as stream:
+        for text, where in read_lines(stream, str(path)):
+            columns = None if text is None else [cell for cell in _BLANKS.split(text) if cell]
+            if columns is None or (columns and DOCUMENT not in columns):
+                block.append((columns, where))
+            elif block:
+                yield block
+                block = []
+    if block:
+        yield block
+
+
+def _entities_of_spans(text: str, spans: list[Any], places: list[tuple[int, int]]) -> tuple[Entity, ...]:
+    """Spans of characters as entities of words."""
+    begins = {begin: word for word, (begin, _) in enumerate(places)}
+    ends = {end: word + 1 for word, (_, end) in enumerate(places)}
+    entities: list[Entity] = []
+    for span in spans:
+        if not isinstance(span, list) or len(span) != 3 or [type(part) for part in span] != [int, int, str]:
+            raise ValueError(f"{str(span)[:60]} is no span: expected [begin, end, label], two numbers and a text")
+        begin, end, label = span
+        if not label.strip():
+            raise ValueError(f"the span {span} has no label")
+        if not 0 <= begin < end <= len(text):
+            raise ValueError(f"the span {span} is empty or leaves the text of {len(text)} characters")
+        if begin not in begins or end not in ends:
+            raise ValueError(
+                f"the span {span}, {text[begin:end]!r}, does not fit the words, which are cut as "
+                f"{_around(text, begin, end, places)}: move it, or give the words in columns"
+            )
+        entities.append(Entity(begins[begin], ends[end], label.strip()))
+    entities.sort()
+    for left, right in pairwise(entities):
+        if right.begin < left.end:
+            raise ValueError(f"two spans overlap, {left.label} and {right.label}: expected each word in one at most")
+    return tuple(entities)
+
+
+def _around(text: str, begin: int, end: int, places: list[tuple[int, int]]) -> str:
+    """The words that a span touches, for an error."""
+    return " ".join(repr(text[left:right]) for left, right in places if left < end and begin < right) or "none"

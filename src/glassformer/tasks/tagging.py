@@ -1,0 +1,263 @@
+"""Names in sentences: which words are one, and what of. Any other tags of words too."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from glassformer.data.batches import CycledBatches
+from glassformer.data.labelled import IGNORED, LabelledBatch, Row
+from glassformer.data.made_sentences import made_sentences
+from glassformer.data.records import OnBad
+from glassformer.data.splits import split_examples
+from glassformer.data.tagged import TaggedReader, TaggedSentence, TaggedSentences
+from glassformer.metrics.scores import Scores
+from glassformer.models import ModelConfig
+from glassformer.models.base import Model
+from glassformer.tasks.encoders import EncoderConfig, EncoderTask, Reader, Texts, read_batch
+from glassformer.tasks.rewriting import disagreement
+from glassformer.tasks.tagger import Tagger, compare
+from glassformer.tasks.task import Splits
+from glassformer.text import BpeDropout, Tokenizer
+from glassformer.text.tag_paths import TagPaths
+from glassformer.text.tags import Entity, entities_of, tags_of
+from glassformer.text.tokenizer import END, SPECIAL, UNKNOWN
+from glassformer.text.word_pieces import joined
+from glassformer.training.config import TrainConfig
+from glassformer.training.trainer import Batches
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggedData:
+    """Where tagged sentences come from."""
+
+    data: tuple[Path, ...] = ()
+    """CoNLL's columns, a word a line and a blank line after each sentence; or .jsonl with spans of characters; .gz
+    too."""
+    valid: tuple[Path, ...] = ()
+    """For validation. Without it, a twenty-fifth of the data, chosen by a hash of the sentences."""
+    corpus: Literal["", "made-sentences"] = ""
+    """Sentences that are made up on the spot, instead of files."""
+    word_column: int = 1
+    """Columns are counted from 1, or from the last one, which is -1."""
+    tag_column: int = -1
+    scheme: Literal["auto", "iob1", "iob2", "bioes"] = "auto"
+    """How entities are tagged in columns. auto looks at the tags."""
+    text_column: str = "text"
+    """Of JSONL."""
+    spans_column: str = "spans"
+    """Of JSONL: a list of [begin, end, label], in characters. Texts are cut into words at white space and punctuation."""
+    on_bad: OnBad = "error"
+    """What to do with a bad sentence: stop and name its file and line, or count and skip it."""
+
+    def splits(self) -> Splits[TaggedSentence]:
+        """To learn from, and to validate on."""
+        if self.corpus:
+            return Splits(made_sentences("train"), made_sentences("valid"), made_sentences("test"))
+        found = self._read(self.data)
+        if self.valid:
+            return Splits(found, self._read(self.valid))
+        sides = split_examples(found, lambda sentence: joined(sentence.words), test=0.0)
+        learned, kept = list(sides["train"]), list(sides["valid"])
+        labels = {entity.label for sentence in learned for entity in sentence.entities}
+        # A rare label may fall wholly on the other side, where nobody could learn it.
+        strange = [one for one in kept if not labels.issuperset(entity.label for entity in one.entities)]
+        return Splits(TaggedSentences([*learned, *strange], found.skipped), [one for one in kept if one not in strange])
+
+    def examples(self) -> list[TaggedSentence]:
+        """Everything in `data`."""
+        return made_sentences("test") if self.corpus else self._read(self.data)
+
+    def _read(self, paths: tuple[Path, ...]) -> TaggedSentences:
+        if not paths:
+            raise ValueError("no data: expected at least one file of CoNLL's columns, or a .jsonl")
+        reader = TaggedReader(
+            word_column=self.word_column,
+            tag_column=self.tag_column,
+            scheme=self.scheme,
+            text_column=self.text_column,
+            spans_column=self.spans_column,
+            on_bad=self.on_bad,
+        )
+        return reader.read(paths)
+
+
+def small_tagger(**changes: Any) -> ModelConfig:
+    """A small encoder that learns on two cores. Few tokens, so that it must learn how names are spelled."""
+    values: dict[str, Any] = {
+        "vocab_size": 4000,
+        "n_encoder_layers": 2,
+        "d_model": 128,
+        "n_heads": 4,
+        "d_ff": 256,
+        "max_len": 256,
+        "norm_placement": "pre",
+        "positions": "rotary",
+        "dropout": 0.3,
+        "embedding_dropout": 0.3,
+        "init": "normal",
+        "init_std": 0.088,
+    }
+    return ModelConfig(**{**values, **changes})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggingConfig(EncoderConfig):
+    """A whole recipe."""
+
+    data: TaggedData = field(default_factory=TaggedData)
+    model: ModelConfig = field(default_factory=small_tagger)
+    """Of a model from scratch. Its vocab_size is the most tokens the tokenizer may learn."""
+    train: TrainConfig = field(
+        default_factory=lambda: TrainConfig(
+            updates=3000, lr=1e-3, warmup=200, schedule="linear", label_smoothing=0.1, word_dropout=0.1, eval_every=500
+        )
+    )
+
+
+class Tagging(EncoderTask[TaggedSentence]):
+    """Tagged sentences to a tagger."""
+
+    name, title = "tagging", "A tagger"
+    Config, Data, Tool = TaggingConfig, TaggedData, Tagger
+    per_token, when_long = True, "are read in windows"
+
+    def texts(self, example: TaggedSentence) -> Texts:
+        """As above."""
+        return joined(example.words), None
+
+    def begin(self, train: Sequence[TaggedSentence]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """As above."""
+        labels = sorted({entity.label for example in train for entity in example.entities})
+        if not labels:
+            raise ValueError("no word is tagged: expected sentences with entities to learn from")
+        return {"n_labels": len(TagPaths(labels).tags)}, {"labels": labels}
+
+    def rows(self, tool: Tagger, examples: Sequence[TaggedSentence]) -> list[Row]:
+        """As above."""
+        rows, numbers = [], [tool.numbers(example) for example in examples]
+        for sentence, words, encoded, places in tool.read_words([example.words for example in examples]):
+            answer = [IGNORED] * len(encoded)
+            for word, place in zip(words, places, strict=True):
+                if place is not None:
+                    answer[place] = numbers[sentence][word]
+            rows.append(Row(encoded.ids, encoded.token_types, answer))
+        return rows
+
+    def batches(self, tool: Tagger, train: Sequence[TaggedSentence]) -> Batches[LabelledBatch]:
+        """As above; with BPE-dropout, words are cut in other ways in each epoch."""
+        reader, chance = tool.reader, self.config.tokenizer.bpe_dropout
+        self._hidden_as, self._never_hidden = _hiding(reader)
+        if not chance or not isinstance(reader.tokenizer, Tokenizer):
+            return self.in_batches(_with_answers(self.rows(tool, train)), reader.pad)
+        dropper = BpeDropout(reader.tokenizer, chance, self.config.train.seed)
+        versions = [
+            [row for example in train for row in self._cut_otherwise(tool, example, dropper, version)]
+            for version in range(self.config.tokenizer.bpe_versions)
+        ]
+        return CycledBatches([self.in_batches(_with_answers(rows), reader.pad) for rows in versions])
+
+    def _cut_otherwise(self, tool: Tagger, example: TaggedSentence, dropper: BpeDropout, version: int) -> list[Row]:
+        """A sentence whose words are cut by chance; one that gets too long for it is read as usual."""
+        ids: list[int] = []
+        answer: list[int] = []
+        for pieces, number in zip(dropper.encode_batch(example.words, version), tool.numbers(example), strict=True):
+            ids += pieces
+            answer += [number, *[IGNORED] * (len(pieces) - 1)][: len(pieces)]
+        limit = tool.model.config.max_len
+        if limit is not None and len(ids) >= limit:
+            return self.rows(tool, [example])
+        return [Row([*ids, END], [0] * (len(ids) + 1), [*answer, IGNORED])]
+
+    def loss(self, model: nn.Module, batch: LabelledBatch) -> Tensor:
+        """As above: smoothed cross-entropy, with word dropout and R-Drop where asked for."""
+        config: TrainConfig = self.config.train
+        if config.r_drop:  # both passes in one, as a batch twice as large
+            batch = LabelledBatch(*(torch.cat((x, x)) for x in batch))
+        scores = read_batch(model, batch._replace(tokens=self.hide_words(batch))).float().flatten(0, 1)
+        answers = batch.answers.flatten()
+        loss = F.cross_entropy(
+            scores, answers, ignore_index=IGNORED, reduction="sum", label_smoothing=config.label_smoothing
+        )
+        if not config.r_drop:
+            return loss
+        differs = disagreement(*scores.chunk(2)) * (answers.chunk(2)[0] != IGNORED)
+        return loss / 2 + config.r_drop * differs.sum()
+
+    def flops(self, model: Model, batch: LabelledBatch) -> int:
+        """As above."""
+        once = super().flops(model, batch)
+        return 2 * once if self.config.train.r_drop else once
+
+    def hide_words(self, batch: LabelledBatch) -> Tensor:
+        """What the model reads of a batch: some words are hidden, all their tokens, and must be told by the others."""
+        chance, (tokens, answers) = self.config.train.word_dropout, (batch.tokens, batch.answers)
+        if not chance:
+            return tokens
+        number = (answers != IGNORED).cumsum(1)  # of the word that a token belongs to; 0 before the first
+        chosen = torch.rand(len(tokens), tokens.shape[1] + 1, device=tokens.device) < chance
+        hidden = chosen.gather(1, number) & (number > 0)
+        for special in self._never_hidden:
+            hidden &= tokens != special
+        return tokens.masked_fill(hidden, self._hidden_as)
+
+    def describe(self, splits: Splits[TaggedSentence]) -> str:
+        """As above."""
+        train, valid = list(splits.train), list(splits.valid)
+        counts = Counter(entity.label for example in train for entity in example.entities)
+        balance = ", ".join(f"{label} {count / counts.total():.0%}" for label, count in counts.most_common(10))
+        more = f" and {len(counts) - 10} more" if len(counts) > 10 else ""
+        return (
+            f"{len(train):,} sentences to learn from, {len(valid):,} to validate on; {counts.total():,} entities of "
+            f"{len(counts)} labels: {balance}{more}"
+        )
+
+    @classmethod
+    def demo(cls) -> TaggingConfig:
+        """As above: names that do not exist, and others to score with."""
+        return TaggingConfig(
+            data=TaggedData(corpus="made-sentences"),
+            model=small_tagger(vocab_size=600, d_model=64, d_ff=128, dropout=0.1, embedding_dropout=0.1),
+            train=TrainConfig(
+                updates=600, max_tokens=1024, lr=3e-3, warmup=60, schedule="linear", word_dropout=0.1, eval_every=200
+            ),
+        )
+
+    def baseline(self, splits: Splits[TaggedSentence]) -> tuple[str, Scores]:
+        """As above: each word as it was tagged most often."""
+        seen: dict[str, Counter[str]] = {}
+        for example in splits.train:
+            for word, label in zip(example.words, _labels(example.entities, len(example.words)), strict=True):
+                seen.setdefault(word, Counter())[label] += 1
+        usual = {word: counts.most_common(1)[0][0] for word, counts in seen.items()}
+        scored = list(splits.test) or list(splits.valid)
+        found = []
+        for example in scored:
+            labels = [usual.get(word, "") for word in example.words]
+            # Neighbours of one label are one entity, as IOB1 has it.
+            found.append(entities_of([f"I-{label}" if label else "O" for label in labels], "iob1"))
+        return "each word as it was tagged most often", compare(found, scored)
+
+
+def _labels(entities: Sequence[Entity], length: int) -> list[str]:
+    """The label of each word; empty outside of entities."""
+    return ["" if tag == "O" else tag[2:] for tag in tags_of(entities, length, "iob2")]
+
+
+def _with_answers(rows: Sequence[Row]) -> list[Row]:
+    """Without those that teach nothing: sentences of which no word became a token."""
+    return [row for row in rows if any(number != IGNORED for number in row.answer)]
+
+
+def _hiding(reader: Reader) -> tuple[int, list[int]]:
+    """What a hidden word is read as, and the tokens that are never hidden."""
+    tokenizer = reader.tokenizer
+    if isinstance(tokenizer, Tokenizer):
+        return UNKNOWN, list(range(len(SPECIAL)))
+    hidden = tokenizer.unknown if tokenizer.mask is None else tokenizer.mask
+    return reader.pad if hidden is None else hidden, sorted(tokenizer.special_ids)

@@ -1,0 +1,125 @@
+"""Tags of words and the entities they stand for: IOB1, IOB2 and BIOES, each way.
+
+All three write O for a word outside. Of an entity, IOB2 writes B-LABEL for the first word and I-LABEL for the others;
+IOB1 (Ramshaw and Marcus 1995; CoNLL-2003's files) writes I-LABEL throughout, and B-LABEL only where an entity begins
+right after another with the same label; BIOES writes B-, I-, E- for first, inner and last words, and S- for a word
+that is an entity alone.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+Scheme = Literal["iob1", "iob2", "bioes"]
+OUTSIDE = "O"
+PREFIXES: dict[Scheme, str] = {"iob1": "IB", "iob2": "BI", "bioes": "BIES"}
+
+
+class Entity(NamedTuple):
+    """Words `begin` to `end`, the last not included, and what they are."""
+
+    begin: int
+    end: int
+    label: str
+
+
+class BadTagError(ValueError):
+    """A tag that cannot stand where it does."""
+
+    def __init__(self, place: int, problem: str):
+        super().__init__(problem)
+        self.place = place
+        """The number of its word, from 0."""
+
+
+def entities_of(tags: Sequence[str], scheme: Scheme) -> list[Entity]:
+    """The entities that tags stand for, from left to right; a tag that its scheme does not allow is a BadTagError.
+
+    Read as IOB1, any sequence of B-, I- and O stands for something: B- begins an entity, and so does I- where it does
+    not go on with one. That is how conlleval reads, and it reads IOB2 the same as IOB2 itself.
+    """
+    found: list[Entity] = []
+    begin, label = 0, ""  # of the entity we are in; an empty label is none
+    for place, tag in enumerate(tags):
+        prefix, name = _parts(tag, place, scheme)
+        goes_on = bool(label) and prefix in "IE" and name == label
+        if scheme != "iob1" and not goes_on:
+            if prefix in "IE":
+                raise BadTagError(place, f"{tag!r} goes on with nothing: {_expected(scheme)}")
+            if scheme == "bioes" and label:
+                raise BadTagError(place, f"{tag!r} comes before the end of an entity: expected I-{label} or E-{label}")
+        if label and not goes_on:
+            found.append(Entity(begin, place, label))
+        if not goes_on:
+            begin, label = place, "" if prefix == "O" else name
+        if prefix in "ES":
+            found.append(Entity(begin, place + 1, label))
+            label = ""
+    if label:
+        if scheme == "bioes":
+            raise BadTagError(len(tags) - 1, f"{tags[-1]!r} ends the sentence inside an entity: expected E- or S-")
+        found.append(Entity(begin, len(tags), label))
+    return found
+
+
+def tags_of(entities: Iterable[Entity], length: int, scheme: Scheme) -> list[str]:
+    """The tags of a sentence of `length` words; entities that overlap or leave it are a ValueError."""
+    tags, before = [OUTSIDE] * length, Entity(0, 0, "")
+    for entity in sorted(entities):
+        begin, end, label = entity
+        if not before.end <= begin < end <= length:
+            raise ValueError(f"{entity} overlaps {before}, is empty, or leaves the {length} words")
+        for place in range(begin, end):
+            first, last = place == begin, place == end - 1
+            if scheme == "bioes":
+                prefix = "S" if first and last else "B" if first else "E" if last else "I"
+            elif scheme == "iob2":
+                prefix = "B" if first else "I"
+            else:
+                prefix = "B" if first and (before.end, before.label) == (begin, label) else "I"
+            tags[place] = f"{prefix}-{label}"
+        before = entity
+    return tags
+
+
+def detect_scheme(sentences: Sequence[Sequence[str]]) -> Scheme:
+    """The scheme of these tags, as far as they tell: where several fit, they all read the same.
+
+    Tags that look like two schemes at once are a MixedTagsError, which names a place of each.
+    """
+    sorts = {tag[:2] for tags in sentences for tag in tags}
+    if sorts & {"E-", "S-"}:
+        return "bioes"
+    as_iob1 = as_iob2 = None
+    for number, tags in enumerate(sentences):
+        before = OUTSIDE
+        for place, tag in enumerate(tags):
+            touches = tag != OUTSIDE and before != OUTSIDE and tag[2:] == before[2:]
+            if tag[:2] == "I-" and not touches:
+                as_iob1 = as_iob1 or (number, place)
+            if tag[:2] == "B-" and not touches:
+                as_iob2 = as_iob2 or (number, place)
+            if as_iob1 and as_iob2:
+                raise MixedTagsError(as_iob1, as_iob2)
+            before = tag
+    return "iob1" if as_iob1 else "iob2"
+
+
+class MixedTagsError(ValueError):
+    """Tags of two schemes in one text: the places, sentence and word, of one tag each."""
+
+    def __init__(self, as_iob1: tuple[int, int], as_iob2: tuple[int, int]):
+        super().__init__("some entities begin with I- (IOB1), others with B- where nothing is before them (IOB2)")
+        self.as_iob1, self.as_iob2 = as_iob1, as_iob2
+
+
+def _parts(tag: str, place: int, scheme: Scheme) -> tuple[str, str]:
+    if tag == OUTSIDE:
+        return OUTSIDE, ""
+    prefix, dash, label = tag.partition("-")
+    if prefix not in tuple(PREFIXES[scheme]) or not dash or not label:
+        raise BadTagError(place, f"{tag!r} is no tag of {scheme.upper()}: {_expected(scheme)}")
+    return prefix, label
+
+
+def _expected(scheme: Scheme) -> str:
+    return f"expected O, or {', '.join(f'{prefix}-' for prefix in PREFIXES[scheme])} and a label"

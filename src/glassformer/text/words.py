@@ -1,0 +1,38 @@
+"""Plain text cut into words, for models that answer word by word.
+
+White space separates. What stands between is cut further: a run of letters, digits and marks is a word, and so is a
+run of one and the same punctuation character. Three things stay whole: words joined by a single - . , : / & @ or
+apostrophe (jean-luc, 3.5, 12:30, AT&T, O'Neil), single letters that each have a period (U.S., e.g.), and 's, which is
+a word of its own after another.
+"""
+
+import re
+import unicodedata
+from functools import lru_cache
+
+_WORD = re.compile(
+    r"""
+    (?<![a-z0-9])(?:[a-z]\.){2,}(?![a-z0-9])   # U.S.
+    | (?<=[a-z0-9.])'s(?![a-z0-9])             # the 's of Ann's
+    | [a-z0-9]+(?:(?!'s(?![a-z0-9]))[-.,:/&@'][a-z0-9]+)*
+    | ([^a-z0-9\s])\1*
+    """,
+    re.VERBOSE,
+)
+
+
+def cut_words(text: str) -> list[tuple[int, int]]:
+    """Where the words stand: the first character of each, and the one after its last."""
+    return [found.span() for found in _WORD.finditer("".join(map(_shape, text)))]
+
+
+@lru_cache(4096)
+def _shape(character: str) -> str:
+    """One ASCII character that stands for all of its kind; punctuation stands for itself."""
+    if character.isspace():
+        return " "
+    kind = unicodedata.category(character)[0]
+    if kind in "LMN":
+        lower = character.lower()
+        return lower if lower.isascii() else "a"
+    return "'" if character == "\N{RIGHT SINGLE QUOTATION MARK}" else character
