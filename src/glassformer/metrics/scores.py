@@ -10,6 +10,10 @@ TITLES = {
     "accuracy": "accuracy",
     "macro_f1": "macro-F1",
     "micro_f1": "micro-F1",
+    "rouge1": "ROUGE-1",
+    "rouge2": "ROUGE-2",
+    "rougeL": "ROUGE-L",
+    "f1": "F1",
 }
 """How a score is called in a sentence; any other by its own name."""
 LOWER_IS_BETTER = frozenset({"loss", "perplexity", "bits_per_byte"})

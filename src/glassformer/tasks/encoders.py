@@ -143,6 +143,8 @@ class EncoderTask(Task[Example, LabelledBatch]):
 
     per_token: ClassVar[bool] = False
     """Whether each token has an answer, rather than the whole text."""
+    long_texts: ClassVar[str] = "were cut"
+    """What becomes of those that are longer than the model reads."""
 
     @abstractmethod
     def texts(self, example: Example) -> Texts:
@@ -192,7 +194,7 @@ class EncoderTask(Task[Example, LabelledBatch]):
         n_cut = sum(len(one) > limit for one in reader.read(list(map(self.texts, train)))) if limit else 0
         notes = [self.describe(Splits(train, valid))]
         if n_cut:
-            notes.append(f"{n_cut:,} of them are longer than {limit} tokens, and were cut")
+            notes.append(f"{n_cut:,} of them are longer than {limit} tokens, and {self.long_texts}")
         self.rows(tool, valid)  # what it could not be scored on is told now, not after an hour
         return Prepared(tool, batches, lambda: dict(tool.score(valid).values), test or valid, notes)
 

@@ -18,6 +18,9 @@ class Entry(NamedTuple):
 
 TASKS = {
     "classification": Entry("classification", "Classification", "labelled texts, or pairs of texts, to a classifier"),
+    "summarisation": Entry("summarisation", "Summarisation", "texts and their summaries to a summariser"),
+    "answering": Entry("answering", "Answering", "questions about texts to an answerer, in words of its own"),
+    "extraction": Entry("extraction", "Extraction", "questions about texts to what finds the answer in the text"),
     "translation": Entry("translation", "Translation", "sentence pairs to a translator"),
 }
 
