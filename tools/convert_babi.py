@@ -2,7 +2,8 @@
 
 Writes FOLDER/train.jsonl and FOLDER/test.jsonl, all tasks together, from the `en/` files of the archive or of a folder
 that it was unpacked to. A line has `question`, `context` (the statements since the story began), `answer` and `task`,
-its number. The supporting facts are left behind: nothing here learns from them.
+its number. The tasks take turns, so that the first few lines are of all of them. The supporting facts are left behind:
+nothing here learns from them.
 """
 
 import json
@@ -10,6 +11,7 @@ import re
 import sys
 import tarfile
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 
 NAME = re.compile(r"(?:^|/)en/qa(\d+)_[^/]*_(train|test)\.txt$")
@@ -54,7 +56,8 @@ def main(source: Path, folder: Path) -> None:
         sys.exit(f"{source} holds no en/qa*_train.txt and en/qa*_test.txt: expected bAbI's English tasks")
     folder.mkdir(parents=True, exist_ok=True)
     for side, tasks in found.items():
-        lines = [json.dumps(question) for task in sorted(tasks) for question in tasks[task]]
+        turns = zip_longest(*(tasks[task] for task in sorted(tasks)))
+        lines = [json.dumps(question) for turn in turns for question in turn if question is not None]
         (folder / f"{side}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
         print(f"{folder / side}.jsonl: {len(lines):,} questions of {len(tasks)} tasks")
 

@@ -1,7 +1,7 @@
 """ROUGE by `rouge_score`: how many words, pairs of words, and words in order a summary shares with a reference."""
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from glassformer.metrics.scores import Scores
@@ -26,7 +26,8 @@ def score_summaries(found: Sequence[str], references: Sequence[Sequence[str]]) -
     )
 
 
-def best_sentence(sentences: Sequence[str], reference: str) -> str:
+@lru_cache(maxsize=100_000)  # a corpus is gone through several times
+def best_sentence(sentences: tuple[str, ...], reference: str) -> str:
     """The sentence that shares most with the reference, by ROUGE-1 and ROUGE-2 together; of equals the first."""
     scorer = _scorer()
 

@@ -121,7 +121,8 @@ def as_source(question: str, context: str, *, number_sentences: bool, last_sente
         told = split_sentences(context)[-last_sentences:]
         first = len(told)
         context = " ".join(f"{first - place} {one}" if number_sentences else one for place, one in enumerate(told))
-    return f"{' '.join(question.split())}\n{' '.join(context.split())}"
+    # The space makes the context's first word the same token as elsewhere.
+    return f"{' '.join(question.split())}\n {' '.join(context.split())}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,8 +51,8 @@ class SummaryData:
     """Learn to write the sentence of the text that shares most with its summary, instead of the summary: for corpora
     too small to learn the language from."""
     copy_sentences: int = 0
-    """More pairs to learn from: this many sentences of each text, asked for by their first words, are to be written
-    out. Most of a summary stands in its text, and a few thousand summaries are too few to learn copying from."""
+    """More pairs to learn from, this many of each text: a sentence of it is asked for by its first words, and is to be
+    written out. Most of a summary stands in its text, and a few thousand summaries are too few to learn copying from."""
     on_bad: OnBad = "error"
     """What to do with a bad record: stop and name its file and line, or count and skip it."""
     corpus: str = ""
@@ -116,12 +116,17 @@ class LearnedPairs:
 
 def copies(example: Summary, count: int) -> Iterator[Summary]:
     """Pairs whose target is a sentence of the text, and whose source is its first words, and the text's sentences in
-    another order: what is asked for must be found, wherever it stands. The same text gives the same ones."""
+    another order: what is asked for must be found, wherever it stands. In every other pair the words of all sentences
+    are in another order too: nothing that is known of the language helps to write those, so they must be copied. The
+    same text gives the same pairs."""
     random = Random(example.source)
-    for sentence in random.sample(example.sentences, min(count, len(example.sentences))):
-        others = random.sample(example.sentences, len(example.sentences))
-        asked = " ".join(sentence.split()[:ASKED_BY])
-        yield example._replace(source=f"{asked}\n{' '.join(others)}", target=sentence)
+    for number in range(count):
+        sentences = random.sample(example.sentences, len(example.sentences))
+        if number % 2:
+            sentences = [" ".join(random.sample(words, len(words))) for words in map(str.split, sentences)]
+        target = random.choice(sentences)
+        asked = " ".join(target.split()[:ASKED_BY])
+        yield example._replace(source=f"{asked}\n {' '.join(sentences)}", target=target)
 
 
 def _summary(sentences: Sequence[str], source: str, references: tuple[str, ...]) -> Summary:
