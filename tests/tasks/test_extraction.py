@@ -171,7 +171,9 @@ def test_squad_names_the_question(tmp_path):
 
 
 TOKENIZER = Tokenizer.train(["the cat saw the old dog in the garden"] * 3, 300)
-words = st.lists(st.sampled_from("the cat saw old dog in garden é".split()), min_size=1, max_size=30).map(" ".join)
+words = st.lists(
+    st.sampled_from(["the", "cat", "saw", "old", "dog", "in", "garden", "é"]), min_size=1, max_size=30
+).map(" ".join)
 
 
 @given(words, words, st.integers(12, 40), st.integers(0, 12))

@@ -52,7 +52,7 @@ class SummaryData:
     too small to learn the language from."""
     copy_sentences: int = 0
     """More pairs to learn from, this many of each text: a sentence of it is asked for by its first words, and is to be
-    written out. Most of a summary stands in its text, and a few thousand summaries are too few to learn copying from."""
+    written out. Most of a summary stands in its text, and a few thousand summaries are too few to learn to copy."""
     on_bad: OnBad = "error"
     """What to do with a bad record: stop and name its file and line, or count and skip it."""
     corpus: str = ""
