@@ -103,6 +103,14 @@ def test_the_notes_tell_of_windows_and_of_questions_without_answers(data, tmp_pa
     assert "longer than 16 tokens, and are read in windows" in ready.notes[1]
 
 
+def test_the_notes_tell_what_was_passed_over(data, tmp_path):
+    told = squad([*questions(60), ("q", CONTEXT, [{"text": "cow", "answer_start": 0}])])
+    (tmp_path / "some.json").write_text(json.dumps(told))
+    config = quick(SpanData(data=(tmp_path / "some.json",), valid=data.valid, on_bad="skip"))
+    (note,) = [note for note in Extraction(config).prepare(tmp_path).notes if "passed over" in note]
+    assert note.startswith("passed over 1 bad records: 1 with the answer 'cow' is not at character 0")
+
+
 def test_version_one_always_answers(tmp_path):
     told = squad((q, c, a) for q, c, a in questions(60) if a)
     for paragraph in told["data"][0]["paragraphs"]:

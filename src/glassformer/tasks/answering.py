@@ -115,7 +115,7 @@ def as_answers(cell: object, column: str) -> tuple[str, ...]:
     return (as_text(str(cell) if isinstance(cell, int) else cell, column),)
 
 
-def as_source(question: str, context: str, *, number_sentences: bool, last_sentences: int) -> str:
+def as_source(question: str, context: str, *, number_sentences: bool = False, last_sentences: int = 0) -> str:
     """What the model reads: the question, and on the next line the context."""
     if number_sentences or last_sentences:
         told = split_sentences(context)[-last_sentences:]

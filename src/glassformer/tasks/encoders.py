@@ -1,6 +1,7 @@
 """What the tasks of encoders share: a reader, a model from scratch or from a checkpoint, answers in batches."""
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from glassformer.models import EncoderModel, ModelConfig
 from glassformer.models.base import Model
 from glassformer.models.costs import training_flops
 from glassformer.tasks.registry import read_about
-from glassformer.tasks.task import Prepared, Splits, Task, TaskConfig, Tool
+from glassformer.tasks.task import Prepared, Splits, Task, TaskConfig, Tool, passed_over
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
 from glassformer.text.pretrained import PretrainedTokenizer
@@ -166,7 +167,9 @@ class EncoderTask(Task[Example, LabelledBatch]):
     def prepare(self, run: Path) -> Prepared[Example, LabelledBatch]:
         """As above."""
         config = self.config
-        train, valid, test = map(list, config.data.splits())
+        splits = config.data.splits()
+        train, valid, test = map(list, splits)
+        skipped = Counter(getattr(splits.train, "skipped", ()))  # of those that were read from files
         if not train:
             raise ValueError("no examples are left to learn from: expected more data")
         head, settings = self.begin(train)
@@ -195,6 +198,7 @@ class EncoderTask(Task[Example, LabelledBatch]):
         notes = [self.describe(Splits(train, valid))]
         if n_cut:
             notes.append(f"{n_cut:,} of them are longer than {limit} tokens, and {self.long_texts}")
+        notes += passed_over(skipped)
         self.rows(tool, valid)  # what it could not be scored on is told now, not after an hour
         return Prepared(tool, batches, lambda: dict(tool.score(valid).values), test or valid, notes)
 
