@@ -113,12 +113,12 @@ class _Story:
 
 
 def made_stories(count: int, *, seed: int = 0, hopeless: float = 0.15) -> list[StoryQuestion]:
-    """This many stories of three to seven sentences, each with one question; a share of them has no answer."""
+    """This many stories of three to six sentences, each with one question; a share of them has no answer."""
     random = Random(f"made stories {seed}")
     found: list[StoryQuestion] = []
     while len(found) < count:
         story = _Story(random)
-        for _ in range(random.randint(3, 7)):
+        for _ in range(random.randint(3, 6)):
             story.tell()
         # First the kind of question, then the question: otherwise most would ask where a person is.
         kinds: dict[str, list[StoryQuestion]] = {}

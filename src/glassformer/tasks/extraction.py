@@ -252,11 +252,11 @@ class Extraction(EncoderTask[SpanQuestion]):
             ),
             train=TrainConfig(
                 minutes=2.0,
-                lr=3e-3,
-                warmup=200,
+                lr=2e-3,
+                warmup=100,
                 schedule="linear",
                 label_smoothing=0.0,
-                max_tokens=4096,
+                max_tokens=1024,
                 eval_every=500,
             ),
         )
