@@ -14,6 +14,9 @@ TITLES = {
     "micro_f1": "micro-F1",
     "spearman": "Spearman",
     "pearson": "Pearson",
+    "rouge1": "ROUGE-1",
+    "rouge2": "ROUGE-2",
+    "rougeL": "ROUGE-L",
     "f1": "F1",
 }
 """How a score is called in a sentence; any other by its own name."""

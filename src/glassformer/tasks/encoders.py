@@ -16,7 +16,7 @@ from glassformer.models import EncoderModel, ModelConfig
 from glassformer.models.base import Model
 from glassformer.models.costs import training_flops
 from glassformer.tasks.registry import read_about
-from glassformer.tasks.task import Prepared, Splits, Task, TaskConfig, Tool
+from glassformer.tasks.task import Prepared, Splits, Task, TaskConfig, Tool, passed_over
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
 from glassformer.text.pretrained import PretrainedTokenizer
@@ -181,6 +181,7 @@ class EncoderTask(Task[Example, LabelledBatch]):
         config = self.config
         splits = config.data.splits()
         train, valid, test = map(list, splits)
+        skipped = Counter(getattr(splits.train, "skipped", ()))  # of those that were read from files
         if not train:
             raise ValueError("no examples are left to learn from: expected more data")
         head, settings = self.begin(train)
@@ -202,10 +203,7 @@ class EncoderTask(Task[Example, LabelledBatch]):
         notes = [self.describe(Splits(train, valid))]
         if n_cut:
             notes.append(f"{n_cut:,} of them are longer than {limit} tokens, and {self.when_long}")
-        skipped = Counter(getattr(splits.train, "skipped", ()))
-        if skipped:
-            reasons = ", ".join(f"{count:,} with {problem}" for problem, count in skipped.most_common(5))
-            notes.append(f"passed over {skipped.total():,} bad records: {reasons}")
+        notes += passed_over(skipped)
         self.rows(tool, valid)  # what it could not be scored on is told now, not after an hour
         return Prepared(tool, batches, lambda: dict(tool.score(valid).values), test or valid, notes)
 

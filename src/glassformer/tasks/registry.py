@@ -20,6 +20,9 @@ TASKS = {
     "classification": Entry("classification", "Classification", "labelled texts, or pairs of texts, to a classifier"),
     "similarity": Entry("similarity", "Similarity", "pairs of texts with scores to a comparer, and to vectors"),
     "tagging": Entry("tagging", "Tagging", "sentences whose words are tagged to a finder of names"),
+    "summarisation": Entry("summarisation", "Summarisation", "texts and their summaries to a summariser"),
+    "answering": Entry("answering", "Answering", "questions about texts to an answerer, in words of its own"),
+    "extraction": Entry("extraction", "Extraction", "questions about texts to what finds the answer in the text"),
     "translation": Entry("translation", "Translation", "sentence pairs to a translator"),
 }
 

@@ -18,7 +18,7 @@ from glassformer.models import EncoderDecoderModel, ModelConfig
 from glassformer.models.base import Model
 from glassformer.models.costs import training_flops
 from glassformer.tasks.rewriter import Rewriter
-from glassformer.tasks.task import Prepared, Task, TaskConfig
+from glassformer.tasks.task import Prepared, Task, TaskConfig, passed_over
 from glassformer.text import BpeDropout, Tokenizer
 from glassformer.text.tokenizer import PAD, UNKNOWN
 from glassformer.training.config import TrainConfig
@@ -144,9 +144,7 @@ class RewritingTask(Task[Example, PairBatch]):
             f"{len(pairs.valid_pairs)} to validate on; {pairs.target_tokenizer.vocab_size:,} tokens; "
             f"{len(batches)} batches an epoch, {batches.padding_share():.1%} of them padding"
         ]
-        if pairs.skipped:
-            reasons = ", ".join(f"{count:,} with {problem}" for problem, count in pairs.skipped.most_common())
-            notes.append(f"passed over {pairs.skipped.total():,} bad records: {reasons}")
+        notes += passed_over(pairs.skipped)
         return Prepared(tool, batches, evaluate, pairs.test_pairs or pairs.valid_pairs, notes)
 
     def check(self, tool: Any, pairs: Sequence[Example]) -> Mapping[str, float]:

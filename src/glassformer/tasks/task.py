@@ -6,6 +6,7 @@ tokenizer that does the work, scores itself, and lives in a folder.
 
 import json
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -197,6 +198,12 @@ class Task(ABC, Generic[Example, Batch]):
         """What the model learned from, in a few words."""
         data = self.config.data
         return getattr(data, "corpus", "") or ", ".join(str(path) for path in data.data)
+
+
+def passed_over(skipped: Counter[str]) -> list[str]:
+    """What is told of the bad records that were passed over: nothing where there are none."""
+    reasons = ", ".join(f"{count:,} with {problem}" for problem, count in skipped.most_common())
+    return [f"passed over {skipped.total():,} bad records: {reasons}"] if skipped else []
 
 
 def _columns(data: Any) -> dict[str, Any]:

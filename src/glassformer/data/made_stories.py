@@ -1,0 +1,134 @@
+"""Endless small stories with questions whose answers are exact by construction: people move about and carry things.
+
+The story is played as it is told, so that who is where with what is always known, and with it the words of the story
+that answer a question. Some questions have no answer: they ask for somebody, or something, that the story never names.
+"""
+
+from collections.abc import Iterator
+from random import Random
+from typing import NamedTuple
+
+PEOPLE = ("Anna", "Ben", "Clara", "David", "Emma", "Felix", "Greta", "Hugo", "Ida", "Jonas", "Lena", "Max")
+PLACES = ("kitchen", "garden", "office", "hallway", "cellar", "attic", "library", "garage", "studio", "bakery")
+THINGS = ("apple", "lamp", "book", "ball", "key", "coat", "letter", "hammer", "clock", "basket")
+MOVES = ("went to", "walked to", "ran to", "moved to", "returned to")
+TAKES = ("took", "picked up", "got", "grabbed")
+DROPS = ("put down", "dropped", "left")
+
+
+class StoryQuestion(NamedTuple):
+    """A story, a question about it, and the words that answer it."""
+
+    question: str
+    context: str
+    answer: str
+    """Empty where there is none."""
+    start: int
+    """The answer's first character in the story; -1 where there is none."""
+
+
+class _Story:
+    """A story as far as it is told. A mention is a pair: the word, and its first character in the text."""
+
+    def __init__(self, random: Random):
+        self.random = random
+        self.text = ""
+        self.people = random.sample(PEOPLE, 4)
+        self.things = random.sample(THINGS, 3)
+        self.places = random.sample(PLACES, 4)
+        self.where: dict[str, tuple[str, int]] = {}
+        self.carried_by: dict[str, tuple[str, int]] = {}
+        """Who has a thing, with the mention of that person."""
+        self.taken: dict[str, tuple[str, int]] = {}
+        """A thing that somebody has, with its mention."""
+        self.lies_at: dict[str, tuple[str, int]] = {}
+        """Where a thing was put down, with the mention of that place."""
+
+    def tell(self) -> None:
+        """One more sentence: somebody moves, takes, puts down or hands over something."""
+        who = self.random.choice(self.people[:-1])  # the last one never appears
+        place = self.where.get(who, ("", 0))[0]
+        mine = [thing for thing, (owner, _) in self.carried_by.items() if owner == who]
+        near = [person for person in self.where if person != who and self.where[person][0] == place]
+        free = [
+            thing
+            for thing in self.things[:-1]  # nor does the last thing
+            if thing not in self.carried_by and self.lies_at.get(thing, (place, 0))[0] == place
+        ]
+        act = self.random.choice(("move", "take", "drop", "give"))
+        if act == "give" and mine and near:
+            self._give(who, self.random.choice(mine), self.random.choice(near))
+        elif act == "drop" and mine:
+            self._drop(who, self.random.choice(mine))
+        elif act == "take" and place and free:
+            self._take(who, self.random.choice(free))
+        else:
+            self._move(who, self.random.choice([other for other in self.places if other != place]))
+
+    def questions(self) -> Iterator[StoryQuestion]:
+        """Everything that can be asked now and has one answer, and what has none."""
+        for who, (place, start) in self.where.items():
+            yield StoryQuestion(f"Where is {who}?", self.text, place, start)
+        for thing, (owner, start) in self.carried_by.items():
+            yield StoryQuestion(f"Who has the {thing}?", self.text, owner, start)
+            yield StoryQuestion(f"Where is the {thing}?", self.text, *self.where[owner])
+            if sum(other == owner for other, _ in self.carried_by.values()) == 1:
+                yield StoryQuestion(f"What does {owner} carry?", self.text, *self.taken[thing])
+        for thing, (place, start) in self.lies_at.items():
+            yield StoryQuestion(f"Where is the {thing}?", self.text, place, start)
+
+    def hopeless(self) -> StoryQuestion:
+        """A question about somebody, or something, that the story does not name."""
+        who, thing = self.people[-1], self.things[-1]
+        asked = (f"Where is {who}?", f"What does {who} carry?", f"Who has the {thing}?", f"Where is the {thing}?")
+        return StoryQuestion(self.random.choice(asked), self.text, "", -1)
+
+    def _move(self, who: str, place: str) -> None:
+        sentence = f"{who} {self.random.choice(MOVES)} the {place}."
+        self.where[who] = place, self._say(sentence) + sentence.rindex(place)
+
+    def _take(self, who: str, thing: str) -> None:
+        sentence = f"{who} {self.random.choice(TAKES)} the {thing}."
+        begin = self._say(sentence)
+        self.taken[thing] = thing, begin + sentence.rindex(thing)
+        self.carried_by[thing] = who, begin
+        self.lies_at.pop(thing, None)
+
+    def _drop(self, who: str, thing: str) -> None:
+        self._say(f"{who} {self.random.choice(DROPS)} the {thing}.")
+        del self.carried_by[thing], self.taken[thing]
+        self.lies_at[thing] = self.where[who]
+
+    def _give(self, who: str, thing: str, other: str) -> None:
+        sentence = f"{who} gave the {thing} to {other}."
+        begin = self._say(sentence)
+        self.taken[thing] = thing, begin + sentence.index(thing)
+        self.carried_by[thing] = other, begin + sentence.rindex(other)
+
+    def _say(self, sentence: str) -> int:
+        """Add a sentence; where it begins."""
+        begin = len(self.text) + bool(self.text)
+        self.text = f"{self.text} {sentence}".strip()
+        return begin
+
+
+def made_stories(count: int, *, seed: int = 0, hopeless: float = 0.15) -> list[StoryQuestion]:
+    """This many stories of three to six sentences, each with one question; a share of them has no answer."""
+    random = Random(f"made stories {seed}")
+    found: list[StoryQuestion] = []
+    while len(found) < count:
+        story = _Story(random)
+        for _ in range(random.randint(3, 6)):
+            story.tell()
+        # First the kind of question, then the question: otherwise most would ask where a person is.
+        kinds: dict[str, list[StoryQuestion]] = {}
+        for asked in story.questions():
+            kinds.setdefault(_kind(asked.question), []).append(asked)
+        is_hopeless = random.random() < hopeless
+        found.append(story.hopeless() if is_hopeless else random.choice(kinds[random.choice(sorted(kinds))]))
+    return found
+
+
+def _kind(question: str) -> str:
+    """Its first word, and whether it speaks of a thing."""
+    return f"{question.split()[0]} {' the ' in question}"

@@ -1,0 +1,47 @@
+"""ROUGE by `rouge_score`: how many words, pairs of words, and words in order a summary shares with a reference."""
+
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from typing import Any
+
+from glassformer.metrics.scores import Scores
+
+KINDS = ("rouge1", "rouge2", "rougeL")
+
+
+def score_summaries(found: Sequence[str], references: Sequence[Sequence[str]]) -> Scores:
+    """The mean F1 over all texts, with Porter's stemmer; of several references the best one counts, for each kind."""
+    if len(found) != len(references):
+        raise ValueError(f"{len(found)} summaries and {len(references)} texts: expected as many")
+    if not found:
+        raise ValueError("there are no summaries: expected at least one")
+    if not all(references):
+        raise ValueError("a text has no reference: expected at least one for each")
+    scorer = _scorer()
+    each = [scorer.score_multi(list(own), summary) for summary, own in zip(found, references, strict=True)]
+    signature = "rouge_score|F1|stemmer|best reference"
+    return Scores(
+        {kind: 100 * sum(scores[kind].fmeasure for scores in each) / len(each) for kind in KINDS},
+        dict.fromkeys(KINDS, signature),
+    )
+
+
+@lru_cache(maxsize=100_000)  # a corpus is gone through several times
+def best_sentence(sentences: tuple[str, ...], reference: str) -> str:
+    """The sentence that shares most with the reference, by ROUGE-1 and ROUGE-2 together; of equals the first."""
+    scorer = _scorer()
+
+    def shared(sentence: str) -> float:
+        scores = scorer.score(reference, sentence)
+        return scores["rouge1"].fmeasure + scores["rouge2"].fmeasure
+
+    return max(sentences, key=shared)
+
+
+@cache
+def _scorer() -> Any:
+    try:
+        from rouge_score.rouge_scorer import RougeScorer
+    except ImportError as error:
+        raise ImportError("ROUGE needs rouge_score: pip install 'glassformer[metrics]'") from error
+    return RougeScorer(KINDS, use_stemmer=True)

@@ -1,0 +1,268 @@
+"""Answers that stand in the text: of a question and a text, where the answer begins and ends."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from glassformer.data.labelled import LabelledBatch, Row
+from glassformer.data.made_stories import made_stories
+from glassformer.data.questions import SpanQuestion, SpanReader
+from glassformer.data.records import OnBad
+from glassformer.data.splits import split_examples
+from glassformer.metrics.answers import score_answers
+from glassformer.metrics.scores import Scores
+from glassformer.models import EncoderModel, ModelConfig
+from glassformer.tasks.answering import CORPUS, N_MADE, as_asked
+from glassformer.tasks.classification import small_encoder
+from glassformer.tasks.encoders import EncoderConfig, EncoderTask, EncoderTool, Reader, Texts, read_batch
+from glassformer.tasks.task import Splits
+from glassformer.text.encoded import Encoded
+from glassformer.text.windows import windows
+from glassformer.training.config import TrainConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanData:
+    """Where questions, texts and answers come from."""
+
+    data: tuple[Path, ...] = ()
+    """SQuAD's .json, of version 1 or 2; or .jsonl, .tsv or .csv with a question, a context and an answer; .gz too. In
+    JSONL the answer may be a list, of which any is right; an empty one says that there is no answer."""
+    valid: tuple[Path, ...] = ()
+    """For validation. Without it, a twenty-fifth of the data, chosen by a hash of the contexts."""
+    question_column: str = "question"
+    context_column: str = "context"
+    answer_column: str = "answer"
+    """The answer's words; or objects with their `text` and `answer_start`, where they stand more than once."""
+    on_bad: OnBad = "error"
+    """What to do with a bad record: stop and name its place, or count and skip it."""
+    corpus: str = ""
+    """made-stories, instead of files: people move about and carry things."""
+
+    def __post_init__(self) -> None:
+        if self.corpus not in ("", CORPUS):
+            raise ValueError(f"unknown corpus {self.corpus!r}: expected {CORPUS}")
+
+    def splits(self) -> Splits[SpanQuestion]:
+        """To learn from, and to validate on."""
+        if self.corpus:
+            return Splits(*(_made(side) for side in N_MADE))
+        if self.valid:
+            return Splits(self._read(self.data), self._read(self.valid))
+        sides = split_examples(self._read(self.data), lambda example: example.context, test=0.0)
+        return Splits(sides["train"], sides["valid"])
+
+    def examples(self) -> list[SpanQuestion]:
+        """Everything in `data`."""
+        return _made("test") if self.corpus else list(self._read(self.data))
+
+    def _read(self, paths: tuple[Path, ...]) -> SpanReader:
+        if not paths:
+            raise ValueError("no data: expected at least one .json, .jsonl, .tsv or .csv file, or a corpus")
+        return SpanReader(paths, (self.question_column, self.context_column, self.answer_column), self.on_bad)
+
+
+def _made(side: str) -> list[SpanQuestion]:
+    stories = made_stories(N_MADE[side], seed=list(N_MADE).index(side))
+    return [
+        SpanQuestion(one.question, one.context, (one.answer,), (one.start,))
+        if one.answer
+        else SpanQuestion(one.question, one.context, (), ())
+        for one in stories
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractionConfig(EncoderConfig):
+    """A whole recipe."""
+
+    data: SpanData = field(default_factory=SpanData)
+    model: ModelConfig = field(
+        default_factory=lambda: small_encoder(
+            n_encoder_layers=4, max_len=384, positions="rotary", dropout=0.1, embedding_dropout=0.1
+        )
+    )
+    """Of a model from scratch. Its vocab_size is the most tokens the tokenizer may learn."""
+    overlap: int = 128
+    """Tokens that two windows share, of a text that is longer than the model reads at once."""
+    longest_answer: int = 30
+    """Tokens of the longest answer that is looked for."""
+    train: TrainConfig = field(
+        default_factory=lambda: TrainConfig(
+            updates=3000, lr=1e-3, warmup=300, schedule="linear", label_smoothing=0.0, eval_every=500
+        )
+    )
+
+    def __post_init__(self) -> None:
+        if self.overlap < 0 or self.longest_answer < 1:
+            raise ValueError(
+                f"overlap={self.overlap}, longest_answer={self.longest_answer}: expected 0 or more, and 1 or more"
+            )
+        if self.train.label_smoothing:
+            raise ValueError(f"label_smoothing={self.train.label_smoothing}: expected 0, for places in a text")
+
+
+class Found(NamedTuple):
+    """An answer: its words, where they stand, and how much better than no answer, or than the text's beginning."""
+
+    text: str
+    start: int
+    """Its first character in the text; -1 where there is no answer."""
+    score: float
+
+
+class Extractor(EncoderTool[SpanQuestion]):
+    """A trained model with its tokenizer: a question and a text in, words of the text out."""
+
+    task, head = "extraction", "span"
+
+    def __init__(self, model: EncoderModel, reader: Reader, *, abstains: bool, overlap: int, longest_answer: int):
+        super().__init__(model, reader, abstains=abstains, overlap=overlap, longest_answer=longest_answer)
+        self.abstains = abstains
+        """Whether it may find that there is no answer: it has learned from such questions."""
+        self.overlap, self.longest_answer = overlap, longest_answer
+
+    def windows(self, asked: Sequence[tuple[str, str]]) -> list[list[Encoded]]:
+        """What the model reads of each question and text: one window, or where the text is long several."""
+        limit = self.model.config.max_len
+        return [windows(read, limit, self.overlap) for read in self.reader.read(list(asked))]
+
+    def find(self, asked: Sequence[tuple[str, str]]) -> list[Found]:
+        """The answer to each question about its text: of the legal spans of all windows the best one."""
+        read = self.windows(asked)
+        scores = iter(self.answers([window for several in read for window in several]))
+        found = []
+        for (_, context), several in zip(asked, read, strict=True):
+            best, nothing = (float("-inf"), 0, 0), float("inf")
+            for window in several:
+                own = next(scores)
+                best = max(best, best_span(own, window, self.longest_answer))
+                nothing = min(nothing, float(own[0].sum()))  # a window without the answer says so; all must
+            score, start, end = best
+            is_there = end > start and (not self.abstains or score > nothing)
+            text = context[start:end] if is_there else ""
+            start += len(text) - len(text.lstrip())  # a token may carry the space before it
+            found.append(Found(text.strip(), start if is_there else -1, score - nothing))
+        return found
+
+    def answer(self, question: str, context: str) -> str:
+        """The answer in the text's own words; empty where the model finds none."""
+        return self.find([(question, context)])[0].text
+
+    def run(self, lines: Sequence[str]) -> list[str]:
+        """The answer to each line: a question, a tab and a text."""
+        told = [index for index, line in enumerate(lines) if line.strip()]
+        answers = [""] * len(lines)
+        for index, found in zip(told, self.find([as_asked(lines[index]) for index in told]), strict=True):
+            answers[index] = found.text
+        return answers
+
+    def score(self, examples: Sequence[SpanQuestion]) -> Scores:
+        """Exact match and F1, as SQuAD counts them."""
+        found = self.find([(example.question, example.context) for example in examples])
+        return score_answers([one.text for one in found], [example.answers for example in examples])
+
+
+def best_span(scores: Tensor, window: Encoded, longest: int) -> tuple[float, int, int]:
+    """The score of the best span of a window's text (T, 2), and its first character and the one after its last."""
+    inside = torch.tensor([source == 1 for source in window.sources])
+    if not inside.any():
+        return float("-inf"), 0, 0
+    begin, end = scores.masked_fill(~inside[:, None], float("-inf")).unbind(-1)
+    legal = torch.ones(len(window), len(window), dtype=torch.bool).triu().tril(longest - 1)
+    both = (begin[:, None] + end[None, :]).masked_fill(~legal, float("-inf"))  # (T, T)
+    first, last = divmod(int(both.argmax()), len(window))
+    return float(both[first, last]), window.spans[first][0], window.spans[last][1]
+
+
+def span_places(window: Encoded, start: int, end: int) -> tuple[int, int]:
+    """The first and last token of the characters from `start` to before `end`; the first token of all, twice, where
+    the window does not hold them whole."""
+    touched = [
+        place
+        for place, (span, source) in enumerate(zip(window.spans, window.sources, strict=True))
+        if source == 1 and span[0] < end and span[1] > start
+    ]
+    if not touched or window.spans[touched[0]][0] > start or window.spans[touched[-1]][1] < end:
+        return 0, 0
+    return touched[0], touched[-1]
+
+
+class Extraction(EncoderTask[SpanQuestion]):
+    """Questions about texts to what finds their answers there."""
+
+    name, title = "extraction", "An extractor of answers"
+    Config, Data, Tool = ExtractionConfig, SpanData, Extractor
+    when_long = "are read in windows"
+
+    def texts(self, example: SpanQuestion) -> Texts:
+        """As above."""
+        return example.question, example.context
+
+    def begin(self, train: Sequence[SpanQuestion]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """As above."""
+        if not any(example.answers for example in train):
+            raise ValueError("no question has an answer: expected some that do")
+        config = self.config
+        abstains = not all(example.answers for example in train)
+        return {}, {"abstains": abstains, "overlap": config.overlap, "longest_answer": config.longest_answer}
+
+    def rows(self, tool: Extractor, examples: Sequence[SpanQuestion]) -> list[Row]:
+        """As above: a row for each window, which answers with its first token where the answer is not in it."""
+        rows = []
+        read = tool.windows([(example.question, example.context) for example in examples])
+        for example, several in zip(examples, read, strict=True):
+            for window in several:
+                places = (0, 0)
+                if example.answers:
+                    start = example.starts[0]
+                    places = span_places(window, start, start + len(example.answers[0]))
+                rows.append(Row(window.ids, window.token_types, list(places)))
+        return rows
+
+    def loss(self, model: nn.Module, batch: LabelledBatch) -> Tensor:
+        """As above: the cross-entropy of the first token among all, and of the last."""
+        scores = read_batch(model, batch).float().masked_fill(~batch.mask[:, :, None], float("-inf"))  # (B, T, 2)
+        return F.cross_entropy(scores, batch.answers, reduction="sum")
+
+    def describe(self, splits: Splits[SpanQuestion]) -> str:
+        """As above."""
+        train, valid = list(splits.train), list(splits.valid)
+        hopeless = sum(not example.answers for example in train) / len(train)
+        return f"{len(train):,} questions to learn from, {len(valid):,} to validate on; {hopeless:.0%} have no answer"
+
+    @classmethod
+    def demo(cls) -> ExtractionConfig:
+        """Made stories, by a small model."""
+        return ExtractionConfig(
+            data=SpanData(corpus=CORPUS),
+            model=small_encoder(
+                vocab_size=1000,
+                n_encoder_layers=3,
+                d_model=64,
+                d_ff=128,
+                positions="rotary",
+                dropout=0.0,
+                embedding_dropout=0.0,
+            ),
+            train=TrainConfig(
+                minutes=2.0,
+                lr=2e-3,
+                warmup=100,
+                schedule="linear",
+                label_smoothing=0.0,
+                max_tokens=1024,
+                eval_every=500,
+            ),
+        )
+
+    def baseline(self, splits: Splits[SpanQuestion]) -> tuple[str, Scores]:
+        """As above."""
+        asked = list(splits.test) or list(splits.valid)
+        found = [example.context.split()[-1] for example in asked]
+        return "the last word of the text", score_answers(found, [example.answers for example in asked])

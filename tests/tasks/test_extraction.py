@@ -1,0 +1,266 @@
+"""Questions about texts to the words of the text that answer them."""
+
+import io
+import json
+import math
+import random
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+import transformers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glassformer.data.records import BadRecordError
+from glassformer.tasks.extraction import Extraction, ExtractionConfig, Extractor, SpanData, best_span, span_places
+from glassformer.tasks.load import load
+from glassformer.text import Tokenizer
+from glassformer.text.encoded import Encoded
+from glassformer.text.windows import windows
+
+COLOURS, THINGS = ["red", "dark blue", "green", "white"], ["hat", "car", "cup", "door", "bird"]
+
+
+def questions(count, seed=0):
+    draw = random.Random(seed)
+    for _ in range(count):
+        thing, colour = draw.choice(THINGS), draw.choice(COLOURS)
+        context = f"{'It is here. ' * draw.randint(0, 2)}We saw a {colour} {thing} there."
+        start = context.index(colour)
+        if draw.random() < 0.2:
+            yield "How old is it?", context, []
+        else:
+            yield "What colour is it?", context, [{"text": colour, "answer_start": start}]
+
+
+def squad(asked):
+    paragraphs = [
+        {
+            "context": context,
+            "qas": [{"id": f"q{number}", "question": question, "is_impossible": not answers, "answers": answers}],
+        }
+        for number, (question, context, answers) in enumerate(asked)
+    ]
+    return {"version": "v2.0", "data": [{"title": "things", "paragraphs": paragraphs}]}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    for name, count, seed in (("train.json", 300, 0), ("valid.json", 40, 1)):
+        (folder / name).write_text(json.dumps(squad(questions(count, seed))))
+    return SpanData(data=(folder / "train.json",), valid=(folder / "valid.json",))
+
+
+def quick(data):
+    config = ExtractionConfig(data=data, overlap=6)
+    sizes = {"vocab_size": 400, "d_model": 32, "d_ff": 48, "n_encoder_layers": 2, "max_len": 24, "dropout": 0.0}
+    train = replace(config.train, updates=100, eval_every=50, save_every=50, warmup=10, max_tokens=1024, lr=5e-3)
+    return replace(config, train=train, model=replace(config.model, embedding_dropout=0.0, **sizes))
+
+
+@pytest.fixture(scope="module")
+def folder(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model") / "model"
+    scores = Extraction(quick(data)).train(folder)
+    assert scores["exact_match"] > 95
+    return folder
+
+
+def test_it_learns_where_answers_stand_and_that_there_is_none(data, folder):
+    model = load(folder)
+    assert isinstance(model, Extractor)
+    assert model.abstains
+    context = "We saw a dark blue car there."
+    assert model.answer("What colour is it?", context) == "dark blue"
+    assert model.run([f"What colour is it?\t{context}", "", f"How old is it?\t{context}"]) == ["dark blue", "", ""]
+    (found,) = model.find([("What colour is it?", context)])
+    assert context[found.start :].startswith(found.text)
+    assert model.score(list(data.splits().valid))["exact_match"] > 95
+
+
+def test_long_texts_are_read_in_windows(folder):
+    model = load(folder)
+    context = "It is here. " * 12 + "We saw a green cup there. " + "It is here. " * 12
+    (several,) = model.windows([("What colour is it?", context)])
+    assert len(several) > 4
+    assert max(map(len, several)) <= 24
+    assert model.answer("What colour is it?", context) == "green"
+
+
+def test_one_question_and_many_give_the_same(folder):
+    model = load(folder)
+    asked = [(question, context) for question, context, _ in questions(20, 7)]
+    whole, alone = model.find(asked), [model.find([one])[0] for one in asked]
+    assert [one.text for one in whole] == [one.text for one in alone]
+    assert [one.score for one in whole] == pytest.approx([one.score for one in alone], abs=1e-4)
+
+
+def test_the_notes_tell_of_windows_and_of_questions_without_answers(data, tmp_path):
+    config = quick(data)
+    ready = Extraction(replace(config, model=replace(config.model, max_len=16))).prepare(tmp_path)
+    assert "have no answer" in ready.notes[0]
+    assert "longer than 16 tokens, and are read in windows" in ready.notes[1]
+
+
+def test_the_notes_tell_what_was_passed_over(data, tmp_path):
+    told = squad([*questions(60), ("q", CONTEXT, [{"text": "cow", "answer_start": 0}])])
+    (tmp_path / "some.json").write_text(json.dumps(told))
+    config = quick(SpanData(data=(tmp_path / "some.json",), valid=data.valid, on_bad="skip"))
+    (note,) = [note for note in Extraction(config).prepare(tmp_path).notes if "passed over" in note]
+    assert note.startswith("passed over 1 bad records: 1 with the answer 'cow' is not at character 0")
+
+
+def test_version_one_always_answers(tmp_path):
+    told = squad((q, c, a) for q, c, a in questions(60) if a)
+    for paragraph in told["data"][0]["paragraphs"]:
+        del paragraph["qas"][0]["is_impossible"]
+    (tmp_path / "v1.json").write_text(json.dumps(told))
+    data = SpanData(data=(tmp_path / "v1.json",), valid=(tmp_path / "v1.json",))
+    config = quick(data)
+    ready = Extraction(replace(config, train=replace(config.train, updates=1))).prepare(tmp_path)
+    assert not ready.tool.abstains
+    assert all(one.text for one in ready.tool.find([("Who?", "Nobody knows it.")] * 3))
+
+
+def test_a_checkpoint_is_a_beginning(data, tmp_path):
+    words = "it is here . we saw a there what colour how old ? red dark blue green white hat car cup door bird"
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words.split()]
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}
+    config = transformers.BertConfig(vocab_size=len(names), max_position_embeddings=20, **sizes)
+    transformers.BertModel(config).save_pretrained(tmp_path / "bert")
+    (tmp_path / "bert" / "vocab.txt").write_text("\n".join(names))
+    task = Extraction(replace(quick(data), start_from=tmp_path / "bert"))
+    ready = task.prepare(tmp_path)
+    examples = [example for example in ready.test if example.answers]
+    for row in task.rows(ready.tool, examples):
+        assert len(row.ids) <= 20
+        begin, end = row.answer
+        told = " ".join(names[index] for index in row.ids[begin : end + 1])
+        assert told in (*COLOURS, "[CLS]")  # the first token stands for a window without the answer
+    assert math.isfinite(task.loss(ready.tool.model, ready.batches[0]).item())
+
+
+CONTEXT = "the cat saw the dog"
+
+
+@pytest.mark.parametrize(
+    ("answer", "starts"),
+    [
+        ("the", (0,)),
+        (["dog", "the dog"], (16, 12)),
+        ([{"text": "the", "answer_start": 12}], (12,)),
+        ({"text": ["the", "cat"], "answer_start": [12, 4]}, (12, 4)),
+        ([], ()),
+        ({"text": [], "answer_start": []}, ()),
+    ],
+)
+def test_answers_are_told_in_many_ways(answer, starts, tmp_path):
+    path = tmp_path / "data.jsonl"
+    path.write_text(json.dumps({"question": "q", "context": CONTEXT, "answer": answer}) + "\n")
+    ((example),) = SpanData(data=(path,)).examples()
+    assert example.starts == starts
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ("cow", r"data.jsonl:1: the answer 'cow' is not in its context"),
+        ([{"text": "cat", "answer_start": 5}], r"data.jsonl:1: the answer 'cat' is not at character 5 .*'at '"),
+        ([{"text": "cat", "answer_start": "4"}], r"data.jsonl:1: answer_start is '4': expected a whole number"),
+        ("", r"data.jsonl:1: empty answer: .*empty list"),
+        ({"text": ["cat"]}, r"data.jsonl:1: no answers under 'answer'"),
+        (None, r"data.jsonl:1: no text under 'answer'"),
+    ],
+)
+def test_an_answer_that_is_not_there_names_its_line_and_a_way_out(answer, message, tmp_path):
+    path = tmp_path / "data.jsonl"
+    path.write_text(json.dumps({"question": "q", "context": CONTEXT, "answer": answer}) + "\n")
+    with pytest.raises(BadRecordError, match=message + r".*on_bad='skip'"):
+        SpanData(data=(path,)).examples()
+    assert SpanData(data=(path,), on_bad="skip").examples() == []
+
+
+def test_squad_names_the_question(tmp_path):
+    told = squad([("q", CONTEXT, [{"text": "cat", "answer_start": 3}])])
+    (tmp_path / "bad.json").write_text(json.dumps(told))
+    with pytest.raises(BadRecordError, match=r"bad.json: data\[0\].paragraphs\[0\]: question q0: the answer 'cat'"):
+        SpanData(data=(tmp_path / "bad.json",)).examples()
+    told["data"][0]["paragraphs"][0]["qas"][0]["answers"] = []
+    (tmp_path / "bad.json").write_text(json.dumps(told))
+    with pytest.raises(BadRecordError, match="question q0: no answers, and not is_impossible"):
+        SpanData(data=(tmp_path / "bad.json",)).examples()
+    for text in ("[1, 2]", "{", '{"data": 3}', '{"data": [{}]}'):
+        (tmp_path / "bad.json").write_text(text)
+        with pytest.raises(BadRecordError, match="SQuAD's JSON"):
+            SpanData(data=(tmp_path / "bad.json",)).examples()
+
+
+TOKENIZER = Tokenizer.train(["the cat saw the old dog in the garden"] * 3, 300)
+words = st.lists(
+    st.sampled_from(["the", "cat", "saw", "old", "dog", "in", "garden", "é"]), min_size=1, max_size=30
+).map(" ".join)
+
+
+@given(words, words, st.integers(12, 40), st.integers(0, 12))
+def test_windows_cover_the_text_and_keep_short_spans_whole(question, context, limit, overlap):
+    (read,) = TOKENIZER.offsets_batch([(question, context)])
+    found = windows(read, limit, overlap)
+    assert all(len(window) <= limit for window in found)
+    seen = [[span for span, source in zip(w.spans, w.sources, strict=True) if source == 1] for w in found]
+    all_spans = [span for span, source in zip(read.spans, read.sources, strict=True) if source == 1]
+    assert [*dict.fromkeys(span for part in seen for span in part)] == [*dict.fromkeys(all_spans)]
+    if len(found) > 1:
+        # Any run as long as the overlap stands whole in some window.
+        size = min(overlap, min(map(len, seen[:-1])) // 2) + 1
+        runs = {tuple(part[i : i + size]) for part in seen for i in range(len(part) - size + 1)}
+        assert {tuple(all_spans[i : i + size]) for i in range(len(all_spans) - size + 1)} <= runs
+
+
+@given(words, st.data())
+def test_an_answer_is_found_again_from_its_tokens(context, draw):
+    (read,) = TOKENIZER.offsets_batch([("the cat", context)])
+    parts = context.split()
+    first = draw.draw(st.integers(0, len(parts) - 1))
+    last = draw.draw(st.integers(first, len(parts) - 1))
+    start = len(" ".join(parts[:first])) + bool(first)
+    end = start + len(" ".join(parts[first : last + 1]))
+    begin, stop = span_places(read, start, end)
+    assert begin > 0
+    assert context[read.spans[begin][0] : read.spans[stop][1]].strip() == context[start:end]
+
+
+@given(st.integers(1, 9), st.integers(1, 4), st.integers(1, 10), st.integers(0, 10**6))
+def test_the_best_span_is_the_best_legal_one(length, question, longest, seed):
+    spans = [(0, 0)] * question + [(place, place + 1) for place in range(length)]
+    window = Encoded([5] * len(spans), spans, [0] * len(spans), [0] * question + [1] * length)
+    scores = torch.randn(len(spans), 2, generator=torch.Generator().manual_seed(seed))
+    legal = {
+        (i - question, j - question + 1): float(scores[i, 0] + scores[j, 1])
+        for i in range(question, len(spans))
+        for j in range(i, min(i + longest, len(spans)))
+    }
+    score, start, end = best_span(scores, window, longest)
+    assert score == pytest.approx(max(legal.values()))
+    assert legal[start, end] == pytest.approx(score)
+
+
+def test_the_last_word_is_a_poor_answer():
+    config = Extraction.demo()
+    _, scores = Extraction(config).baseline(config.data.splits())
+    assert 5 < scores["exact_match"] < 45
+
+
+def test_the_command_line_scores_and_runs(data, folder, monkeypatch, capsys):
+    from glassformer.cli import main
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["glassformer", *map(str, arguments)])
+        main()
+        return capsys.readouterr().out
+
+    assert json.loads(call("eval", folder, "--data", data.valid[0], "--json"))["exact_match"] > 95
+    monkeypatch.setattr(sys, "stdin", io.StringIO("What colour is it?\tWe saw a red hat there.\n\n"))
+    assert call("run", folder).splitlines() == ["red", ""]

@@ -1,0 +1,33 @@
+"""How an answerer does on each of bAbI's tasks: `python tools/score_babi.py MODEL_FOLDER babi/test.jsonl`.
+
+The file is one of `tools/convert_babi.py`'s. Prints the accuracy of each task, and their mean.
+"""
+
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+from glassformer.metrics.answers import score_answers
+from glassformer.tasks.answering import Answerer
+
+
+def main(folder: Path, path: Path) -> None:
+    """Answer everything, and count by task."""
+    asked = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    found = Answerer.from_folder(folder).answers([(one["question"], one["context"]) for one in asked])
+    tasks: dict[int, list[tuple[str, str]]] = defaultdict(list)
+    for one, answer in zip(asked, found, strict=True):
+        tasks[one["task"]].append((answer, one["answer"]))
+    shares = []
+    for task, answers in sorted(tasks.items()):
+        said, true = zip(*answers, strict=True)
+        shares.append(score_answers(said, [[one] for one in true])["exact_match"])
+        print(f"task {task:2}  {shares[-1]:6.2f}")
+    print(f"mean     {sum(shares) / len(shares):6.2f}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
