@@ -154,7 +154,8 @@ def test_the_command_line_trains_scores_and_runs(data, tmp_path, monkeypatch, ca
 
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(
-        "[model]\nvocab_size = 400\nd_model = 32\nd_ff = 48\n[train]\nupdates = 60\nwarmup = 5\nlr = 5e-3\nmetric = 'accuracy'\n"
+        "[model]\nvocab_size = 400\nd_model = 32\nd_ff = 48\n"
+        "[train]\nupdates = 60\nwarmup = 5\nlr = 5e-3\nmetric = 'accuracy'\n"
     )
     train, valid = data.data[0], data.valid[0]
     told = call(

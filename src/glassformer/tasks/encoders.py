@@ -14,8 +14,9 @@ from glassformer.data.labelled import LabelledBatch, LabelledBatches, Row, make_
 from glassformer.models import EncoderModel, ModelConfig
 from glassformer.models.base import Model
 from glassformer.models.costs import training_flops
+from glassformer.tasks.beginnings import load_beginning
 from glassformer.tasks.registry import read_about
-from glassformer.tasks.task import Prepared, Splits, Task, TaskConfig, Tool
+from glassformer.tasks.task import TASK, Prepared, Splits, Task, TaskConfig, Tool
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
 from glassformer.text.pretrained import PretrainedTokenizer
@@ -132,10 +133,7 @@ class EncoderTool(Tool[Example]):
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig(TaskConfig):
-    """A whole recipe."""
-
-    start_from: Path | None = None
-    """Somebody's encoder to begin with, ours or in HF's folder: its body and its tokenizer, under a fresh head."""
+    """A whole recipe. The model to begin with may be in HF's folder: its body is taken, under a fresh head."""
 
 
 class EncoderTask(Task[Example, LabelledBatch]):
@@ -194,7 +192,8 @@ class EncoderTask(Task[Example, LabelledBatch]):
         if n_cut:
             notes.append(f"{n_cut:,} of them are longer than {limit} tokens, and were cut")
         self.rows(tool, valid)  # what it could not be scored on is told now, not after an hour
-        return Prepared(tool, batches, lambda: dict(tool.score(valid).values), test or valid, notes)
+        fresh = fresh_head(model) if config.start_from is not None else ()
+        return Prepared(tool, batches, lambda: dict(tool.score(valid).values), test or valid, notes, fresh)
 
     def flops(self, model: Model, batch: LabelledBatch) -> int:
         """As above."""
@@ -210,13 +209,18 @@ def read_batch(model: nn.Module, batch: LabelledBatch) -> Tensor:
 
 def begin_from(folder: Path, head: str, settings: dict[str, Any]) -> tuple[EncoderModel, Reader]:
     """Somebody's encoder under a fresh head, and its tokenizer."""
-    body = load_model(folder, adapt=lambda config: config.with_head("none"))
-    if not isinstance(body, EncoderModel):
-        raise ValueError(f"{folder} is of kind {body.kind!r}: expected an encoder to begin with")
-    model = body.under(body.config.with_head(head, **settings))
-    is_ours = (folder / "task.json").is_file()
-    kind = read_about(folder).get("tokenizer", "own") if is_ours else "pretrained"
-    return model, Reader.from_folder(folder, kind)
+    body = load_beginning(folder, EncoderModel, adapt=lambda config: config.with_head("none"))
+    return body.under(body.config.with_head(head, **settings)), reader_of(folder)
+
+
+def reader_of(folder: Path) -> Reader:
+    """The tokenizer of a model to begin with."""
+    return Reader.from_folder(folder, read_about(folder)["tokenizer"] if (folder / TASK).is_file() else "pretrained")
+
+
+def fresh_head(model: EncoderModel) -> list[str]:
+    """The parameters of a head that no checkpoint brought."""
+    return [name for name, _ in model.named_parameters() if name.startswith("head.")]
 
 
 def _parts(texts: Iterable[Texts]) -> Iterator[str]:
