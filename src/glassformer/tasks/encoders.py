@@ -1,12 +1,14 @@
 """What the tasks of encoders share: a reader, a model from scratch or from a checkpoint, answers in batches."""
 
+import json
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from glassformer.checkpoint import load_model
@@ -14,6 +16,7 @@ from glassformer.data.labelled import LabelledBatch, LabelledBatches, Row, make_
 from glassformer.models import EncoderModel, ModelConfig
 from glassformer.models.base import Model
 from glassformer.models.costs import training_flops
+from glassformer.models.heads import pool
 from glassformer.tasks.beginnings import load_beginning
 from glassformer.tasks.registry import read_about
 from glassformer.tasks.task import TASK, Prepared, Splits, Task, TaskConfig, Tool
@@ -112,8 +115,20 @@ class EncoderTool(Tool[Example]):
         """What the model reads; what is too long is cut."""
         return self.reader.read(texts, self.model.config.max_len)
 
-    def answers(self, rows: Sequence[Encoded], *, max_batch_tokens: int = 8192) -> list[Tensor]:
-        """The head's answer to each, in their order; of a head that answers each token, for the row's own tokens."""
+    def embed(self, texts: Sequence[str], *, max_batch_tokens: int = 8192) -> Tensor:
+        """A vector of length 1 for each text, whatever the head: the mean of its last hidden states; (N, C)."""
+        rows = self.read([(text, None) for text in texts])
+        found = self.answers(rows, max_batch_tokens=max_batch_tokens, ask=mean_vectors)
+        return torch.stack(found) if found else torch.empty(0, self.model.config.d_model)
+
+    def answers(
+        self, rows: Sequence[Encoded], *, max_batch_tokens: int = 8192, ask: "Ask | None" = None
+    ) -> list[Tensor]:
+        """The head's answer to each, in their order; of a head that answers each token, for the row's own tokens.
+
+        `ask` asks the model for something else of a batch.
+        """
+        ask = ask or read_batch
         found = [torch.empty(0)] * len(rows)
         waiting = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
         device = next(self.model.parameters()).device
@@ -125,7 +140,7 @@ class EncoderTool(Tool[Example]):
                 chosen, waiting = waiting[:size], waiting[size:]
                 batch = make_batch([Row(rows[i].ids, rows[i].token_types, 0) for i in chosen], pad=self.reader.pad)
                 batch = batch.to(device)
-                for index, answer in zip(chosen, read_batch(self.model, batch).float().cpu(), strict=True):
+                for index, answer in zip(chosen, ask(self.model, batch).float().cpu(), strict=True):
                     found[index] = answer[: len(rows[index])] if answer.dim() == 2 else answer
         self.model.train(was_training)
         return found
@@ -207,6 +222,16 @@ def read_batch(model: nn.Module, batch: LabelledBatch) -> Tensor:
     return model(batch.tokens, batch.mask, token_types=batch.token_types if config.token_types else None)
 
 
+def mean_vectors(model: nn.Module, batch: LabelledBatch) -> Tensor:
+    """One vector of length 1 for each row of a batch: (B, T) -> (B, C)."""
+    assert isinstance(model, EncoderModel)
+    types = batch.token_types if model.config.token_types else None
+    return F.normalize(pool(model.encode(batch.tokens, batch.mask, token_types=types), batch.mask, "mean"), dim=-1)
+
+
+Ask = Callable[[nn.Module, LabelledBatch], Tensor]
+
+
 def begin_from(folder: Path, head: str, settings: dict[str, Any]) -> tuple[EncoderModel, Reader]:
     """Somebody's encoder under a fresh head, and its tokenizer."""
     body = load_beginning(folder, EncoderModel, adapt=lambda config: config.with_head("none"))
@@ -221,6 +246,13 @@ def reader_of(folder: Path) -> Reader:
 def fresh_head(model: EncoderModel) -> list[str]:
     """The parameters of a head that no checkpoint brought."""
     return [name for name, _ in model.named_parameters() if name.startswith("head.")]
+
+
+def embed_lines(tool: EncoderTool[Any], lines: Sequence[str]) -> list[str]:
+    """The vector of each line as a JSON list; a blank one stays blank."""
+    told = [line for line in lines if line.strip()]
+    found = iter(tool.embed(told).tolist())
+    return [json.dumps([round(number, 6) for number in next(found)]) if line.strip() else "" for line in lines]
 
 
 def _parts(texts: Iterable[Texts]) -> Iterator[str]:

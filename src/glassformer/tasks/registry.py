@@ -18,6 +18,8 @@ class Entry(NamedTuple):
 
 TASKS = {
     "classification": Entry("classification", "Classification", "labelled texts, or pairs of texts, to a classifier"),
+    "denoising": Entry("denoising", "Denoising", "texts alone to an encoder-decoder to begin with, as T5 and BART"),
+    "masking": Entry("masking", "Masking", "texts alone to an encoder to begin with, as BERT"),
     "translation": Entry("translation", "Translation", "sentence pairs to a translator"),
 }
 

@@ -167,9 +167,7 @@ class RewritingTask(Task[Example, PairBatch]):
 
     def flops(self, model: Model, batch: PairBatch) -> int:
         """As above."""
-        (rows, source_length), target_length = batch.source.shape, batch.target_in.shape[1]
-        once = training_flops(model.config, batch=rows, source_length=source_length, target_length=target_length)
-        return 2 * once if self.config.train.r_drop else once
+        return pair_flops(model, self.config.train, batch)
 
 
 class Beginning(NamedTuple):
@@ -204,6 +202,13 @@ def pair_loss(model: nn.Module, config: TrainConfig, batch: PairBatch) -> Tensor
         return loss
     differs = disagreement(*logits.chunk(2)) * (answers.chunk(2)[0] != PAD)
     return loss / 2 + config.r_drop * differs.sum()
+
+
+def pair_flops(model: Model, config: TrainConfig, batch: PairBatch) -> int:
+    """Operations of training on a batch."""
+    (rows, source_length), target_length = batch.source.shape, batch.target_in.shape[1]
+    once = training_flops(model.config, batch=rows, source_length=source_length, target_length=target_length)
+    return 2 * once if config.r_drop else once
 
 
 def hide_words(tokens: Tensor, chance: float) -> Tensor:
