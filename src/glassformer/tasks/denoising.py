@@ -215,8 +215,10 @@ class Denoising(Task[PlainText, PairBatch]):
         usual = DenoisingConfig()
         return DenoisingConfig(
             data=TextData(corpus="docstrings"),
-            model=replace(usual.model, max_len=128, n_encoder_layers=2, n_decoder_layers=2, d_model=128, d_ff=256),
-            train=replace(usual.train, minutes=2.5, max_tokens=2048, warmup=200, eval_every=250),
+            model=replace(
+                usual.model, vocab_size=2000, max_len=64, n_encoder_layers=2, n_decoder_layers=2, d_model=128, d_ff=256
+            ),
+            train=replace(usual.train, minutes=2.5, max_tokens=1024, warmup=40, schedule="linear", eval_every=250),
         )
 
     def baseline(self, splits: Splits[PlainText]) -> tuple[str, Scores]:

@@ -204,8 +204,8 @@ class Masking(Task[PlainText, MaskedBatch]):
         usual = MaskingConfig()
         return MaskingConfig(
             data=TextData(corpus="docstrings"),
-            model=replace(usual.model, vocab_size=4000, max_len=128),
-            train=replace(usual.train, minutes=2.5, max_tokens=2048, warmup=100, lr=2e-3, eval_every=250),
+            model=replace(usual.model, vocab_size=2000, max_len=64),
+            train=replace(usual.train, minutes=2.5, max_tokens=1024, warmup=40, lr=2e-3, eval_every=250),
         )
 
     def baseline(self, splits: Splits[PlainText]) -> tuple[str, Scores]:
