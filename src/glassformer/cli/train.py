@@ -1,8 +1,9 @@
 """`glassformer train TASK`: its flags are the fields of the task's config."""
 
 import sys
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 
 def train(arguments: list[str]) -> None:
@@ -32,10 +33,12 @@ def _parse(task: str, arguments: list[str], kind: Any) -> tuple[Any, Path]:
 
     rest, recipe = take_option(arguments, "--recipe")
     rest, out = take_option(rest, "--out")
-    config = tyro.cli(
-        kind,
+    flags = _flags_of(kind)
+    usual = load_recipe(Path(recipe), kind) if recipe else kind()
+    told = tyro.cli(
+        flags,
         args=rest,
-        default=load_recipe(Path(recipe), kind) if recipe else kind(),
+        default=flags(**_values(usual)),
         prog=f"glassformer train {task} --out FOLDER [--recipe FILE]",
         description=f"From {TASKS[task].about}, in the model folder --out. It can be stopped at any time, and goes on "
         "when called again.",
@@ -44,7 +47,27 @@ def _parse(task: str, arguments: list[str], kind: Any) -> tuple[Any, Path]:
     if out is None:
         print("glassformer: --out is missing: expected a name for the model folder", file=sys.stderr)
         sys.exit(2)
-    return config, Path(out)
+    return kind(**_values(told)), Path(out)
+
+
+def _flags_of(kind: Any) -> Any:
+    """The config as the command line spells it: `from` is a word that Python keeps to itself."""
+    import tyro
+
+    @dataclass(frozen=True, kw_only=True)
+    class Flags(kind):  # type: ignore[misc]
+        """A whole recipe."""
+
+        start_from: Annotated[Path | None, tyro.conf.arg(name="from")] = None
+        """A trained model to begin with, instead of chance: its shape, its numbers and its tokenizer; a head for
+        another task is replaced by a fresh one. An encoder may be somebody else's, in HF's folder."""
+
+    return Flags
+
+
+def _values(config: Any) -> dict[str, Any]:
+    """The fields of a config, as they are."""
+    return {field.name: getattr(config, field.name) for field in fields(config)}
 
 
 def take_option(arguments: list[str], name: str) -> tuple[list[str], str | None]:

@@ -26,6 +26,7 @@ def run(
     top_p: float = 1.0,
     seed: int = 0,
     stop: tuple[str, ...] = (),
+    embed: bool = False,
     int8: bool = False,
     allow_pickle: bool = False,
 ) -> None:
@@ -46,10 +47,13 @@ def run(
         top_p: Draw among the likeliest tokens that together have this chance.
         seed: Of the chance; the same seed writes the same text.
         stop: Texts that end a decoder's text where they appear.
+        embed: Of an encoder that was trained here: a vector for each line, a JSON list, instead of its task.
         int8: Compute with 8-bit weights: several times as fast on most CPUs, and nearly the same.
         allow_pickle: Open pytorch_model.bin too, by the reader that only knows tensors.
     """
     from glassformer.decoding import GenerationConfig
+    from glassformer.tasks.embedder import Embedder
+    from glassformer.tasks.encoders import EncoderTool, embed_lines
     from glassformer.tasks.generator import Generator
     from glassformer.tasks.load import load
     from glassformer.tasks.rewriter import Rewriter
@@ -61,6 +65,11 @@ def run(
         from glassformer.decoding.packed import pack
 
         model.model = quantise(pack(model.model))
+    if embed and not isinstance(model, Embedder):
+        if not isinstance(model, EncoderTool):
+            raise ValueError(f"{path} makes no vectors of texts: expected an encoder, for --embed")
+        _run_lines(partial(embed_lines, model))
+        return
     if not isinstance(model, Generator):
         if chat or prompt is not None:
             raise ValueError(f"{path} does not go on writing: expected a decoder, for --prompt or --chat")

@@ -74,20 +74,27 @@ class TokenBudgetBatches:
         """These sentences, padded to the grid."""
         sources = [self.files.ids("source", int(row)) for row in rows]
         targets = [self.files.ids("target", int(row)) for row in rows]
-        width = int(grid(np.array([max(map(len, sources)) + 1]), self.step)[0])
-        height = int(grid(np.array([max(map(len, targets)) + 1]), self.step)[0])
-        source = np.full((len(rows), width), PAD, dtype=np.int64)
-        target_in, target_out = (np.full((len(rows), height), PAD, dtype=np.int64) for _ in range(2))
-        for row, (left, right) in enumerate(zip(sources, targets, strict=True)):
-            source[row, : len(left)], source[row, len(left)] = left, END
-            target_in[row, 0], target_in[row, 1 : len(right) + 1] = BEGIN, right
-            target_out[row, : len(right)], target_out[row, len(right)] = right, END
-        return PairBatch(torch.from_numpy(source), torch.from_numpy(target_in), torch.from_numpy(target_out))
+        return make_pair_batch(sources, targets, step=self.step)
 
     def padding_share(self) -> float:
         """How much of an epoch's source and target tokens is padding."""
         real = sum(int((self.files.lengths(side) + 1).sum()) for side in ("source", "target"))
         return 1 - real / self._plan.padded_tokens()
+
+
+def make_pair_batch(
+    sources: Sequence[Sequence[int] | np.ndarray], targets: Sequence[Sequence[int] | np.ndarray], *, step: int = 2
+) -> PairBatch:
+    """Some pairs side by side, with BEGIN and END where they belong, padded to the grid."""
+    width = int(grid(np.array([max(map(len, sources)) + 1]), step)[0])
+    height = int(grid(np.array([max(map(len, targets)) + 1]), step)[0])
+    source = np.full((len(sources), width), PAD, dtype=np.int64)
+    target_in, target_out = (np.full((len(targets), height), PAD, dtype=np.int64) for _ in range(2))
+    for row, (left, right) in enumerate(zip(sources, targets, strict=True)):
+        source[row, : len(left)], source[row, len(left)] = left, END
+        target_in[row, 0], target_in[row, 1 : len(right) + 1] = BEGIN, right
+        target_out[row, : len(right)], target_out[row, len(right)] = right, END
+    return PairBatch(torch.from_numpy(source), torch.from_numpy(target_in), torch.from_numpy(target_out))
 
 
 Batch_co = TypeVar("Batch_co", covariant=True)

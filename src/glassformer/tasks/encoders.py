@@ -1,13 +1,15 @@
 """What the tasks of encoders share: a reader, a model from scratch or from a checkpoint, answers in batches."""
 
+import json
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from glassformer.checkpoint import load_model
@@ -15,8 +17,10 @@ from glassformer.data.labelled import LabelledBatch, LabelledBatches, PairedBatc
 from glassformer.models import EncoderModel, ModelConfig
 from glassformer.models.base import Model
 from glassformer.models.costs import training_flops
+from glassformer.models.heads import pool
+from glassformer.tasks.beginnings import load_beginning
 from glassformer.tasks.registry import read_about
-from glassformer.tasks.task import Prepared, Splits, Task, TaskConfig, Tool, passed_over
+from glassformer.tasks.task import TASK, Prepared, Splits, Task, TaskConfig, Tool, passed_over
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
 from glassformer.text.pretrained import PretrainedTokenizer
@@ -113,8 +117,20 @@ class EncoderTool(Tool[Example]):
         """What the model reads; what is too long is cut."""
         return self.reader.read(texts, self.model.config.max_len)
 
-    def answers(self, rows: Sequence[Encoded], *, max_batch_tokens: int = 8192) -> list[Tensor]:
-        """The head's answer to each, in their order; of a head that answers each token, for the row's own tokens."""
+    def embed(self, texts: Sequence[str], *, max_batch_tokens: int = 8192) -> Tensor:
+        """A vector of length 1 for each text, whatever the head: the mean of its last hidden states; (N, C)."""
+        rows = self.read([(text, None) for text in texts])
+        found = self.answers(rows, max_batch_tokens=max_batch_tokens, ask=mean_vectors)
+        return torch.stack(found) if found else torch.empty(0, self.model.config.d_model)
+
+    def answers(
+        self, rows: Sequence[Encoded], *, max_batch_tokens: int = 8192, ask: "Ask | None" = None
+    ) -> list[Tensor]:
+        """The head's answer to each, in their order; of a head that answers each token, for the row's own tokens.
+
+        `ask` asks the model for something else of a batch.
+        """
+        ask = ask or read_batch
         found = [torch.empty(0)] * len(rows)
         waiting = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
         device = next(self.model.parameters()).device
@@ -126,7 +142,7 @@ class EncoderTool(Tool[Example]):
                 chosen, waiting = waiting[:size], waiting[size:]
                 batch = make_batch([Row(rows[i].ids, rows[i].token_types, 0) for i in chosen], pad=self.reader.pad)
                 batch = batch.to(device)
-                for index, answer in zip(chosen, read_batch(self.model, batch).float().cpu(), strict=True):
+                for index, answer in zip(chosen, ask(self.model, batch).float().cpu(), strict=True):
                     found[index] = answer[: len(rows[index])] if answer.dim() == 2 else answer
         self.model.train(was_training)
         return found
@@ -134,10 +150,7 @@ class EncoderTool(Tool[Example]):
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig(TaskConfig):
-    """A whole recipe."""
-
-    start_from: Path | None = None
-    """Somebody's encoder to begin with, ours or in HF's folder: its body and its tokenizer, under a fresh head."""
+    """A whole recipe. The model to begin with may be in HF's folder: its body is taken, under a fresh head."""
 
 
 class EncoderTask(Task[Example, LabelledBatch]):
@@ -205,7 +218,8 @@ class EncoderTask(Task[Example, LabelledBatch]):
             notes.append(f"{n_cut:,} of them are longer than {limit} tokens, and {self.when_long}")
         notes += passed_over(skipped)
         self.rows(tool, valid)  # what it could not be scored on is told now, not after an hour
-        return Prepared(tool, batches, lambda: dict(tool.score(valid).values), test or valid, notes)
+        fresh = fresh_head(model) if config.start_from is not None else ()
+        return Prepared(tool, batches, lambda: dict(tool.score(valid).values), test or valid, notes, fresh)
 
     def _readings(self, example: Example) -> list[Texts]:
         """What the model reads of an example, each for itself."""
@@ -224,15 +238,37 @@ def read_batch(model: nn.Module, batch: LabelledBatch) -> Tensor:
     return model(batch.tokens, batch.mask, token_types=batch.token_types if config.token_types else None)
 
 
+def mean_vectors(model: nn.Module, batch: LabelledBatch) -> Tensor:
+    """One vector of length 1 for each row of a batch: (B, T) -> (B, C)."""
+    assert isinstance(model, EncoderModel)
+    types = batch.token_types if model.config.token_types else None
+    return F.normalize(pool(model.encode(batch.tokens, batch.mask, token_types=types), batch.mask, "mean"), dim=-1)
+
+
+Ask = Callable[[nn.Module, LabelledBatch], Tensor]
+
+
 def begin_from(folder: Path, head: str, settings: dict[str, Any]) -> tuple[EncoderModel, Reader]:
     """Somebody's encoder under a fresh head, and its tokenizer."""
-    body = load_model(folder, adapt=lambda config: config.with_head("none"))
-    if not isinstance(body, EncoderModel):
-        raise ValueError(f"{folder} is of kind {body.kind!r}: expected an encoder to begin with")
-    model = body.under(body.config.with_head(head, **settings))
-    is_ours = (folder / "task.json").is_file()
-    kind = read_about(folder).get("tokenizer", "own") if is_ours else "pretrained"
-    return model, Reader.from_folder(folder, kind)
+    body = load_beginning(folder, EncoderModel, adapt=lambda config: config.with_head("none"))
+    return body.under(body.config.with_head(head, **settings)), reader_of(folder)
+
+
+def reader_of(folder: Path) -> Reader:
+    """The tokenizer of a model to begin with."""
+    return Reader.from_folder(folder, read_about(folder)["tokenizer"] if (folder / TASK).is_file() else "pretrained")
+
+
+def fresh_head(model: EncoderModel) -> list[str]:
+    """The parameters of a head that no checkpoint brought."""
+    return [name for name, _ in model.named_parameters() if name.startswith("head.")]
+
+
+def embed_lines(tool: EncoderTool[Any], lines: Sequence[str]) -> list[str]:
+    """The vector of each line as a JSON list; a blank one stays blank."""
+    told = [line for line in lines if line.strip()]
+    found = iter(tool.embed(told).tolist())
+    return [json.dumps([round(number, 6) for number in next(found)]) if line.strip() else "" for line in lines]
 
 
 def _parts(texts: Iterable[Texts]) -> Iterator[str]:

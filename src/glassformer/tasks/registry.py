@@ -23,6 +23,8 @@ TASKS = {
     "summarisation": Entry("summarisation", "Summarisation", "texts and their summaries to a summariser"),
     "answering": Entry("answering", "Answering", "questions about texts to an answerer, in words of its own"),
     "extraction": Entry("extraction", "Extraction", "questions about texts to what finds the answer in the text"),
+    "denoising": Entry("denoising", "Denoising", "texts alone to an encoder-decoder to begin with, as T5 and BART"),
+    "masking": Entry("masking", "Masking", "texts alone to an encoder to begin with, as BERT"),
     "translation": Entry("translation", "Translation", "sentence pairs to a translator"),
 }
 

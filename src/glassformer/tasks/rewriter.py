@@ -65,9 +65,7 @@ class Rewriter(Tool[Example]):
         model = load_model(folder)
         if not isinstance(model, EncoderDecoderModel):
             raise ValueError(f"{folder} holds a model of kind {model.kind!r}: expected 'encoder_decoder'")
-        joint = folder / "tokenizer.json"
-        sides = [joint, joint] if joint.is_file() else [folder / f"{s}_tokenizer.json" for s in ("source", "target")]
-        source, target = Tokenizer.load(sides[0]), Tokenizer.load(sides[1])
+        source, target = load_tokenizers(folder)
         settings = json.loads((folder / GENERATION).read_text(encoding="utf-8"))
         return cls(model, source, target, GenerationConfig.from_dict(settings), **about)
 
@@ -128,3 +126,16 @@ class Rewriter(Tool[Example]):
             [*self.target_tokenizer.tokens(target), "(end)"],
             weights.float().cpu(),
         )
+
+
+def load_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
+    """Of what a model folder's model reads and writes: one and the same where it has one."""
+    joint = folder / "tokenizer.json"
+    if joint.is_file():
+        tokenizer = Tokenizer.load(joint)
+        return tokenizer, tokenizer
+    sides = [folder / f"{side}_tokenizer.json" for side in ("source", "target")]
+    for side in sides:
+        if not side.is_file():
+            raise FileNotFoundError(f"{folder} has no tokenizer: expected tokenizer.json, or {side.name}")
+    return Tokenizer.load(sides[0]), Tokenizer.load(sides[1])

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,8 @@ from glassformer.data.token_files import EncodeBatch, TextPair, TokenFiles, writ
 from glassformer.models import EncoderDecoderModel, ModelConfig
 from glassformer.models.base import Model
 from glassformer.models.costs import training_flops
-from glassformer.tasks.rewriter import Rewriter
+from glassformer.tasks.beginnings import load_beginning, was_trained_here
+from glassformer.tasks.rewriter import Rewriter, load_tokenizers
 from glassformer.tasks.task import Prepared, Task, TaskConfig, passed_over
 from glassformer.text import BpeDropout, Tokenizer
 from glassformer.text.tokenizer import PAD, UNKNOWN
@@ -80,23 +81,25 @@ class RewritingTask(Task[Example, PairBatch]):
     cuts_long: ClassVar[bool] = False
     """Whether a source that is too long is cut, rather than left out with its target."""
 
-    def tokenise(self, folder: Path) -> TokenisedPairs:
-        """Read the pairs, train the tokenizers, write the token files."""
+    def tokenise(self, folder: Path, beginning: "Beginning | None" = None) -> TokenisedPairs:
+        """Read the pairs, train the tokenizers or take those of the beginning, write the token files."""
         config: TaskConfig = self.config
         splits = self.config.data.splits()
         valid_pairs, test_pairs = list(islice(splits.valid, MAX_VALID)), list(splits.test)
         if not valid_pairs:
             raise ValueError("no pairs are left for validation: expected files for it, or more data")
         sizes = config.model.vocab_size, config.model.source_vocab_size
-        if sizes[1] is None:
+        if beginning is not None:
+            _, source_tokenizer, target_tokenizer = beginning
+        elif sizes[1] is None:
             texts = (text for pair in splits.train for text in (pair.source, pair.target))
             source_tokenizer = target_tokenizer = Tokenizer.train(texts, sizes[0], config.tokenizer)
         else:
             source_tokenizer = Tokenizer.train((p.source for p in splits.train), sizes[1], config.tokenizer)
             target_tokenizer = Tokenizer.train((p.target for p in splits.train), sizes[0], config.tokenizer)
-        max_len = (config.model.max_len or 10**9) - 1
+        max_len = (config.model.max_len if beginning is None else beginning.model.config.max_len) or 10**9
         plain: list[EncodeBatch] = [source_tokenizer.encode_batch, target_tokenizer.encode_batch]
-        write = partial(write_token_files, max_len=max_len, cut=self.cuts_long)
+        write = partial(write_token_files, max_len=max_len - 1, cut=self.cuts_long)
         valid, _ = write(folder / "valid", splits.valid, *plain)
         versions = [plain]
         if config.tokenizer.bpe_dropout:
@@ -125,9 +128,10 @@ class RewritingTask(Task[Example, PairBatch]):
     def prepare(self, run: Path) -> Prepared[Example, PairBatch]:
         """As above."""
         train: TrainConfig = self.config.train
-        pairs = self.tokenise(run / "tokens")
+        beginning = None if self.config.start_from is None else begin_from(self.config.start_from)
+        pairs = self.tokenise(run / "tokens", beginning)
         torch.manual_seed(train.seed)
-        model = EncoderDecoderModel(pairs.fit(self.config.model))
+        model = EncoderDecoderModel(pairs.fit(self.config.model)) if beginning is None else beginning.model
         kind: type[Rewriter[Example]] = self.Tool  # type: ignore[assignment]
         tool = kind(model, pairs.source_tokenizer, pairs.target_tokenizer, **self.settings())
         batches = CycledBatches(
@@ -165,9 +169,27 @@ class RewritingTask(Task[Example, PairBatch]):
 
     def flops(self, model: Model, batch: PairBatch) -> int:
         """As above."""
-        (rows, source_length), target_length = batch.source.shape, batch.target_in.shape[1]
-        once = training_flops(model.config, batch=rows, source_length=source_length, target_length=target_length)
-        return 2 * once if self.config.train.r_drop else once
+        return pair_flops(model, self.config.train, batch)
+
+
+class Beginning(NamedTuple):
+    """A trained model, and its tokenizers."""
+
+    model: EncoderDecoderModel
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+
+
+def begin_from(folder: Path) -> Beginning:
+    """An encoder-decoder that was trained here, for whichever task."""
+    model = load_beginning(folder, EncoderDecoderModel, head="language_model")
+    if not was_trained_here(folder):
+        # Other families pad, begin and end their texts by tokens of their own.
+        raise ValueError(
+            f"{folder} was not trained here, and its tokenizer cannot be taken along: expected the folder of an "
+            "encoder-decoder that `glassformer train` wrote"
+        )
+    return Beginning(model, *load_tokenizers(folder))
 
 
 def pair_loss(model: nn.Module, config: TrainConfig, batch: PairBatch) -> Tensor:
@@ -182,6 +204,13 @@ def pair_loss(model: nn.Module, config: TrainConfig, batch: PairBatch) -> Tensor
         return loss
     differs = disagreement(*logits.chunk(2)) * (answers.chunk(2)[0] != PAD)
     return loss / 2 + config.r_drop * differs.sum()
+
+
+def pair_flops(model: Model, config: TrainConfig, batch: PairBatch) -> int:
+    """Operations of training on a batch."""
+    (rows, source_length), target_length = batch.source.shape, batch.target_in.shape[1]
+    once = training_flops(model.config, batch=rows, source_length=source_length, target_length=target_length)
+    return 2 * once if config.r_drop else once
 
 
 def hide_words(tokens: Tensor, chance: float) -> Tensor:

@@ -7,7 +7,7 @@ tokenizer that does the work, scores itself, and lives in a folder.
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from glassformer.tasks.runs import run_folder, train_run
 from glassformer.text import TokenizerConfig
 from glassformer.training.config import TrainConfig
 from glassformer.training.gradients import TrainBatch
+from glassformer.training.lora import add_adapters, merge_adapters, n_trained
 from glassformer.training.state import TrainState
 from glassformer.training.trainer import Batches
 
@@ -96,6 +97,8 @@ class TaskConfig:
     model: ModelConfig
     """Of a model from scratch. Its vocab_size is the most tokens the tokenizer may learn."""
     train: TrainConfig = field(default_factory=TrainConfig)
+    start_from: Path | None = None
+    """A trained model to begin with, instead of chance: its shape, its numbers and its tokenizer."""
 
 
 class Prepared(NamedTuple, Generic[Example, Batch]):
@@ -109,6 +112,8 @@ class Prepared(NamedTuple, Generic[Example, Batch]):
     """What the card's scores are of."""
     notes: Sequence[str] = ()
     """What is told before the first update: sizes, balance, what was cut."""
+    fresh: Collection[str] = ()
+    """The parameters that the model to begin with did not bring: a new head's."""
 
 
 class Task(ABC, Generic[Example, Batch]):
@@ -143,22 +148,32 @@ class Task(ABC, Generic[Example, Batch]):
         Called again with the same config, it goes on where it stopped. Returns the scores on the test examples, or
         where there are none on those for validation.
         """
-        out = Path(out)
+        out, train = Path(out), self.config.train
+        if train.lora_rank and self.config.start_from is None:
+            raise ValueError(
+                f"lora_rank={train.lora_rank} without a model to adapt: expected one to begin with (--from)"
+            )
         run = run_folder(out, self.config)
-        torch.manual_seed(self.config.train.seed)
+        torch.manual_seed(train.seed)
         ready = self.prepare(run)
-        model = ready.tool.model
-        model.set_gradient_checkpointing(self.config.train.gradient_checkpointing)
+        model, notes = ready.tool.model, [*ready.notes]
+        model.set_gradient_checkpointing(train.gradient_checkpointing)
+        if train.lora_rank:
+            adapted = add_adapters(model, train, ready.fresh)
+            share = n_trained(model) / model.n_parameters()
+            notes.append(f"{len(adapted)} matrices have adapters of rank {train.lora_rank}: {share:.1%} of all learns")
         state = train_run(
             run,
             model,
-            self.config.train,
+            train,
             batches=ready.batches,
             loss=lambda module: partial(self.loss, module),
             evaluate=ready.evaluate,
             flops=partial(self.flops, model),
-            notes=ready.notes,
+            notes=notes,
         )
+        if train.lora_rank:
+            merge_adapters(model)
         scores = ready.tool.score(ready.test)
         ready.tool.save(out, self.card(state, scores, len(ready.test)), self.config.data)
         return scores

@@ -18,7 +18,7 @@ from typing import Any
 import tokenizers
 from tokenizers import pre_tokenizers
 
-from glassformer.text.tokenizer import SPECIAL, Tokenizer
+from glassformer.text.tokenizer import Tokenizer
 
 POOL = 8
 """Random cuts to choose among for each word. No more are ever drawn, so that common words cost a look-up."""
@@ -104,7 +104,7 @@ def _read(contents: dict[str, Any]) -> tuple[dict[str, int], list[tuple[str, str
     # A file from elsewhere may cut words by rules that are not followed here.
     strange = [name for name, value in model.items() if value and name not in ("type", "vocab", "merges")]
     strange += [name for name in ("truncation", "padding") if contents[name]]
-    strange += [token["content"] for token in contents["added_tokens"] if token["content"] not in SPECIAL]
+    strange += [token["content"] for token in contents["added_tokens"] if not token["special"]]
     if (contents["pre_tokenizer"] or {}).get("type") != "ByteLevel":
         strange.append("pre_tokenizer")
     if strange:

@@ -52,17 +52,31 @@ class Tokenizer:
         # Not part of the saved file, so it is set wherever a tokenizer comes from.
         inner.encode_special_tokens = True
         self._inner = inner
+        added = inner.get_added_tokens_decoder()
+        self._special = {index: token.content for index, token in added.items() if token.special}
 
     @classmethod
-    def train(cls, texts: Iterable[str], vocab_size: int, config: TokenizerConfig | None = None) -> "Tokenizer":
-        """Learn at most `vocab_size` tokens from these texts. The same texts give the same tokenizer."""
+    def train(
+        cls,
+        texts: Iterable[str],
+        vocab_size: int,
+        config: TokenizerConfig | None = None,
+        *,
+        more_special: Sequence[str] = (),
+    ) -> "Tokenizer":
+        """Learn at most `vocab_size` tokens from these texts. The same texts give the same tokenizer.
+
+        `more_special` are special tokens beside the usual four, for marks that no text may become either.
+        """
         config = config or TokenizerConfig()
-        smallest = len(SPECIAL) + 256
+        special = [*SPECIAL, *more_special]
+        smallest = len(special) + 256
         if vocab_size < smallest:
             raise ValueError(
-                f"vocab_size={vocab_size}: expected at least {smallest}, for 4 special tokens and 256 bytes"
+                f"vocab_size={vocab_size}: expected at least {smallest}, for {len(special)} special tokens "
+                "and 256 bytes"
             )
-        alphabet, special = pre_tokenizers.ByteLevel.alphabet(), list(SPECIAL)
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
         trainer: trainers.BpeTrainer | trainers.UnigramTrainer
         if config.kind == "bpe":
             inner = tokenizers.Tokenizer(models.BPE())
@@ -91,6 +105,22 @@ class Tokenizer:
         """How many tokens there are, special ones included."""
         return self._inner.get_vocab_size()
 
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """What no text becomes, and no text is made of."""
+        return frozenset(self._special)
+
+    def has_special(self, name: str) -> bool:
+        """Whether there is a special token of this name."""
+        return name in self._special.values()
+
+    def special_id(self, name: str) -> int:
+        """The id of a special token."""
+        for index, content in self._special.items():
+            if content == name:
+                return index
+        raise ValueError(f"the tokenizer has no special token {name!r}: expected one of {[*self._special.values()]}")
+
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without BEGIN or END."""
         return self._inner.encode(text, add_special_tokens=False).ids
@@ -118,13 +148,13 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of these ids, without special tokens."""
-        kept = [index for index in ids if index >= len(SPECIAL)]
+        kept = [index for index in ids if index not in self._special]
         # The space put before every text when it was encoded.
         return self._inner.decode(kept, skip_special_tokens=False).removeprefix(" ")
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Each id as readable text by itself, for pictures: a token that begins a word begins with a space."""
-        return [SPECIAL[i] if i < len(SPECIAL) else self._inner.decode([i], skip_special_tokens=False) for i in ids]
+        return [self._special.get(i) or self._inner.decode([i], skip_special_tokens=False) for i in ids]
 
     def to_json(self) -> str:
         """The contents of `tokenizer.json`."""

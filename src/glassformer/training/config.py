@@ -41,6 +41,15 @@ class TrainConfig:
     r_drop: float = 0.0
     """Weight of the disagreement between two passes with different dropout (Liang et al. 2021); doubles the cost."""
 
+    lora_rank: int = 0
+    """Learn by adapters of this rank (LoRA, Hu et al. 2021) on a checkpoint whose own numbers stay; a fresh head learns
+    whole, and norms, biases and embeddings not at all. The saved model is a plain one. 0 trains everything."""
+    lora_alpha: float = 0.0
+    """What the adapters add is scaled by alpha / rank; 0 is the rank itself."""
+    lora_layers: tuple[str, ...] = ()
+    """The matrices that get adapters, by their names, such as q_proj v_proj; empty is all of attention and
+    feed-forward."""
+
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """auto is bf16 where the device computes it fast, fp32 elsewhere."""
     device: str = "auto"
@@ -68,7 +77,7 @@ class TrainConfig:
             check_positive(name, getattr(self, name))
         for name in ("label_smoothing", "word_dropout"):
             check_probability(name, getattr(self, name))
-        for name in ("minutes", "warmup", "average_last", "patience"):
+        for name in ("minutes", "warmup", "average_last", "patience", "lora_rank", "lora_alpha"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)}: expected 0 or more")
         if self.average_last > self.keep_last:

@@ -72,14 +72,15 @@ def estimate_run(trainer: Trainer[Batch], flops_of: Callable[[Batch], int]) -> E
         update_seconds = 0.0 if trainer.device.type == "cpu" else _measure_update(trainer)
     pace = min(took / flops[step] for step, took in zip(typical, seconds, strict=True))  # the rest was disturbed
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
-    gradients = FLOAT32 * parameters
+    learned = sum(parameter.numel() for parameter in trainer.model.parameters() if parameter.requires_grad)
+    gradients = FLOAT32 * learned
     # Gradients come as activations go, but where they wait for those of the next batch, or have a place of their own.
     they_stay = config.accumulate > 1 or isinstance(trainer.gradients, GraphedGradients)
     passing = step_bytes + gradients if they_stay else max(step_bytes, gradients)
     return Estimate(
         parameters=parameters,
         flops=round(mean * n_batches),
-        memory_bytes=3 * FLOAT32 * parameters + passing,
+        memory_bytes=FLOAT32 * (parameters + 2 * learned) + passing,
         seconds=pace * mean * n_batches + update_seconds * config.updates,
         device=trainer.device.type,
     )
@@ -208,7 +209,8 @@ def _measure_seconds(trainer: Trainer[Batch], steps: list[int]) -> list[float]:
 
 def _measure_update(trainer: Trainer[Batch]) -> float:
     """Of the gradients' norm and the optimiser's step, on copies of the parameters."""
-    copies = nn.ParameterList(parameter.detach().clone() for parameter in trainer.model.parameters())
+    learned = (parameter for parameter in trainer.model.parameters() if parameter.requires_grad)
+    copies = nn.ParameterList(parameter.detach().clone() for parameter in learned)
     gradients = [torch.zeros_like(copy) for copy in copies]
     for copy, gradient in zip(copies, gradients, strict=True):
         copy.grad = gradient

@@ -7,6 +7,8 @@ from typing import Literal
 import torch
 from torch import nn
 
+from glassformer.training.lora import LowRank
+
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
 
@@ -30,7 +32,9 @@ def choose_precision(precision: Precision, device: torch.device, model: nn.Modul
         return precision
     if device.type == "cuda":
         return "bf16" if torch.cuda.is_bf16_supported() else "fp32"
-    widths = [min(parameter.shape) for parameter in model.parameters() if parameter.dim() == 2]
+    # An adapter is narrow by design, and the matrix it belongs to is among the parameters too.
+    adapters = {id(p) for module in model.modules() if isinstance(module, LowRank) for p in module.parameters()}
+    widths = [min(p.shape) for p in model.parameters() if p.dim() == 2 and id(p) not in adapters]
     is_wide = bool(widths) and statistics.median(widths) >= WIDE
     return "bf16" if torch.cpu._is_amx_tile_supported() and is_wide else "fp32"
 

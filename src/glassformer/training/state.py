@@ -6,7 +6,7 @@ whatever comes next are functions of the seed and of these numbers, so there is 
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -62,7 +62,7 @@ def save_checkpoint(folder: Path, state: TrainState, model: nn.Module, optimiser
     path = checkpoint_path(folder, state.position)
     moments = {
         f"{name}.{key}": value
-        for name, parameter in model.named_parameters()
+        for name, parameter in _learned(model)
         for key, value in optimiser.state[parameter].items()
     }
     try:
@@ -83,7 +83,7 @@ def load_checkpoint(path: Path, model: nn.Module, optimiser: torch.optim.Optimiz
     values = read_json(path / STATE)
     load_parameters(model, read_tensors(path / WEIGHTS), str(path / WEIGHTS))
     moments = read_tensors(path / OPTIMISER)
-    for name, parameter in model.named_parameters():
+    for name, parameter in _learned(model):
         own = {key.removeprefix(f"{name}."): value for key, value in moments.items() if key.startswith(f"{name}.")}
         optimiser.state[parameter] = {
             # The count of steps stays where the optimiser keeps it; moments live beside their parameter.
@@ -114,6 +114,11 @@ def average_parameters(folder: Path, positions: list[int]) -> dict[str, Tensor]:
         for name, value in read_tensors(checkpoint_path(folder, position) / WEIGHTS).items():
             total[name] = total[name] + value.double() if name in total else value.double()
     return {name: (value / len(positions)).float() for name, value in total.items()}
+
+
+def _learned(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """What the optimiser keeps something for: a frozen parameter has no moments."""
+    return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
 
 
 def _counts_on_device(optimiser: torch.optim.Optimizer) -> bool:

@@ -270,9 +270,10 @@ class Trainer(Generic[Batch]):
 
 
 def make_optimiser(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """Adam or AdamW in one fused kernel; with weight decay on matrices alone."""
-    matrices = [p for p in model.parameters() if p.dim() > 1]
-    vectors = [p for p in model.parameters() if p.dim() <= 1]
+    """Adam or AdamW in one fused kernel, for what is not frozen; with weight decay on matrices alone."""
+    learned = [p for p in model.parameters() if p.requires_grad]
+    matrices = [p for p in learned if p.dim() > 1]
+    vectors = [p for p in learned if p.dim() <= 1]
     groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     kind = torch.optim.AdamW if config.optimiser == "adamw" else torch.optim.Adam
     groups = [group for group in groups if group["params"]]

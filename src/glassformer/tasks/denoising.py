@@ -1,0 +1,256 @@
+"""Texts put right again: from texts alone to an encoder-decoder that other tasks begin with, as T5 and BART."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from glassformer.data.batches import PairBatch
+from glassformer.data.noise import Noised, hide_spans, infill, shuffle_sentences, span_counts, written_spans
+from glassformer.data.noised_batches import DenoisingBatches
+from glassformer.data.plain_texts import PlainText
+from glassformer.data.plan import Numbers
+from glassformer.data.text_rows import HeldRows, Rows, write_text_rows
+from glassformer.decoding import GenerationConfig, generate
+from glassformer.metrics.guesses import score_commonest, score_guesses
+from glassformer.metrics.scores import Scores
+from glassformer.models import EncoderDecoderModel, ModelConfig
+from glassformer.models.base import Model
+from glassformer.tasks.pretraining import (
+    BLANK,
+    MAX_VALID,
+    TextData,
+    check_noise,
+    fill_in,
+    put_marks,
+    texts_of,
+    without_blanks,
+)
+from glassformer.tasks.rewriter import Rewriter
+from glassformer.tasks.rewriting import begin_from, pair_flops, pair_loss, small_encoder_decoder
+from glassformer.tasks.task import Prepared, Splits, Task, TaskConfig
+from glassformer.text import Tokenizer
+from glassformer.text.tokenizer import BEGIN, END, PAD
+from glassformer.training.config import TrainConfig
+
+MASK, SENTINEL = "<mask>", "<extra_id_{}>"
+"""The special tokens that stand for something hidden: one for all, or one for each."""
+ROOM = 3
+"""What a row must leave free of a model's longest text: BEGIN or END, and the first and the last sentinel."""
+NoiseName = Literal["spans", "infilling"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenoisingConfig(TaskConfig):
+    """A whole recipe."""
+
+    data: TextData = field(default_factory=TextData)
+    model: ModelConfig = field(default_factory=lambda: small_encoder_decoder(dropout=0.1, embedding_dropout=0.1))
+    """Of a model from scratch. Its vocab_size is the most tokens the tokenizer may learn."""
+    train: TrainConfig = field(default_factory=lambda: TrainConfig(updates=10_000, label_smoothing=0.0))
+    noise: NoiseName = "spans"
+    """spans: as T5, each hidden span is a token of its own, and what is written is the spans. infilling: as BART, all
+    of them are one token, sentences change places, and what is written is the whole text."""
+    share: float = 0.0
+    """How many of the tokens are hidden; 0 is as the papers have it, 0.15 of spans and 0.3 of infilling."""
+    mean_span: float = 3.0
+    """How many tokens are hidden together, on average."""
+
+    def __post_init__(self) -> None:
+        check_noise(self.hidden_share, self.mean_span)
+
+    @property
+    def hidden_share(self) -> float:
+        """How many of the tokens are hidden."""
+        return self.share or {"spans": 0.15, "infilling": 0.3}[self.noise]
+
+
+class Denoiser(Rewriter[PlainText]):
+    """A trained model with its tokenizer: it fills in blanks, each with any number of words."""
+
+    task = "denoising"
+    search = GenerationConfig(num_beams=4, max_source_ratio=2.0)
+
+    def __init__(
+        self,
+        model: EncoderDecoderModel,
+        source_tokenizer: Tokenizer,
+        target_tokenizer: Tokenizer,
+        generation: GenerationConfig | None = None,
+        *,
+        noise: NoiseName,
+        share: float,
+        mean_span: float,
+    ):
+        super().__init__(
+            model, source_tokenizer, target_tokenizer, generation, noise=noise, share=share, mean_span=mean_span
+        )
+        self.noise, self.share, self.mean_span = noise, share, mean_span
+        self.longest = max(1, (model.config.max_len or 512) - ROOM)
+        special = specials_of(noise, self.longest, share, mean_span)
+        self.marks = [source_tokenizer.special_id(name) for name in special]
+
+    def run(self, lines: Sequence[str], *, beam: int | None = None) -> list[str]:
+        """Each line with something in each blank, written as three underscores; a line without any stays as it is."""
+        told = [index for index, line in enumerate(lines) if BLANK in line]
+        cut = [without_blanks(lines[index]) for index in told]
+        read = self.source_tokenizer.offsets_batch([(line, None) for line, _ in cut])
+        sources = []
+        for (_, places), one in zip(cut, read, strict=True):
+            marks = self.marks if self.noise == "spans" else self.marks * len(places)
+            if len(marks) < len(places):
+                raise ValueError(f"a line has {len(places)} blanks: expected at most {len(marks)}")
+            ids = put_marks(one, places, marks)
+            sources.append(self._read(ids[:-1]))  # END is put back
+        found = generate(self.model, sources, self._search(beam), begin=BEGIN, end=END)
+        answers = [*lines]
+        for index, written in zip(told, found, strict=True):
+            tokens = written[0].tokens
+            is_whole, decode = self.noise == "infilling", self.target_tokenizer.decode
+            spans = written_spans(tokens, self.marks).values()
+            answers[index] = decode(tokens) if is_whole else fill_in(lines[index], map(decode, spans))
+        return answers
+
+    def score(self, examples: Sequence[PlainText]) -> Scores:
+        """The mean loss of what should be written, and how much of it is guessed, each token after the right ones."""
+        device = next(self.model.parameters()).device
+        was_training = self.model.training
+        self.model.eval()
+        loss, hits, count = 0.0, 0, 0
+        rows = HeldRows(texts_of(examples), self.source_tokenizer.encode_batch, longest=self.longest)
+        batches = self.batches(rows, max_tokens=4096, seed=0)
+        with torch.inference_mode():
+            for step in range(len(batches)):
+                batch = batches[step].to(device)
+                logits = self.model(batch.source, batch.target_in, batch.source_mask, batch.target_mask)
+                logits, answers = logits.flatten(0, 1).float(), batch.target_out.flatten()
+                loss += F.cross_entropy(logits, answers, ignore_index=PAD, reduction="sum").item()
+                hits += int(((logits.argmax(-1) == answers) & (answers != PAD)).sum())
+                count += batch.n_target_tokens
+        self.model.train(was_training)
+        return score_guesses(loss, hits, count)
+
+    def batches(self, rows: Rows, *, max_tokens: int, seed: int) -> DenoisingBatches:
+        """Rows with something missing, as this model learns them."""
+        if self.noise == "spans":
+            spans = partial(hide_spans, share=self.share, mean_span=self.mean_span, sentinels=self.marks)
+            return DenoisingBatches(rows, spans, self._span_sizes, max_tokens=max_tokens, seed=seed)
+        size = self.source_tokenizer.vocab_size
+        tokens = self.source_tokenizer.tokens(range(size))
+        stops = [index for index, text in enumerate(tokens) if text.endswith((".", "!", "?"))]
+        infilling = partial(
+            _infill, share=self.share, mean_span=self.mean_span, mask=self.marks[0], stops=np.array(stops, np.int64)
+        )
+        return DenoisingBatches(rows, infilling, lambda lengths: (lengths, lengths), max_tokens=max_tokens, seed=seed)
+
+    def _span_sizes(self, lengths: Numbers) -> tuple[Numbers, Numbers]:
+        hidden, spans = span_counts(lengths, self.share, self.mean_span)
+        return lengths - hidden + spans, hidden + spans + 1
+
+
+class Denoising(Task[PlainText, PairBatch]):
+    """Texts to an encoder-decoder that puts them right."""
+
+    name, title = "denoising", "An encoder-decoder"
+    Config, Data, Tool = DenoisingConfig, TextData, Denoiser
+
+    def begin(self, train: Iterable[PlainText]) -> Denoiser:
+        """The tool before it learns."""
+        config: DenoisingConfig = self.config
+        settings: dict[str, Any] = {
+            "noise": config.noise,
+            "share": config.hidden_share,
+            "mean_span": config.mean_span,
+        }
+        if config.start_from is not None:
+            model, source, target = begin_from(config.start_from)
+            if source is not target:
+                raise ValueError(f"{config.start_from} reads and writes other tokens: expected one vocabulary")
+            return Denoiser(model, source, source, **settings)
+        if config.model.source_vocab_size is not None:
+            raise ValueError(f"source_vocab_size={config.model.source_vocab_size}: expected none, for one vocabulary")
+        longest = max(1, (config.model.max_len or 512) - ROOM)
+        special = specials_of(config.noise, longest, config.hidden_share, config.mean_span)
+        own = Tokenizer.train(texts_of(train), config.model.vocab_size, config.tokenizer, more_special=special)
+        model = EncoderDecoderModel(replace(config.model, vocab_size=own.vocab_size))
+        return Denoiser(model, own, own, **settings)
+
+    def prepare(self, run: Path) -> Prepared[PlainText, PairBatch]:
+        """As above."""
+        config, splits = self.config, self.config.data.splits()
+        valid, test = list(islice(splits.valid, MAX_VALID)), list(splits.test)
+        if not valid:
+            raise ValueError("no texts are left for validation: expected valid files, or more data")
+        tool = self.begin(splits.train)
+        encode = tool.source_tokenizer.encode_batch
+        rows = write_text_rows(run / "tokens", texts_of(splits.train), encode, longest=tool.longest)
+        batches = tool.batches(rows, max_tokens=config.train.max_tokens, seed=config.train.seed)
+        notes = [
+            f"{len(rows):,} rows of at most {tool.longest} tokens to learn from, {rows.lengths.sum():,} in all; "
+            f"{len(valid):,} texts to validate on; {tool.model.config.vocab_size:,} tokens, "
+            f"{len(tool.marks)} of them for what is hidden"
+        ]
+        if skipped := getattr(splits.train, "skipped", None):
+            notes.append(f"passed over {skipped.total():,} bad records")
+        return Prepared(tool, batches, lambda: dict(tool.score(valid).values), test or valid, notes)
+
+    def loss(self, model: nn.Module, batch: PairBatch) -> Tensor:
+        """As above."""
+        return pair_loss(model, self.config.train, batch)
+
+    def flops(self, model: Model, batch: PairBatch) -> int:
+        """As above."""
+        return pair_flops(model, self.config.train, batch)
+
+    @classmethod
+    def demo(cls) -> DenoisingConfig:
+        """Docstrings of the standard library."""
+        usual = DenoisingConfig()
+        return DenoisingConfig(
+            data=TextData(corpus="docstrings"),
+            model=replace(
+                usual.model, vocab_size=2000, max_len=64, n_encoder_layers=2, n_decoder_layers=2, d_model=128, d_ff=256
+            ),
+            train=replace(usual.train, minutes=2.5, max_tokens=1024, warmup=40, schedule="linear", eval_every=250),
+        )
+
+    def baseline(self, splits: Splits[PlainText]) -> tuple[str, Scores]:
+        """The commonest token of all."""
+        tool = self.begin(splits.train)
+
+        def wanted(texts: Iterable[PlainText]) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:
+            rows = HeldRows(texts_of(texts), tool.source_tokenizer.encode_batch, longest=tool.longest)
+            batches = tool.batches(rows, max_tokens=4096, seed=0)
+            for step in range(len(batches)):
+                answers = batches[step].target_out.numpy()
+                yield answers[answers != PAD]
+
+        held_out = [*splits.test] or [*splits.valid]
+        size = tool.model.config.vocab_size
+        return "the commonest token", score_commonest(wanted(splits.train), wanted(held_out), size)
+
+    def show(self, example: PlainText) -> tuple[str, str]:
+        """An example for people: a text with a blank, and the text."""
+        words = example.text.split()[:12]
+        half = len(words) // 2
+        return " ".join([*words[:half], BLANK, *words[half + 1 :]]), " ".join(words)
+
+
+def specials_of(noise: NoiseName, longest: int, share: float, mean_span: float) -> list[str]:
+    """The special tokens that stand for what is hidden: of spans as many as the longest row may need, and one more."""
+    if noise == "infilling":
+        return [MASK]
+    most = int(span_counts(np.arange(1, longest + 1), share, mean_span)[1].max())
+    return [SENTINEL.format(number) for number in range(most + 1)]
+
+
+def _infill(ids: Numbers, random: np.random.Generator, *, stops: Numbers, mask: int, **how: float) -> Noised:
+    shuffled = shuffle_sentences(ids, random, stops=stops)
+    return Noised(infill(shuffled, random, mask=mask, **how), ids)

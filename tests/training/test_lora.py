@@ -1,0 +1,167 @@
+"""Low-rank adapters: they learn, nothing else moves, and the merged model says the same to the bit."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from glassformer.data.batches import PairBatch
+from glassformer.models import EncoderDecoderModel, EncoderModel, ModelConfig
+from glassformer.training.config import TrainConfig
+from glassformer.training.estimate import estimate_run
+from glassformer.training.lora import LowRank, add_adapters, merge_adapters, n_trained
+from glassformer.training.precision import autocast, choose_precision
+from glassformer.training.state import OPTIMISER, checkpoint_path
+from glassformer.training.trainer import Trainer
+
+SIZES = {"vocab_size": 20, "d_model": 16, "d_ff": 24, "n_heads": 2, "max_len": 12, "dropout": 0.1}
+RECIPE = TrainConfig(
+    updates=6, eval_every=3, save_every=3, warmup=1, lr=0.05, lora_rank=2, lora_alpha=4, device="cpu", precision="fp32"
+)
+HEAD = ("head.out_proj.weight", "head.out_proj.bias")
+
+
+class Copies:
+    """Batches of digits to copy, by number."""
+
+    def __getitem__(self, step):
+        rows = torch.randint(4, 20, (4, 6), generator=torch.Generator().manual_seed(step))
+        return PairBatch(rows, rows, rows)
+
+
+def copier(**changes):
+    torch.manual_seed(0)
+    layers = {"n_encoder_layers": 1, "n_decoder_layers": 1}
+    return EncoderDecoderModel(ModelConfig(**SIZES, **layers, head="language_model", **{"tie": "all", **changes}))
+
+
+def tagger(**changes):
+    torch.manual_seed(0)
+    return EncoderModel(ModelConfig(**SIZES, n_encoder_layers=2, head="token_class", n_labels=20, **changes))
+
+
+def copy_loss(model, batch):
+    logits = model(batch.source, batch.target_in) if model.kind == "encoder_decoder" else model(batch.source)
+    return F.cross_entropy(logits.flatten(0, 1).float(), batch.target_out.flatten(), reduction="sum")
+
+
+def trainer_of(model, folder, config=RECIPE):
+    return Trainer(
+        model=model,
+        config=config,
+        batches=Copies(),
+        loss=partial(copy_loss, model),
+        evaluate=lambda: {"loss": copy_loss(model, Copies()[999]).item()},
+        folder=folder,
+        warn=lambda text: None,
+    )
+
+
+def answers(model, precision="fp32"):
+    model.eval()
+    batch = Copies()[7]
+    with torch.no_grad(), autocast(precision, torch.device("cpu")):
+        return model(batch.source, batch.target_in) if model.kind == "encoder_decoder" else model(batch.source)
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without units for bf16 says so
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_adapted_and_merged_give_the_same_bits(precision, checkpointing, tmp_path):
+    model = copier()
+    before, own = answers(model), {name: p.detach().clone() for name, p in model.named_parameters()}
+    chosen = add_adapters(model, RECIPE)
+    assert torch.equal(answers(model), before)  # an adapter begins as nothing
+    model.set_gradient_checkpointing(checkpointing)
+    trainer_of(model, tmp_path, replace(RECIPE, precision=precision)).run()
+    adapted = {name: answers(model, name) for name in ("fp32", "bf16")}
+    merge_adapters(model)
+    assert not torch.equal(adapted["fp32"], before)
+    for name, expected in adapted.items():
+        assert torch.equal(answers(model, name), expected)
+    after = dict(model.named_parameters())
+    assert after.keys() == own.keys()
+    assert all(parameter.requires_grad for parameter in after.values())
+    for name, parameter in after.items():
+        is_adapted = name.removesuffix(".weight") in chosen
+        assert torch.equal(parameter, own[name]) != is_adapted, name
+    assert model.head.out_proj.weight is model.source_embeddings.tokens.weight  # still tied
+
+
+def test_every_matrix_of_attention_and_feed_forward_is_adapted_and_a_fresh_head_learns_whole(tmp_path):
+    model = tagger()
+    own = {name: p.detach().clone() for name, p in model.named_parameters()}
+    chosen = add_adapters(model, RECIPE, fresh=HEAD)
+    assert len(chosen) == 2 * (4 + 2)
+    trainer = trainer_of(model, tmp_path)
+    learned = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert learned == {*HEAD, *(f"{c}.parametrizations.weight.0.{part}" for c in chosen for part in ("up", "down"))}
+    assert sum(p.numel() for group in trainer.optimiser.param_groups for p in group["params"]) == n_trained(model)
+    trainer.run()
+    merge_adapters(model)
+    moved = {name for name, p in model.named_parameters() if not torch.equal(p, own[name])}
+    assert moved == {*HEAD, *(f"{c}.weight" for c in chosen)}
+
+
+def test_layers_are_chosen_by_name():
+    model = tagger()
+    chosen = add_adapters(model, replace(RECIPE, lora_layers=("q_proj", "v_proj")))
+    assert chosen == [f"encoder.layers.{i}.self_attn.{part}_proj" for i in (0, 1) for part in "qv"]
+    with pytest.raises(ValueError, match=r"lora_layers=\['query'\]: expected some of down_proj, k_proj"):
+        add_adapters(tagger(), replace(RECIPE, lora_layers=("query",)))
+    with pytest.raises(ValueError, match="lora_rank=-1: expected 0 or more"):
+        TrainConfig(lora_rank=-1)
+
+
+def test_a_shared_layer_is_adapted_once(tmp_path):
+    model = tagger(share_layers=True)
+    assert len(add_adapters(model, RECIPE)) == 6
+    trainer_of(model, tmp_path).run()
+    expected = answers(model)
+    merge_adapters(model)
+    assert torch.equal(answers(model), expected)
+
+
+def test_a_run_that_was_stopped_ends_with_the_same_bits_and_keeps_moments_of_what_learns(tmp_path):
+    from safetensors.torch import load_file
+
+    def run(folder, stop=None):
+        model = tagger()
+        add_adapters(model, RECIPE, fresh=HEAD)
+        trainer = trainer_of(model, folder)
+        if stop:
+            for _ in range(stop):
+                trainer._update()
+            trainer.save()
+        else:
+            trainer.run()
+        return model
+
+    whole = run(tmp_path / "whole")
+    run(tmp_path / "parts", stop=2)
+    for a, b in zip(whole.parameters(), run(tmp_path / "parts").parameters(), strict=True):
+        assert torch.equal(a, b)
+    names = load_file(checkpoint_path(tmp_path / "whole", 6) / OPTIMISER)
+    learned = [name for name, p in whole.named_parameters() if p.requires_grad]
+    assert {name.rpartition(".")[0] for name in names} == set(learned)
+
+
+def test_memory_is_told_without_moments_of_what_is_frozen(tmp_path, monkeypatch):
+    monkeypatch.setattr("glassformer.training.estimate._measure_memory", lambda trainer, step: 1 << 20)
+    model = tagger()
+    full = estimate_run(trainer_of(model, tmp_path), lambda batch: 1000)
+    add_adapters(model, RECIPE)
+    adapted = estimate_run(trainer_of(model, tmp_path), lambda batch: 1000)
+    assert adapted.parameters == full.parameters + n_trained(model)
+    # A frozen number is four bytes, one that learns has two moments beside it.
+    assert full.memory_bytes - adapted.memory_bytes == 4 * (2 * full.parameters - 3 * n_trained(model))
+
+
+def test_precision_is_chosen_by_the_matrices_not_by_their_adapters(monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    model = torch.nn.ModuleList(torch.nn.Linear(400, 400) for _ in range(2))
+    for linear in model:
+        torch.nn.utils.parametrize.register_parametrization(linear, "weight", LowRank(linear.weight, 2, 1.0))
+    assert choose_precision("auto", torch.device("cpu"), model) == "bf16"
