@@ -18,6 +18,8 @@ class Entry(NamedTuple):
 
 TASKS = {
     "classification": Entry("classification", "Classification", "labelled texts, or pairs of texts, to a classifier"),
+    "code": Entry("code", "Code", "source code to a model that completes it, and fills in"),
+    "language": Entry("language", "Language", "texts to a model that goes on writing"),
     "translation": Entry("translation", "Translation", "sentence pairs to a translator"),
 }
 

@@ -85,7 +85,8 @@ class Tokenizer:
         smallest = len(special) + 256
         if vocab_size < smallest:
             raise ValueError(
-                f"vocab_size={vocab_size}: expected at least {smallest}, for {len(special)} special tokens and 256 bytes"
+                f"vocab_size={vocab_size}: expected at least {smallest}, "
+                f"for {len(special)} special tokens and 256 bytes"
             )
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         trainer: trainers.BpeTrainer | trainers.UnigramTrainer
@@ -118,6 +119,11 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """How many tokens there are, special ones included."""
         return self._inner.get_vocab_size()
+
+    @property
+    def is_of_characters(self) -> bool:
+        """Whether each token is a character."""
+        return self._characters is not None
 
     @property
     def begin(self) -> int | None:
