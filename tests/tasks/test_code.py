@@ -7,15 +7,20 @@ from dataclasses import replace
 
 import pytest
 
+from glassformer.data.middles import Cut, encode_cuts
 from glassformer.data.problems import read_problems
 from glassformer.data.records import BadRecordError
-from glassformer.decoding import GenerationConfig
+from glassformer.decoding import GenerationConfig, Written
 from glassformer.metrics.passing import Problem
 from glassformer.metrics.sandbox import Limits
+from glassformer.tasks import code_model
 from glassformer.tasks.code import Code, CodeConfig, CodeData
 from glassformer.tasks.code_model import CodeModel, prompt_of
 from glassformer.tasks.load import load
+from glassformer.text import TokenizerConfig
 from glassformer.text.tokenizer import END
+
+ANSWER = Written([5], text="answer")
 
 
 def source(name):
@@ -37,7 +42,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(folder):
     config = CodeConfig(data=CodeData(data=(folder / "src",)), context=48, fim=0.5)
-    train = replace(config.train, updates=150, eval_every=75, save_every=75, warmup=5, max_tokens=768, lr=1e-2)
+    train = replace(config.train, updates=100, eval_every=100, save_every=100, warmup=5, max_tokens=512, lr=1e-2)
     model = replace(config.model, vocab_size=320, d_model=32, d_ff=48, n_decoder_layers=2, init_std=0.17)
     scores = Code(replace(config, train=train, model=model)).train(folder / "model")
     return load(folder / "model"), scores
@@ -51,13 +56,37 @@ def test_it_completes_with_indentation(trained):
     assert model.run(["", "def gg(x):"]) == ["", source("gg").removeprefix("def gg(x):")]
 
 
-def test_it_fills_in(trained):
+def test_it_fills_in(folder):
+    """One letter again and again: in a gap at the beginning, only what comes after it tells which."""
+    draw = random.Random(0)
+    texts = [json.dumps({"text": draw.choice("abcd") * draw.randint(8, 12)}) for _ in range(300)]
+    (folder / "letters.jsonl").write_text("\n".join(texts) + "\n")
+    data = CodeData(data=(folder / "letters.jsonl",), valid=(folder / "letters.jsonl",))
+    config = CodeConfig(data=data, context=32, fim=0.9, tokenizer=TokenizerConfig(kind="bytes"))
+    train = replace(config.train, updates=60, eval_every=60, save_every=60, warmup=5, max_tokens=512, lr=1e-2)
+    model = replace(config.model, vocab_size=300, d_model=32, d_ff=48, n_decoder_layers=1, init_std=0.17)
+    Code(replace(config, train=train, model=model)).train(folder / "letters")
+    model = load(folder / "letters")
+    few = GenerationConfig(max_new_tokens=4, min_new_tokens=2)
+    for letter in "abcd":
+        assert set(model.infill("", letter * 5, few)) == {letter}
+        assert set(model.infill(letter * 5, "", few)) == {letter}
+
+
+def test_a_gap_is_told_as_it_was_learned(trained, monkeypatch):
     model, _ = trained
-    whole = source("hf")
-    begin, end = whole.index("    if"), whole.index("    return 0")
-    filled = model.infill(whole[:begin], whole[end:])
-    assert "if x:\n        return h" in filled
-    assert filled.endswith("(x - 1)\n")  # what comes after is there already
+    asked = []
+    monkeypatch.setattr(
+        code_model, "generate", lambda _, prompts, *rest, **more: asked.append(prompts[0]) or [[ANSWER]]
+    )
+    assert model.infill("def f", "return") == "answer"
+    marks = tuple(model.tokenizer.special_id(mark) for mark in code_model.MARKS)
+    (learned,) = encode_cuts([Cut("def f", "", "return")], model.tokenizer.encode_batch, marks)
+    assert asked == [[END, *learned]]
+    model.infill("x = 1\n" * 200, "y = 2\n" * 200)
+    assert len(asked[1]) <= model.context
+    assert asked[1][2:6] != asked[1][-5:-1]
+    monkeypatch.undo()
     # What does not fit is left out at the far ends.
     assert isinstance(model.infill("x = 1\n" * 200, "y = 2\n" * 200, GenerationConfig(max_new_tokens=5)), str)
 

@@ -1,7 +1,7 @@
 """Filling in the middle (Bavarian et al. 2022): a text is cut in three, and its middle comes last.
 
 What a decoder learns from `before, after, middle` is to write what stands between two texts. Where a text is cut is a
-function of the seed, its name and the text.
+function of the seed and the text.
 """
 
 import hashlib
@@ -26,8 +26,8 @@ def cut_document(document: Document, *, chance: float, longest: int, seed: int) 
     A piece has at most `longest` characters, if its lines allow, so that a model sees all three parts at once. Pieces
     that are left whole stay together.
     """
-    name = hashlib.blake2b(f"{seed} {document.where} {document.text}".encode(errors="replace"), digest_size=8)
-    random = Random(name.hexdigest())
+    key = hashlib.blake2b(f"{seed} {document.text}".encode(errors="replace"), digest_size=8)
+    random = Random(key.hexdigest())
     whole: list[str] = []
     for piece in _pieces(document.text, longest):
         if random.random() >= chance:
