@@ -60,3 +60,61 @@ def test_bad_files_and_sizes_are_named(tmp_path):
     del contents["model"]["vocab"]["<pad>"]
     with pytest.raises(ValueError, match="<pad> at None: expected id 0"):
         Tokenizer.from_json(json.dumps(contents))
+
+
+EXACT = {
+    kind: Tokenizer.train(TEXTS, 320, TokenizerConfig(kind=kind, prefix_space=False))
+    for kind in ("bpe", "unigram", "bytes")
+}
+
+
+@pytest.mark.parametrize("kind", EXACT)
+@given(text=st.text(max_size=40) | st.text(" \t\n\r ab<s>/", max_size=40))
+def test_without_a_space_before_it_every_text_comes_back_exactly(kind, text):
+    for tokenizer in (EXACT[kind], Tokenizer.from_json(EXACT[kind].to_json())):
+        ids = tokenizer.encode(text)
+        assert all(index >= len(SPECIAL) for index in ids)
+        assert tokenizer.decode(ids) == text
+
+
+def test_bytes_are_one_token_each():
+    assert EXACT["bytes"].vocab_size == 260
+    assert len(EXACT["bytes"].encode("aß€")) == len("aß€".encode())
+
+
+@given(text=st.text(max_size=40))
+def test_characters_come_back_where_they_were_learned(text):
+    alphabet = "the catsonm</>\n"
+    tokenizer = Tokenizer.train([alphabet], 1000, TokenizerConfig(kind="characters"))
+    assert tokenizer.vocab_size == len(SPECIAL) + len(set(alphabet))
+    kept = "".join(character for character in text if character in alphabet)
+    for text in (kept, f"{kept}</s>\n", "<s>"):
+        ids = tokenizer.encode(text)
+        assert tokenizer.decode(ids) == text
+        assert all(index >= len(SPECIAL) for index in ids)
+        # The table is the library's own rule.
+        assert ids == [token for read in tokenizer.offsets_batch([(text, None)]) for token in read.ids][:-1]
+    assert tokenizer.encode("tZ") == [*tokenizer.encode("t"), 3]
+
+
+def test_too_many_characters_keep_the_commonest():
+    tokenizer = Tokenizer.train(["abbccc"], 6, TokenizerConfig(kind="characters"))
+    assert tokenizer.encode("abc") == [3, 4, 5]
+
+
+def test_indentation_survives_in_few_tokens():
+    code = "def f(x):\n    if x:\n        return [\n            x\n        ]\n\n\tprint(x)\n"
+    tokenizer = Tokenizer.train([code] * 20, 320, TokenizerConfig(prefix_space=False))
+    assert tokenizer.decode(tokenizer.encode(code)) == code
+    assert len(tokenizer.encode("\n" + " " * 7 + " return")) < 8
+
+
+def test_more_special_tokens_are_never_text():
+    names = ("<before>", "<after>")
+    tokenizer = Tokenizer.train([*TEXTS, *names * 50], 400, TokenizerConfig(prefix_space=False), more_special=names)
+    again = Tokenizer.from_json(tokenizer.to_json())
+    assert again.special_id("<after>") == 5
+    assert min(again.encode("a<before>b<after>")) > 5
+    assert again.decode([4, *again.encode("<before>"), 5]) == "<before>"
+    with pytest.raises(ValueError, match="no special token '<other>'"):
+        again.special_id("<other>")

@@ -50,10 +50,13 @@ def evaluate(arguments: list[str]) -> None:
         from glassformer.decoding.int8 import quantise
 
         tool.model = quantise(tool.model)
-    examples = options.data.examples()
-    results = {"": tool.score(examples)}
-    if about["task"] == "translation":
-        results = _translations(tool, examples, options.beam, options.tokenised)
+    if options.problems is not None:
+        results = {"": _problems(tool, options.problems, options.samples)}
+    else:
+        examples = options.data.examples()
+        results = {"": tool.score(examples)}
+        if about["task"] == "translation":
+            results = _translations(tool, examples, options.beam, options.tokenised)
     if options.json:
         told = {name: _as_json(scores) for name, scores in results.items()}
         print(json.dumps(told.get("", told)))
@@ -78,10 +81,25 @@ def _options_of(kind: Any) -> Any:
         tokenised: str = ""
         """Of a translator: the target's language, such as de, for lower-cased tokenised BLEU as older papers report
         it."""
+        problems: Path | None = None
+        """Of a code model: problems with tests, as MBPP has them (.jsonl; text, test_list), to score by pass@k. What it
+        writes is run, in a sandbox."""
+        samples: int = 1
+        """Of a code model: programs for each problem; one is greedy, more are drawn."""
         json: bool = False
         """Print one JSON object."""
 
     return Options
+
+
+def _problems(tool: Any, path: Path, samples: int) -> "Scores":
+    """The share of problems whose tests its programs pass."""
+    from glassformer.data.problems import read_problems
+    from glassformer.tasks.code_model import CodeModel
+
+    if not isinstance(tool, CodeModel):
+        raise ValueError(f"--problems for a model of {tool.task}: expected one that was trained for code")
+    return tool.solve(read_problems(path), samples=samples)
 
 
 def _translations(tool: Any, pairs: Any, beam: int, tokenised: str) -> "dict[str, Scores]":
@@ -109,10 +127,10 @@ def _as_json(scores: "Scores") -> dict[str, Any]:
 
 
 def _show(name: str, scores: "Scores") -> None:
-    from glassformer.metrics.scores import title_of
+    from glassformer.metrics.scores import in_digits, title_of
 
     for key, value in scores.values.items():
-        line = f"{name:8}  " * bool(name) + f"{title_of(key)} {value:.2f}  {scores.signatures.get(key, '')}"
+        line = f"{name:8}  " * bool(name) + f"{title_of(key)} {in_digits(key, value)}  {scores.signatures.get(key, '')}"
         print(line.rstrip())
     for table in scores.tables.values():
         print(f"\n{table.about}:\n{table}")

@@ -1,6 +1,6 @@
 """How likely given texts are: the log-probability of each of their tokens, with the right tokens before it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -50,6 +50,44 @@ def score_texts(
             for index, row in zip(chosen, _gather(logits[:, :-1], batch[:, 1:]), strict=True):
                 results[index] = row[: len(texts[index]) - 1].tolist()
     return results
+
+
+def score_long_texts(
+    model: DecoderModel,
+    texts: Sequence[Sequence[int]],
+    *,
+    context: int,
+    stride: int,
+    max_batch_tokens: int = 8192,
+) -> list[float]:
+    """For each text, the log-probability of all tokens after the first, each counted once, however long it is.
+
+    A window of `context` tokens slides along a text by `stride`, and counts what the one before it has not: each token
+    is seen after at least `context - stride` others, or all there are. A smaller stride costs more.
+    """
+    if not 1 <= stride <= context:
+        raise ValueError(f"stride={stride}: expected 1 to context={context}")
+    windows = [(index, *window) for index, text in enumerate(texts) for window in _windows(len(text), context, stride)]
+    totals = [0.0] * len(texts)
+    with writing(model):
+        for chosen in _batches([end - begin for _, begin, end, _ in windows], max_batch_tokens):
+            places = [windows[place] for place in chosen]
+            # Padding comes last, where no real token sees it.
+            read, _ = _pad(model, [list(texts[index][begin:end]) for index, begin, end, _ in places])
+            wanted, _ = _pad(model, [list(texts[index][begin + 1 : end + 1]) for index, begin, end, _ in places])
+            found = _gather(model(read), wanted).double().cpu()
+            for (index, begin, end, counted), row in zip(places, found, strict=True):
+                totals[index] += row[counted - begin : end - begin].sum().item()
+    return totals
+
+
+def _windows(length: int, context: int, stride: int) -> Iterator[tuple[int, int, int]]:
+    """Where windows of a text begin and end, and from which token on the next ones count."""
+    counted = 0  # tokens whose successor has been counted
+    while counted < length - 1:
+        end = min(max(counted + stride, context), length - 1)
+        yield max(end - context, 0), end, counted
+        counted = end
 
 
 def _batches(sizes: list[int], max_batch_tokens: int) -> list[list[int]]:

@@ -37,7 +37,12 @@ class Scores:
         return self.values[name]
 
     def __str__(self) -> str:
-        return ", ".join(f"{title_of(name)} {value:.2f}" for name, value in self.values.items())
+        return ", ".join(f"{title_of(name)} {in_digits(name, value)}" for name, value in self.values.items())
+
+
+def in_digits(name: str, value: float) -> str:
+    """A score's value for people: what is no share has its differences further behind the point."""
+    return f"{value:.4f}" if name in LOWER_IS_BETTER else f"{value:.2f}"
 
 
 def title_of(name: str) -> str:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from glassformer.decoding import GenerationConfig, TextStream, generate, stream
 from glassformer.models import DecoderModel
+from glassformer.text import Tokenizer
 from glassformer.text.chat import render_chat
 from glassformer.text.pretrained import PretrainedTokenizer
 
@@ -12,8 +13,13 @@ from glassformer.text.pretrained import PretrainedTokenizer
 class Generator:
     """A decoder-only model with its tokenizer."""
 
-    def __init__(self, model: DecoderModel, tokenizer: PretrainedTokenizer, generation: GenerationConfig | None = None):
-        self.model = model
+    def __init__(
+        self,
+        model: DecoderModel,
+        tokenizer: PretrainedTokenizer | Tokenizer,
+        generation: GenerationConfig | None = None,
+    ):
+        self.model: DecoderModel = model
         self.tokenizer = tokenizer
         self.generation = generation or GenerationConfig(eos_token_id=tokenizer.ends)
 
@@ -67,7 +73,7 @@ class Generator:
     def answer_to(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """The tokens of a conversation, up to where the answer begins."""
         template = self.tokenizer.chat_template
-        if template is None:
+        if template is None or isinstance(self.tokenizer, Tokenizer):
             raise ValueError("the model has no chat template: expected one that was trained for conversations")
         return render_chat(messages, template, self.tokenizer)
 

@@ -25,6 +25,8 @@ TASKS = {
     "extraction": Entry("extraction", "Extraction", "questions about texts to what finds the answer in the text"),
     "denoising": Entry("denoising", "Denoising", "texts alone to an encoder-decoder to begin with, as T5 and BART"),
     "masking": Entry("masking", "Masking", "texts alone to an encoder to begin with, as BERT"),
+    "code": Entry("code", "Code", "source code to a model that completes it, and fills in"),
+    "language": Entry("language", "Language", "texts to a model that goes on writing"),
     "translation": Entry("translation", "Translation", "sentence pairs to a translator"),
 }
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from glassformer.data.labelled import LabelledBatch, Row
@@ -97,11 +96,6 @@ class Comparer(EncoderTool[ScoredPair]):
     def __init__(self, model: EncoderModel, reader: Reader, *, lowest: float = 0.0, highest: float = 1.0):
         super().__init__(model, reader, lowest=lowest, highest=highest)
         self.lowest, self.highest = lowest, highest
-
-    def embed(self, texts: Sequence[str]) -> Tensor:
-        """A vector of length 1 for each text, (N, C), in their order."""
-        rows = self.read([(text, None) for text in texts])
-        return torch.stack(self.answers(rows)) if rows else torch.empty(0, self.model.config.d_model)
 
     def cosines(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """The cosine of each pair's two vectors, -1 to 1."""

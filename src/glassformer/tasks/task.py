@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.checkpoint import save_model
-from glassformer.metrics.scores import Scores, title_of
+from glassformer.metrics.scores import Scores, in_digits, title_of
 from glassformer.models import ModelConfig
 from glassformer.models.base import Model
 from glassformer.tasks.runs import run_folder, train_run
@@ -202,7 +202,7 @@ class Task(ABC, Generic[Example, Batch]):
             f"| of {n_scored:,} examples | score | signature |",
             "|---|---|---|",
             *(
-                f"| {title_of(name)} | {value:.2f} | {scores.signatures.get(name, '')} |"
+                f"| {title_of(name)} | {in_digits(name, value)} | {scores.signatures.get(name, '')} |"
                 for name, value in scores.values.items()
             ),
         ]
@@ -224,5 +224,7 @@ def passed_over(skipped: Counter[str]) -> list[str]:
 def _columns(data: Any) -> dict[str, Any]:
     """How records are read, without which: what `eval` should take for granted."""
     return {
-        key: value for key, value in asdict(data).items() if key.endswith("column") or isinstance(value, bool | float)
+        key: value
+        for key, value in asdict(data).items()
+        if key.endswith(("column", "separator")) or isinstance(value, bool | float)
     }

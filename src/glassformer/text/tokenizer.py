@@ -1,16 +1,17 @@
-"""Subword tokenizers over the `tokenizers` library: trained in seconds, saved as `tokenizer.json`, safe with any text.
+"""Tokenizers over the `tokenizers` library: trained in seconds, saved as `tokenizer.json`, safe with any text.
 
 The four special tokens have fixed ids, and text never becomes one of them: `</s>` typed by a user is spelled out in
-pieces. Both kinds work on bytes, so that no text is unknown and decoding gives back what was encoded.
+pieces. All kinds but characters work on bytes, so that no text is unknown and decoding gives back what was encoded.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
 from glassformer.text.encoded import Encoded
 
@@ -22,8 +23,12 @@ SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 class TokenizerConfig:
     """How a tokenizer is trained."""
 
-    kind: Literal["bpe", "unigram"] = "bpe"
-    """Byte-pair merges (Sennrich et al. 2016) or a unigram language model (Kudo 2018)."""
+    kind: Literal["bpe", "unigram", "bytes", "characters"] = "bpe"
+    """Byte-pair merges (Sennrich et al. 2016), a unigram language model (Kudo 2018), single bytes, or each character
+    of the training text, where any other is unknown."""
+    prefix_space: bool = True
+    """Read every text as if a space stood before it, so that a word is the same token wherever it stands. Without it
+    bpe and unigram give back each text exactly, spaces at its beginning too."""
     lowercase: bool = False
     """Lower-case everything before it is split. Decoding cannot undo it."""
     bpe_dropout: float = 0.0
@@ -54,6 +59,11 @@ class Tokenizer:
         self._inner = inner
         added = inner.get_added_tokens_decoder()
         self._special = {index: token.content for index, token in added.items() if token.special}
+        first = inner.pre_tokenizer
+        self._prefix = " " if getattr(first, "add_prefix_space", False) else ""
+        # A look-up in a table of our own takes a tenth of the library's time.
+        of_characters = isinstance(inner.model, models.WordLevel) and isinstance(first, pre_tokenizers.Split)
+        self._characters = inner.get_vocab(with_added_tokens=False) if of_characters else None
 
     @classmethod
     def train(
@@ -70,20 +80,17 @@ class Tokenizer:
         """
         config = config or TokenizerConfig()
         special = [*SPECIAL, *more_special]
+        if config.kind == "characters":
+            return cls(_of_characters(texts, special, vocab_size, lowercase=config.lowercase))
         smallest = len(special) + 256
         if vocab_size < smallest:
             raise ValueError(
-                f"vocab_size={vocab_size}: expected at least {smallest}, for {len(special)} special tokens "
-                "and 256 bytes"
+                f"vocab_size={vocab_size}: expected at least {smallest}, "
+                f"for {len(special)} special tokens and 256 bytes"
             )
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         trainer: trainers.BpeTrainer | trainers.UnigramTrainer
-        if config.kind == "bpe":
-            inner = tokenizers.Tokenizer(models.BPE())
-            trainer = trainers.BpeTrainer(
-                vocab_size=vocab_size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
-            )
-        else:
+        if config.kind == "unigram":
             inner = tokenizers.Tokenizer(models.Unigram())
             trainer = trainers.UnigramTrainer(
                 vocab_size=vocab_size,
@@ -92,12 +99,20 @@ class Tokenizer:
                 unk_token=SPECIAL[UNKNOWN],
                 show_progress=False,
             )
+        else:
+            inner = tokenizers.Tokenizer(models.BPE())
+            size = vocab_size if config.kind == "bpe" else smallest  # which leaves no room for a merge
+            trainer = trainers.BpeTrainer(
+                vocab_size=size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+            )
         if config.lowercase:
             inner.normalizer = tokenizers.normalizers.Lowercase()
-        # A leading space makes a word the same token wherever it stands in the text.
-        inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+        # A leading space makes a word the same token wherever it stands in the text. Runs of spaces and line breaks are
+        # pieces of their own, so that indentation becomes few tokens.
+        prefix_space = config.prefix_space and config.kind != "bytes"
+        inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
         inner.decoder = decoders.ByteLevel()
-        inner.train_from_iterator(texts, trainer)
+        inner.train_from_iterator(texts if config.kind != "bytes" else (), trainer)
         return cls(inner)
 
     @property
@@ -114,6 +129,31 @@ class Tokenizer:
         """Whether there is a special token of this name."""
         return name in self._special.values()
 
+    @property
+    def is_of_characters(self) -> bool:
+        """Whether each token is a character."""
+        return self._characters is not None
+
+    @property
+    def begin(self) -> int | None:
+        """What stands before a text that a decoder writes from nothing: the end of another."""
+        return END
+
+    @property
+    def end(self) -> int | None:
+        """What ends a text."""
+        return END
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """All that ends a text."""
+        return (END,)
+
+    @property
+    def chat_template(self) -> str | None:
+        """None: no tokenizer of ours was trained for conversations."""
+        return None
+
     def special_id(self, name: str) -> int:
         """The id of a special token."""
         for index, content in self._special.items():
@@ -123,10 +163,16 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without BEGIN or END."""
+        if self._characters is not None:
+            if self._inner.normalizer is not None:
+                text = self._inner.normalizer.normalize_str(text)
+            return [self._characters.get(character, UNKNOWN) for character in text]
         return self._inner.encode(text, add_special_tokens=False).ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of many texts, on all cores."""
+        if self._characters is not None:
+            return [self.encode(text) for text in texts]
         return [encoding.ids for encoding in self._inner.encode_batch(texts, add_special_tokens=False)]
 
     def offsets_batch(self, texts: Sequence[tuple[str, str | None]]) -> list[Encoded]:
@@ -149,8 +195,8 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """The text of these ids, without special tokens."""
         kept = [index for index in ids if index not in self._special]
-        # The space put before every text when it was encoded.
-        return self._inner.decode(kept, skip_special_tokens=False).removeprefix(" ")
+        # The space put before every text when it was encoded, if it was.
+        return self._inner.decode(kept, skip_special_tokens=False).removeprefix(self._prefix)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Each id as readable text by itself, for pictures: a token that begins a word begins with a space."""
@@ -173,3 +219,25 @@ class Tokenizer:
     def load(cls, path: Path | str) -> "Tokenizer":
         """The tokenizer saved at `path`."""
         return cls.from_json(Path(path).read_text(encoding="utf-8"), where=str(path))
+
+
+def _of_characters(
+    texts: Iterable[str], special: list[str], vocab_size: int, *, lowercase: bool
+) -> tokenizers.Tokenizer:
+    """Each character is a word."""
+    found = Counter[str]()
+    for text in texts:
+        found.update(text.lower() if lowercase else text)
+    room = vocab_size - len(special)
+    if room < 1:
+        raise ValueError(f"vocab_size={vocab_size}: expected more than the {len(special)} special tokens")
+    # The commonest, where there is no room for all; in alphabetical order, so that the text's own order means nothing.
+    kept = sorted(sorted(found, key=lambda character: (-found[character], character))[:room])
+    vocab = {token: index for index, token in enumerate([*special, *kept])}
+    inner = tokenizers.Tokenizer(models.WordLevel(vocab=vocab, unk_token=SPECIAL[UNKNOWN]))
+    inner.add_special_tokens(special)
+    if lowercase:
+        inner.normalizer = tokenizers.normalizers.Lowercase()
+    inner.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    inner.decoder = decoders.Fuse()
+    return inner

@@ -1,0 +1,176 @@
+"""A trained decoder with its tokenizer: it goes on writing, and says how well it could foretell a text."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+from glassformer.checkpoint import load_model
+from glassformer.data.documents import Document
+from glassformer.decoding import GenerationConfig, TextStream, generate, stream
+from glassformer.decoding.scoring import score_long_texts
+from glassformer.metrics.scores import Scores
+from glassformer.metrics.surprise import score_surprise
+from glassformer.models import DecoderModel
+from glassformer.tasks.generator import Generator
+from glassformer.tasks.registry import read_about
+from glassformer.tasks.rewriter import GENERATION
+from glassformer.tasks.task import Tool
+from glassformer.text import Tokenizer
+from glassformer.text.tokenizer import END, UNKNOWN
+
+
+class LanguageModel(Generator, Tool[Document]):
+    """A model with its tokenizer. What it writes may be longer than what it sees at once."""
+
+    task = "language"
+
+    def __init__(
+        self,
+        model: DecoderModel,
+        tokenizer: Tokenizer,
+        generation: GenerationConfig | None = None,
+        *,
+        has_documents: bool = True,
+    ):
+        super().__init__(model, tokenizer, generation or GenerationConfig())
+        self.tokenizer: Tokenizer = tokenizer
+        self.has_documents = has_documents
+        """Whether it learned from many documents, each after END, rather than from one long text without any."""
+
+    @classmethod
+    def from_folder(cls, folder: Path | str) -> Self:
+        """As above."""
+        folder = Path(folder)
+        about = read_about(folder)
+        if about.pop("task") != cls.task:
+            raise ValueError(f"{folder} was not trained for {cls.task}: glassformer info tells what it is")
+        model = load_model(folder)
+        if not isinstance(model, DecoderModel):
+            raise ValueError(f"{folder} holds a model of kind {model.kind!r}: expected 'decoder'")
+        settings: Mapping[str, Any] = json.loads((folder / GENERATION).read_text(encoding="utf-8"))
+        tokenizer = Tokenizer.load(folder / "tokenizer.json")
+        has_documents = bool(about.get("has_documents", True))
+        return cls(model.eval(), tokenizer, GenerationConfig.from_dict(settings), has_documents=has_documents)
+
+    def files(self) -> dict[str, str]:
+        """As above."""
+        search = json.dumps(self.generation.to_dict(), indent=2)
+        return {"tokenizer.json": self.tokenizer.to_json(), GENERATION: search}
+
+    def settings(self) -> dict[str, Any]:
+        """As above."""
+        return {"has_documents": self.has_documents}
+
+    @property
+    def context(self) -> int:
+        """Tokens that the model sees at once."""
+        return self.model.config.max_len or 512
+
+    @property
+    def start(self) -> list[int]:
+        """What stands before a text: the end of another, or where all was one text a new line."""
+        return [END] if self.has_documents else self.tokenizer.encode("\n")[:1] or [END]
+
+    def read(self, text: str) -> list[int]:
+        """The tokens of a prompt."""
+        tokens = self.tokenizer.encode(text)
+        return tokens if tokens and not self.has_documents else [*self.start, *tokens]
+
+    def run(self, texts: Sequence[str], *, chat: bool = False, config: GenerationConfig | None = None) -> list[str]:
+        """What follows each line; a blank one stays blank."""
+        if chat:
+            self.answer_to([])  # says why not
+        told = [index for index, text in enumerate(texts) if text.strip()]
+        answers = [""] * len(texts)
+        for index, text in zip(told, self.write_after([self.read(texts[i]) for i in told], config), strict=True):
+            answers[index] = text
+        return answers
+
+    def generate(self, text: str = "", config: GenerationConfig | None = None, **changes: Any) -> str:
+        """What follows a text: `generate("To be", max_new_tokens=100, do_sample=True)`."""
+        return self.write_after([self.read(text)], replace(config or self.generation, **changes))[0]
+
+    def write_after(self, prompts: Sequence[list[int]], config: GenerationConfig | None = None) -> list[str]:
+        """What follows each of these tokens. Who has no room left goes on after the last half of what it sees."""
+        config = config or self.generation
+        written: list[list[int]] = [[] for _ in prompts]
+        answers = [""] * len(prompts)
+        waiting, round_number = list(range(len(prompts))), 0
+        while waiting:
+            # All that wait have written alike much or have ended, but for what their prompts left them.
+            left = {index: config.max_new_tokens - len(written[index]) for index in waiting}
+            part = self._part(config, max(left.values()), round_number)
+            given = [self._fit(prompts[index] + written[index], part) for index in waiting]
+            found = generate(self.model, given, part, end=self.end, tokenizer=self.tokenizer)
+            going = []
+            for index, (one, *_) in zip(waiting, found, strict=True):
+                written[index] += one.tokens[: left[index]]
+                answers[index], is_stopped = _cut(self.tokenizer.decode(written[index]), config.stop_strings)
+                if one.reason == "length" and not is_stopped and len(written[index]) < config.max_new_tokens:
+                    going.append(index)
+            waiting, round_number = going, round_number + 1
+        return answers
+
+    def stream_after(self, prompt: list[int], config: GenerationConfig | None = None) -> Iterator[str]:
+        """What follows these tokens, as it is written; the same text as `write_after` gives."""
+        config = config or self.generation
+        pieces = TextStream(self.tokenizer, config.stop_strings)
+        written: list[int] = []
+        round_number = 0
+        while len(written) < config.max_new_tokens:
+            left = config.max_new_tokens - len(written)
+            part = replace(self._part(config, left, round_number), stop_strings=())
+            given = self._fit(prompt + written, part)
+            room = min(left, self.context - len(given) + 1)
+            new = 0
+            for token in stream(self.model, given, part, end=self.end):
+                written.append(token)
+                new += 1
+                yield pieces.push(token)
+                if pieces.is_stopped:
+                    return
+            if new < room:  # it came to an end
+                break
+            round_number += 1
+        yield pieces.finish()
+
+    def _part(self, config: GenerationConfig, left: int, round_number: int) -> GenerationConfig:
+        """The wishes for one round, when so many tokens are left to write."""
+        return replace(
+            config,
+            max_new_tokens=left,
+            min_new_tokens=max(0, config.min_new_tokens - (config.max_new_tokens - left)),
+            seed=config.seed + round_number,
+            prefix=() if round_number else config.prefix,
+        )
+
+    def _fit(self, prompt: list[int], config: GenerationConfig) -> list[int]:
+        """The end of a prompt that is too long: half of what the model sees, so that there is room to write."""
+        return prompt if len(prompt) < self.context else prompt[-max(self.context // 2, 1) :]
+
+    def score(self, examples: Sequence[Document], *, stride: int | None = None) -> Scores:
+        """Bits a byte, nats a token, perplexity: of all of each text, every token foretold once.
+
+        A window slides along by `stride` tokens, half of what the model sees where none is given; the end of a
+        document is foretold too, and counted, where the model learned from documents.
+        """
+        texts = self.tokenizer.encode_batch([example.text for example in examples])
+        last = [END] if self.has_documents else []
+        rows = [[*self.start, *tokens, *last] for tokens in texts]
+        step = max(1, self.context // 2) if stride is None else stride
+        nats = -sum(score_long_texts(self.model, rows, context=self.context, stride=step))
+        n_bytes = sum(len(example.text.encode()) for example in examples)
+        scores = score_surprise(
+            nats, sum(len(row) - 1 for row in rows), n_bytes, by_character=self.tokenizer.is_of_characters
+        )
+        n_unknown = sum(row.count(UNKNOWN) for row in texts)
+        if n_unknown:  # they cost next to nothing to foretell: the score is better than it should be
+            return Scores(scores.values, dict.fromkeys(scores.values, f"{n_unknown} unknown characters"))
+        return scores
+
+
+def _cut(text: str, stop_strings: Sequence[str]) -> tuple[str, bool]:
+    places = [place for stop in stop_strings if (place := text.find(stop)) >= 0]
+    return (text[: min(places)], True) if places else (text, False)

@@ -1,0 +1,145 @@
+"""Source code to a model that completes it and fills in."""
+
+import json
+import random
+import sys
+from dataclasses import replace
+
+import pytest
+
+from glassformer.data.middles import Cut, encode_cuts
+from glassformer.data.problems import read_problems
+from glassformer.data.records import BadRecordError
+from glassformer.decoding import GenerationConfig, Written
+from glassformer.metrics.passing import Problem
+from glassformer.metrics.sandbox import Limits
+from glassformer.tasks import code_model
+from glassformer.tasks.code import Code, CodeConfig, CodeData
+from glassformer.tasks.code_model import CodeModel, prompt_of
+from glassformer.tasks.load import load
+from glassformer.text import TokenizerConfig
+from glassformer.text.tokenizer import END
+
+ANSWER = Written([5], text="answer")
+
+
+def source(name):
+    return f"def {name}(x):\n    if x:\n        return {name}(x - 1)\n    return 0\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("code")
+    draw = random.Random(0)
+    for number in range(250):
+        place = root / "src" / f"part{number % 3}"
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"m{number}.py").write_text(source("".join(draw.choices("fgh", k=2))))
+    (root / "src" / "notes.txt").write_text("not code")
+    return root
+
+
+@pytest.fixture(scope="module")
+def trained(folder):
+    config = CodeConfig(data=CodeData(data=(folder / "src",)), context=48, fim=0.5)
+    train = replace(config.train, updates=100, eval_every=100, save_every=100, warmup=5, max_tokens=512, lr=1e-2)
+    model = replace(config.model, vocab_size=320, d_model=32, d_ff=48, n_decoder_layers=2, init_std=0.17)
+    scores = Code(replace(config, train=train, model=model)).train(folder / "model")
+    return load(folder / "model"), scores
+
+
+def test_it_completes_with_indentation(trained):
+    model, scores = trained
+    assert isinstance(model, CodeModel)
+    assert scores["bits_per_byte"] < 0.4
+    assert model.complete("def fh(x):\n    if") == source("fh").removeprefix("def fh(x):\n    if")
+    assert model.run(["", "def gg(x):"]) == ["", source("gg").removeprefix("def gg(x):")]
+
+
+def test_it_fills_in(folder):
+    """One letter again and again: in a gap at the beginning, only what comes after it tells which."""
+    draw = random.Random(0)
+    texts = [json.dumps({"text": draw.choice("abcd") * draw.randint(8, 12)}) for _ in range(300)]
+    (folder / "letters.jsonl").write_text("\n".join(texts) + "\n")
+    data = CodeData(data=(folder / "letters.jsonl",), valid=(folder / "letters.jsonl",))
+    config = CodeConfig(data=data, context=32, fim=0.9, tokenizer=TokenizerConfig(kind="bytes"))
+    train = replace(config.train, updates=60, eval_every=60, save_every=60, warmup=5, max_tokens=512, lr=1e-2)
+    model = replace(config.model, vocab_size=300, d_model=32, d_ff=48, n_decoder_layers=1, init_std=0.17)
+    Code(replace(config, train=train, model=model)).train(folder / "letters")
+    model = load(folder / "letters")
+    few = GenerationConfig(max_new_tokens=4, min_new_tokens=2)
+    for letter in "abcd":
+        assert set(model.infill("", letter * 5, few)) == {letter}
+        assert set(model.infill(letter * 5, "", few)) == {letter}
+
+
+def test_a_gap_is_told_as_it_was_learned(trained, monkeypatch):
+    model, _ = trained
+    asked = []
+    monkeypatch.setattr(
+        code_model, "generate", lambda _, prompts, *rest, **more: asked.append(prompts[0]) or [[ANSWER]]
+    )
+    assert model.infill("def f", "return") == "answer"
+    marks = tuple(model.tokenizer.special_id(mark) for mark in code_model.MARKS)
+    (learned,) = encode_cuts([Cut("def f", "", "return")], model.tokenizer.encode_batch, marks)
+    assert asked == [[END, *learned]]
+    model.infill("x = 1\n" * 200, "y = 2\n" * 200)
+    assert len(asked[1]) <= model.context
+    assert asked[1][2:6] != asked[1][-5:-1]
+    monkeypatch.undo()
+    # What does not fit is left out at the far ends.
+    assert isinstance(model.infill("x = 1\n" * 200, "y = 2\n" * 200, GenerationConfig(max_new_tokens=5)), str)
+
+
+def test_no_text_becomes_a_mark(trained):
+    model, _ = trained
+    ids = model.tokenizer.encode("<before>a<after>b<middle></s>")
+    assert min(ids) > model.tokenizer.special_id("<middle>") > END
+    assert model.tokenizer.decode(ids) == "<before>a<after>b<middle></s>"
+
+
+def test_problems_are_solved_in_the_sandbox(trained, monkeypatch):
+    model, _ = trained
+    problems = [Problem("zero", ("assert ff(3) == 0",)), Problem("one", ("assert ff(3) == 1",))]
+    limits = Limits(seconds=4)
+    drawn = model.solve(problems[:1], samples=2, limits=limits, max_new_tokens=20)
+    assert list(drawn.values) == ["pass_at_1", "pass_at_2"]
+    monkeypatch.setattr(model, "write_after", lambda prompts, config: [source("ff")] * len(prompts))
+    assert model.solve(problems, limits=limits).values == {"pass_at_1": 50.0}
+    assert prompt_of(problems[0]) == '"""\nzero\nassert ff(3) == 0\n"""\n'
+    with pytest.raises(ValueError, match="samples=0"):
+        model.solve(problems, samples=0)
+
+
+def test_problems_are_read_or_explained(tmp_path):
+    path = tmp_path / "problems.jsonl"
+    good = {"text": "Double it.", "code": "...", "test_list": ["assert f(1) == 2"], "test_setup_code": "a = 1"}
+    path.write_text(json.dumps(good) + "\n")
+    assert read_problems(path) == [Problem("Double it.", ("assert f(1) == 2",), "a = 1", f"{path}:1")]
+    path.write_text(json.dumps(good) + "\n" + json.dumps({"text": "x", "test_list": []}) + "\n")
+    with pytest.raises(BadRecordError, match=r"problems.jsonl:2: no tests under 'test_list'"):
+        read_problems(path)
+
+
+def test_the_demo_is_the_standard_library():
+    config = Code.demo()
+    assert config.data.corpus == "standard-library"
+    assert config.train.minutes <= 2.5
+    with pytest.raises(ValueError, match=r"fim=1\.5"):
+        CodeConfig(fim=1.5)
+
+
+def test_the_command_line_scores_and_completes(trained, folder, tmp_path, monkeypatch, capsys):
+    from glassformer.cli import main
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["glassformer", *map(str, arguments)])
+        main()
+        return capsys.readouterr().out
+
+    held_out = json.loads(call("eval", folder / "model", "--data", folder / "src", "--json"))
+    assert held_out["bits_per_byte"] < 0.4
+    path = tmp_path / "problems.jsonl"
+    path.write_text(json.dumps({"text": "nothing", "test_list": ["assert True"]}) + "\n")
+    assert "pass_at_1" in json.loads(call("eval", folder / "model", "--problems", path, "--json"))
+    assert call("run", folder / "model", "--prompt", "def ff(x):").startswith("\n    if x:")

@@ -1,0 +1,222 @@
+"""Texts to a model that goes on writing."""
+
+import gzip
+import io
+import json
+import math
+import random
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from glassformer.data.documents import Document
+from glassformer.data.records import BadRecordError
+from glassformer.decoding import GenerationConfig
+from glassformer.decoding.scoring import score_long_texts
+from glassformer.tasks.language import DocumentData, Language, LanguageConfig, first_characters
+from glassformer.tasks.language_model import LanguageModel
+from glassformer.tasks.load import load
+from glassformer.text import TokenizerConfig
+
+RHYME = "one two three four five six seven eight nine ten, "
+
+
+def quick(data, kind="characters", **changes):
+    config = LanguageConfig(data=data, tokenizer=TokenizerConfig(kind=kind, prefix_space=False), context=32)
+    train = replace(config.train, updates=80, eval_every=40, save_every=40, warmup=5, max_tokens=512, lr=1e-2)
+    model = replace(config.model, vocab_size=300, d_model=32, d_ff=48, n_decoder_layers=2, init_std=0.17)
+    return replace(config, train=train, model=model, **changes)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("language")
+
+
+@pytest.fixture(scope="module")
+def one_text(folder):
+    (folder / "rhyme.txt").write_text(RHYME * 80)
+    return DocumentData(data=(folder / "rhyme.txt",))
+
+
+@pytest.fixture
+def documents(tmp_path):
+    """Each document says one word again and again: which one, only its own beginning tells."""
+    draw = random.Random(0)
+    lines = [json.dumps({"text": " ".join([draw.choice(["cat", "dog", "cow"])] * 6)}) for _ in range(300)]
+    (tmp_path / "words.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "held.jsonl").write_text("\n".join(lines[:20]) + "\n")
+    return DocumentData(data=(tmp_path / "words.jsonl",), valid=(tmp_path / "held.jsonl",))
+
+
+@pytest.fixture(scope="module")
+def whole_run(one_text, folder):
+    return Language(quick(one_text)).train(folder / "model")
+
+
+@pytest.fixture
+def trained(whole_run, folder):
+    return load(folder / "model"), whole_run
+
+
+def test_it_learns_one_text_and_goes_on_writing(trained, one_text, folder):
+    model, scores = trained
+    assert isinstance(model, LanguageModel)
+    assert not model.has_documents
+    assert list(scores.values) == ["loss", "bits_per_byte", "perplexity"]
+    assert scores["loss"] < 0.25
+    assert scores["perplexity"] == pytest.approx(math.exp(scores["loss"]))
+    assert scores["bits_per_byte"] == pytest.approx(scores["loss"] / math.log(2))  # a character is a byte here
+    assert model.score([*one_text.splits().valid]).values == pytest.approx(scores.values)
+    # Far more than it sees at once.
+    model.generation = GenerationConfig(max_new_tokens=150)
+    ask = RHYME + "one two th"
+    assert model.run([ask, ""]) == [(RHYME * 4)[len("one two th") :][:150], ""]
+    assert "".join(model.stream(ask)) == model.run([ask])[0]
+    assert "loss" in (folder / "model" / "README.md").read_text()
+
+
+def test_streamed_and_whole_are_the_same_text_by_chance_too(trained):
+    model, _ = trained
+    for config in (
+        GenerationConfig(max_new_tokens=90, do_sample=True, temperature=1.5, seed=3),
+        GenerationConfig(max_new_tokens=90, stop_strings=("six", "nine ten, one")),
+        GenerationConfig(max_new_tokens=70, min_new_tokens=70),
+    ):
+        texts = ["one two", RHYME, "nine"]
+        assert ["".join(model.stream(text, config)) for text in texts] == model.run(texts, config=config)
+    assert model.generate("five", max_new_tokens=4) == " six"
+    assert model.generate("", max_new_tokens=3)  # from nothing
+
+
+def test_documents_are_kept_apart_and_end(documents, tmp_path):
+    scores = Language(quick(documents, "bpe")).train(tmp_path / "model")
+    assert next(iter(scores.values)) == "bits_per_byte"
+    # Which of three words it is cannot be known, and costs log2(3) bits of some 23 bytes; nothing else should.
+    assert math.log2(3) / 24 < scores["bits_per_byte"] < 0.2
+    model = load(tmp_path / "model")
+    assert model.has_documents
+    assert model.run(["cat cat", "dog"]) == [" cat" * 4, " dog" * 5]
+
+
+def test_every_token_is_foretold_once_with_all_there_is_before_it(trained):
+    model, _ = trained
+    tokens = [model.tokenizer.encode(RHYME * 2), model.tokenizer.encode("one two"), model.tokenizer.encode("on")]
+    texts = [*tokens, tokens[0][:33], tokens[0][:34]]
+    context = model.context
+    for stride in (7, context // 2, context):
+        found = score_long_texts(model.model, texts, context=context, stride=stride, max_batch_tokens=100)
+        for text, total in zip(texts, found, strict=True):
+            expected = 0.0
+            for place in range(1, len(text)):
+                # The window that counts this token ends at the first end at or behind it.
+                end = min(context + -(-max(place - context, 0) // stride) * stride, len(text) - 1)
+                begin = max(0, end - context)
+                assert place - begin >= min(place, context - stride + 1)
+                with torch.no_grad():
+                    log_probs = model.model(torch.tensor([text[begin:place]]))[0, -1].log_softmax(-1)
+                expected += log_probs[text[place]].item()
+            assert total == pytest.approx(expected, abs=1e-3)
+    with pytest.raises(ValueError, match="stride=40: expected 1 to context=32"):
+        score_long_texts(model.model, texts, context=32, stride=40)
+
+
+def test_unknown_characters_are_told(trained):
+    model, _ = trained
+    assert model.score([Document("one two")]).signatures == {}
+    assert "2 unknown characters" in model.score([Document("one ZZ two")]).signatures["loss"]
+
+
+def test_a_run_that_was_stopped_ends_the_same(trained, one_text, tmp_path, monkeypatch):
+    from glassformer.training.trainer import Trainer
+
+    stops, plain = [17, 55], Trainer._update
+
+    def update(self):
+        if stops and self.state.position == stops[0]:
+            stops.pop(0)
+            self.save()
+            raise KeyboardInterrupt
+        plain(self)
+
+    monkeypatch.setattr(Trainer, "_update", update)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            Language(quick(one_text)).train(tmp_path / "parts")
+    Language(quick(one_text)).train(tmp_path / "parts")
+    one, two = trained[0].model, load(tmp_path / "parts").model
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+
+
+def test_bad_input_is_explained(tmp_path):
+    (tmp_path / "bad.txt").write_bytes(b"one\ntwo \xff\n")
+    (tmp_path / "bad.jsonl").write_text('{"text": "one"}\n{"words": "two"}\n')
+    (tmp_path / "short.txt").write_text("a")
+    for number, (name, error, message) in enumerate(
+        (
+            ("bad.txt", BadRecordError, r"bad.txt:2: not valid UTF-8"),
+            ("bad.jsonl", BadRecordError, r"bad.jsonl:2: no text under 'text'"),
+            ("none.txt", FileNotFoundError, "none.txt: no such file or folder"),
+            ("short.txt", ValueError, "no text is left|has 0 tokens|expected"),
+        )
+    ):
+        with pytest.raises(error, match=message):
+            Language(quick(DocumentData(data=(tmp_path / name,)))).train(tmp_path / f"model{number}")
+    with pytest.raises(ValueError, match="no data: expected at least one text file"):
+        Language(quick(DocumentData())).train(tmp_path / "model")
+    with pytest.raises(ValueError, match="unknown corpus 'x': expected standard-library"):
+        DocumentData(corpus="x").splits()
+    with pytest.raises(ValueError, match="bpe_dropout"):
+        LanguageConfig(tokenizer=TokenizerConfig(bpe_dropout=0.1))
+
+
+def test_a_validation_looks_at_the_first_part():
+    whole = [Document("abc"), Document("defg"), Document("hi")]
+    assert [document.text for document in first_characters(whole, 5)] == ["abc", "de"]
+    assert first_characters(whole, 100) == whole
+
+
+def test_a_compressor_is_the_baseline(one_text):
+    how, scores = Language(quick(one_text)).baseline(one_text.splits())
+    assert "xz" in how
+    assert 0 <= scores["bits_per_byte_after_training_text"] < scores["bits_per_byte"] < 8
+
+
+def test_the_demo_is_a_small_recipe(monkeypatch):
+    from glassformer.data import standard_library
+
+    names = standard_library.source_files()
+    assert len(names) > 200
+    assert not [name for name in names if "test" in name.parts]
+    monkeypatch.setattr(standard_library, "source_files", lambda: names[:60])
+    config = Language.demo()
+    assert config.train.minutes <= 2.5
+    sides = config.data.splits()
+    assert len(list(sides.train)) > len(list(sides.valid)) > 0
+
+
+def test_the_command_line_trains_scores_and_writes(tmp_path, monkeypatch, capsys):
+    from glassformer.cli import main
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["glassformer", *map(str, arguments)])
+        main()
+        return capsys.readouterr().out
+
+    with gzip.open(tmp_path / "rhyme.txt.gz", "wt") as file:
+        file.write(RHYME * 60)
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        "context = 32\n[tokenizer]\nkind = 'characters'\n[data]\nvalid_share = 0.1\n"
+        "[model]\nd_model = 32\nd_ff = 48\nn_decoder_layers = 1\n"
+        "[train]\nupdates = 60\nwarmup = 5\nlr = 1e-2\nmax_tokens = 512\n"
+    )
+    text, out = tmp_path / "rhyme.txt.gz", tmp_path / "m"
+    assert "loss" in call("train", "language", "--recipe", recipe, "--data", text, "--out", out)
+    assert json.loads(call("eval", out, "--data", text, "--json"))["loss"] < 1.5
+    assert len(call("run", out, "--prompt", "one two", "--max-new-tokens", "60")) == 61
+    monkeypatch.setattr(sys, "stdin", io.StringIO("one two\n\n"))
+    lines = call("run", out, "--max-new-tokens", "5").splitlines()
+    assert [len(line) for line in lines] == [5, 0]
