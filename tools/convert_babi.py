@@ -1,12 +1,17 @@
-"""bAbI's tasks (Weston et al. 2015) as JSONL: `python tools/convert_babi.py babi-en.tar.gz FOLDER`.
+"""bAbI's tasks (Weston et al. 2015) as JSONL: `python tools/convert_babi.py babi-en.tar.gz FOLDER [COPIES]`.
 
 Writes FOLDER/train.jsonl and FOLDER/test.jsonl, all tasks together, from the `en/` files of the archive or of a folder
 that it was unpacked to. A line has `question`, `context` (the statements since the story began), `answer` and `task`,
 its number. The tasks take turns, so that the first few lines are of all of them. The supporting facts are left behind:
 nothing here learns from them.
+
+With COPIES, each training question comes so many times again, of worlds in which words that are alike have changed
+places: what holds for Mary and the milk holds for John and the apple. That tells a model which words are of a kind, and
+nothing else.
 """
 
 import json
+import random
 import re
 import sys
 import tarfile
@@ -14,7 +19,30 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 
+WORD = re.compile(r"[A-Za-z]+")
 NAME = re.compile(r"(?:^|/)en/qa(\d+)_[^/]*_(train|test)\.txt$")
+
+
+PEOPLE = [("Mary", "Sandra", "Julie"), ("John", "Daniel", "Fred", "Bill", "Jeff")]
+PLACES = [("bathroom", "bedroom", "garden", "hallway", "kitchen", "office"), ("park", "school", "cinema")]
+THINGS = [("apple", "football", "milk")]
+WAYS = [("went", "moved", "travelled", "journeyed"), ("got", "grabbed", "took"), ("dropped", "discarded", "left")]
+STORY = PEOPLE + PLACES + THINGS + WAYS
+# Words that can change places without making a task another one: a story about Mary is as good as one about Sandra.
+ALIKE: dict[int, list[tuple[str, ...]]] = {
+    4: PLACES,
+    15: [("gertrude", "winona", "jessica", "emily"), ("mouse", "wolf", "cat")],
+    16: [
+        ("bernhard", "brian", "greg", "julius", "lily"),
+        ("frog", "lion", "rhino", "swan"),
+        ("gray", "green", "white", "yellow"),
+    ],
+    17: [("blue", "pink", "red", "yellow"), ("rectangle", "square", "triangle", "sphere")],
+    18: [("chest", "suitcase", "container")],
+    19: PLACES,
+    20: [("sumit", "yann", "antoine", "jason"), *WAYS[:2]],
+}
+PLURALS = {"mouse": "mice", "wolf": "wolves", "cat": "cats"}
 
 
 def read_files(path: Path) -> Iterator[tuple[str, str]]:
@@ -44,7 +72,23 @@ def questions(text: str, task: int) -> Iterator[dict[str, object]]:
             story.append(rest.strip())
 
 
-def main(source: Path, folder: Path) -> None:
+def renamed(question: dict[str, object], chance: random.Random) -> dict[str, object]:
+    """The same question of a world where some words have changed places."""
+    names: dict[str, str] = {}
+    for group in ALIKE.get(int(str(question["task"])), STORY):
+        words = [word.lower() for word in group]
+        names |= dict(zip(words, chance.sample(words, len(words)), strict=True))
+    names |= {PLURALS[old]: PLURALS[new] for old, new in names.items() if old in PLURALS}
+
+    def change(match: re.Match[str]) -> str:
+        word = match[0]
+        new = names.get(word.lower(), word.lower())
+        return new.capitalize() if word[0].isupper() else new
+
+    return {key: WORD.sub(change, text) if isinstance(text, str) else text for key, text in question.items()}
+
+
+def main(source: Path, folder: Path, copies: int) -> None:
     """Convert, and say how many questions there were."""
     found: dict[str, dict[int, list[dict[str, object]]]] = {"train": {}, "test": {}}
     for name, text in read_files(source):
@@ -57,12 +101,16 @@ def main(source: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for side, tasks in found.items():
         turns = zip_longest(*(tasks[task] for task in sorted(tasks)))
-        lines = [json.dumps(question) for turn in turns for question in turn if question is not None]
+        asked = [question for turn in turns for question in turn if question is not None]
+        if side == "train":
+            chance = random.Random(0)
+            asked += [renamed(question, chance) for _ in range(copies) for question in asked]
+        lines = [json.dumps(question) for question in asked]
         (folder / f"{side}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
         print(f"{folder / side}.jsonl: {len(lines):,} questions of {len(tasks)} tasks")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
+    if len(sys.argv) not in (3, 4):
         sys.exit(__doc__)
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) == 4 else 0)
