@@ -168,11 +168,11 @@ def test_whole_words_are_hidden(data, tmp_path):
     task = Tagging(replace(config, model=replace(config.model, vocab_size=270, max_len=256)))
     batch = task.prepare(tmp_path).batches[0]
     task.config = replace(task.config, train=replace(task.config.train, word_dropout=1 - 1e-9))
-    tokens = task.hide_words(batch)
+    tokens = task.hiding.hide(batch.tokens, task.hidden(batch))
     assert ((tokens == 3) == (batch.tokens > 3)).all()
     task.config = replace(task.config, train=replace(task.config.train, word_dropout=0.5))
     torch.manual_seed(0)
-    hidden = task.hide_words(batch) == 3
+    hidden = task.hiding.hide(batch.tokens, task.hidden(batch)) == 3
     inner = batch.mask & (batch.answers == IGNORED) & (batch.tokens > 3)
     inner[:, 0] = False
     assert inner.any()

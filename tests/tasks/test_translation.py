@@ -16,12 +16,13 @@ import torch
 from glassformer.metrics import score_translations
 from glassformer.models import build_model
 from glassformer.tasks.recipes import load_recipe
-from glassformer.tasks.rewriting import disagreement, hide_words, pair_loss, small_encoder_decoder
+from glassformer.tasks.rewriting import hide_words, pair_loss, small_encoder_decoder
 from glassformer.tasks.translation import PairData, Translation, TranslationConfig, Translator
 from glassformer.text import TokenizerConfig
 from glassformer.text.tokenizer import END, PAD, UNKNOWN
 from glassformer.training.config import TrainConfig
 from glassformer.training.journal import read_log
+from glassformer.training.losses import disagreement
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 ENGLISH = ("one", "two", "three", "four", "five", "six", "seven")

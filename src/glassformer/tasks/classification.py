@@ -231,11 +231,10 @@ class Classification(EncoderTask[LabelledText]):
 
     def loss(self, model: nn.Module, batch: LabelledBatch) -> Tensor:
         """As above."""
+        if not batch.answers.is_floating_point():
+            return self.class_loss(model, batch)
         scores = read_batch(model, batch).float()
-        if batch.answers.is_floating_point():
-            return F.binary_cross_entropy_with_logits(scores, batch.answers, reduction="none").mean(-1).sum()
-        smoothing = self.config.train.label_smoothing
-        return F.cross_entropy(scores, batch.answers, reduction="sum", label_smoothing=smoothing)
+        return F.binary_cross_entropy_with_logits(scores, batch.answers, reduction="none").mean(-1).sum()
 
     @classmethod
     def demo(cls) -> ClassificationConfig:

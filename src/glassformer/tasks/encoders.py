@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from glassformer.checkpoint import load_model
-from glassformer.data.labelled import LabelledBatch, LabelledBatches, PairedBatches, Row, make_batch
+from glassformer.data.labelled import IGNORED, LabelledBatch, LabelledBatches, PairedBatches, Row, make_batch
 from glassformer.models import EncoderModel, ModelConfig
 from glassformer.models.base import Model
 from glassformer.models.costs import training_flops
@@ -24,7 +24,9 @@ from glassformer.tasks.task import TASK, Prepared, Splits, Task, TaskConfig, Too
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
 from glassformer.text.pretrained import PretrainedTokenizer
-from glassformer.text.tokenizer import PAD
+from glassformer.text.tokenizer import PAD, UNKNOWN
+from glassformer.training.config import TrainConfig
+from glassformer.training.losses import summed_loss
 from glassformer.training.trainer import Batches
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
@@ -32,6 +34,19 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_ma
 Example = TypeVar("Example")
 Texts = tuple[str, str | None]
 """What a model reads at once: a text, or two."""
+
+
+class Hiding(NamedTuple):
+    """What a hidden word is read as, and the tokens that are never hidden."""
+
+    token: int
+    never: tuple[int, ...]
+
+    def hide(self, tokens: Tensor, chosen: Tensor) -> Tensor:
+        """The tokens, hidden where they are chosen."""
+        for special in self.never:
+            chosen = chosen & (tokens != special)
+        return tokens.masked_fill(chosen, self.token)
 
 
 class Reader:
@@ -71,6 +86,15 @@ class Reader:
     def kind(self) -> str:
         """Whose tokenizer it is: own, or pretrained."""
         return "own" if isinstance(self.tokenizer, Tokenizer) else "pretrained"
+
+    @property
+    def hides(self) -> "Hiding":
+        """How a word is hidden from a model."""
+        tokenizer = self.tokenizer
+        if isinstance(tokenizer, Tokenizer):
+            return Hiding(UNKNOWN, tuple(sorted(tokenizer.special_ids)))
+        token = tokenizer.unknown if tokenizer.mask is None else tokenizer.mask
+        return Hiding(self.pad if token is None else token, tuple(sorted(tokenizer.special_ids)))
 
     def read(self, texts: Sequence[Texts], limit: int | None = None) -> list[Encoded]:
         """One for each; those that are longer than the limit are cut."""
@@ -210,6 +234,7 @@ class EncoderTask(Task[Example, LabelledBatch]):
             body = replace(config.model, vocab_size=own.vocab_size, token_types=two)
             model, reader = EncoderModel(body.with_head(kind.head, **head)), Reader.own(own)
         tool = kind(model, reader, **settings)
+        self.hiding = reader.hides
         batches = self.batches(tool, train)
         limit = model.config.max_len
         n_cut = sum(len(one) > limit for one in reader.read(texts)) if limit else 0
@@ -226,10 +251,31 @@ class EncoderTask(Task[Example, LabelledBatch]):
         first, second = self.texts(example)
         return [(first, None), (second, None)] if self.apart and second is not None else [(first, second)]
 
+    def class_loss(self, model: nn.Module, batch: LabelledBatch) -> Tensor:
+        """Of heads that choose among labels: smoothed cross-entropy, with word dropout and R-Drop where asked for."""
+        config: TrainConfig = self.config.train
+        if config.r_drop:  # both passes in one, as a batch twice as large
+            batch = LabelledBatch(*(torch.cat((x, x)) for x in batch))
+        if config.word_dropout:
+            batch = batch._replace(tokens=self.hiding.hide(batch.tokens, self.hidden(batch)))
+        scores = read_batch(model, batch).float()
+        return summed_loss(
+            scores.view(-1, scores.shape[-1]),
+            batch.answers.flatten(),
+            ignored=IGNORED,
+            smoothing=config.label_smoothing,
+            r_drop=config.r_drop,
+        )
+
+    def hidden(self, batch: LabelledBatch) -> Tensor:
+        """Which tokens the model is not to see, by chance: (B, T)."""
+        return torch.rand(batch.tokens.shape, device=batch.tokens.device) < self.config.train.word_dropout
+
     def flops(self, model: Model, batch: LabelledBatch) -> int:
         """As above."""
         rows, length = batch.tokens.shape
-        return training_flops(model.config, batch=rows, source_length=length)
+        once = training_flops(model.config, batch=rows, source_length=length)
+        return 2 * once if self.config.train.r_drop else once
 
 
 def read_batch(model: nn.Module, batch: LabelledBatch) -> Tensor:

@@ -23,6 +23,7 @@ from glassformer.tasks.task import Prepared, Task, TaskConfig, passed_over
 from glassformer.text import BpeDropout, Tokenizer
 from glassformer.text.tokenizer import PAD, UNKNOWN
 from glassformer.training.config import TrainConfig
+from glassformer.training.losses import summed_loss
 
 MAX_VALID = 500
 """Texts written at each validation."""
@@ -198,12 +199,9 @@ def pair_loss(model: nn.Module, config: TrainConfig, batch: PairBatch) -> Tensor
         batch = PairBatch(*(torch.cat((x, x)) for x in batch))
     source, target = (hide_words(x, config.word_dropout) for x in (batch.source, batch.target_in))
     logits = model(source, target, batch.source_mask, batch.target_mask).flatten(0, 1)
-    answers = batch.target_out.flatten()
-    loss = F.cross_entropy(logits, answers, ignore_index=PAD, reduction="sum", label_smoothing=config.label_smoothing)
-    if not config.r_drop:
-        return loss
-    differs = disagreement(*logits.chunk(2)) * (answers.chunk(2)[0] != PAD)
-    return loss / 2 + config.r_drop * differs.sum()
+    return summed_loss(
+        logits, batch.target_out.flatten(), ignored=PAD, smoothing=config.label_smoothing, r_drop=config.r_drop
+    )
 
 
 def pair_flops(model: Model, config: TrainConfig, batch: PairBatch) -> int:
@@ -219,16 +217,6 @@ def hide_words(tokens: Tensor, chance: float) -> Tensor:
         return tokens
     hidden = (torch.rand(tokens.shape, device=tokens.device) < chance) & (tokens > UNKNOWN)
     return tokens.masked_fill(hidden, UNKNOWN)
-
-
-def disagreement(first: Tensor, second: Tensor) -> Tensor:
-    """A quarter of the symmetric Kullback-Leibler divergence of two predictions for each token: (N, V) twice -> (N).
-
-    R-Drop's equation 2 has a half; the other half is that the losses of the two passes are averaged here. As
-    p·log(p/q) + q·log(q/p) = (p - q)·(log p - log q), one product serves both directions.
-    """
-    a, b = first.float().log_softmax(-1), second.float().log_softmax(-1)
-    return ((a.exp() - b.exp()) * (a - b)).sum(-1) / 4
 
 
 def validation_loss(model: EncoderDecoderModel, batches: TokenBudgetBatches) -> float:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from glassformer.data.batches import CycledBatches
@@ -18,15 +17,13 @@ from glassformer.data.splits import split_examples
 from glassformer.data.tagged import TaggedReader, TaggedSentence, TaggedSentences
 from glassformer.metrics.scores import Scores
 from glassformer.models import ModelConfig
-from glassformer.models.base import Model
-from glassformer.tasks.encoders import EncoderConfig, EncoderTask, Reader, Texts, read_batch
-from glassformer.tasks.rewriting import disagreement
+from glassformer.tasks.encoders import EncoderConfig, EncoderTask, Texts
 from glassformer.tasks.tagger import Tagger, compare
 from glassformer.tasks.task import Splits
 from glassformer.text import BpeDropout, Tokenizer
 from glassformer.text.tag_paths import TagPaths
 from glassformer.text.tags import Entity, entities_of, tags_of
-from glassformer.text.tokenizer import END, SPECIAL, UNKNOWN
+from glassformer.text.tokenizer import END
 from glassformer.text.word_pieces import joined
 from glassformer.training.config import TrainConfig
 from glassformer.training.trainer import Batches
@@ -152,7 +149,6 @@ class Tagging(EncoderTask[TaggedSentence]):
     def batches(self, tool: Tagger, train: Sequence[TaggedSentence]) -> Batches[LabelledBatch]:
         """As above; with BPE-dropout, words are cut in other ways in each epoch."""
         reader, chance = tool.reader, self.config.tokenizer.bpe_dropout
-        self._hidden_as, self._never_hidden = _hiding(reader)
         if not chance or not isinstance(reader.tokenizer, Tokenizer):
             return self.in_batches(_with_answers(self.rows(tool, train)), reader.pad)
         dropper = BpeDropout(reader.tokenizer, chance, self.config.train.seed)
@@ -175,36 +171,15 @@ class Tagging(EncoderTask[TaggedSentence]):
         return [Row([*ids, END], [0] * (len(ids) + 1), [*answer, IGNORED])]
 
     def loss(self, model: nn.Module, batch: LabelledBatch) -> Tensor:
-        """As above: smoothed cross-entropy, with word dropout and R-Drop where asked for."""
-        config: TrainConfig = self.config.train
-        if config.r_drop:  # both passes in one, as a batch twice as large
-            batch = LabelledBatch(*(torch.cat((x, x)) for x in batch))
-        scores = read_batch(model, batch._replace(tokens=self.hide_words(batch))).float().flatten(0, 1)
-        answers = batch.answers.flatten()
-        loss = F.cross_entropy(
-            scores, answers, ignore_index=IGNORED, reduction="sum", label_smoothing=config.label_smoothing
-        )
-        if not config.r_drop:
-            return loss
-        differs = disagreement(*scores.chunk(2)) * (answers.chunk(2)[0] != IGNORED)
-        return loss / 2 + config.r_drop * differs.sum()
-
-    def flops(self, model: Model, batch: LabelledBatch) -> int:
         """As above."""
-        once = super().flops(model, batch)
-        return 2 * once if self.config.train.r_drop else once
+        return self.class_loss(model, batch)
 
-    def hide_words(self, batch: LabelledBatch) -> Tensor:
-        """What the model reads of a batch: some words are hidden, all their tokens, and must be told by the others."""
-        chance, (tokens, answers) = self.config.train.word_dropout, (batch.tokens, batch.answers)
-        if not chance:
-            return tokens
-        number = (answers != IGNORED).cumsum(1)  # of the word that a token belongs to; 0 before the first
-        chosen = torch.rand(len(tokens), tokens.shape[1] + 1, device=tokens.device) < chance
-        hidden = chosen.gather(1, number) & (number > 0)
-        for special in self._never_hidden:
-            hidden &= tokens != special
-        return tokens.masked_fill(hidden, self._hidden_as)
+    def hidden(self, batch: LabelledBatch) -> Tensor:
+        """As above: some words, all their tokens, which must then be told by the others."""
+        number = (batch.answers != IGNORED).cumsum(1)  # of the word that a token belongs to; 0 before the first
+        shape = len(number), number.shape[1] + 1
+        chosen = torch.rand(shape, device=number.device) < self.config.train.word_dropout
+        return chosen.gather(1, number) & (number > 0)
 
     def describe(self, splits: Splits[TaggedSentence]) -> str:
         """As above."""
@@ -252,12 +227,3 @@ def _labels(entities: Sequence[Entity], length: int) -> list[str]:
 def _with_answers(rows: Sequence[Row]) -> list[Row]:
     """Without those that teach nothing: sentences of which no word became a token."""
     return [row for row in rows if any(number != IGNORED for number in row.answer)]
-
-
-def _hiding(reader: Reader) -> tuple[int, list[int]]:
-    """What a hidden word is read as, and the tokens that are never hidden."""
-    tokenizer = reader.tokenizer
-    if isinstance(tokenizer, Tokenizer):
-        return UNKNOWN, list(range(len(SPECIAL)))
-    hidden = tokenizer.unknown if tokenizer.mask is None else tokenizer.mask
-    return reader.pad if hidden is None else hidden, sorted(tokenizer.special_ids)
