@@ -51,7 +51,8 @@ class TaggedData:
     text_column: str = "text"
     """Of JSONL."""
     spans_column: str = "spans"
-    """Of JSONL: a list of [begin, end, label], in characters. Texts are cut into words at white space and punctuation."""
+    """Of JSONL: a list of [begin, end, label], in characters. Texts are cut into words at white space and
+    punctuation."""
     on_bad: OnBad = "error"
     """What to do with a bad sentence: stop and name its file and line, or count and skip it."""
 
