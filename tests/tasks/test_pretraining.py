@@ -26,6 +26,7 @@ from glassformer.tasks.masking import Masking, MaskingConfig, WordGuesser, frame
 from glassformer.tasks.pretraining import TextData, fill_in, put_marks, without_blanks
 from glassformer.tasks.rewriting import begin_from as begin_rewriting_from
 from glassformer.tasks.translation import PairData, Translation, TranslationConfig
+from glassformer.text import TokenizerConfig
 from glassformer.training.trainer import Trainer
 
 KINDS = {"cow": "moos", "dog": "barks", "hen": "clucks", "cat": "purrs"}
@@ -285,6 +286,8 @@ def test_texts_are_read_from_lines_and_records_and_bad_ones_are_named(tmp_path):
         Masking(quick(MaskingConfig(data=TextData(data=(tmp_path / "c.txt",))))).train(tmp_path / "model")
     with pytest.raises(ValueError, match="share=1: expected more than 0 and less than 1"):
         MaskingConfig(share=1)
+    with pytest.raises(ValueError, match=r"bpe_dropout=0.1: expected 0"):
+        DenoisingConfig(tokenizer=TokenizerConfig(bpe_dropout=0.1))
 
 
 def test_rows_on_disk_and_in_memory_are_the_same(tmp_path):

@@ -28,6 +28,7 @@ from glassformer.tasks.pretraining import (
     MAX_VALID,
     TextData,
     check_noise,
+    check_tokenizer,
     fill_in,
     put_marks,
     texts_of,
@@ -65,6 +66,7 @@ class DenoisingConfig(TaskConfig):
 
     def __post_init__(self) -> None:
         check_noise(self.hidden_share, self.mean_span)
+        check_tokenizer(self.tokenizer)
 
     @property
     def hidden_share(self) -> float:

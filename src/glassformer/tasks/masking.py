@@ -28,6 +28,7 @@ from glassformer.tasks.pretraining import (
     MAX_VALID,
     TextData,
     check_noise,
+    check_tokenizer,
     fill_in,
     put_marks,
     texts_of,
@@ -65,6 +66,7 @@ class MaskingConfig(EncoderConfig):
 
     def __post_init__(self) -> None:
         check_noise(self.share)
+        check_tokenizer(self.tokenizer)
 
 
 class WordGuesser(EncoderTool[PlainText]):

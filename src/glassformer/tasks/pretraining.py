@@ -9,6 +9,7 @@ from glassformer.data.plain_texts import PlainText, TextReader
 from glassformer.data.records import OnBad
 from glassformer.data.splits import split_examples
 from glassformer.tasks.task import Splits
+from glassformer.text import TokenizerConfig
 from glassformer.text.encoded import Encoded
 
 MAX_VALID = 2000
@@ -94,6 +95,12 @@ def fill_in(line: str, words: Iterable[str]) -> str:
     """The line with these in its blanks; a blank that nothing is left for stays."""
     parts, waiting = line.split(BLANK), iter(words)
     return "".join(part + next(waiting, BLANK) for part in parts[:-1]) + parts[-1]
+
+
+def check_tokenizer(config: TokenizerConfig) -> None:
+    """Raise where texts are to be cut in more than one way: what is hidden varies here, not the cuts."""
+    if config.bpe_dropout:
+        raise ValueError(f"bpe_dropout={config.bpe_dropout}: expected 0, for texts are cut in one way alone here")
 
 
 def check_noise(share: float, mean_span: float = 1.0) -> None:
