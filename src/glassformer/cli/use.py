@@ -33,9 +33,9 @@ def run(
     """Use a model on stdin: one line out for each line in.
 
     A model that was trained here does its task with each line; blank lines stay blank. T5, BART and Marian in HF's
-    folder rewrite each line. A decoder (GPT-2, Llama, Mistral, Qwen, SmolLM as HF's folder, GGUF or llama2.c's file)
-    continues each line, or answers it with --chat; line breaks in what it writes become \\n. An encoder (BERT and its
-    kin) turns each line into a vector, a JSON list.
+    folder rewrite each line. A decoder (of language or code, trained here; GPT-2, Llama, Mistral, Qwen, SmolLM as HF's
+    folder, GGUF or llama2.c's file) continues each line, or answers it with --chat; line breaks in what it writes
+    become \\n. An encoder (BERT and its kin) turns each line into a vector, a JSON list.
 
     Args:
         path: A model folder, ours or HF's; or a GGUF file, or a .bin file of llama2.c's.
