@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import torch
 from glassformer.metrics import score_translations
 from glassformer.models import build_model
 from glassformer.tasks.recipes import load_recipe
+from glassformer.tasks.registry import task_named
 from glassformer.tasks.rewriting import hide_words, pair_loss, small_encoder_decoder
 from glassformer.tasks.translation import PairData, Translation, TranslationConfig, Translator
 from glassformer.text import TokenizerConfig
@@ -211,7 +213,9 @@ def test_a_recipe_is_the_flags_in_a_file(tmp_path):
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.name)
 def test_every_recipe_loads(path):
-    assert load_recipe(path, TranslationConfig).train.updates > 0
+    task = re.search(r"glassformer train (\w+) --recipe recipes/" + path.name, path.read_text())
+    assert task, "a recipe says how it is used"
+    assert load_recipe(path, task_named(task[1]).Config).train.updates > 0
 
 
 def test_hidden_words_are_real_ones():

@@ -204,7 +204,7 @@ class Answering(RewritingTask[Question]):
                 positions="rotary",
             ),
             train=TrainConfig(
-                minutes=2.0,
+                minutes=2.3,
                 lr=2e-3,
                 warmup=100,
                 schedule="linear",

@@ -182,9 +182,18 @@ class Summarisation(RewritingTask[Summary]):
         return SummarisationConfig(
             data=SummaryData(corpus=CORPUS),
             model=small_encoder_decoder(
-                vocab_size=2000, n_encoder_layers=2, n_decoder_layers=2, d_model=128, d_ff=256, max_len=128
+                vocab_size=2000,
+                n_encoder_layers=2,
+                n_decoder_layers=1,
+                d_model=128,
+                d_ff=256,
+                max_len=64,
+                init="normal",
+                init_std=0.088,
+                dropout=0.1,
+                embedding_dropout=0.1,
             ),
-            train=TrainConfig(minutes=2.0, lr=2e-3, warmup=100, schedule="linear", max_tokens=1024, eval_every=500),
+            train=TrainConfig(minutes=2.2, lr=3e-3, warmup=100, schedule="linear", max_tokens=1024, eval_every=500),
         )
 
     def baseline(self, splits: Splits[Summary]) -> tuple[str, Scores]:
