@@ -86,9 +86,9 @@ def test_a_text_is_laid_out_as_in_training(data, folder):
 
 def test_sentences_are_numbered_from_the_end():
     told = as_source("Who?", "One is here. Two\nsits. Is it three?", number_sentences=True, last_sentences=2)
-    assert told == "Who?\n 2 sits. 1 Is it three?"
+    assert told == "2 sits. 1 Is it three?\n Who?"
     whole = as_source("Who?", "One is  here.", number_sentences=False, last_sentences=0)
-    assert whole == "Who?\n One is here."
+    assert whole == "One is here.\n Who?"
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from glassformer.data.documents import Document
 from glassformer.data.records import BadRecordError
 from glassformer.decoding import GenerationConfig
 from glassformer.decoding.scoring import score_long_texts
+from glassformer.tasks.code import Code, CodeConfig
 from glassformer.tasks.language import DocumentData, Language, LanguageConfig, first_characters
 from glassformer.tasks.language_model import LanguageModel
 from glassformer.tasks.load import load
@@ -220,3 +221,13 @@ def test_the_command_line_trains_scores_and_writes(tmp_path, monkeypatch, capsys
     monkeypatch.setattr(sys, "stdin", io.StringIO("one two\n\n"))
     lines = call("run", out, "--max-new-tokens", "5").splitlines()
     assert [len(line) for line in lines] == [5, 0]
+
+
+def test_a_trained_model_is_a_beginning(whole_run, folder, one_text, tmp_path):
+    task = Language(quick(one_text, start_from=folder / "model"))
+    (tmp_path / "run").mkdir()
+    begun = task.prepare(tmp_path / "run").tool.model
+    trained = load(folder / "model").model
+    assert all(torch.equal(a, b) for a, b in zip(begun.parameters(), trained.parameters(), strict=True))
+    with pytest.raises(ValueError, match="knows no"):
+        Code(CodeConfig(data=one_text, start_from=folder / "model")).prepare(tmp_path / "run")

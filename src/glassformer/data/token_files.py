@@ -8,13 +8,14 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
 Ids = np.ndarray[tuple[int], np.dtype[np.int32]]
 EncodeBatch = Callable[[list[str]], list[list[int]]]
 SIDES = ("source", "target")
+Kept = Literal["none", "first", "last"]
 CHUNK = 4096
 """Sentences tokenised at a time: enough to keep all cores busy, little enough for any memory."""
 
@@ -58,11 +59,11 @@ def write_token_files(
     encode_target: EncodeBatch,
     *,
     max_len: int,
-    cut: bool = False,
+    kept: Kept = "none",
 ) -> tuple[TokenFiles, int]:
     """Tokenise `pairs` into `folder`; the files, and how many pairs had a side longer than `max_len`.
 
-    Those are left out, or with `cut` lose what is too much.
+    `kept` is what stays of those: none of them, or their first or last tokens.
     """
     work = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(work, ignore_errors=True)
@@ -78,9 +79,10 @@ def write_token_files(
             for source, target in encoded:
                 if max(len(source), len(target)) > max_len:
                     n_long += 1
-                    if not cut:
+                    if kept == "none":
                         continue
-                for side, ids in (("source", source[:max_len]), ("target", target[:max_len])):
+                    source = source[-max_len:] if kept == "last" else source[:max_len]
+                for side, ids in (("source", source), ("target", target[:max_len])):
                     files[side].write(np.asarray(ids, dtype=np.int32).tobytes())
                     offsets[side].append(offsets[side][-1] + len(ids))
     for side in SIDES:

@@ -116,13 +116,16 @@ def as_answers(cell: object, column: str) -> tuple[str, ...]:
 
 
 def as_source(question: str, context: str, *, number_sentences: bool = False, last_sentences: int = 0) -> str:
-    """What the model reads: the question, and on the next line the context."""
+    """What the model reads: the context, and on the next line the question.
+
+    So what was told last is next to the question, as it so often should be.
+    """
     if number_sentences or last_sentences:
         told = split_sentences(context)[-last_sentences:]
         first = len(told)
         context = " ".join(f"{first - place} {one}" if number_sentences else one for place, one in enumerate(told))
-    # The space makes the context's first word the same token as elsewhere.
-    return f"{' '.join(question.split())}\n {' '.join(context.split())}"
+    # The space makes the question's first word the same token as elsewhere.
+    return f"{' '.join(context.split())}\n {' '.join(question.split())}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +144,7 @@ class AnsweringConfig(TaskConfig):
 class Answerer(Rewriter[Question]):
     """A trained model with its tokenizers: a question and a text in, an answer out."""
 
-    task = "answering"
+    task, kept = "answering", "last"
     search = GenerationConfig(max_new_tokens=64)
 
     def answer(self, question: str, context: str) -> str:
@@ -180,6 +183,10 @@ class Answering(RewritingTask[Question]):
     name, title = "answering", "An answerer"
     Config, Data, Tool = AnsweringConfig, QuestionData, Answerer
     cuts_long = True
+
+    def show(self, example: Question) -> tuple[str, str]:
+        """As above."""
+        return f"{example.question}\t{' '.join(example.context.split())}", example.target
 
     def settings(self) -> Mapping[str, Any]:
         """As above."""

@@ -230,6 +230,10 @@ class Extraction(EncoderTask[SpanQuestion]):
         scores = read_batch(model, batch).float().masked_fill(~batch.mask[:, :, None], float("-inf"))  # (B, T, 2)
         return F.cross_entropy(scores, batch.answers, reduction="sum")
 
+    def show(self, example: SpanQuestion) -> tuple[str, str]:
+        """As above."""
+        return f"{example.question}\t{example.context}", next(iter(example.answers), "")
+
     def describe(self, splits: Splits[SpanQuestion]) -> str:
         """As above."""
         train, valid = list(splits.train), list(splits.valid)

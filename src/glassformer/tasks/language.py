@@ -19,6 +19,7 @@ from glassformer.models import DecoderModel, ModelConfig
 from glassformer.models.base import Model
 from glassformer.models.costs import training_flops
 from glassformer.nn.checks import check_positive
+from glassformer.tasks.beginnings import load_beginning, was_trained_here
 from glassformer.tasks.language_model import LanguageModel
 from glassformer.tasks.task import Prepared, Splits, Task, TaskConfig
 from glassformer.text import Tokenizer, TokenizerConfig
@@ -148,17 +149,11 @@ class Language(Task[Document, PackedBatch]):
         if not valid:
             raise ValueError("no text is left for validation: expected valid files, or more data")
         has_documents = self.has_documents(splits.train)
-        tokenizer = Tokenizer.train(
-            (document.text for document in splits.train),
-            config.model.vocab_size,
-            config.tokenizer,
-            more_special=self.marks,
-        )
+        model, tokenizer = self.begin(splits.train)
         stream = self.write(run / "tokens", splits.train, tokenizer, has_documents)
-        torch.manual_seed(train.seed)
-        model = DecoderModel(replace(config.model, vocab_size=tokenizer.vocab_size, max_len=config.context))
+        context = model.config.max_len or config.context
         tool: LanguageModel = self.Tool(model, tokenizer, has_documents=has_documents)
-        batches = PackedBatches(stream, config.context, train.max_tokens, train.seed)
+        batches = PackedBatches(stream, context, train.max_tokens, train.seed)
         looked_at = first_characters(valid, MAX_VALID)
         notes = [self.describe(stream, valid, tokenizer, batches)]
         if len(looked_at) < len(valid) or looked_at[-1] != valid[-1]:
@@ -169,9 +164,32 @@ class Language(Task[Document, PackedBatch]):
             notes.append(f"passed over {skipped.total():,} bad documents: {reasons}")
 
         def evaluate() -> dict[str, float]:
-            return dict(tool.score(looked_at, stride=config.context).values)
+            return dict(tool.score(looked_at, stride=context).values)
 
         return Prepared(tool, batches, evaluate, valid, notes)
+
+    def begin(self, train: Iterable[Document]) -> tuple[DecoderModel, Tokenizer]:
+        """The model before its first update and its tokenizer, from scratch or of a decoder that was trained here."""
+        config, folder = self.config, self.config.start_from
+        if folder is None:
+            texts = (document.text for document in train)
+            size = config.model.vocab_size
+            tokenizer = Tokenizer.train(texts, size, config.tokenizer, more_special=self.marks)
+            torch.manual_seed(config.train.seed)
+            return DecoderModel(
+                replace(config.model, vocab_size=tokenizer.vocab_size, max_len=config.context)
+            ), tokenizer
+        model = load_beginning(folder, DecoderModel, head="language_model")
+        if not was_trained_here(folder):
+            raise ValueError(
+                f"{folder} was not trained here, and its tokenizer cannot be taken along: expected the folder of a "
+                "decoder that `glassformer train` wrote"
+            )
+        tokenizer = Tokenizer.load(folder / "tokenizer.json")
+        missing = [mark for mark in self.marks if not tokenizer.has_special(mark)]
+        if missing:
+            raise ValueError(f"{folder} knows no {missing[0]}: expected a model of the task {self.name}")
+        return model, tokenizer
 
     def has_documents(self, train: Iterable[Document]) -> bool:
         """Whether there is more than one text, so that they need borders between them."""

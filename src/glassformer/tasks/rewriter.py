@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from glassformer.checkpoint import load_model
+from glassformer.data.token_files import Kept
 from glassformer.decoding import GenerationConfig, generate
 from glassformer.models import EncoderDecoderModel
 from glassformer.nn import capture_attention
@@ -37,6 +38,8 @@ class Explained(NamedTuple):
 class Rewriter(Tool[Example]):
     """A trained model with its tokenizers: text in, text out."""
 
+    kept: ClassVar[Kept] = "first"
+    """What is read of a text that is too long: its first tokens, or its last."""
     search: ClassVar[GenerationConfig]
     """How a text is searched for, unless the folder says otherwise."""
 
@@ -103,7 +106,8 @@ class Rewriter(Tool[Example]):
 
     def _read(self, ids: list[int]) -> list[int]:
         """What the model reads: as much as it can, and END."""
-        return [*ids[: (self.model.config.max_len or 512) - 1], END]
+        room = (self.model.config.max_len or 512) - 1
+        return [*(ids[-room:] if self.kept == "last" else ids[:room]), END]
 
     def _search(self, beam: int | None) -> GenerationConfig:
         return self.generation if beam is None else replace(self.generation, num_beams=beam)

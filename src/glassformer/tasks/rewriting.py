@@ -100,7 +100,8 @@ class RewritingTask(Task[Example, PairBatch]):
             target_tokenizer = Tokenizer.train((p.target for p in splits.train), sizes[0], config.tokenizer)
         max_len = (config.model.max_len if beginning is None else beginning.model.config.max_len) or 10**9
         plain: list[EncodeBatch] = [source_tokenizer.encode_batch, target_tokenizer.encode_batch]
-        write = partial(write_token_files, max_len=max_len - 1, cut=self.cuts_long)
+        kind: Any = self.Tool
+        write = partial(write_token_files, max_len=max_len - 1, kept=kind.kept if self.cuts_long else "none")
         valid, _ = write(folder / "valid", splits.valid, *plain)
         versions = [plain]
         if config.tokenizer.bpe_dropout:

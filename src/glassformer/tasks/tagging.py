@@ -18,7 +18,7 @@ from glassformer.data.tagged import TaggedReader, TaggedSentence, TaggedSentence
 from glassformer.metrics.scores import Scores
 from glassformer.models import ModelConfig
 from glassformer.tasks.encoders import EncoderConfig, EncoderTask, Texts
-from glassformer.tasks.tagger import Tagger, compare
+from glassformer.tasks.tagger import Tagger, compare, in_brackets
 from glassformer.tasks.task import Splits
 from glassformer.text import BpeDropout, Tokenizer
 from glassformer.text.tag_paths import TagPaths
@@ -180,6 +180,15 @@ class Tagging(EncoderTask[TaggedSentence]):
         shape = len(number), number.shape[1] + 1
         chosen = torch.rand(shape, device=number.device) < self.config.train.word_dropout
         return chosen.gather(1, number) & (number > 0)
+
+    def show(self, example: TaggedSentence) -> tuple[str, str]:
+        """As above."""
+        line, places, begin = " ".join(example.words), [], 0
+        for word in example.words:
+            places.append((begin, begin + len(word)))
+            begin += len(word) + 1
+        spans = [(places[one.begin][0], places[one.end - 1][1], one.label) for one in example.entities]
+        return line, in_brackets(line, spans)
 
     def describe(self, splits: Splits[TaggedSentence]) -> str:
         """As above."""
