@@ -145,6 +145,19 @@ class EncoderDecoderStep(nn.Module):
         return self.model.answer(hidden, new), *cache.result()
 
 
+class ReadSegments(nn.Module):
+    """A model that embeds the number of each token's segment, BERT say, with all of its inputs by position."""
+
+    def __init__(self, model: EncoderModel | DecoderModel):
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor, mask: Tensor, token_types: Tensor) -> Tensor:
+        """The head's answer."""
+        answer: Tensor = self.model(tokens, mask, token_types=token_types)
+        return answer
+
+
 class Encode(nn.Module):
     """The encoder alone."""
 
@@ -220,6 +233,10 @@ def _graphs(model: AnyModel) -> dict[str, Graph]:
     tokens = torch.zeros(batch, new, dtype=torch.long), ("batch", "length")
     if isinstance(model, EncoderModel) or (isinstance(model, DecoderModel) and config.head != "language_model"):
         mask = torch.ones(batch, new, dtype=torch.bool), ("batch", "length")
+        types = torch.zeros(batch, new, dtype=torch.long), ("batch", "length")
+        if config.token_types:
+            inputs = {"tokens": tokens, "mask": mask, "token_types": types}
+            return {MODEL: Graph(ReadSegments(model).eval(), {**inputs}, ("answer",))}
         return {MODEL: Graph(model, {"tokens": tokens, "mask": mask}, ("answer",))}
     if config.head != "language_model":
         raise ValueError(f"an encoder-decoder with head={config.head!r}: expected 'language_model', for ONNX")
@@ -288,8 +305,11 @@ Run = Callable[..., tuple[Tensor, ...]]
 
 def _compare_reading(folder: Path, model: AnyModel, seed: int) -> Iterator[Compared]:
     tokens, mask = _uneven_rows(model.config.vocab_size, PROMPT, seed, left=False)
-    (theirs,) = _open(folder / MODEL)(tokens=tokens, mask=mask)
-    ours = model(tokens, mask)
+    more: dict[str, Tensor] = {}
+    if model.config.token_types:
+        more["token_types"] = tokens % model.config.token_types
+    (theirs,) = _open(folder / MODEL)(tokens=tokens, mask=mask, **more)
+    ours = model(tokens, mask, **more)
     is_by_token = ours.dim() == 3
     yield (theirs[mask], ours[mask], True) if is_by_token else (theirs, ours, True)
 
