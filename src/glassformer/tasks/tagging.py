@@ -208,7 +208,7 @@ class Tagging(EncoderTask[TaggedSentence]):
             data=TaggedData(corpus="made-sentences"),
             model=small_tagger(vocab_size=600, d_model=64, d_ff=128, dropout=0.1, embedding_dropout=0.1),
             train=TrainConfig(
-                updates=600, max_tokens=1024, lr=3e-3, warmup=60, schedule="linear", word_dropout=0.1, eval_every=200
+                minutes=0.5, max_tokens=1024, lr=3e-3, warmup=60, schedule="linear", word_dropout=0.1, eval_every=200
             ),
         )
 
