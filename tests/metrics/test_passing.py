@@ -5,6 +5,7 @@ import random
 import sys
 import time
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -133,3 +134,25 @@ def test_a_compressor_profits_from_what_it_has_seen():
     assert compressed_bits([text], after=[text]) < 0.5 < compressed_bits([text])
     with pytest.raises(ValueError, match="no text to compress"):
         compressed_bits([])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_a_program_that_makes_a_session_of_its_own_does_not_outlive_its_time():
+    def fenced():
+        found = set()
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                if b"no new privileges" in path.read_bytes():
+                    found.add(path.parent.name)
+            except OSError:
+                continue
+        return found
+
+    before = fenced()
+    outcome = run_program("import os, time\ntry: os.setsid()\nexcept OSError: pass\ntime.sleep(30)", Limits(seconds=1))
+    assert outcome.timed_out
+    for _ in range(40):
+        if not fenced() - before:
+            break
+        time.sleep(0.05)
+    assert not fenced() - before

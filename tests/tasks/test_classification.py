@@ -267,3 +267,17 @@ def test_a_folder_that_lies_of_itself_is_refused(data, tmp_path):
         seal_folder(tmp_path / "model")
         with pytest.raises(ValueError, match=message):
             load(tmp_path / "model")
+
+
+def test_what_was_passed_over_is_told(data, tmp_path):
+    with data.data[0].open("a") as stream:
+        stream.write("\ttool\n")
+    for chosen in (data, replace(data, valid=())):
+        task = Classification(quick(replace(chosen, on_bad="skip")))
+        assert "passed over 1 bad records: 1 with empty text" in task.prepare(tmp_path / "run").notes
+
+
+def test_a_setting_that_a_task_has_no_use_for_is_refused(data, tmp_path):
+    config = quick(replace(data, multi_label=True))
+    with pytest.raises(ValueError, match="r_drop=1.0: classification has no use"):
+        Classification(replace(config, train=replace(config.train, r_drop=1.0))).train(tmp_path / "model")

@@ -33,8 +33,11 @@ def evaluate(arguments: list[str]) -> None:
     about = read_about(Path(folder))
     task = task_named(about["task"])
     try:
-        usual = replace(task.Data(), **about.get("data", {}))
-    except TypeError as error:
+        known = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in about.get("data", {}).items()
+        }
+        usual = replace(task.Data(), **known)
+    except (TypeError, AttributeError) as error:
         raise ValueError(f"{Path(folder) / TASK} does not say how its data was read: {error}") from error
     options = tyro.cli(
         _options_of(task.Data),
@@ -54,9 +57,10 @@ def evaluate(arguments: list[str]) -> None:
         results = {"": _problems(tool, options.problems, options.samples)}
     else:
         examples = options.data.examples()
-        results = {"": tool.score(examples)}
         if about["task"] == "translation":
             results = _translations(tool, examples, options.beam, options.tokenised)
+        else:
+            results = {"": tool.score(examples)}
     if options.json:
         told = {name: _as_json(scores) for name, scores in results.items()}
         print(json.dumps(told.get("", told)))

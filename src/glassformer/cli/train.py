@@ -75,7 +75,9 @@ def take_option(arguments: list[str], name: str) -> tuple[list[str], str | None]
     rest, value, waiting = [], None, iter(arguments)
     for argument in waiting:
         if argument == name:
-            value = next(waiting, None)
+            value = next(waiting, "--")
+            if value.startswith("--"):
+                raise ValueError(f"{name} stands alone: expected a value behind it")
         elif argument.startswith(f"{name}="):
             value = argument.removeprefix(f"{name}=")
         else:

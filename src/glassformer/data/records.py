@@ -30,6 +30,21 @@ class Record(NamedTuple):
     where: str
 
 
+class Examples(list[Example]):
+    """Examples in memory, and how many records were passed over, by what was wrong with them."""
+
+    def __init__(self, examples: Iterable[Example] = (), skipped: Counter[str] | None = None):
+        super().__init__(examples)
+        self.skipped: Counter[str] = Counter(skipped)
+
+    @classmethod
+    def of(cls, reader: "RecordReader[Example]") -> "Examples[Example]":
+        """All that a reader finds."""
+        found = cls(reader)
+        found.skipped.update(reader.skipped)
+        return found
+
+
 @dataclass
 class RecordReader(Generic[Example]):
     """Iterates over the examples of some files, as often as asked; `skipped` counts what was bad in the last pass."""
@@ -97,6 +112,8 @@ def as_text(cell: object, column: str) -> str:
         raise ValueError(f"no text under {column!r}")
     if not cell.strip():
         raise ValueError(f"empty {column}")
+    if any("\ud800" <= character <= "\udfff" for character in cell):
+        raise ValueError(f"half a surrogate pair under {column!r}: expected whole characters")
     return cell.strip()
 
 
@@ -104,8 +121,8 @@ def _table(path: Path, wanted: Sequence[str]) -> Iterator[Record]:
     with open_bytes(path) as stream:
         delimiter = TABLES[Path(path.name.removesuffix(".gz")).suffix.lower()]
         places = read_lines(stream, str(path))
-        header = next(places, (None, ""))[0]
-        columns = next(csv.reader([header or ""], delimiter=delimiter), [])
+        header = (next(places, (None, ""))[0] or "").removeprefix("\ufeff")  # some programs begin a file with it
+        columns = next(csv.reader([header], delimiter=delimiter), [])
         for column in wanted:
             if column not in columns:
                 raise BadRecordError(
@@ -118,7 +135,11 @@ def _table(path: Path, wanted: Sequence[str]) -> Iterator[Record]:
                 yield Record((), "not valid UTF-8", where)
                 continue
             # A tab-separated line is split as it stands; only CSV quotes, and a quoted field may not hold a line break.
-            cells = text.split("\t") if delimiter == "\t" else next(csv.reader(io.StringIO(text)), [])
+            try:
+                cells = text.split("\t") if delimiter == "\t" else next(csv.reader(io.StringIO(text)), [])
+            except csv.Error as error:
+                yield Record((), f"not CSV ({error})", where)
+                continue
             if len(cells) <= max(indices):
                 yield Record((), f"{len(cells)} columns, expected {len(columns)}", where)
             else:

@@ -4,14 +4,22 @@ A bad line is an error that names `file:line`, or with `on_bad="skip"` its sente
 """
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from glassformer.data.records import BadRecordError, OnBad, Record, RecordReader, kind_of, open_bytes, read_lines
+from glassformer.data.records import (
+    BadRecordError,
+    Examples,
+    OnBad,
+    Record,
+    RecordReader,
+    kind_of,
+    open_bytes,
+    read_lines,
+)
 from glassformer.text.tags import BadTagError, Entity, MixedTagsError, Scheme, detect_scheme, entities_of
 from glassformer.text.words import cut_words
 
@@ -27,14 +35,6 @@ class TaggedSentence(NamedTuple):
     entities: tuple[Entity, ...]
     where: str = ""
     """File and line it was read from."""
-
-
-class TaggedSentences(list[TaggedSentence]):
-    """Sentences, and how many were passed over, by what was wrong with them."""
-
-    def __init__(self, sentences: Iterable[TaggedSentence] = (), skipped: Counter[str] | None = None):
-        super().__init__(sentences)
-        self.skipped: Counter[str] = Counter(skipped)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +54,9 @@ class TaggedReader:
             if getattr(self, name) == 0:
                 raise ValueError(f"{name}=0: expected 1 or more, or -1 or less to count from the last")
 
-    def read(self, paths: Sequence[Path]) -> TaggedSentences:
+    def read(self, paths: Sequence[Path]) -> Examples[TaggedSentence]:
         """The sentences of all files."""
-        found = TaggedSentences()
+        found = Examples[TaggedSentence]()
         for path in paths:
             if not path.is_file():
                 raise FileNotFoundError(f"{path}: no such file")
@@ -83,7 +83,7 @@ class TaggedReader:
         entities = _entities_of_spans(text, spans, places)
         return TaggedSentence(tuple(text[begin:end] for begin, end in places), entities, record.where)
 
-    def _read_columns(self, path: Path, found: TaggedSentences) -> None:
+    def _read_columns(self, path: Path, found: Examples[TaggedSentence]) -> None:
         """All at once: which scheme it is can only be told at the end."""
         sentences: list[list[_Line]] = []
         for lines in _blocks(path):
@@ -122,7 +122,7 @@ class TaggedReader:
                 "expected one scheme; scheme='iob1' reads both as conlleval does"
             ) from error
 
-    def _skip(self, error: BadRecordError, found: TaggedSentences) -> None:
+    def _skip(self, error: BadRecordError, found: Examples[TaggedSentence]) -> None:
         if self.on_bad == "error":
             raise BadRecordError(f"{error} (on_bad='skip' passes over such sentences)") from error
         problem = re.sub(r"^.*?:\d+: ", "", str(error))

@@ -62,6 +62,7 @@ if sys.platform == "linux":
         if child:
             status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             os._exit(status if status >= 0 else 128 - status)
+        libc.prctl(1, 9, 0, 0, 0)  # it ends with whoever waits for it, whatever session it makes for itself
     libc.prctl(38, 1, 0, 0, 0)  # no new privileges, which Landlock asks for
     writes = sum(1 << bit for bit in (1, *range(4, 13)))  # write, remove and make files of every kind
     class Rules(ctypes.Structure):

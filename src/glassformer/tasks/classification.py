@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from glassformer.data.interface_labels import open_labelled_corpus
 from glassformer.data.labelled import LabelledBatch, Row
-from glassformer.data.records import OnBad, Record, RecordReader, as_text
+from glassformer.data.records import Examples, OnBad, Record, RecordReader, as_text
 from glassformer.data.splits import split_examples
 from glassformer.metrics.classification import confusion, confusion_tables, score_classes, score_label_sets
 from glassformer.metrics.scores import Scores
@@ -59,12 +59,14 @@ class LabelledData:
             return Splits(examples["train"], examples["valid"], examples["test"])
         if self.valid:
             return Splits(self.examples(), list(self._read(self.valid)))
-        sides = split_examples(self.examples(), lambda example: example.text, test=0.0)
+        known = self.examples()
+        sides = split_examples(known, lambda example: example.text, test=0.0)
         learned, kept = list(sides["train"]), list(sides["valid"])
         labels = {label for example in learned for label in example.labels}
         # A rare class may fall wholly on the other side, where nobody could learn it.
         strange = [example for example in kept if not labels.issuperset(example.labels)]
-        return Splits(learned + strange, [example for example in kept if labels.issuperset(example.labels)])
+        learned = Examples(learned + strange, sides["train"].skipped)
+        return Splits(learned, [example for example in kept if labels.issuperset(example.labels)])
 
     def examples(self) -> list[LabelledText]:
         """Everything in `data`; of a corpus what is kept for testing."""
@@ -72,7 +74,7 @@ class LabelledData:
             return list(self.splits().test)
         if not self.data:
             raise ValueError("no data: expected at least one .tsv, .csv or .jsonl file, or a corpus")
-        return list(self._read(self.data))
+        return Examples.of(self._read(self.data))
 
     def _read(self, paths: tuple[Path, ...]) -> RecordReader[LabelledText]:
         columns = [self.text_column, self.label_column] + [self.second_column] * bool(self.second_column)
@@ -207,6 +209,10 @@ class Classification(EncoderTask[LabelledText]):
 
     name, title = "classification", "A classifier"
     Config, Data, Tool = ClassificationConfig, LabelledData, Classifier
+
+    def unused(self) -> set[str]:
+        """As above: of several labels a text, each is asked for by itself."""
+        return {"bpe_dropout", *(("r_drop", "word_dropout", "label_smoothing") if self.config.data.multi_label else ())}
 
     def texts(self, example: LabelledText) -> Texts:
         """As above."""

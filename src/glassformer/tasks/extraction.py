@@ -200,6 +200,10 @@ class Extraction(EncoderTask[SpanQuestion]):
     Config, Data, Tool = ExtractionConfig, SpanData, Extractor
     when_long = "are read in windows"
 
+    def unused(self) -> set[str]:
+        """As above."""
+        return {"r_drop", "word_dropout", "label_smoothing", "bpe_dropout"}
+
     def texts(self, example: SpanQuestion) -> Texts:
         """As above."""
         return example.question, example.context

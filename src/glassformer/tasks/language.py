@@ -1,5 +1,6 @@
 """Language modelling: texts to a decoder that goes on writing."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from glassformer.models.costs import training_flops
 from glassformer.nn.checks import check_positive
 from glassformer.tasks.beginnings import load_beginning, was_trained_here
 from glassformer.tasks.language_model import LanguageModel
-from glassformer.tasks.task import Prepared, Splits, Task, TaskConfig
+from glassformer.tasks.task import Prepared, Splits, Task, TaskConfig, passed_over
 from glassformer.text import Tokenizer, TokenizerConfig
 from glassformer.text.tokenizer import UNKNOWN
 from glassformer.training.config import TrainConfig
@@ -150,18 +151,17 @@ class Language(Task[Document, PackedBatch]):
             raise ValueError("no text is left for validation: expected valid files, or more data")
         has_documents = self.has_documents(splits.train)
         model, tokenizer = self.begin(splits.train)
-        stream = self.write(run / "tokens", splits.train, tokenizer, has_documents)
         context = model.config.max_len or config.context
+        if context != config.context:
+            raise ValueError(f"context={config.context}: expected {context}, as the model to begin with has it")
+        stream = self.write(run / "tokens", splits.train, tokenizer, has_documents)
         tool: LanguageModel = self.Tool(model, tokenizer, has_documents=has_documents)
         batches = PackedBatches(stream, context, train.max_tokens, train.seed)
         looked_at = first_characters(valid, MAX_VALID)
         notes = [self.describe(stream, valid, tokenizer, batches)]
         if len(looked_at) < len(valid) or looked_at[-1] != valid[-1]:
             notes.append(f"each validation looks at the first {MAX_VALID:,} characters; the last score at all")
-        skipped = getattr(splits.train, "skipped", None)
-        if skipped:
-            reasons = ", ".join(f"{count:,} with {problem}" for problem, count in skipped.most_common())
-            notes.append(f"passed over {skipped.total():,} bad documents: {reasons}")
+        notes += passed_over(Counter(getattr(splits.train, "skipped", ())))
 
         def evaluate() -> dict[str, float]:
             return dict(tool.score(looked_at, stride=context).values)
@@ -190,6 +190,10 @@ class Language(Task[Document, PackedBatch]):
         if missing:
             raise ValueError(f"{folder} knows no {missing[0]}: expected a model of the task {self.name}")
         return model, tokenizer
+
+    def unused(self) -> set[str]:
+        """As above."""
+        return {"r_drop", "word_dropout"}
 
     def has_documents(self, train: Iterable[Document]) -> bool:
         """Whether there is more than one text, so that they need borders between them."""

@@ -186,6 +186,10 @@ class Masking(Task[PlainText, MaskedBatch]):
             notes.append(f"passed over {skipped.total():,} bad records")
         return Prepared(tool, batches, lambda: dict(tool.score(valid).values), test or valid, notes, fresh)
 
+    def unused(self) -> set[str]:
+        """As above."""
+        return {"r_drop", "word_dropout", "compile"}
+
     def loss(self, model: nn.Module, batch: MaskedBatch) -> Tensor:
         """As above."""
         logits = masked_answers(model, batch).flatten(0, 1).float()

@@ -106,8 +106,10 @@ class Rewriter(Tool[Example]):
 
     def _read(self, ids: list[int]) -> list[int]:
         """What the model reads: as much as it can, and END."""
-        room = (self.model.config.max_len or 512) - 1
-        return [*(ids[-room:] if self.kept == "last" else ids[:room]), END]
+        limit = self.model.config.max_len
+        if limit is not None and len(ids) >= limit:
+            ids = ids[len(ids) - limit + 1 :] if self.kept == "last" else ids[: limit - 1]
+        return [*ids, END]
 
     def _search(self, beam: int | None) -> GenerationConfig:
         return self.generation if beam is None else replace(self.generation, num_beams=beam)

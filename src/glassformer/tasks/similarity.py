@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from glassformer.data.labelled import LabelledBatch, Row
 from glassformer.data.made_pairs import ScoredPair, made_pairs
-from glassformer.data.records import OnBad, Record, RecordReader, as_text
+from glassformer.data.records import Examples, OnBad, Record, RecordReader, as_text
 from glassformer.data.splits import split_examples
 from glassformer.metrics.correlation import score_correlation
 from glassformer.metrics.scores import Scores
@@ -50,7 +50,7 @@ class SimilarityData:
         if self.valid:
             return Splits(self.examples(), list(self._read(self.valid)))
         sides = split_examples(self.examples(), lambda pair: pair.text, test=0.0)
-        return Splits(list(sides["train"]), list(sides["valid"]))
+        return Splits(sides["train"], sides["valid"])
 
     def examples(self) -> list[ScoredPair]:
         """Everything in `data`; of a corpus what is kept for testing."""
@@ -58,7 +58,7 @@ class SimilarityData:
             return list(self.splits().test)
         if not self.data:
             raise ValueError("no data: expected at least one .tsv, .csv or .jsonl file, or a corpus")
-        return list(self._read(self.data))
+        return Examples.of(self._read(self.data))
 
     def _read(self, paths: tuple[Path, ...]) -> RecordReader[ScoredPair]:
         if not self.lowest < self.highest:
@@ -84,7 +84,9 @@ class SimilarityConfig(EncoderConfig):
     model: ModelConfig = field(default_factory=lambda: small_encoder(dropout=0.1, embedding_dropout=0.1))
     """Of a model from scratch. Its vocab_size is the most tokens the tokenizer may learn."""
     train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(updates=2000, lr=1e-3, warmup=200, schedule="linear", eval_every=250)
+        default_factory=lambda: TrainConfig(
+            updates=2000, lr=1e-3, warmup=200, schedule="linear", label_smoothing=0.0, eval_every=250
+        )
     )
 
 
@@ -132,6 +134,10 @@ class Similarity(EncoderTask[ScoredPair]):
     name, title, apart = "similarity", "A comparer of texts", True
     Config, Data, Tool = SimilarityConfig, SimilarityData, Comparer
 
+    def unused(self) -> set[str]:
+        """As above."""
+        return {"r_drop", "word_dropout", "label_smoothing", "bpe_dropout"}
+
     def texts(self, example: ScoredPair) -> Texts:
         """As above."""
         return example.text, example.second
@@ -166,7 +172,15 @@ class Similarity(EncoderTask[ScoredPair]):
         return SimilarityConfig(
             data=SimilarityData(corpus="made-pairs"),
             model=small_encoder(vocab_size=1000, d_model=64, d_ff=128, dropout=0.0, embedding_dropout=0.0),
-            train=TrainConfig(minutes=1.5, lr=2e-3, warmup=100, schedule="linear", max_tokens=1024, eval_every=250),
+            train=TrainConfig(
+                minutes=1.5,
+                label_smoothing=0.0,
+                lr=2e-3,
+                warmup=100,
+                schedule="linear",
+                max_tokens=1024,
+                eval_every=250,
+            ),
         )
 
     def baseline(self, splits: Splits[ScoredPair]) -> tuple[str, Scores]:

@@ -73,8 +73,8 @@ class SummaryData:
         return Splits(LearnedPairs(sides["train"], self), sides["valid"], sides["test"])
 
     def examples(self) -> list[Summary]:
-        """Everything in `data`."""
-        return list(self._known() if self.corpus else self._read(self.data))
+        """Everything in `data`; of a corpus what is kept for testing."""
+        return list(self.splits().test if self.corpus else self._read(self.data))
 
     def _known(self) -> list[Summary]:
         return [_summary(split_sentences(one.source), one.source, (one.summary,)) for one in docstrings()]

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from glassformer.data.batches import CycledBatches
 from glassformer.data.labelled import IGNORED, LabelledBatch, Row
 from glassformer.data.made_sentences import made_sentences
-from glassformer.data.records import OnBad
+from glassformer.data.records import Examples, OnBad
 from glassformer.data.splits import split_examples
-from glassformer.data.tagged import TaggedReader, TaggedSentence, TaggedSentences
+from glassformer.data.tagged import TaggedReader, TaggedSentence
 from glassformer.metrics.scores import Scores
 from glassformer.models import ModelConfig
 from glassformer.tasks.encoders import EncoderConfig, EncoderTask, Texts
@@ -64,13 +64,13 @@ class TaggedData:
         labels = {entity.label for sentence in learned for entity in sentence.entities}
         # A rare label may fall wholly on the other side, where nobody could learn it.
         strange = [one for one in kept if not labels.issuperset(entity.label for entity in one.entities)]
-        return Splits(TaggedSentences([*learned, *strange], found.skipped), [one for one in kept if one not in strange])
+        return Splits(Examples([*learned, *strange], found.skipped), [one for one in kept if one not in strange])
 
     def examples(self) -> list[TaggedSentence]:
         """Everything in `data`."""
         return made_sentences("test") if self.corpus else self._read(self.data)
 
-    def _read(self, paths: tuple[Path, ...]) -> TaggedSentences:
+    def _read(self, paths: tuple[Path, ...]) -> Examples[TaggedSentence]:
         if not paths:
             raise ValueError("no data: expected at least one file of CoNLL's columns, or a .jsonl")
         reader = TaggedReader(

@@ -30,6 +30,10 @@ from glassformer.training.trainer import Batches
 
 TASK = "task.json"
 """The file of a model folder that says what the model does."""
+WHICH = frozenset(
+    {"data", "valid", "source", "target", "valid_source", "valid_target", "corpus", "folder", "on_bad", "valid_share"}
+)
+"""Fields of a task's data that say which it is, rather than how it is read."""
 Example = TypeVar("Example")
 Batch = TypeVar("Batch", bound=TrainBatch)
 
@@ -142,6 +146,10 @@ class Task(ABC, Generic[Example, Batch]):
     def flops(self, model: Model, batch: Batch) -> int:
         """Operations of training on a batch."""
 
+    def unused(self) -> set[str]:
+        """Settings of training or tokenizer that other tasks have a use for, and this one has not."""
+        return set()
+
     def train(self, out: Path | str) -> Scores:
         """Train into the model folder `out`; what the run needs to go on stands in `out.run` beside it.
 
@@ -149,6 +157,10 @@ class Task(ABC, Generic[Example, Batch]):
         where there are none on those for validation.
         """
         out, train = Path(out), self.config.train
+        for name in self.unused():
+            value = getattr(train, name, None) or getattr(self.config.tokenizer, name, None)
+            if value:
+                raise ValueError(f"{name}={value}: {self.name} has no use for it, expected none")
         if train.lora_rank and self.config.start_from is None:
             raise ValueError(
                 f"lora_rank={train.lora_rank} without a model to adapt: expected one to begin with (--from)"
@@ -222,9 +234,5 @@ def passed_over(skipped: Counter[str]) -> list[str]:
 
 
 def _columns(data: Any) -> dict[str, Any]:
-    """How records are read, without which: what `eval` should take for granted."""
-    return {
-        key: value
-        for key, value in asdict(data).items()
-        if key.endswith(("column", "separator")) or isinstance(value, bool | float)
-    }
+    """How data is read, but not which: what `eval` should take for granted."""
+    return {key: value for key, value in asdict(data).items() if key not in WHICH}

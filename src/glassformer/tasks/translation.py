@@ -51,8 +51,8 @@ class PairData:
         return Splits(halves["train"], halves["valid"])
 
     def examples(self) -> list[Pair]:
-        """Everything in `source` and `target`."""
-        return list(self._read(self.source, self.target))
+        """Everything in `source` and `target`; of a corpus what is kept for testing."""
+        return list(self.splits().test if self.corpus else self._read(self.source, self.target))
 
     def _read(self, source: tuple[Path, ...], target: tuple[Path, ...]) -> PairReader:
         if not source:
