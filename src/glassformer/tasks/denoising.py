@@ -97,6 +97,12 @@ class Denoiser(Rewriter[PlainText]):
         self.noise, self.share, self.mean_span = noise, share, mean_span
         self.longest = max(1, (model.config.max_len or 512) - ROOM)
         special = specials_of(noise, self.longest, share, mean_span)
+        missing = [name for name in special if not source_tokenizer.has_special(name)]
+        if missing:
+            raise ValueError(
+                f"the tokenizer has no {missing[0]}, which noise={noise!r} with share={share} and mean_span={mean_span} "
+                "needs: expected a model that `glassformer train denoising` wrote with these, or no model to begin with"
+            )
         self.marks = [source_tokenizer.special_id(name) for name in special]
 
     def run(self, lines: Sequence[str], *, beam: int | None = None) -> list[str]:
