@@ -100,8 +100,8 @@ class Denoiser(Rewriter[PlainText]):
         missing = [name for name in special if not source_tokenizer.has_special(name)]
         if missing:
             raise ValueError(
-                f"the tokenizer has no {missing[0]}, which noise={noise!r} with share={share} and mean_span={mean_span} "
-                "needs: expected a model that `glassformer train denoising` wrote with these, or no model to begin with"
+                f"the tokenizer has no {missing[0]}, which {noise} with share={share} and mean_span={mean_span} "
+                "need: expected a model that `glassformer train denoising` wrote with these, or none to begin with"
             )
         self.marks = [source_tokenizer.special_id(name) for name in special]
 
