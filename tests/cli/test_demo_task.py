@@ -127,3 +127,10 @@ def test_a_closed_pipe_ends_it_in_silence(arguments):
         os.close(writer)
     assert result.returncode == 141
     assert result.stderr == ""
+
+
+def test_a_slip_of_the_finger_trains_nothing():
+    from glassformer.cli.demo_task import demos
+
+    with pytest.raises(ValueError, match="'taging' is no task: did you mean tagging"):
+        demos(["taging"])

@@ -141,9 +141,13 @@ def info(path: Positional[Path], *, allow_pickle: bool = False) -> None:
 
     from glassformer.checkpoint import load_model
     from glassformer.checkpoint.pretrained import is_foreign, read_foreign
+    from glassformer.tasks.registry import read_about
+    from glassformer.tasks.task import TASK
 
     model = load_model(path, allow_pickle=allow_pickle)
     print(f"{path}: {model.kind}, {model.n_parameters():,} parameters")
+    if (path / TASK).is_file():
+        print(f"  trained for {read_about(path)['task']}")
     if is_foreign(path):
         print(f"  of the family {read_foreign(path, allow_pickle=allow_pickle).config['model_type']}")
     for field in fields(model.config):

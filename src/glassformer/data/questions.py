@@ -11,7 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from glassformer.data.records import BadRecordError, OnBad, Record, as_text, kind_of, open_bytes, read_records
+from glassformer.data.records import (
+    BadRecordError,
+    OnBad,
+    Record,
+    as_text,
+    examples_of,
+    kind_of,
+    open_bytes,
+    read_records,
+)
 
 
 class SpanQuestion(NamedTuple):
@@ -48,17 +57,7 @@ class SpanReader:
         self.skipped.clear()
         for path in self.paths:
             records = _squad(path) if _is_squad(path) else read_records(path, self.columns)
-            for record in records:
-                problem = record.problem
-                if not problem:
-                    try:
-                        yield self._question(record)
-                        continue
-                    except ValueError as error:
-                        problem = str(error)
-                if self.on_bad == "error":
-                    raise BadRecordError(f"{record.where}: {problem} (on_bad='skip' passes over such records)")
-                self.skipped[problem] += 1
+            yield from examples_of(records, self._question, self.on_bad, self.skipped)
 
     def _question(self, record: Record) -> SpanQuestion:
         names = self.columns

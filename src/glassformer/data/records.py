@@ -66,17 +66,24 @@ class RecordReader(Generic[Example]):
     def __iter__(self) -> Iterator[Example]:
         self.skipped.clear()
         for path in self.paths:
-            for record in read_records(path, self.columns):
-                problem = record.problem
-                if not problem:
-                    try:
-                        yield self.make(record)
-                        continue
-                    except ValueError as error:
-                        problem = str(error)
-                if self.on_bad == "error":
-                    raise BadRecordError(f"{record.where}: {problem} (on_bad='skip' passes over such records)")
-                self.skipped[problem] += 1
+            yield from examples_of(read_records(path, self.columns), self.make, self.on_bad, self.skipped)
+
+
+def examples_of(
+    records: Iterable[Record], make: Callable[[Record], Example], on_bad: OnBad, skipped: Counter[str]
+) -> Iterator[Example]:
+    """The examples of some records; a bad one is an error that names its place, or is counted in `skipped`."""
+    for record in records:
+        problem = record.problem
+        if not problem:
+            try:
+                yield make(record)
+                continue
+            except ValueError as error:
+                problem = str(error)
+        if on_bad == "error":
+            raise BadRecordError(f"{record.where}: {problem} (on_bad='skip' passes over such records)")
+        skipped[problem] += 1
 
 
 def kind_of(path: Path) -> Literal["text", "table", "jsonl"]:

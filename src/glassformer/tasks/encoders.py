@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from glassformer.checkpoint import load_model
 from glassformer.data.labelled import IGNORED, LabelledBatch, LabelledBatches, PairedBatches, Row, make_batch
 from glassformer.models import EncoderModel, ModelConfig
 from glassformer.models.base import Model
@@ -119,15 +118,9 @@ class EncoderTool(Tool[Example]):
     def from_folder(cls, folder: Path | str) -> Self:
         """The tool that was saved there."""
         folder = Path(folder)
-        about = read_about(folder)
-        if about.pop("task") != cls.task:
-            raise ValueError(f"{folder} was not trained for {cls.task}: glassformer info tells what it is")
-        model = load_model(folder)
-        if not isinstance(model, EncoderModel):
-            raise ValueError(f"{folder} holds a model of kind {model.kind!r}: expected 'encoder'")
-        reader = Reader.from_folder(folder, about.pop("tokenizer"))
-        del about["data"]
-        return cls(model.eval(), reader, **about)
+        model, settings = cls.open_folder(folder, EncoderModel)
+        reader = Reader.from_folder(folder, settings.pop("tokenizer"))
+        return cls(model, reader, **settings)
 
     def settings(self) -> dict[str, Any]:
         """As above."""

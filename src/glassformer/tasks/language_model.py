@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from glassformer.checkpoint import load_model
 from glassformer.data.documents import Document
 from glassformer.decoding import GenerationConfig, TextStream, generate, stream
 from glassformer.decoding.scoring import score_long_texts
@@ -14,7 +13,6 @@ from glassformer.metrics.scores import Scores
 from glassformer.metrics.surprise import score_surprise
 from glassformer.models import DecoderModel
 from glassformer.tasks.generator import Generator
-from glassformer.tasks.registry import read_about
 from glassformer.tasks.rewriter import GENERATION
 from glassformer.tasks.task import Tool
 from glassformer.text import Tokenizer
@@ -43,16 +41,11 @@ class LanguageModel(Generator, Tool[Document]):
     def from_folder(cls, folder: Path | str) -> Self:
         """As above."""
         folder = Path(folder)
-        about = read_about(folder)
-        if about.pop("task") != cls.task:
-            raise ValueError(f"{folder} was not trained for {cls.task}: glassformer info tells what it is")
-        model = load_model(folder)
-        if not isinstance(model, DecoderModel):
-            raise ValueError(f"{folder} holds a model of kind {model.kind!r}: expected 'decoder'")
+        model, about = cls.open_folder(folder, DecoderModel)
         settings: Mapping[str, Any] = json.loads((folder / GENERATION).read_text(encoding="utf-8"))
         tokenizer = Tokenizer.load(folder / "tokenizer.json")
         has_documents = bool(about.get("has_documents", True))
-        return cls(model.eval(), tokenizer, GenerationConfig.from_dict(settings), has_documents=has_documents)
+        return cls(model, tokenizer, GenerationConfig.from_dict(settings), has_documents=has_documents)
 
     def files(self) -> dict[str, str]:
         """As above."""

@@ -9,12 +9,10 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 import torch
 from torch import Tensor
 
-from glassformer.checkpoint import load_model
 from glassformer.data.token_files import Kept
 from glassformer.decoding import GenerationConfig, generate
 from glassformer.models import EncoderDecoderModel
 from glassformer.nn import capture_attention
-from glassformer.tasks.registry import read_about
 from glassformer.tasks.task import Tool
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import BEGIN, END
@@ -61,13 +59,7 @@ class Rewriter(Tool[Example]):
     def from_folder(cls, folder: Path | str) -> Self:
         """The tool saved in a model folder."""
         folder = Path(folder)
-        about = read_about(folder)
-        if about.pop("task") != cls.task:
-            raise ValueError(f"{folder} was not trained for {cls.task}: glassformer info tells what it is")
-        about.pop("data", None)
-        model = load_model(folder)
-        if not isinstance(model, EncoderDecoderModel):
-            raise ValueError(f"{folder} holds a model of kind {model.kind!r}: expected 'encoder_decoder'")
+        model, about = cls.open_folder(folder, EncoderDecoderModel)
         source, target = load_tokenizers(folder)
         settings = json.loads((folder / GENERATION).read_text(encoding="utf-8"))
         return cls(model, source, target, GenerationConfig.from_dict(settings), **about)

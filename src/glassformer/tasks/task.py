@@ -16,10 +16,11 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from glassformer.checkpoint import save_model
+from glassformer.checkpoint import load_model, save_model
 from glassformer.metrics.scores import Scores, in_digits, title_of
 from glassformer.models import ModelConfig
 from glassformer.models.base import Model
+from glassformer.tasks.registry import read_about
 from glassformer.tasks.runs import run_folder, train_run
 from glassformer.text import TokenizerConfig
 from glassformer.training.config import TrainConfig
@@ -36,6 +37,7 @@ WHICH = frozenset(
 """Fields of a task's data that say which it is, rather than how it is read."""
 Example = TypeVar("Example")
 Batch = TypeVar("Batch", bound=TrainBatch)
+AnyModel = TypeVar("AnyModel", bound=Model)
 
 
 class Splits(NamedTuple, Generic[Example]):
@@ -84,6 +86,18 @@ class Tool(ABC, Generic[Example]):
     @abstractmethod
     def from_folder(cls, folder: Path | str) -> Self:
         """The tool that was saved there."""
+
+    @classmethod
+    def open_folder(cls, folder: Path, kind: type[AnyModel]) -> tuple[AnyModel, dict[str, Any]]:
+        """The model of a folder that was saved by this tool, and the tool's settings."""
+        about = read_about(folder)
+        if about.pop("task") != cls.task:
+            raise ValueError(f"{folder} was not trained for {cls.task}: glassformer info tells what it is")
+        about.pop("data", None)
+        model = load_model(folder)
+        if not isinstance(model, kind):
+            raise ValueError(f"{folder} holds a model of kind {model.kind!r}: expected {kind.kind!r}")
+        return model.eval(), about
 
     def save(self, folder: Path, card: str, data: Any = None) -> None:
         """Write the model folder; `data` is how its examples were read, so that others are read alike."""
