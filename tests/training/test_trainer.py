@@ -98,6 +98,24 @@ def test_a_run_stopped_at_any_batch_ends_with_the_same_bits(tmp_path, uninterrup
     assert fingerprint(make_trainer(tmp_path / "checkpoints").run()) == uninterrupted
 
 
+def test_a_run_by_muon_resumes_with_its_momentum(tmp_path):
+    by_muon = replace(CONFIG, optimiser="muon", weight_decay=0.1)
+    whole = fingerprint(make_trainer(tmp_path / "whole", by_muon).run())
+    trainer, seen = make_trainer(tmp_path / "parts", by_muon), []
+    plain = trainer.loss
+
+    def loss(batch):
+        seen.append(1)
+        if len(seen) == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return plain(batch)
+
+    trainer.gradients.loss = loss
+    with pytest.raises(Interrupted):
+        trainer.run()
+    assert fingerprint(make_trainer(tmp_path / "parts", by_muon).run()) == whole
+
+
 def test_a_run_interrupted_again_and_again_ends_with_the_same_bits(tmp_path, uninterrupted):
     for _ in range(CONFIG.updates):
         trainer = make_trainer(tmp_path / "checkpoints", on_update=lambda _: os.kill(os.getpid(), signal.SIGINT))

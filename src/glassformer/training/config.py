@@ -26,12 +26,16 @@ class TrainConfig:
     schedule: Schedule = "inverse_sqrt"
     warmup: int = 1000
     """Updates over which the learning rate rises."""
-    optimiser: Literal["adam", "adamw"] = "adam"
+    optimiser: Literal["adam", "adamw", "muon"] = "adam"
+    """muon is for the matrices of the layers, with adamw for everything else: it learns more from as many updates, and
+    more yet with a weight_decay of a few tenths. Try twice the learning rate."""
     beta1: float = 0.9
     beta2: float = 0.98
     eps: float = 1e-9
     weight_decay: float = 0.0
-    """For adamw; matrices alone decay."""
+    """For adamw and muon; matrices alone decay."""
+    momentum: float = 0.95
+    """Of muon."""
     clip: float = 1.0
     """Longest gradient; 0 never clips."""
 
@@ -80,5 +84,7 @@ class TrainConfig:
         for name in ("minutes", "warmup", "average_last", "patience", "lora_rank", "lora_alpha"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)}: expected 0 or more")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum={self.momentum}: expected 0 or more, and less than 1")
         if self.average_last > self.keep_last:
             raise ValueError(f"average_last={self.average_last}: expected at most keep_last={self.keep_last}")

@@ -5,6 +5,7 @@ three batches that changes nothing. Validations and saves are not in it: an esti
 is `TrainState.seconds`, its truth.
 """
 
+import copy
 import re
 import sys
 import time
@@ -17,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.training.gradients import Batch, GraphedGradients
+from glassformer.training.optimisers import make_optimiser
 from glassformer.training.precision import autocast
-from glassformer.training.trainer import Trainer, make_optimiser
+from glassformer.training.trainer import Trainer
 
 LOOKED_AT = 64
 """Batches whose shapes speak for all."""
@@ -68,8 +70,7 @@ def estimate_run(trainer: Trainer[Batch], flops_of: Callable[[Batch], int]) -> E
     with _unchanged(trainer):
         step_bytes = _measure_memory(trainer, largest)
         seconds = _measure_seconds(trainer, typical)
-        # Beside the batches of a CPU it is nothing; a GPU may be as long about it as about a small model's batch.
-        update_seconds = 0.0 if trainer.device.type == "cpu" else _measure_update(trainer)
+        update_seconds = _measure_update(trainer)
     pace = min(took / flops[step] for step, took in zip(typical, seconds, strict=True))  # the rest was disturbed
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     learned = sum(parameter.numel() for parameter in trainer.model.parameters() if parameter.requires_grad)
@@ -208,13 +209,13 @@ def _measure_seconds(trainer: Trainer[Batch], steps: list[int]) -> list[float]:
 
 
 def _measure_update(trainer: Trainer[Batch]) -> float:
-    """Of the gradients' norm and the optimiser's step, on copies of the parameters."""
-    learned = (parameter for parameter in trainer.model.parameters() if parameter.requires_grad)
-    copies = nn.ParameterList(parameter.detach().clone() for parameter in learned)
-    gradients = [torch.zeros_like(copy) for copy in copies]
-    for copy, gradient in zip(copies, gradients, strict=True):
-        copy.grad = gradient
-    optimiser = make_optimiser(copies, trainer.config)
+    """Of the gradients' norm and the optimiser's step, on a copy of the model."""
+    copied = copy.deepcopy(trainer.model)
+    learned = [parameter for parameter in copied.parameters() if parameter.requires_grad]
+    gradients = [torch.zeros_like(parameter) for parameter in learned]
+    for parameter, gradient in zip(learned, gradients, strict=True):
+        parameter.grad = gradient
+    optimiser = make_optimiser(copied, trainer.config)
     took = 0.0
     for _ in range(2):  # the first time makes the moments
         began = time.perf_counter()

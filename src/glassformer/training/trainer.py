@@ -22,6 +22,7 @@ from glassformer.checkpoint.model_folder import WEIGHTS, load_parameters, read_t
 from glassformer.metrics.scores import LOWER_IS_BETTER
 from glassformer.training.config import TrainConfig
 from glassformer.training.gradients import Batch, Gradients, GraphedGradients, TrainBatch, can_graph
+from glassformer.training.optimisers import make_optimiser
 from glassformer.training.precision import autocast, choose_device, choose_precision
 from glassformer.training.schedules import share_of_peak
 from glassformer.training.state import (
@@ -267,17 +268,6 @@ class Trainer(Generic[Batch]):
             if self.state.position not in saved_positions(self.folder):
                 self.save()
             raise Interrupted(self._stop_signal)
-
-
-def make_optimiser(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """Adam or AdamW in one fused kernel, for what is not frozen; with weight decay on matrices alone."""
-    learned = [p for p in model.parameters() if p.requires_grad]
-    matrices = [p for p in learned if p.dim() > 1]
-    vectors = [p for p in learned if p.dim() <= 1]
-    groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    kind = torch.optim.AdamW if config.optimiser == "adamw" else torch.optim.Adam
-    groups = [group for group in groups if group["params"]]
-    return kind(groups, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps, fused=True)
 
 
 def _mix(*numbers: int) -> int:
