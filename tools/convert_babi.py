@@ -1,9 +1,9 @@
 """bAbI's tasks (Weston et al. 2015) as JSONL: `python tools/convert_babi.py babi-en.tar.gz FOLDER [COPIES]`.
 
 Writes FOLDER/train.jsonl and FOLDER/test.jsonl, all tasks together, from the `en/` files of the archive or of a folder
-that it was unpacked to. A line has `question`, `context` (the statements since the story began), `answer` and `task`,
-its number. The tasks take turns, so that the first few lines are of all of them. The supporting facts are left behind:
-nothing here learns from them.
+that it was unpacked to. A line has `question`, `context` (the statements since the story began), `answer`, `evidence`
+(the statements that bAbI names as those it follows from, in its order) and `task`, its number. The tasks take turns, so
+that the first few lines are of all of them.
 
 With COPIES, each training question comes so many times again, of worlds in which words that are alike have changed
 places: what holds for Mary and the milk holds for John and the apple. That tells a model which words are of a kind, and
@@ -60,16 +60,22 @@ def read_files(path: Path) -> Iterator[tuple[str, str]]:
 
 def questions(text: str, task: int) -> Iterator[dict[str, object]]:
     """Each question of a file, with the statements that precede it in its story."""
-    story: list[str] = []
+    story: dict[str, str] = {}
     for line in text.splitlines():
         number, _, rest = line.partition(" ")
         if number == "1":  # a story begins
-            story = []
+            story = {}
         if "\t" in rest:
-            question, answer, *_ = rest.split("\t")
-            yield {"question": question.strip(), "context": " ".join(story), "answer": answer.strip(), "task": task}
+            question, answer, facts = (cell.strip() for cell in rest.split("\t"))
+            yield {
+                "question": question,
+                "context": " ".join(story.values()),
+                "answer": answer,
+                "evidence": " ".join(story[fact] for fact in facts.split()),
+                "task": task,
+            }
         else:
-            story.append(rest.strip())
+            story[number] = rest.strip()
 
 
 def renamed(question: dict[str, object], chance: random.Random) -> dict[str, object]:

@@ -10,12 +10,15 @@ from pathlib import Path
 
 from glassformer.metrics.answers import score_answers
 from glassformer.tasks.answering import Answerer
+from glassformer.training.precision import choose_device
 
 
 def main(folder: Path, path: Path) -> None:
     """Answer everything, and count by task."""
     asked = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    found = Answerer.from_folder(folder).answers([(one["question"], one["context"]) for one in asked])
+    answerer = Answerer.from_folder(folder)
+    answerer.model.to(choose_device("auto"))
+    found = answerer.answers([(one["question"], one["context"]) for one in asked])
     tasks: dict[int, list[tuple[str, str]]] = defaultdict(list)
     for one, answer in zip(asked, found, strict=True):
         tasks[one["task"]].append((answer, one["answer"]))

@@ -28,9 +28,10 @@ def questions(count, seed=0):
         thing, colour = draw.choice(THINGS), draw.choice(COLOURS)
         context = f"Here is a {thing}. It is {colour}."
         if draw.random() < 0.2:
-            yield {"question": "How old is it?", "context": context, "answer": []}
+            yield {"question": "How old is it?", "context": context, "answer": [], "why": "Nobody tells."}
         else:
-            yield {"question": "What colour is it?", "context": context, "answer": [colour, f"bright {colour}"]}
+            answer = [colour, f"bright {colour}"]
+            yield {"question": "What colour is it?", "context": context, "answer": answer, "why": f"It is {colour}."}
 
 
 def write(path, records):
@@ -42,7 +43,9 @@ def write(path, records):
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     paths = [write(folder / name, questions(count, seed)) for seed, (name, count) in enumerate(NAMES)]
-    return QuestionData(data=(paths[0],), valid=(paths[1],), number_sentences=True, last_sentences=3)
+    return QuestionData(
+        data=(paths[0],), valid=(paths[1],), number_sentences=True, last_sentences=3, evidence_column="why"
+    )
 
 
 NAMES = [("train.jsonl", 300), ("valid.jsonl", 40)]
@@ -76,12 +79,34 @@ def test_it_learns_answers_and_that_there_is_none(data, folder):
 
 def test_a_text_is_laid_out_as_in_training(data, folder):
     model = load(folder)
-    assert model.settings() == {"number_sentences": True, "last_sentences": 3}
+    assert model.settings() == {"number_sentences": True, "last_sentences": 3, "quotes": True}
     example = next(iter(data.splits().valid))
-    assert example.source == as_source(example.question, example.context, **model.settings())
+    assert example.source == as_source(example.question, example.context, **data.layout)
     # What is not read cannot matter.
     context = "It is red. " * 5 + "Here is a cup. Look at it. It is green."
     assert model.answer("What colour is it?", context) == "green"
+
+
+def test_an_answer_comes_with_what_it_follows_from(data, folder, tmp_path):
+    model = load(folder)
+    asked = [("What colour is it?", "Here is a cup. It is green."), ("How old is it?", "Here is a hat. It is red.")]
+    assert model.reason(asked) == [("It is green.", "green"), ("Nobody tells.", "")]
+    # To score, none is needed.
+    path = write(tmp_path / "bare.jsonl", [{"question": asked[0][0], "context": asked[0][1], "answer": "green"}])
+    assert model.score(replace(data, data=(path,)).examples())["exact_match"] == 100
+    # A model that does not quote says all it writes.
+    plain = Answerer(model.model, model.source_tokenizer, model.target_tokenizer, **data.layout, quotes=False)
+    assert plain.answers(asked[:1]) == ["It is green.\n green"]
+
+
+def test_evidence_is_read_and_may_be_missing_nowhere(tmp_path):
+    good = {"question": "q", "context": "c", "answer": "a", "why": " b  c "}
+    path = write(tmp_path / "data.jsonl", [good, {"question": "q", "context": "c", "answer": "a"}])
+    data = QuestionData(data=(path,), valid=(path,), evidence_column="why", on_bad="skip")
+    (kept,) = data.splits().train
+    assert kept.target == "b c\n a"
+    with pytest.raises(BadRecordError, match=r"data.jsonl:2: no text under 'why'"):
+        list(replace(data, on_bad="error").splits().train)
 
 
 def test_sentences_are_numbered_from_the_end():
@@ -175,8 +200,14 @@ def test_babi_is_converted(tmp_path):
     subprocess.run([sys.executable, tool, tmp_path, tmp_path / "out"], check=True, capture_output=True)
     found = [json.loads(line) for line in (tmp_path / "out" / "train.jsonl").read_text().splitlines()]
     assert found == [
-        {"question": "Where is Mary?", "context": "Mary went home. John left.", "answer": "home", "task": 7},
-        {"question": "Who sat?", "context": "Ann sat.", "answer": "Ann,Bob", "task": 7},
+        {
+            "question": "Where is Mary?",
+            "context": "Mary went home. John left.",
+            "answer": "home",
+            "evidence": "Mary went home.",
+            "task": 7,
+        },
+        {"question": "Who sat?", "context": "Ann sat.", "answer": "Ann,Bob", "evidence": "Ann sat.", "task": 7},
     ]
 
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +21,8 @@ from glassformer.text.tokenizer import TokenizerConfig
 from glassformer.training.config import TrainConfig
 
 CORPUS = "made-stories"
+SO = "\n "
+"""Between the evidence and the answer. The space makes the answer's first word the same token as elsewhere."""
 N_MADE = {"train": 8000, "valid": 500, "test": 1000}
 
 
@@ -32,11 +34,14 @@ class Question(NamedTuple):
     answers: tuple[str, ...]
     """Any of them is right; none where the text does not answer it."""
     source: str
+    evidence: str = ""
+    """What the answer follows from, where that is to be learned too."""
 
     @property
     def target(self) -> str:
-        """What is learned: the first answer, or nothing."""
-        return self.answers[0] if self.answers else ""
+        """What is learned: the evidence, if any, and the first answer, or nothing."""
+        answer = self.answers[0] if self.answers else ""
+        return f"{self.evidence}{SO}{answer}" if self.evidence else answer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +56,9 @@ class QuestionData:
     question_column: str = "question"
     context_column: str = "context"
     answer_column: str = "answer"
+    evidence_column: str = ""
+    """Sentences of the context that the answer follows from. A model that learns from them quotes first and answers
+    then: it can be seen what an answer stands on, and a hard question becomes several easy ones."""
     number_sentences: bool = False
     """Number the sentences of a context from its end, so that the last one is 1: what happened later is then told by
     a word, not only by a position."""
@@ -82,8 +90,8 @@ class QuestionData:
         return Splits(sides["train"], sides["valid"])
 
     def examples(self) -> list[Question]:
-        """Everything in `data`."""
-        return self._made("test") if self.corpus else list(self._read(self.data))
+        """Everything in `data`; to score, no evidence is needed."""
+        return self._made("test") if self.corpus else list(replace(self, evidence_column="")._read(self.data))
 
     def _made(self, side: str) -> list[Question]:
         stories = made_stories(N_MADE[side], seed=list(N_MADE).index(side))
@@ -95,12 +103,15 @@ class QuestionData:
         if not paths:
             raise ValueError("no data: expected at least one .jsonl, .tsv or .csv file, or a corpus")
         columns = [self.question_column, self.context_column, self.answer_column]
+        columns += [self.evidence_column] * bool(self.evidence_column)
         return RecordReader(paths, columns, self._example, self.on_bad)
 
     def _example(self, record: Record) -> Question:
-        question, context, answer = record.cells
+        question, context, answer, *more = record.cells
+        evidence = as_text(more[0], self.evidence_column) if more else ""
         answers = as_answers(answer, self.answer_column)
-        return self._question(as_text(question, self.question_column), as_text(context, self.context_column), answers)
+        made = self._question(as_text(question, self.question_column), as_text(context, self.context_column), answers)
+        return made._replace(evidence=" ".join(evidence.split()))
 
     def _question(self, question: str, context: str, answers: tuple[str, ...]) -> Question:
         return Question(question, context, answers, as_source(question, context, **self.layout))
@@ -141,11 +152,24 @@ class AnsweringConfig(TaskConfig):
     )
 
 
+class Reasoned(NamedTuple):
+    """An answer, and what it follows from."""
+
+    evidence: str
+    answer: str
+
+
+def as_reasoned(written: str) -> Reasoned:
+    """What a model wrote that quotes before it answers; one that never came to its answer has none."""
+    evidence, _, answer = written.partition(SO.strip(" "))
+    return Reasoned(evidence.strip(), answer.strip())
+
+
 class Answerer(Rewriter[Question]):
     """A trained model with its tokenizers: a question and a text in, an answer out."""
 
     task, kept = "answering", "last"
-    search = GenerationConfig(max_new_tokens=64)
+    search = GenerationConfig(max_new_tokens=256)
 
     def answer(self, question: str, context: str) -> str:
         """The answer; empty where the model finds none."""
@@ -153,7 +177,13 @@ class Answerer(Rewriter[Question]):
 
     def answers(self, asked: Sequence[tuple[str, str]], *, beam: int | None = None) -> list[str]:
         """The answer to each question about its context, in their order."""
-        return self.write([as_source(*one, **self._settings) for one in asked], beam=beam)
+        return [reasoned.answer for reasoned in self.reason(asked, beam=beam)]
+
+    def reason(self, asked: Sequence[tuple[str, str]], *, beam: int | None = None) -> list[Reasoned]:
+        """The same with the evidence for each, where the model has learned to quote it."""
+        layout = {key: value for key, value in self._settings.items() if key != "quotes"}
+        written = self.write([as_source(*one, **layout) for one in asked], beam=beam)
+        return [as_reasoned(text) if self._settings.get("quotes") else Reasoned("", text) for text in written]
 
     def run(self, lines: Sequence[str], *, beam: int | None = None) -> list[str]:
         """The answer to each line: a question, a tab and a text."""
@@ -190,8 +220,8 @@ class Answering(RewritingTask[Question]):
 
     def settings(self) -> Mapping[str, Any]:
         """As above."""
-        layout: dict[str, Any] = self.config.data.layout
-        return layout
+        data: QuestionData = self.config.data
+        return {**data.layout, "quotes": bool(data.evidence_column)}
 
     @classmethod
     def demo(cls) -> AnsweringConfig:
