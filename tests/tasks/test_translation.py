@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from glassformer.data.batches import hide_words
 from glassformer.metrics import score_translations
 from glassformer.models import build_model
 from glassformer.tasks.recipes import load_recipe
 from glassformer.tasks.registry import task_named
-from glassformer.tasks.rewriting import hide_words, pair_loss, small_encoder_decoder
+from glassformer.tasks.rewriting import pair_loss, small_encoder_decoder
 from glassformer.tasks.translation import PairData, Translation, TranslationConfig, Translator
 from glassformer.text import TokenizerConfig
 from glassformer.text.tokenizer import END, PAD, UNKNOWN

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from glassformer.data.plan import BatchPlan, Numbers, grid
 from glassformer.data.token_files import TokenFiles
-from glassformer.text.tokenizer import BEGIN, END, PAD
+from glassformer.text.tokenizer import BEGIN, END, PAD, UNKNOWN
 
 
 class PairBatch(NamedTuple):
@@ -150,3 +150,11 @@ class CycledBatches(Generic[Batch_co]):
     def padding_share(self) -> float:
         """How much of an epoch is padding: the mean over the versions."""
         return sum(version.padding_share() for version in self.versions) / len(self.versions)
+
+
+def hide_words(tokens: Tensor, chance: float) -> Tensor:
+    """Each real token becomes <unk> with this chance; special ones stay."""
+    if not chance:
+        return tokens
+    hidden = (torch.rand(tokens.shape, device=tokens.device) < chance) & (tokens > UNKNOWN)
+    return tokens.masked_fill(hidden, UNKNOWN)

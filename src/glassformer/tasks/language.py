@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from glassformer.data.batches import hide_words
 from glassformer.data.documents import Document, DocumentReader, TwoSides, is_one_text, split_documents
 from glassformer.data.packed import PackedBatch, PackedBatches, TokenStream, write_stream
 from glassformer.data.records import OnBad
@@ -193,7 +194,7 @@ class Language(Task[Document, PackedBatch]):
 
     def unused(self) -> set[str]:
         """As above."""
-        return {"r_drop", "word_dropout"}
+        return {"r_drop"}
 
     def has_documents(self, train: Iterable[Document]) -> bool:
         """Whether there is more than one text, so that they need borders between them."""
@@ -221,7 +222,8 @@ class Language(Task[Document, PackedBatch]):
 
     def loss(self, model: nn.Module, batch: PackedBatch) -> Tensor:
         """As above."""
-        logits = model(batch.tokens, segments=batch.segments).flatten(0, 1)
+        tokens = hide_words(batch.tokens, self.config.train.word_dropout)
+        logits = model(tokens, segments=batch.segments).flatten(0, 1)
         smoothing = self.config.train.label_smoothing
         return F.cross_entropy(logits, batch.targets.flatten(), reduction="sum", label_smoothing=smoothing)
 

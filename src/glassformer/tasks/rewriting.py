@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from glassformer.data.batches import CycledBatches, PairBatch, TokenBudgetBatches
+from glassformer.data.batches import CycledBatches, PairBatch, TokenBudgetBatches, hide_words
 from glassformer.data.token_files import EncodeBatch, TextPair, TokenFiles, write_token_files
 from glassformer.models import EncoderDecoderModel, ModelConfig
 from glassformer.models.base import Model
@@ -21,7 +21,7 @@ from glassformer.tasks.beginnings import load_beginning, was_trained_here
 from glassformer.tasks.rewriter import Rewriter, load_tokenizers
 from glassformer.tasks.task import Prepared, Task, TaskConfig, passed_over
 from glassformer.text import BpeDropout, Tokenizer
-from glassformer.text.tokenizer import PAD, UNKNOWN
+from glassformer.text.tokenizer import PAD
 from glassformer.training.config import TrainConfig
 from glassformer.training.losses import summed_loss
 
@@ -210,14 +210,6 @@ def pair_flops(model: Model, config: TrainConfig, batch: PairBatch) -> int:
     (rows, source_length), target_length = batch.source.shape, batch.target_in.shape[1]
     once = training_flops(model.config, batch=rows, source_length=source_length, target_length=target_length)
     return 2 * once if config.r_drop else once
-
-
-def hide_words(tokens: Tensor, chance: float) -> Tensor:
-    """Each real token becomes <unk> with this chance; special ones stay."""
-    if not chance:
-        return tokens
-    hidden = (torch.rand(tokens.shape, device=tokens.device) < chance) & (tokens > UNKNOWN)
-    return tokens.masked_fill(hidden, UNKNOWN)
 
 
 def validation_loss(model: EncoderDecoderModel, batches: TokenBudgetBatches) -> float:
