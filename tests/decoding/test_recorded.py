@@ -224,6 +224,70 @@ def test_a_step_ahead_changes_nothing(search, config, monkeypatch):
     assert ran
 
 
+@pytest.fixture
+def feeding(monkeypatch):
+    """As on a GPU: greedy steps are made several at once, before anybody has seen what came of the last ones."""
+    fed = []
+
+    def feeder(writer, tokens):
+        writer.recording.tokens[: len(tokens)] = tokens
+        fed.append(writer)
+        return writer.recording
+
+    monkeypatch.setattr(RecordedWriter, "feeder", feeder)
+    return fed
+
+
+PLAIN = {
+    "to the end": GenerationConfig(max_new_tokens=200),
+    "short": GenerationConfig(max_new_tokens=6),
+    "one": GenerationConfig(max_new_tokens=1),
+    "not too short": GenerationConfig(max_new_tokens=30, min_new_tokens=7),
+    "bias": GenerationConfig(max_new_tokens=12, logit_bias={4: 2.0, 9: -3.0}, suppress_tokens=(7,), min_new_tokens=1),
+    "more ends": GenerationConfig(max_new_tokens=30, eos_token_id=(5, 6), min_new_tokens=2),
+}
+
+
+@pytest.mark.parametrize("search", PLAIN)
+@pytest.mark.parametrize("config", [*DECODERS.values(), PAIR], ids=[*DECODERS, "pair"])
+def test_a_recording_that_feeds_itself_changes_nothing(search, config, feeding):
+    model = make(config)
+    begin = BEGIN if config.n_encoder_layers else None
+    inputs = [[5, 6, 7], [8, 9], [10], [11, 12, 13, 14]]
+    plain = generate(model, inputs, PLAIN[search], begin=begin, end=END)
+    streamed = list(stream(model, inputs[0], PLAIN[search], begin=begin, end=END))
+    assert not feeding
+    record_steps(model)
+    for _ in range(2):
+        assert generate(model, inputs, PLAIN[search], begin=begin, end=END) == plain
+    assert list(stream(model, inputs[0], PLAIN[search], begin=begin, end=END)) == streamed
+    assert len(feeding) == 3
+
+
+def test_only_plain_greedy_search_feeds_itself(feeding):
+    model = make(PAIR)
+    record_steps(model)
+    for name, search in SEARCHES.items():
+        generate(model, [[5, 6]], search, begin=BEGIN, end=END)
+        assert bool(feeding) == (name == "greedy")
+        feeding.clear()
+    generate(model, [[5, 6]], SEARCHES["greedy"], begin=BEGIN, end=END, with_log_probs=True)
+    assert not feeding
+
+
+def test_broken_scores_are_told_while_it_feeds_itself(feeding):
+    model = make(PAIR)
+    model.get_parameter("head.out_proj.bias").data.fill_(float("nan"))
+    record_steps(model)
+    with pytest.raises(FloatingPointError, match="NaN"):
+        generate(model, [[5]], GenerationConfig(max_new_tokens=5), begin=BEGIN, end=END)
+    everything = GenerationConfig(max_new_tokens=5, suppress_tokens=tuple(range(PAIR.vocab_size)))
+    model = make(PAIR)
+    record_steps(model)
+    with pytest.raises(ValueError, match="forbid every token"):
+        generate(model, [[5]], everything, begin=BEGIN, end=END)
+
+
 @pytest.mark.parametrize("beams", [1, 2])
 def test_broken_scores_are_told_a_step_later(beams, monkeypatch):
     monkeypatch.setattr(RecordedWriter, "can_run_ahead", property(lambda writer: True))

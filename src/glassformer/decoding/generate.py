@@ -198,12 +198,20 @@ def open_writer(
     places = torch.arange(longest, device=device)
     real = None if is_even else places < torch.tensor([len(tokens) for tokens in batch], device=device)[:, None]
     max_new = [room_for(model, 1, _limit(config, len(tokens))) for tokens in batch]
+    given = torch.full((len(batch), 1), begin or 0, device=device)
+    if recordings is not None and copies == 1:
+        return (
+            RecordedWriter(model, recordings, len(batch), max(max_new), None, real, source=source),
+            given,
+            None,
+            max_new,
+        )
     memory = model.encode(source, real)
     if config.num_beams == 1 and copies > 1:  # beams stay together and share a memory; samples leave one by one
         memory = memory.repeat_interleave(copies, 0)
         real = None if real is None else real.repeat_interleave(copies, 0)
     writer = _new_writer(model, recordings, len(batch) * copies, max(max_new), memory, real)
-    return writer, torch.full((len(batch), 1), begin or 0, device=device), None, max_new
+    return writer, given, None, max_new
 
 
 def _new_writer(

@@ -4,11 +4,16 @@ On a GPU a CUDA graph launches all kernels of a step at once; on either kind of 
 want fixed shapes, and a graph fixed addresses, so a recording owns its cache, has room for a few more rows and tokens
 than were asked for, and is lent to one writer at a time. The model's code is the same; what it computes differs by
 rounding alone, as longer sums do.
+
+There are three: the step that gives scores; the greedy step, which chooses by itself and feeds what it chose to the
+next one, so that many can follow each other unseen; and, of an encoder-decoder, the opening: the source is read and the
+first step is made.
 """
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,10 +21,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from glassformer.decoding.writer import TextModel, Writer
+from glassformer.decoding.writer import Feeder, TextModel, Writer
+from glassformer.models import EncoderDecoderModel
 from glassformer.nn.fixed_cache import FixedCache
 
 ROW_STEPS, TOKEN_STEP = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128), 32
+MAX_FED = 4
+"""Greedy steps that are asked for at once: so many, and as many again, may be made in vain where a text ends."""
 MAX_RECORDINGS, MAX_BYTES = 16, 2 << 30
 """Kept for later, at most; the one that was not used for longest is forgotten first."""
 
@@ -34,9 +42,9 @@ class Shape(NamedTuple):
 
 
 class Recording:
-    """One step of a model for one shape, with the places it reads from and writes to."""
+    """The steps of a model for one shape, with the places they read from and write to."""
 
-    def __init__(self, model: TextModel, shape: Shape, step: Callable[..., Tensor]):
+    def __init__(self, model: TextModel, shape: Shape, steps: "Steps"):
         parameter = next(model.parameters())
         self.shape = shape
         self.addresses = _addresses(model)
@@ -51,13 +59,24 @@ class Recording:
             dtype=parameter.dtype,
             device=parameter.device,
         )
-        self.tokens = torch.zeros(shape.rows, 1, dtype=torch.long, device=parameter.device)
+        device = parameter.device
+        self.tokens = torch.zeros(shape.rows, 1, dtype=torch.long, device=device)
         sizes = shape.memories, shape.memory_length
+        self.source = torch.zeros(sizes, dtype=torch.long, device=device) if shape.memories else None
         self.memory = parameter.new_zeros(*sizes, model.config.d_model) if shape.memories else None
-        self.memory_mask = torch.zeros(sizes, dtype=torch.bool, device=parameter.device) if shape.memories else None
-        self._step: Callable[[], Tensor] = partial(step, self.tokens, self.cache, self.memory, self.memory_mask)
-        self._graph: Any = None
-        self._scores: Tensor | None = None
+        self.memory_mask = torch.zeros(sizes, dtype=torch.bool, device=device) if shape.memories else None
+        self.bias = torch.zeros(model.config.vocab_size, device=device)
+        self.most = MAX_FED
+        self._told = torch.zeros(MAX_FED, 2, shape.rows, device=device)
+        self._slot = torch.zeros(1, dtype=torch.long, device=device)
+        state = self.tokens, self.cache, self.memory, self.memory_mask
+        self._step: Callable[[], Tensor] = partial(steps.score, *state)
+        self._greedy_step: Callable[[], Tensor] = partial(steps.choose, *state, self.bias, self._slot, self._told)
+        self._opening: Callable[[], Tensor] = partial(steps.open, *state, self.source)
+        if device.type == "cuda":
+            pool = torch.cuda.graph_pool_handle()  # one, for one plays at a time
+            plain = self._step, self._greedy_step, self._opening
+            self._step, self._greedy_step, self._opening = (Graph(one, self._only_trying, pool) for one in plain)
 
     @property
     def nbytes(self) -> int:
@@ -68,55 +87,141 @@ class Recording:
     def remember(self, memory: Tensor, mask: Tensor | None) -> None:
         """Put a memory where the step reads it; what it leaves free is padding."""
         assert self.memory is not None
-        assert self.memory_mask is not None
         rows, length = memory.shape[:2]
         self.memory.zero_()[:rows, :length] = memory
+        self._note_mask(rows, length, mask)
+
+    def open(self, source: Tensor, mask: Tensor | None) -> Tensor:
+        """Read a source and make the first step from `tokens`; its scores (N, V), good until the next one."""
+        assert self.source is not None
+        rows, length = source.shape
+        self.source.zero_()[:rows, :length] = source
+        self._note_mask(rows, length, mask)
+        scores = self._opening()
+        self.cache.note_opened()
+        return scores
+
+    def _note_mask(self, rows: int, length: int, mask: Tensor | None) -> None:
+        assert self.memory_mask is not None
         self.memory_mask.fill_(False)[:rows, :length] = True if mask is None else mask
 
     def play(self) -> Tensor:
         """One step from `tokens`; the scores of what follows (N, V), good until the next one."""
         self.cache.check_room(1)
-        if self.cache.keys.is_cuda:
-            if self._graph is None:
-                self._record()
-            self._graph.replay()
-        else:
-            self._scores = self._step()
+        scores = self._step()
         self.cache.count()
-        assert self._scores is not None
-        return self._scores
+        return scores
+
+    @contextmanager
+    def _only_trying(self) -> Iterator[None]:
+        """Steps in here are forgotten."""
+        tokens, slot = self.tokens.clone(), self._slot.clone()
+        with self.cache.only_trying():
+            yield
+        self.tokens.copy_(tokens)
+        self._slot.copy_(slot)
+
+    def feed(self, steps: int) -> Tensor:
+        """As a `Feeder` does; from `tokens`."""
+        self.cache.check_room(steps)
+        self._slot.zero_()
+        for _ in range(steps):
+            self._greedy_step()
+            self.cache.count()
+        return self._told[:steps]
+
+
+class Graph:
+    """A computation as a CUDA graph, recorded when it is first needed."""
+
+    def __init__(
+        self, compute: Callable[[], Tensor], only_trying: Callable[[], AbstractContextManager[None]], pool: Any
+    ):
+        self._compute = compute
+        self._only_trying = only_trying
+        self._pool = pool
+        self._graph: Any = None
+        self._result: Tensor | None = None
+
+    def __call__(self) -> Tensor:
+        """Compute it; what comes out is good until the next time."""
+        if self._graph is None:
+            self._record()
+        self._graph.replay()
+        assert self._result is not None
+        return self._result
 
     def _record(self) -> None:
-        place = self.cache.place.clone()
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # recording needs what ran on a side stream
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(3):
-                self._step()
-                self.cache.place.copy_(place)  # a step that was only tried; its key is written again
+                with self._only_trying():
+                    self._compute()
         torch.cuda.current_stream().wait_stream(stream)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
-            self._scores = self._step()
+        graph = torch.cuda.CUDAGraph()
+        with self._only_trying(), torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            self._result = self._compute()
+        self._graph = graph
 
 
-class Recordings:
-    """The recordings of one model. With `compile` its step is compiled first: half a minute for each shape."""
+class Steps:
+    """What is recorded, as functions of the places they read and write. With `compile` they are compiled first."""
 
-    def __init__(self, model: TextModel, *, compile: bool = False):
+    def __init__(self, model: TextModel, *, compile: bool):
         self._model = weakref.ref(model)
-        self._step: Callable[..., Tensor] = self._plain_step
+        self.score: Callable[..., Tensor] = self._score
+        self.choose: Callable[..., Tensor] = self._choose
         if compile:
             # On a GPU, products of one row become sums in kernels of their own; on a CPU, no Python is left in between.
             option = "coordinate_descent_tuning" if next(model.parameters()).is_cuda else "cpp_wrapper"
-            self._step = torch.compile(self._plain_step, dynamic=False, options={option: True})
-        self._free: list[Recording] = []
-        self._lock = threading.RLock()  # taken again where a writer that is collected gives its recording back
+            self.score = torch.compile(self._score, dynamic=False, options={option: True})
+            self.choose = torch.compile(self._choose, dynamic=False, options={option: True})
 
-    def _plain_step(self, tokens: Tensor, cache: FixedCache, memory: Tensor | None, mask: Tensor | None) -> Tensor:
+    def _score(self, tokens: Tensor, cache: FixedCache, memory: Tensor | None, mask: Tensor | None) -> Tensor:
         model = self._model()
         assert model is not None
         return Writer(model, cache, memory, mask).step(tokens)
+
+    def _choose(
+        self,
+        tokens: Tensor,
+        cache: FixedCache,
+        memory: Tensor | None,
+        mask: Tensor | None,
+        bias: Tensor,
+        slot: Tensor,
+        told: Tensor,
+    ) -> Tensor:
+        best, chosen = (self._score(tokens, cache, memory, mask) + bias).max(-1)
+        tokens.copy_(chosen[:, None])
+        told.index_copy_(0, slot, torch.stack([best.to(told), chosen.to(told)])[None])
+        slot.add_(1)
+        return tokens
+
+    def open(
+        self, tokens: Tensor, cache: FixedCache, memory: Tensor | None, mask: Tensor | None, source: Tensor | None
+    ) -> Tensor:
+        """Read the source, and make the first step."""
+        model = self._model()
+        assert isinstance(model, EncoderDecoderModel)
+        assert memory is not None
+        assert source is not None
+        memory.copy_(model.encode(source, mask))
+        cache.restart()
+        scores = self._score(tokens, cache, memory, mask)
+        cache.fix()
+        return scores
+
+
+class Recordings:
+    """The recordings of one model. With `compile` its steps are compiled first: half a minute for each shape."""
+
+    def __init__(self, model: TextModel, *, compile: bool = False):
+        self._model = weakref.ref(model)
+        self._steps = Steps(model, compile=compile)
+        self._free: list[Recording] = []
+        self._lock = threading.RLock()  # taken again where a writer that is collected gives its recording back
 
     def lend(self, shape: Shape) -> Recording:
         """A recording for at least this shape, which nobody else uses."""
@@ -130,7 +235,7 @@ class Recordings:
             if found is not None:
                 self._free.remove(found)
                 return found
-        return Recording(model, roomy, self._step)
+        return Recording(model, roomy, self._steps)
 
     def take_back(self, recording: Recording) -> None:
         """It may be lent again, if there is room to keep it."""
@@ -152,10 +257,15 @@ def _round_up(shape: Shape, max_len: int | None) -> Shape:
     capacity = -(-shape.capacity // TOKEN_STEP) * TOKEN_STEP
     return Shape(
         rows=groups * copies,
-        capacity=capacity if max_len is None else max(min(capacity, max_len), shape.capacity),
+        capacity=_within(capacity, max_len, shape.capacity),
         memories=groups if shape.memories else 0,
-        memory_length=-(-shape.memory_length // TOKEN_STEP) * TOKEN_STEP,
+        memory_length=_within(-(-shape.memory_length // TOKEN_STEP) * TOKEN_STEP, max_len, shape.memory_length),
     )
+
+
+def _within(room: int, limit: int | None, least: int) -> int:
+    """No more room than a model can use."""
+    return room if limit is None else max(min(room, limit), least)
 
 
 _RECORDINGS: "weakref.WeakKeyDictionary[TextModel, Recordings]" = weakref.WeakKeyDictionary()
@@ -184,7 +294,10 @@ def recordings_of(model: TextModel) -> Recordings | None:
 
 
 class RecordedWriter(Writer):
-    """A writer that plays a recording. Its rows live in some of the recording's; those that leave stay behind."""
+    """A writer that plays a recording. Its rows live in some of the recording's; those that leave stay behind.
+
+    An encoder-decoder's memory is given, or `source`, which is then read by the recording as well.
+    """
 
     def __init__(
         self,
@@ -194,14 +307,18 @@ class RecordedWriter(Writer):
         capacity: int,
         memory: Tensor | None = None,
         memory_mask: Tensor | None = None,
+        *,
+        source: Tensor | None = None,
     ):
-        memories, memory_length = (0, 0) if memory is None else memory.shape[:2]
+        read = memory if source is None else source
+        memories, memory_length = (0, 0) if read is None else read.shape[:2]
         self.recording = recording = recordings.lend(Shape(rows, capacity, memories, memory_length))
         weakref.finalize(self, recordings.take_back, recording).atexit = False
         recording.cache.restart()
         super().__init__(model, recording.cache, recording.memory, recording.memory_mask)
         if memory is not None:
             recording.remember(memory, memory_mask)
+        self._unread = None if source is None else (source, memory_mask)
         self._rows = torch.arange(rows, device=self.device)
         self._are_first = True  # whether the rows are 0, 1, 2, ...
 
@@ -213,6 +330,11 @@ class RecordedWriter(Writer):
     def step(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """As above; the scores are good until the next step."""
         cache, n = self.recording.cache, len(tokens)
+        if self._unread is not None:
+            source, source_mask = self._unread
+            self.recording.tokens[:n] = tokens
+            self._unread = None
+            return self.recording.open(source, source_mask)[:n]
         if not cache.is_fixed:
             missing = cache.batch_size - n
             if missing and mask is not None:
@@ -225,6 +347,13 @@ class RecordedWriter(Writer):
             return self.recording.play()[:n]
         self.recording.tokens[self._rows] = tokens
         return self.recording.play()[self._rows]
+
+    def feeder(self, tokens: Tensor) -> Feeder | None:
+        """As above."""
+        if self.device.type != "cuda":
+            return None
+        self.recording.tokens[: len(tokens)] = tokens
+        return self.recording
 
     def keep(self, rows: Sequence[int]) -> None:
         """As above; nothing is moved."""

@@ -4,8 +4,10 @@ Greedy search and sampling are this loop with another choice; what a row writes 
 """
 
 import math
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -16,7 +18,7 @@ from glassformer.decoding.config import GenerationConfig
 from glassformer.decoding.rules import NEVER, History, Rules
 from glassformer.decoding.sampling import draw, filter_scores
 from glassformer.decoding.text_stream import TextStream
-from glassformer.decoding.writer import Writer
+from glassformer.decoding.writer import Feeder, Writer
 
 Reason = Literal["end", "length", "stop", "error"]
 
@@ -44,11 +46,11 @@ class Row:
     """Why it ended; None while it is being written."""
     error: Exception | None = None
 
-    def __post_init__(self) -> None:
-        # Its own numbers: what else is in the batch, and when, changes nothing.
-        self.random = np.random.Generator(
-            np.random.Philox(key=np.array([self.request.seed % 2**64, self.number], dtype=np.uint64))
-        )
+    @cached_property
+    def random(self) -> np.random.Generator:
+        """Its own numbers: what else is in the batch, and when, changes nothing."""
+        key = np.array([self.request.seed % 2**64, self.number], dtype=np.uint64)
+        return np.random.Generator(np.random.Philox(key=key))
 
     def add(self, token: int, end: int) -> None:
         """Write one more token, or end."""
@@ -71,21 +73,21 @@ class Row:
 
 
 class Told:
-    """Numbers on their way from a device: asked for now, read later, so that it can go on working in between."""
+    """Numbers of some steps on their way from a device: asked for now, read later, so that it can go on working."""
 
     def __init__(self, numbers: Tensor):
-        self._numbers, self._arrived = numbers, None
+        self._numbers = torch.empty_like(numbers, device="cpu", pin_memory=numbers.is_cuda)
+        self._numbers.copy_(numbers, non_blocking=True)
+        self._arrived = None
         if numbers.is_cuda:
-            self._numbers = torch.empty_like(numbers, device="cpu", pin_memory=True)
-            self._numbers.copy_(numbers, non_blocking=True)
             self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._arrived.record()
 
-    def read(self) -> list[list[float]]:
+    def read(self) -> list[list[list[float]]]:
         """The numbers, once they are there."""
         if self._arrived is not None:
             self._arrived.synchronize()
-        found: list[list[float]] = self._numbers.tolist()
+        found: list[list[list[float]]] = self._numbers.tolist()
         return found
 
 
@@ -120,6 +122,11 @@ class Chooser:
         """Whether the next choice depends on what was written before it, and not only on the scores."""
         return self.rules.read_tokens
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether every row takes the best token, but for what is added to the scores."""
+        return not self._sampled and not self._wants_log_probs and self.rules.are_a_bias
+
     def pick(self, scores: Tensor) -> None:
         """The first half of a choice: where the model is, `tokens` are chosen. Nobody has waited for them yet."""
         ruled = scores
@@ -134,21 +141,15 @@ class Chooser:
         told = [best, tokens.to(best)]
         if self._wants_log_probs:
             told.append(scores.gather(1, tokens[:, None])[:, 0] - scores.logsumexp(-1))
-        self.tokens, self._told = tokens, Told(torch.stack(told))
+        self.tokens, self.told = tokens, Told(torch.stack(told)[None])
 
     def settle(self) -> list[int]:
         """The second half: wait for the tokens, and write them into their rows."""
-        highest, numbers, *logs = self._told.read()
-        if not all(map(math.isfinite, highest)):
-            self._fail_rows(highest)
-        chosen = [int(number) for number in numbers]
+        ((highest, numbers, *logs),) = self.told.read()
         if self._wants_log_probs:
             for row, value in zip(self.rows, logs[0], strict=True):
                 row.log_probs.append(value)
-        for row, token in zip(self.rows, chosen, strict=True):
-            if row.error is None:
-                row.add(token, self.end)
-        return chosen
+        return add_tokens(self.rows, highest, numbers, self.end)
 
     def _history(self) -> History:
         n_written = [len(row.written) for row in self.rows]
@@ -161,13 +162,20 @@ class Chooser:
         real = torch.tensor([[False] * (length - len(text)) + [True] * len(text) for text in texts], device=self.device)
         return History(padded, real, n_written)
 
-    def _fail_rows(self, best: list[float]) -> None:
-        """NaN wins every comparison, so that the best score tells of it; so does a row where nothing is allowed."""
-        for row, score in zip(self.rows, best, strict=True):
-            if score != score:
+
+def add_tokens(rows: Sequence[Row], highest: Sequence[float], numbers: Sequence[float], end: int) -> list[int]:
+    """Write each row's token, whose score was the highest, into it. The rows that have none fail."""
+    chosen = [int(number) for number in numbers]
+    if not all(map(math.isfinite, highest)):
+        for row, score in zip(rows, highest, strict=True):
+            if score != score:  # NaN wins every comparison, so that the best score tells of it
                 row.fail(FloatingPointError("the model's scores are NaN: its weights or its input are broken"))
             elif score == NEVER:
                 row.fail(ValueError("the rules of a request forbid every token: nothing can be written"))
+    for row, token in zip(rows, chosen, strict=True):
+        if row.error is None:
+            row.add(token, end)
+    return chosen
 
 
 def write_rows(
@@ -184,16 +192,17 @@ def write_rows(
         if chooser is None:
             chooser = Chooser(live, end=end, vocab_size=scores.shape[1], device=writer.device)
         chooser.pick(scores)
+        feeder = writer.feeder(chooser.tokens[:, None]) if chooser.is_plain else None
+        if feeder is not None:
+            yield from _write_fed(feeder, live, chooser.rules, chooser.told, end)
+            return
         # On a GPU the next step begins before anybody has seen this one's tokens: rows that turn out to have ended have
         # taken one step too many, which nobody reads.
         ahead, goes_on = None, any(len(row.written) + 1 < row.max_new for row in live)
         if writer.can_run_ahead and goes_on and not chooser.needs_texts:
             ahead = writer.step(chooser.tokens[:, None])
         chosen = chooser.settle()
-        for row in live:
-            if row.error is not None:
-                raise row.error
-        yield [Choice(row, token) for row, token in zip(live, chosen, strict=True)]
+        yield _choices(live, chosen)
         tokens, mask = chooser.tokens[:, None], None
         staying = [index for index, row in enumerate(live) if row.reason is None]
         if len(staying) < len(live):
@@ -202,3 +211,38 @@ def write_rows(
                 writer.keep(staying)
                 tokens = tokens[staying]
                 ahead = None if ahead is None else ahead[staying]
+
+
+def _choices(rows: Sequence[Row], tokens: Sequence[int]) -> list[Choice]:
+    """What each row has taken; a row that failed raises its error."""
+    for row in rows:
+        if row.error is not None:
+            raise row.error
+    return [Choice(row, token) for row, token in zip(rows, tokens, strict=True)]
+
+
+def _write_fed(feeder: Feeder, rows: Sequence[Row], rules: Rules, first: Told, end: int) -> Iterator[list[Choice]]:
+    """The same by a writer that feeds itself, from the first token on.
+
+    A few steps are asked for at once, and the next few before these are looked at, so that no device waits for Python.
+    """
+    asked, told = 1, deque([first])
+    most = max(row.max_new for row in rows)
+    live = dict(enumerate(rows))  # by the place in the batch, which stays
+    feeder.bias.copy_(rules.bias_after(asked))
+    while live:
+        while len(told) < 2 and asked < most:
+            if asked == rules.shortest:
+                feeder.bias.copy_(rules.bias_after(asked))
+            until = min(rules.shortest, most) if asked < rules.shortest else most
+            steps = min(feeder.most, until - asked)
+            told.append(Told(feeder.feed(steps)))
+            asked += steps
+        for highest, numbers in told.popleft().read():
+            places = list(live)
+            now = list(live.values())
+            chosen = add_tokens(now, [highest[place] for place in places], [numbers[place] for place in places], end)
+            yield _choices(now, chosen)
+            live = {place: row for place, row in live.items() if row.reason is None}
+            if not live:
+                return

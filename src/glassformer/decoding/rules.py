@@ -57,6 +57,23 @@ class Rules:
         """Whether some rule looks at the tokens before; else a history needs none, which saves gathering them."""
         return self._repetition is not None or self._presence is not None or bool(self._ngrams or self._bad_runs)
 
+    @property
+    def are_a_bias(self) -> bool:
+        """Whether all they do is to add the same numbers to the scores of every row, step after step."""
+        return len(self._distinct()) == 1 and not self.read_tokens and not self._longest_prefix
+
+    @property
+    def shortest(self) -> int:
+        """Where they are a bias: how many tokens must be written before a text may end."""
+        return self._shortest[0]
+
+    def bias_after(self, n_written: int) -> Tensor:
+        """Where they are a bias: the numbers, (V,)."""
+        bias = torch.zeros(self.vocab_size, device=self.device) if self._bias is None else self._bias[0].clone()
+        if n_written < self.shortest:
+            bias[[*self._ends(0)]] = NEVER
+        return bias
+
     def apply(self, scores: Tensor, history: History) -> Tensor:
         """The scores (N, V) under the rules, which may be changed in place; what is forbidden is minus infinity."""
         if self._bias is not None:
@@ -80,13 +97,16 @@ class Rules:
         return self._force(scores, history) if self._longest_prefix else scores
 
     def _forbid_ends(self, scores: Tensor, rows: list[int]) -> None:
-        ends = {row: {*self.requests[row].eos_token_id} | ({self.end} if self.end >= 0 else set()) for row in rows}
+        ends = {row: self._ends(row) for row in rows}
         if len(rows) == len(self.requests) and all(tokens == ends[rows[0]] for tokens in ends.values()):
             for token in ends[rows[0]]:  # all alike: no list of places has to be sent to the device
                 scores[:, token] = NEVER
             return
         places = torch.tensor([(row, token) for row in rows for token in ends[row]], device=self.device).view(-1, 2).T
         scores[places[0], places[1]] = NEVER
+
+    def _ends(self, row: int) -> set[int]:
+        return {*self.requests[row].eos_token_id} | ({self.end} if self.end >= 0 else set())
 
     def _seen(self, tokens: Tensor, counts: Tensor) -> Tensor:
         """Which tokens of the vocabulary stand in a row where `counts` is True: (N, L) -> (N, V)."""

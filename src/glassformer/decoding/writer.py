@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -11,6 +12,19 @@ from glassformer.models import DecoderModel, EncoderDecoderModel, Model
 from glassformer.nn import KVCache
 
 TextModel = DecoderModel | EncoderDecoderModel
+
+
+class Feeder(Protocol):
+    """Makes greedy steps by itself, each from what the last one chose."""
+
+    bias: Tensor
+    """(V,), added to the scores before one is chosen."""
+    most: int
+    """How many steps it makes at once."""
+
+    def feed(self, steps: int) -> Tensor:
+        """So many steps: (steps, 2, N or more rows) of the best score, and the token it belongs to; good until the next
+        steps."""
 
 
 class Writer:
@@ -37,6 +51,10 @@ class Writer:
     def can_run_ahead(self) -> bool:
         """Whether a step may be asked for before the last one's tokens are known: there is room, and it saves time."""
         return False
+
+    def feeder(self, tokens: Tensor) -> Feeder | None:
+        """Who goes on from `tokens` (N, 1) greedily without being asked for each step, where that saves time."""
+        return None
 
     def step(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """Read `tokens` (N, T), False in `mask` where a row is padded on the left; scores (N, V) of what follows."""

@@ -1,5 +1,7 @@
 """A cache whose steps are all alike, so that one recording of a step can be played for every token."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -32,6 +34,22 @@ class FixedCache(KVCache):
         self.real[:, self.length :] = False
         self.place.fill_(self.length)
         self.is_fixed = self.has_padding = True
+
+    def note_opened(self) -> None:
+        """A recording has filled it with a first token and fixed it, of which Python's numbers know nothing."""
+        self.length = 1
+        self.is_fixed = self.has_padding = self.memory_is_ready = True
+
+    @contextmanager
+    def only_trying(self) -> Iterator[None]:
+        """Steps in here are forgotten: what they wrote will be written again."""
+        numbers = {name: getattr(self, name) for name in ("length", "is_fixed", "has_padding", "memory_is_ready")}
+        place, real = self.place.clone(), self.real.clone()
+        yield
+        self.place.copy_(place)
+        self.real.copy_(real)
+        for name, value in numbers.items():
+            setattr(self, name, value)
 
     def count(self) -> None:
         """One more step was made: what a recording does not do by itself, for it sees no numbers of Python's."""
