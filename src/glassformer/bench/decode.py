@@ -117,6 +117,8 @@ def _contenders(
     if has_bf16:
         half = copy.deepcopy(whole).bfloat16()
         yield Contender("glassformer", "bfloat16", work.ours(half, inputs, beam), size // 2)
+    if work.family == "llama" and batch == beam == 1 and peers.is_installed("llama_cpp"):
+        yield Contender("llama.cpp, Q8_0", "int8", peers.llama_cpp(work, model, inputs, folder), size // 4)
     if theirs is not None:
         yield Contender("HF", "float32", peers.hf(work, theirs, inputs, beam), size)
         if has_bf16:

@@ -2,12 +2,15 @@
 
 import importlib.util
 import os
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from glassformer.bench.works import Work, Write
+from glassformer.checkpoint.gguf_out import write_gguf
 from glassformer.decoding.writer import TextModel
+from glassformer.models import DecoderModel
 
 
 def is_installed(name: str) -> bool:
@@ -81,5 +84,32 @@ def ctranslate2(work: Work, model: Any, inputs: list[list[int]], beam: int, kind
             texts, beam_size=beam, min_decoding_length=length, max_decoding_length=length
         )
         return [[int(word[1:]) for word in result.hypotheses[0]] for result in found]
+
+    return write
+
+
+def llama_cpp(work: Work, model: TextModel, inputs: list[list[int]], folder: str) -> Write:
+    """llama.cpp by its Python package, from a Q8_0 file of the same weights: one Llama-shaped text, greedily."""
+    import llama_cpp as llama
+    import numpy as np
+
+    assert isinstance(model, DecoderModel)
+    path = Path(folder) / "model.gguf"
+    write_gguf(path, model, numbers="q8_0")
+    threads = torch.get_num_threads()
+    length = work.n_read + work.n_written
+    engine: Any = llama.Llama(
+        str(path), n_ctx=length, n_batch=length, n_threads=threads, n_threads_batch=threads, verbose=False
+    )
+
+    def write() -> list[list[int]]:
+        engine.reset()
+        tokens, written = inputs[0], []
+        for _ in range(work.n_written):
+            engine.eval(tokens)
+            scores = llama.llama_get_logits_ith(engine.ctx, -1)
+            tokens = [int(np.ctypeslib.as_array(scores, (work.config.vocab_size,)).argmax())]
+            written += tokens
+        return [written]
 
     return write

@@ -57,7 +57,9 @@ def write_gguf(
     with replacing(path) as work:
         writer = gguf.GGUFWriter(work, kind)
         _write_config(writer, values)
-        if tokenizer_json is not None:
+        if tokenizer_json is None:
+            writer.add_tokenizer_model("none")  # said, or llama.cpp refuses the file
+        else:
             _write_tokenizer(writer, gguf, json.loads(tokenizer_json), roles or {}, chat_template)
         for name, tensor in tensors.items():
             array: NDArray[Any] = tensor.float().cpu().numpy()
