@@ -246,7 +246,9 @@ class Recordings:
 
 
 def _addresses(model: TextModel) -> tuple[int, ...]:
-    return tuple(parameter.data_ptr() for parameter in model.parameters())
+    """Of all parameters; asked for before each batch, so by the shortest way."""
+    found = (parameter for module in model.modules() for parameter in module._parameters.values())
+    return tuple(parameter.data_ptr() for parameter in found if parameter is not None)
 
 
 def _round_up(shape: Shape, max_len: int | None) -> Shape:

@@ -188,10 +188,9 @@ def write_rows(
     live, chooser = list(rows), None
     ahead: Tensor | None = None
     while live:
-        scores = writer.step(tokens, mask) if ahead is None else ahead
-        if chooser is None:
-            chooser = Chooser(live, end=end, vocab_size=scores.shape[1], device=writer.device)
-        chooser.pick(scores)
+        if chooser is None:  # before the step, which it would otherwise wait for on a GPU
+            chooser = Chooser(live, end=end, vocab_size=writer.model.config.vocab_size, device=writer.device)
+        chooser.pick(writer.step(tokens, mask) if ahead is None else ahead)
         feeder = writer.feeder(chooser.tokens[:, None]) if chooser.is_plain else None
         if feeder is not None:
             yield from _write_fed(feeder, live, chooser.rules, chooser.told, end)

@@ -71,7 +71,8 @@ class Rules:
         """Where they are a bias: the numbers, (V,)."""
         bias = torch.zeros(self.vocab_size, device=self.device) if self._bias is None else self._bias[0].clone()
         if n_written < self.shortest:
-            bias[[*self._ends(0)]] = NEVER
+            for token in self._ends(0):  # one by one: a list of them would be sent to the device, and waited for
+                bias[token] = NEVER
         return bias
 
     def apply(self, scores: Tensor, history: History) -> Tensor:
