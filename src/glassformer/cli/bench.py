@@ -18,9 +18,9 @@ def bench(
 ) -> None:
     """Measure writing speed on this machine, with random weights that all contenders share.
 
-    HF Transformers, CTranslate2 and llama.cpp (llama-cpp-python) take part where they are installed. All take turns, one run each; the median counts.
-    The share of the limit is the time that the arithmetic or the memory traffic would take at the machine's own
-    measured rates, whichever is longer, over the time it took.
+    HF Transformers, CTranslate2 and llama.cpp (llama-cpp-python) take part where they are installed. All take turns,
+    one run each; the median counts. The share of the limit is the time that the arithmetic or the memory traffic would
+    take at the machine's own measured rates, whichever is longer, over the time it took.
 
     Args:
         what: Writing is all that is measured so far.
