@@ -99,6 +99,11 @@ def test_an_answer_comes_with_what_it_follows_from(data, folder, tmp_path):
     assert plain.answers(asked[:1]) == ["It is green.\n green"]
 
 
+def test_a_corpus_has_no_evidence():
+    with pytest.raises(ValueError, match="made-stories has none"):
+        QuestionData(corpus="made-stories", evidence_column="why")
+
+
 def test_evidence_is_read_and_may_be_missing_nowhere(tmp_path):
     good = {"question": "q", "context": "c", "answer": "a", "why": " b  c "}
     path = write(tmp_path / "data.jsonl", [good, {"question": "q", "context": "c", "answer": "a"}])

@@ -67,6 +67,8 @@ def test_eight_bits_are_nearly_the_same(tmp_path, monkeypatch):
     write_gguf(tmp_path / "model.gguf", model, numbers="q8_0")
     kinds = {tensor.tensor_type for tensor in gguf.GGUFReader(tmp_path / "model.gguf").tensors}
     assert gguf.GGMLQuantizationType.Q8_0 in kinds
+    field = gguf.GGUFReader(tmp_path / "model.gguf").fields["tokenizer.ggml.model"]
+    assert field.contents() == "none"  # llama.cpp asks for it
     assert verify(model, tmp_path / "model.gguf", "gguf").largest_difference < 0.1
 
 

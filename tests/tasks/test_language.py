@@ -231,3 +231,21 @@ def test_a_trained_model_is_a_beginning(whole_run, folder, one_text, tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(begun.parameters(), trained.parameters(), strict=True))
     with pytest.raises(ValueError, match="knows no"):
         Code(CodeConfig(data=one_text, start_from=folder / "model")).prepare(tmp_path / "run")
+
+
+def test_hidden_words_are_hidden_from_the_model_alone(one_text, tmp_path):
+    task = Language(quick(one_text))
+    prepared = task.prepare(tmp_path)
+    batch = prepared.batches[0]
+    read = []
+
+    def model(tokens, segments):
+        read.append(tokens)
+        return torch.zeros(*tokens.shape, 300)
+
+    task.loss(model, batch)
+    hiding = Language(replace(task.config, train=replace(task.config.train, word_dropout=0.5)))
+    hiding.loss(model, batch)
+    assert torch.equal(read[0], batch.tokens)
+    assert 0.3 < (read[1] != batch.tokens).float().mean() < 0.7
+    assert "word_dropout" in Code(CodeConfig(data=one_text)).unused()  # whose marks must stay

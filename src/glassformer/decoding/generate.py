@@ -199,13 +199,9 @@ def open_writer(
     real = None if is_even else places < torch.tensor([len(tokens) for tokens in batch], device=device)[:, None]
     max_new = [room_for(model, 1, _limit(config, len(tokens))) for tokens in batch]
     given = torch.full((len(batch), 1), begin or 0, device=device)
-    if recordings is not None and copies == 1:
-        return (
-            RecordedWriter(model, recordings, len(batch), max(max_new), None, real, source=source),
-            given,
-            None,
-            max_new,
-        )
+    if recordings is not None and recordings.read_sources and copies == 1:
+        recorded = RecordedWriter(model, recordings, len(batch), max(max_new), memory_mask=real, source=source)
+        return recorded, given, None, max_new
     memory = model.encode(source, real)
     if config.num_beams == 1 and copies > 1:  # beams stay together and share a memory; samples leave one by one
         memory = memory.repeat_interleave(copies, 0)

@@ -76,7 +76,9 @@ class Recording:
         if device.type == "cuda":
             pool = torch.cuda.graph_pool_handle()  # one, for one plays at a time
             plain = self._step, self._greedy_step, self._opening
-            self._step, self._greedy_step, self._opening = (Graph(one, self._only_trying, pool) for one in plain)
+            # No method of its own: a recording that holds itself would keep its memory until somebody cleans up.
+            trying = partial(_only_trying, self.cache, self.tokens, self._slot)
+            self._step, self._greedy_step, self._opening = (Graph(one, trying, pool) for one in plain)
 
     @property
     def nbytes(self) -> int:
@@ -112,15 +114,6 @@ class Recording:
         self.cache.count()
         return scores
 
-    @contextmanager
-    def _only_trying(self) -> Iterator[None]:
-        """Steps in here are forgotten."""
-        tokens, slot = self.tokens.clone(), self._slot.clone()
-        with self.cache.only_trying():
-            yield
-        self.tokens.copy_(tokens)
-        self._slot.copy_(slot)
-
     def feed(self, steps: int) -> Tensor:
         """As a `Feeder` does; from `tokens`."""
         self.cache.check_room(steps)
@@ -129,6 +122,16 @@ class Recording:
             self._greedy_step()
             self.cache.count()
         return self._told[:steps]
+
+
+@contextmanager
+def _only_trying(cache: FixedCache, *places: Tensor) -> Iterator[None]:
+    """Steps in here are forgotten."""
+    before = [place.clone() for place in places]
+    with cache.only_trying():
+        yield
+    for place, value in zip(places, before, strict=True):
+        place.copy_(value)
 
 
 class Graph:
@@ -144,7 +147,7 @@ class Graph:
         self._result: Tensor | None = None
 
     def __call__(self) -> Tensor:
-        """Compute it; what comes out is good until the next time."""
+        """Compute it; what comes out is good until the next one of those that share the pool plays."""
         if self._graph is None:
             self._record()
         self._graph.replay()
@@ -166,7 +169,8 @@ class Graph:
 
 
 class Steps:
-    """What is recorded, as functions of the places they read and write. With `compile` they are compiled first."""
+    """What is recorded, as functions of the places they read and write. With `compile` all but the opening are compiled
+    first."""
 
     def __init__(self, model: TextModel, *, compile: bool):
         self._model = weakref.ref(model)
@@ -222,6 +226,12 @@ class Recordings:
         self._steps = Steps(model, compile=compile)
         self._free: list[Recording] = []
         self._lock = threading.RLock()  # taken again where a writer that is collected gives its recording back
+
+    @property
+    def read_sources(self) -> bool:
+        """Whether a source is better read by a recording, of a roomy shape, than at once."""
+        model = self._model()
+        return model is not None and next(model.parameters()).is_cuda
 
     def lend(self, shape: Shape) -> Recording:
         """A recording for at least this shape, which nobody else uses."""
@@ -316,6 +326,7 @@ class RecordedWriter(Writer):
         memories, memory_length = (0, 0) if read is None else read.shape[:2]
         self.recording = recording = recordings.lend(Shape(rows, capacity, memories, memory_length))
         weakref.finalize(self, recordings.take_back, recording).atexit = False
+        recording.cache.clear()
         recording.cache.restart()
         super().__init__(model, recording.cache, recording.memory, recording.memory_mask)
         if memory is not None:
@@ -352,7 +363,7 @@ class RecordedWriter(Writer):
 
     def feeder(self, tokens: Tensor) -> Feeder | None:
         """As above."""
-        if self.device.type != "cuda":
+        if self.device.type != "cuda" or not self._are_first:
             return None
         self.recording.tokens[: len(tokens)] = tokens
         return self.recording

@@ -81,7 +81,7 @@ class Told:
         self._arrived = None
         if numbers.is_cuda:
             self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._arrived.record()
+            self._arrived.record(torch.cuda.current_stream(numbers.device))
 
     def read(self) -> list[list[list[float]]]:
         """The numbers, once they are there."""
@@ -225,7 +225,7 @@ def _write_fed(feeder: Feeder, rows: Sequence[Row], rules: Rules, first: Told, e
 
     A few steps are asked for at once, and the next few before these are looked at, so that no device waits for Python.
     """
-    asked, told = 1, deque([first])
+    asked, told = len(rows[0].written) + 1, deque([first])
     most = max(row.max_new for row in rows)
     live = dict(enumerate(rows))  # by the place in the batch, which stays
     feeder.bias.copy_(rules.bias_after(asked))

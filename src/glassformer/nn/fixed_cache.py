@@ -23,6 +23,11 @@ class FixedCache(KVCache):
         self.place = torch.zeros(1, dtype=torch.long, device=self.keys.device)
         self.is_fixed = False
 
+    def clear(self) -> None:
+        """Forget all numbers: what is masked is multiplied by zero all the same, and a NaN would stay one."""
+        for store in (self.keys, self.values, self.memory_keys, self.memory_values):
+            store.zero_()
+
     def restart(self) -> None:
         """Empty, to be filled anew."""
         self.is_fixed = self.has_padding = self.memory_is_ready = False

@@ -12,16 +12,16 @@ from glassformer.data.splits import split_examples
 from glassformer.decoding import GenerationConfig
 from glassformer.metrics.answers import score_answers
 from glassformer.metrics.scores import Scores
-from glassformer.models import ModelConfig
+from glassformer.models import EncoderDecoderModel, ModelConfig
 from glassformer.tasks.rewriter import Rewriter
 from glassformer.tasks.rewriting import RewritingTask, small_encoder_decoder
 from glassformer.tasks.task import Splits, TaskConfig
 from glassformer.text.sentences import split_sentences
-from glassformer.text.tokenizer import TokenizerConfig
+from glassformer.text.tokenizer import Tokenizer, TokenizerConfig
 from glassformer.training.config import TrainConfig
 
 CORPUS = "made-stories"
-SO = "\n "
+THEREFORE = "\n "
 """Between the evidence and the answer. The space makes the answer's first word the same token as elsewhere."""
 N_MADE = {"train": 8000, "valid": 500, "test": 1000}
 
@@ -38,10 +38,14 @@ class Question(NamedTuple):
     """What the answer follows from, where that is to be learned too."""
 
     @property
+    def answer(self) -> str:
+        """The first answer, or nothing."""
+        return self.answers[0] if self.answers else ""
+
+    @property
     def target(self) -> str:
-        """What is learned: the evidence, if any, and the first answer, or nothing."""
-        answer = self.answers[0] if self.answers else ""
-        return f"{self.evidence}{SO}{answer}" if self.evidence else answer
+        """What is learned: the answer, and before it the evidence, if any."""
+        return f"{self.evidence}{THEREFORE}{self.answer}" if self.evidence else self.answer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +62,8 @@ class QuestionData:
     answer_column: str = "answer"
     evidence_column: str = ""
     """Sentences of the context that the answer follows from. A model that learns from them quotes first and answers
-    then: it can be seen what an answer stands on, and a hard question becomes several easy ones."""
+    then: it can be seen what an answer stands on, and a hard question becomes several easy ones. Both together must fit
+    into the model's max_len."""
     number_sentences: bool = False
     """Number the sentences of a context from its end, so that the last one is 1: what happened later is then told by
     a word, not only by a position."""
@@ -72,6 +77,8 @@ class QuestionData:
     def __post_init__(self) -> None:
         if self.corpus not in ("", CORPUS):
             raise ValueError(f"unknown corpus {self.corpus!r}: expected {CORPUS}")
+        if self.corpus and self.evidence_column:
+            raise ValueError(f"evidence_column={self.evidence_column!r}: {self.corpus} has none, expected no column")
         if self.last_sentences < 0:
             raise ValueError(f"last_sentences={self.last_sentences}: expected 0 or more")
 
@@ -161,7 +168,7 @@ class Reasoned(NamedTuple):
 
 def as_reasoned(written: str) -> Reasoned:
     """What a model wrote that quotes before it answers; one that never came to its answer has none."""
-    evidence, _, answer = written.partition(SO.strip(" "))
+    evidence, _, answer = written.partition(THEREFORE.strip(" "))
     return Reasoned(evidence.strip(), answer.strip())
 
 
@@ -169,7 +176,23 @@ class Answerer(Rewriter[Question]):
     """A trained model with its tokenizers: a question and a text in, an answer out."""
 
     task, kept = "answering", "last"
-    search = GenerationConfig(max_new_tokens=256)
+    search = GenerationConfig(max_new_tokens=64)
+
+    def __init__(
+        self,
+        model: EncoderDecoderModel,
+        source_tokenizer: Tokenizer,
+        target_tokenizer: Tokenizer,
+        generation: GenerationConfig | None = None,
+        *,
+        quotes: bool = False,
+        **layout: Any,
+    ):
+        if generation is None and quotes:
+            generation = replace(self.search, max_new_tokens=256)
+        super().__init__(model, source_tokenizer, target_tokenizer, generation, quotes=quotes, **layout)
+        self._quotes = quotes
+        self._layout = layout
 
     def answer(self, question: str, context: str) -> str:
         """The answer; empty where the model finds none."""
@@ -181,9 +204,8 @@ class Answerer(Rewriter[Question]):
 
     def reason(self, asked: Sequence[tuple[str, str]], *, beam: int | None = None) -> list[Reasoned]:
         """The same with the evidence for each, where the model has learned to quote it."""
-        layout = {key: value for key, value in self._settings.items() if key != "quotes"}
-        written = self.write([as_source(*one, **layout) for one in asked], beam=beam)
-        return [as_reasoned(text) if self._settings.get("quotes") else Reasoned("", text) for text in written]
+        written = self.write([as_source(*one, **self._layout) for one in asked], beam=beam)
+        return [as_reasoned(text) if self._quotes else Reasoned("", text) for text in written]
 
     def run(self, lines: Sequence[str], *, beam: int | None = None) -> list[str]:
         """The answer to each line: a question, a tab and a text."""
@@ -216,7 +238,7 @@ class Answering(RewritingTask[Question]):
 
     def show(self, example: Question) -> tuple[str, str]:
         """As above."""
-        return f"{example.question}\t{' '.join(example.context.split())}", example.target
+        return f"{example.question}\t{' '.join(example.context.split())}", example.answer
 
     def settings(self) -> Mapping[str, Any]:
         """As above."""
@@ -253,7 +275,7 @@ class Answering(RewritingTask[Question]):
 
     def baseline(self, splits: Splits[Question]) -> tuple[str, Scores]:
         """As above."""
-        commonest = Counter(example.target for example in splits.train).most_common(1)[0][0]
+        commonest = Counter(example.answer for example in splits.train).most_common(1)[0][0]
         asked = list(splits.test) or list(splits.valid)
         scores = score_answers([commonest] * len(asked), [example.answers for example in asked])
         return f"always the commonest answer ({commonest or 'none'!r})", scores

@@ -81,6 +81,10 @@ class Code(Language):
             size=lambda cut: sum(len(part.encode()) for part in cut if part),
         )
 
+    def unused(self) -> set[str]:
+        """As above; a hidden mark would be a lie about the file."""
+        return {*super().unused(), "word_dropout"}
+
     @classmethod
     def demo(cls) -> CodeConfig:
         """Python's standard library."""

@@ -28,7 +28,7 @@ class TrainConfig:
     """Updates over which the learning rate rises."""
     optimiser: Literal["adam", "adamw", "muon"] = "adam"
     """muon is for the matrices of the layers, with adamw for everything else: it learns more from as many updates, and
-    more yet with a weight_decay of a few tenths. Try twice the learning rate."""
+    more yet with a weight_decay of a few tenths. Try two to four times adamw's learning rate."""
     beta1: float = 0.9
     beta2: float = 0.98
     eps: float = 1e-9

@@ -84,7 +84,7 @@ class Muon(torch.optim.AdamW):
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:
-    """(..., m, n), each with all its singular values brought near 1, but for the very smallest: by products alone
+    """(N, m, n), each with all its singular values brought near 1, but for the very smallest: by products alone
     (Newton-Schulz)."""
     is_tall = matrices.size(-2) > matrices.size(-1)
     # Where products of half the width are fast, they are exact enough: the values need only be near 1.
