@@ -116,12 +116,13 @@ class LanguageConfig(TaskConfig):
         default_factory=lambda: TrainConfig(
             updates=5000,
             max_tokens=1024,
-            lr=4e-3,
+            lr=1e-2,
             warmup=100,
             schedule="linear",
-            optimiser="adamw",
+            optimiser="muon",
             beta2=0.99,
             eps=1e-8,
+            weight_decay=0.1,
             label_smoothing=0.0,
         )
     )
