@@ -11,13 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.decoding import GenerationConfig, generate, record_steps, stream
-from glassformer.decoding.recorded import MAX_RECORDINGS, RecordedWriter, Recordings, Shape, _round_up, recordings_of
+from glassformer.decoding.recorded import (
+    MAX_RECORDINGS,
+    ROW_STEPS,
+    RecordedWriter,
+    Recordings,
+    Shape,
+    _round_up,
+    recordings_of,
+)
 from glassformer.models import DecoderModel, EncoderDecoderModel, ModelConfig
 from glassformer.nn import capture_attention
 
 END, BEGIN = 2, 1
 SMALL = ModelConfig(
-    vocab_size=23, n_decoder_layers=2, d_model=16, n_heads=4, d_ff=24, head="language_model", max_len=96
+    vocab_size=23, n_decoder_layers=2, d_model=16, n_heads=4, d_ff=24, head="language_model", max_len=40
 )
 DECODERS = {
     "learned positions": replace(SMALL, positions="learned"),
@@ -127,10 +135,11 @@ def test_whoever_looks_on_sees_every_step():
 def test_few_recordings_are_kept():
     model = make(DECODERS["learned positions"])
     record_steps(model)
-    for length in range(1, 90, 2):
-        generate(model, [[3] * length], replace(SEARCHES["greedy"], max_new_tokens=2, num_return_sequences=1), end=END)
+    for rows in ROW_STEPS:
+        for length in (1, 33):
+            generate(model, [[3] * length] * rows, replace(SEARCHES["greedy"], max_new_tokens=2), end=END)
     gc.collect()
-    assert len(recordings_of(model)._free) <= MAX_RECORDINGS
+    assert 2 * len(ROW_STEPS) > len(recordings_of(model)._free) == MAX_RECORDINGS
 
 
 @given(rows=st.integers(1, 300), copies=st.integers(1, 5), capacity=st.integers(1, 96), length=st.integers(1, 200))
@@ -152,8 +161,8 @@ def test_a_compiled_step_writes_the_same():
 
 def test_rows_of_unlike_length_reach_the_limit_of_the_model():
     model = make(DECODERS["learned positions"])
-    inputs, config = [[3, 4, 5] * 20, [6]], GenerationConfig(max_new_tokens=60)
-    assert_same(*both_ways(model, inputs, replace(config, min_new_tokens=60, suppress_tokens=(END,)), None))
+    inputs, config = [[3, 4, 5] * 8, [6]], GenerationConfig(max_new_tokens=30)
+    assert_same(*both_ways(model, inputs, replace(config, min_new_tokens=30, suppress_tokens=(END,)), None))
 
 
 def test_under_autocast_nothing_is_recorded():
