@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from glassformer.nn.checks import check_broadcasts, check_divides, check_probability
-from glassformer.nn.masks import Mask
+from glassformer.nn.masks import Added, Mask
 
 Backend = Literal["sdpa", "math", "flex"]
 
@@ -143,20 +143,15 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scal
     # torch aligns its causal flag to the first key, we align ours to the last: the flag is right only for a square.
     # (Spelled out so that torch.compile sees a plain bool for every length.)
     flag = True if mask.is_only_causal and bias is None and n_queries == n_keys else False  # noqa: SIM210
-    allowed = None if flag else mask.dense(n_queries, n_keys, q.device)
-    empty = None
-    if allowed is not None and q.is_cuda and not mask.sees_itself:
-        # Some CUDA kernels answer a row that may attend to nothing with garbage: let it see all, then clear it.
-        empty = ~allowed.any(-1, keepdim=True)
-        allowed = allowed | empty
-    attn_mask = allowed
-    if bias is not None:
-        attn_mask = (bias if allowed is None else torch.where(allowed, bias, float("-inf"))).to(q.dtype)
+    added = None
+    if not flag:
+        added = mask.added if mask.added is not None else Added.of(mask, n_queries, n_keys, bias, q)
+    attn_mask = None if added is None else added.numbers.to(q.dtype)
     gqa = k.shape[1] != q.shape[1]
     output = F.scaled_dot_product_attention(
         q, k, v, attn_mask=attn_mask, dropout_p=dropout, is_causal=flag, scale=scale, enable_gqa=gqa
     )
-    return output if empty is None else output.masked_fill(empty, 0.0)
+    return output if added is None or added.blind is None else output.masked_fill(added.blind, 0.0)
 
 
 def _flex(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, dropout: float) -> Tensor:

@@ -5,7 +5,8 @@ mask reaches the fast kernel as a flag. Queries are the *last* positions of the 
 over nine keys stand at positions 7 and 8. Hence one rule serves whole, chunked and one-token-at-a-time forwards.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,6 +35,8 @@ class Mask:
     """A promise that every query may attend to its own key, at least: nobody is left with nothing."""
     allowed: Tensor | None = None
     """(B or 1, H or 1, T or 1, S or 1), anything else, spelled out."""
+    added: "Added | None" = None
+    """All of this as numbers, for many layers at once; `spelled_out` sets it."""
 
     def __post_init__(self) -> None:
         for name in ("real", "allowed"):
@@ -85,6 +88,13 @@ class Mask:
             result = result & part
         return result  # (B or 1, H or 1, T or 1, S or 1)
 
+    def spelled_out(self, n_queries: int, n_keys: int, bias: Tensor | None, like: Tensor) -> "Mask":
+        """The same, as numbers of the kind of `like` too, with the bias in them: once for all layers of a stack."""
+        if bias is None and self.is_only_causal and n_queries == n_keys:
+            return self  # a flag is all that a kernel needs
+        added = Added.of(self, n_queries, n_keys, bias, like)
+        return self if added is None else replace(self, added=added)
+
     def _by_order(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor:
         query = torch.arange(n_keys - n_queries, n_keys, device=device)[:, None]
         return (torch.arange(n_keys, device=device)[None, :] <= query)[None, None]  # (1, 1, T, S)
@@ -96,6 +106,30 @@ class Mask:
             query = key[:, n_keys - n_queries :]
         near = (query[:, :, None] - key[:, None, :]).abs() < window
         return near[:, None]  # (B or 1, 1, T, S)
+
+
+class Added(NamedTuple):
+    """A mask and a bias as fused kernels want them."""
+
+    numbers: Tensor
+    """Added to the scores: the bias, or minus infinity where nobody may look."""
+    blind: Tensor | None
+    """True for queries that may attend to nothing, which were let see all: what they get is to be cleared."""
+
+    @classmethod
+    def of(cls, mask: Mask, n_queries: int, n_keys: int, bias: Tensor | None, like: Tensor) -> "Added | None":
+        """In the numbers that `like` has, or None where there is nothing to add."""
+        allowed = mask.dense(n_queries, n_keys, like.device)
+        if allowed is None:
+            return None if bias is None else cls(bias.to(like.dtype), None)
+        blind = None
+        if like.is_cuda and not mask.sees_itself:
+            # Some CUDA kernels answer a row that may attend to nothing with garbage: let it see all, then clear it.
+            blind = ~allowed.any(-1, keepdim=True)
+            allowed = allowed | blind
+        nothing = torch.zeros((), dtype=like.dtype, device=like.device)
+        never = torch.full((), -torch.inf, dtype=like.dtype, device=like.device)
+        return cls(torch.where(allowed, nothing if bias is None else bias.to(like.dtype), never), blind)
 
 
 def as_mask(name: str, values: Tensor) -> Tensor:

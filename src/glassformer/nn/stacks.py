@@ -18,7 +18,7 @@ class Stack(nn.Module):
     """Layers applied one after the other, then the final norm where there is one.
 
     With one layer and `depth` of many the layer is shared: it is applied `depth` times (document 004; ALBERT). What
-    depends on positions alone, the rotation and the score bias, is computed here, once for all layers.
+    depends on positions and masks alone, the rotation and what is added to scores, is computed here, once for all layers.
     """
 
     def __init__(
@@ -63,6 +63,12 @@ class Stack(nn.Module):
         keys = positions if key_positions is None else key_positions
         rotation = self.rotary(positions) if self.rotary is not None else None
         bias = self.score_bias(positions, keys).to(x) if self.score_bias is not None else None
+        if mask is not None:
+            n_keys = x.shape[1] if cache is None else cache.n_keys(x.shape[1])
+            mask = mask.spelled_out(x.shape[1], n_keys, bias, _in_products(x))
+        if memory is not None and memory_mask is not None:
+            copies = x.shape[0] // max(memory.shape[0], 1)  # of rows that share a memory, and look at it together
+            memory_mask = memory_mask.spelled_out(copies * x.shape[1], memory.shape[1], None, _in_products(x))
         shared: dict[str, Any] = {"mask": mask, "bias": bias, "rotation": rotation}
         shared |= {"memory": memory, "memory_mask": memory_mask}
         for index in range(self.depth):
@@ -76,3 +82,9 @@ class Stack(nn.Module):
         if cache is not None:
             cache.advance(x.shape[1])
         return x if self.norm is None else self.norm(x)
+
+
+def _in_products(x: Tensor) -> Tensor:
+    """An empty tensor where x is, of the numbers that products of x will have."""
+    kind = x.device.type
+    return x.new_empty(0, dtype=torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype)
