@@ -300,7 +300,7 @@ def test_a_broken_text_leaves_nothing_behind():
         writer = RecordedWriter(model, recordings_of(model), 1, 9, torch.full((1, 2, 16), float("nan")))
         for _ in range(3):
             writer.step(torch.tensor([[BEGIN]]))
-    assert writer.cache.keys.isnan().any()
+    assert any(layer.isnan().any() for layer in writer.cache.keys)
     shape = writer.recording.shape
     del writer
     gc.collect()

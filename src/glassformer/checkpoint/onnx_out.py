@@ -72,9 +72,9 @@ class TensorCache(KVCache):
     """
 
     def __init__(self, keys: Tensor, values: Tensor, real: Tensor, memory: tuple[Tensor, Tensor] | None = None):
-        self.keys, self.values, self.real = keys, values, real
+        self.keys, self.values, self.real = list(keys), list(values), real
         if memory is not None:
-            self.memory_keys, self.memory_values = memory
+            self.memory_keys, self.memory_values = (list(part) for part in memory)
         self.memory_is_ready = memory is not None
         self._longer: list[tuple[Tensor, Tensor]] = []
 
@@ -88,7 +88,7 @@ class TensorCache(KVCache):
 
     def newest(self, keys: Tensor, n_new: int) -> Tensor:
         """What comes after the past."""
-        return keys[:, self.keys.shape[3] :]
+        return keys[:, self.capacity :]
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """The past with the new behind it, (B, G, P+T, D)."""

@@ -83,8 +83,7 @@ class Recording:
     @property
     def nbytes(self) -> int:
         """Memory that its cache holds."""
-        cache = self.cache
-        return sum(x.nbytes for x in (cache.keys, cache.values, cache.memory_keys, cache.memory_values))
+        return self.cache.nbytes
 
     def remember(self, memory: Tensor, mask: Tensor | None) -> None:
         """Put a memory where the step reads it; what it leaves free is padding."""

@@ -45,7 +45,7 @@ class Writer:
     @property
     def device(self) -> torch.device:
         """Where the model is."""
-        return self.cache.keys.device
+        return self.cache.real.device
 
     @property
     def can_run_ahead(self) -> bool:
@@ -95,7 +95,7 @@ class Writer:
         memories = [part.memory for part in parts]
         if any(memory is None for memory in memories):
             return cls(parts[0].model, cache)
-        longest = cache.memory_keys.shape[3]
+        longest = cache.memory_length
         rows, masks = [], []
         for part in parts:
             assert part.memory is not None

@@ -68,7 +68,7 @@ def check_memory(memory: Tensor, target: Tensor, d_model: int, cache: KVCache | 
         raise TypeError(f"memory is a {type(memory).__name__}: expected the encoder's output")
     if not torch.is_floating_point(memory):
         raise TypeError(f"memory has dtype {memory.dtype}: expected the encoder's floating-point output")
-    rows = len(target) if cache is None else cache.memory_keys.shape[1]
+    rows = len(target) if cache is None else cache.memory_rows
     if memory.dim() != 3 or memory.shape[0] != rows or memory.shape[2] != d_model:
         raise ValueError(
             f"memory has shape {tuple(memory.shape)}: expected ({rows}, source length, {d_model}), "

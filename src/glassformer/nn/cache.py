@@ -38,12 +38,14 @@ class KVCache:
             check_positive(name, value)
         check_divides("memory_rows", memory_rows, "batch_size", batch_size)
 
-        def room(rows: int, length: int) -> Tensor:
-            return torch.zeros(n_layers, rows, n_kv_heads, length, head_dim, dtype=dtype, device=device)
+        def room(rows: int, length: int) -> list[Tensor]:
+            sizes = rows, n_kv_heads, length, head_dim
+            return [torch.zeros(sizes, dtype=dtype, device=device) for _ in range(n_layers)]
 
-        self.keys, self.values = (room(batch_size, capacity) for _ in range(2))  # (layers, B, G, capacity, D)
+        # A tensor for each layer, not one for all: a compiled step can write in place into what it sees whole.
+        self.keys, self.values = (room(batch_size, capacity) for _ in range(2))  # (B, G, capacity, D) each
         self.memory_keys, self.memory_values = (room(memory_rows, memory_length) for _ in range(2))
-        self._spare: dict[str, Tensor] = {}  # where `reorder` puts the rows, to change places with what they were
+        self._spare: dict[str, list[Tensor]] = {}  # where `reorder` puts the rows, to change places with what they were
         self.real = torch.ones(batch_size, capacity, dtype=torch.bool, device=device)  # True = a real token
         self.has_padding = False
         self.length = 0
@@ -57,28 +59,28 @@ class KVCache:
         shorter is padded on the left; a memory that is shorter is padded on the right.
         """
         length, rows = max(lengths), sum(part.batch_size for part in parts)
-        memory_length = max(part.memory_keys.shape[3] for part in parts)
-        n_layers, _, n_kv_heads, _, head_dim = parts[0].keys.shape
+        memory_length = max(part.memory_length for part in parts)
+        like = parts[0].keys[0]
         whole = cls(
-            n_layers=n_layers,
+            n_layers=len(parts[0].keys),
             batch_size=rows,
             capacity=max(capacity, length),
-            n_kv_heads=n_kv_heads,
-            head_dim=head_dim,
+            n_kv_heads=like.shape[1],
+            head_dim=like.shape[3],
             memory_length=memory_length,
-            dtype=parts[0].keys.dtype,
-            device=parts[0].keys.device,
+            dtype=like.dtype,
+            device=like.device,
         )
         first = 0
         for part in parts:
             here = slice(first, first + part.batch_size)
             kept = min(length, part.length)
             for name in ("keys", "values"):
-                old = getattr(part, name)[:, :, :, part.length - kept : part.length]
-                getattr(whole, name)[:, here, :, length - kept : length] = old
+                for new, old in zip(getattr(whole, name), getattr(part, name), strict=True):
+                    new[here, :, length - kept : length] = old[:, :, part.length - kept : part.length]
             for name in ("memory_keys", "memory_values"):
-                old = getattr(part, name)
-                getattr(whole, name)[:, here, :, : old.shape[3]] = old
+                for new, old in zip(getattr(whole, name), getattr(part, name), strict=True):
+                    new[here, :, : old.shape[2]] = old
             first = here.stop
         places = torch.arange(length, 0, -1, device=whole.real.device)
         whole.real[:, :length] = places <= torch.tensor(lengths, device=whole.real.device)[:, None]
@@ -90,12 +92,28 @@ class KVCache:
     @property
     def batch_size(self) -> int:
         """How many rows the cache holds now."""
-        return self.keys.shape[1]
+        return self.keys[0].shape[0]
 
     @property
     def capacity(self) -> int:
         """How many tokens a row can hold."""
-        return self.keys.shape[3]
+        return self.keys[0].shape[2]
+
+    @property
+    def memory_rows(self) -> int:
+        """How many memories serve the rows."""
+        return self.memory_keys[0].shape[0]
+
+    @property
+    def memory_length(self) -> int:
+        """How many tokens a memory has."""
+        return self.memory_keys[0].shape[2]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that it holds."""
+        stores = self.keys, self.values, self.memory_keys, self.memory_values
+        return sum(layer.nbytes for store in stores for layer in store)
 
     def layer(self, index: int) -> "LayerCache":
         """The part that layer `index` reads and writes."""
@@ -122,9 +140,10 @@ class KVCache:
     def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Keep a layer's new keys and values, (B, G, new, D); all that there are now, (B, G, S, D)."""
         end = self.length + k.shape[2]
-        self.keys[layer, :, :, self.length : end] = k
-        self.values[layer, :, :, self.length : end] = v
-        return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
+        keys, values = self.keys[layer], self.values[layer]
+        keys[:, :, self.length : end] = k
+        values[:, :, self.length : end] = v
+        return keys[:, :, :end], values[:, :, :end]
 
     def check_room(self, n_new: int) -> None:
         """Raise unless `n_new` more tokens fit."""
@@ -136,10 +155,8 @@ class KVCache:
 
     def check_memory(self, length: int) -> None:
         """Raise unless a memory of `length` tokens is what there is room for."""
-        if length != self.memory_keys.shape[3]:
-            raise ValueError(
-                f"memory has {length} tokens: expected the cache's memory_length={self.memory_keys.shape[3]}"
-            )
+        if length != self.memory_length:
+            raise ValueError(f"memory has {length} tokens: expected the cache's memory_length={self.memory_length}")
 
     def check_layers(self, depth: int) -> None:
         """Raise unless there is room for each layer of a stack."""
@@ -149,7 +166,7 @@ class KVCache:
     def advance(self, n_new: int) -> None:
         """Count the tokens that every layer has now written."""
         self.length += n_new
-        self.memory_is_ready = self.memory_keys.shape[3] > 0
+        self.memory_is_ready = self.memory_length > 0
 
     def reorder(self, rows: Tensor, memory_rows: Tensor | None = None) -> None:
         """Row i becomes what row `rows[i]` was. Fewer rows than before shrink the batch; rows may repeat.
@@ -159,20 +176,20 @@ class KVCache:
         """
         if len(rows) > self.batch_size:
             raise ValueError(f"rows has {len(rows)} entries: expected at most the cache's {self.batch_size} rows")
-        if memory_rows is None and self.memory_keys.shape[1] == self.batch_size:
+        if memory_rows is None and self.memory_rows == self.batch_size:
             memory_rows = rows
         n = len(rows)
         for name in ("keys", "values"):
             store = getattr(self, name)
             spare = self._spare.pop(name, None)
-            spare = torch.empty_like(store) if spare is None else spare
-            for layer in range(len(store)):  # one copy, straight into place
-                torch.index_select(store[layer, :, :, : self.length], 0, rows, out=spare[layer, :n, :, : self.length])
-            setattr(self, name, spare[:, :n])
-            self._spare[name] = store[:, :n]
+            spare = [torch.empty_like(layer) for layer in store] if spare is None else spare
+            for old, new in zip(store, spare, strict=True):  # one copy, straight into place
+                torch.index_select(old[:, :, : self.length], 0, rows, out=new[:n, :, : self.length])
+            setattr(self, name, [layer[:n] for layer in spare])
+            self._spare[name] = [layer[:n] for layer in store]
         if memory_rows is not None:
-            self.memory_keys = self.memory_keys.index_select(1, memory_rows)
-            self.memory_values = self.memory_values.index_select(1, memory_rows)
+            self.memory_keys = [layer.index_select(0, memory_rows) for layer in self.memory_keys]
+            self.memory_values = [layer.index_select(0, memory_rows) for layer in self.memory_values]
         self.real[:n] = self.real.index_select(0, rows)
         self.real = self.real[:n]
 
@@ -199,7 +216,7 @@ class SelfSlot:
     def read(self) -> tuple[Tensor, Tensor]:
         """The keys and values of all tokens."""
         end = self.cache.length
-        return self.cache.keys[self.index, :, :, :end], self.cache.values[self.index, :, :, :end]
+        return self.cache.keys[self.index][:, :, :end], self.cache.values[self.index][:, :, :end]
 
 
 @dataclass(frozen=True)
@@ -217,7 +234,8 @@ class MemorySlot:
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Keep the memory's keys and values."""
         self.cache.check_memory(k.shape[2])
-        self.cache.memory_keys[self.index], self.cache.memory_values[self.index] = k, v
+        self.cache.memory_keys[self.index].copy_(k)
+        self.cache.memory_values[self.index].copy_(v)
         return k, v
 
     def read(self) -> tuple[Tensor, Tensor]:

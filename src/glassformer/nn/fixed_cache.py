@@ -20,13 +20,13 @@ class FixedCache(KVCache):
 
     def __init__(self, **sizes: Any):
         super().__init__(**sizes)
-        self.place = torch.zeros(1, dtype=torch.long, device=self.keys.device)
+        self.place = torch.zeros(1, dtype=torch.long, device=self.real.device)
         self.is_fixed = False
 
     def clear(self) -> None:
         """Forget all numbers: what is masked is multiplied by zero all the same, and a NaN would stay one."""
         for store in (self.keys, self.values, self.memory_keys, self.memory_values):
-            store.zero_()
+            torch._foreach_zero_(store)
 
     def restart(self) -> None:
         """Empty, to be filled anew."""
@@ -93,6 +93,6 @@ class FixedCache(KVCache):
 
     def reorder(self, rows: Tensor, memory_rows: Tensor | None = None) -> None:
         """Row i becomes what row `rows[i]` was, at the same address; as many rows as there are. Memories stay."""
-        for store in (self.keys, self.values):
-            store.copy_(store.index_select(1, rows))
+        for layer in (*self.keys, *self.values):
+            layer.copy_(layer.index_select(0, rows))
         self.real.copy_(self.real.index_select(0, rows))
