@@ -57,10 +57,15 @@ def run(qkv, **options):
 def test_math_and_sdpa_agree_forward_and_backward(kind, t, s, groups, with_bias):
     mask, qkv = masks(t, s)[kind], random_qkv(t, s, groups, grad=True)
     bias = torch.randn(1, H, t, s, dtype=torch.float64) if with_bias else None
-    results = [run(qkv, mask=mask, bias=bias, backend=backend) for backend in ("math", "sdpa")]
-    for ours, theirs in zip(*results, strict=True):
-        assert theirs.isfinite().all()
-        torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
+    spelled_out = mask.spelled_out(t, s, bias, qkv[0])
+    ours, *others = (
+        run(qkv, mask=each, bias=bias, backend=backend)
+        for each, backend in ((mask, "math"), (mask, "sdpa"), (spelled_out, "sdpa"))
+    )
+    for theirs in others:
+        for one, two in zip(ours, theirs, strict=True):
+            assert two.isfinite().all()
+            torch.testing.assert_close(one, two, atol=1e-10, rtol=1e-10)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -72,7 +72,8 @@ def beam_steps(
     The writer has `num_beams` rows for each row of `given`, next to each other. `mask` is False where a row is padded
     on the left. `max_new` is how many tokens may be written after each.
     """
-    search = _Search(writer, given, mask, config, end, torch.tensor(max_new, device=given.device))
+    limits = torch.tensor(max_new, device=given.device)
+    search = Search(writer, given, mask, config, end, limits, room=max(max_new))
     tokens, tokens_mask = given.repeat_interleave(config.num_beams, 0), mask
     if mask is not None:
         tokens_mask = mask.repeat_interleave(config.num_beams, 0)
@@ -80,53 +81,53 @@ def beam_steps(
         looked = None
         if config.coverage_penalty:
             looked = stack.enter_context(capture_attention(writer.model, layers=[-1], kinds=["cross_attn"]))
-        for length in range(1, max(max_new) + 1):
+        for n_written in range(max(max_new)):
             logs = writer.step(tokens, tokens_mask).log_softmax(-1)  # (N, V)
             if looked is not None:
                 search.see(looked)
-            yield search.advance(logs, length)
-            if search.may_be_decided(length) and not search.drop_decided(length):
+            yield search.advance(logs, n_written)
+            if search.may_be_decided() and not search.drop_decided():
                 break
             writer.reorder(search.parents, search.memories)
-            tokens, tokens_mask = search.last[:, None], None
+            tokens, tokens_mask = search.latest.view(-1, 1), None
     return search.results(len(given))
 
 
 @dataclass
-class _Search:
+class Search:
     """B·G beams of one width, (B·G, K); a sentence's groups stand next to each other."""
 
-    writer: Writer
+    writer: Writer | None
+    """Whose rows are the beams, where it is asked for each step."""
     given: Tensor
     mask: Tensor | None
     config: GenerationConfig
     end: int
     limits: Tensor
     """How many tokens each sentence may have: (B,)."""
-    finished: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """By sentence, once it is decided: the best texts and their scores."""
+    room: int
+    """How many there is room for."""
+    finished: dict[int, list[Hypothesis]] = field(default_factory=dict)
+    """By sentence, once it is decided: what was found, best first."""
 
     def __post_init__(self) -> None:
         device, self.groups = self.given.device, self.config.num_beam_groups
         self.width = self.config.num_beams // self.groups
-        self.max_new = int(self.limits.max())
         beams = len(self.given) * self.groups
         self.sentences = list(range(len(self.given)))
-        self.tokens = torch.full((beams, self.width, self.max_new), self.end, device=device)
+        self.tokens = torch.full((beams, self.width, self.room), self.end, device=device)
         self.alive = torch.full((beams, self.width), NEVER, device=device)
         self.alive[:, 0] = 0.0  # all beams begin alike: only the first may speak
         self.found = self.tokens.clone()
         self.found_scores = torch.full_like(self.alive, NEVER)
+        self.length = torch.zeros(1, dtype=torch.long, device=device)  # where the tokens are: steps can be recorded
+        self.latest = torch.full((beams, self.width), self.end, device=device)  # the newest token of each beam
+        self.is_broken = torch.zeros((), dtype=torch.bool, device=device)
         self.parents = torch.arange(beams * self.width, device=device)  # of the writer's rows
         self.memories: Tensor | None = None  # of the writer, where some are no longer needed
         self.coverage: Tensor | None = None  # (B·G·K, S), how much each source token was looked at
         self.rules: Rules | None = None
         self._asked: Told | None = None  # whether a sentence was decided at the step before
-
-    @property
-    def last(self) -> Tensor:
-        """The newest token of each of the writer's rows."""
-        return self._last.view(-1)
 
     def see(self, looked: CapturedAttention) -> None:
         """Add up where the last layer looked in this step, in the mean of its heads."""
@@ -136,9 +137,14 @@ class _Search:
         weights = weights.view(len(weights), n_beams, -1, weights.shape[2])[:, :, -1].flatten(0, 1)  # (B·G·K, S)
         self.coverage = weights if self.coverage is None else self.coverage + weights
 
-    def advance(self, logs: Tensor, length: int) -> BeamStep:
+    def advance(self, logs: Tensor, n_written: int) -> BeamStep:
         """Take one token in every beam, from the log-probabilities (B·G·K, V)."""
-        ruled = self._rule(logs, length)
+        chosen = self.extend(self._rule(logs, n_written))
+        shape = (len(self.sentences), -1)
+        return BeamStep(list(self.sentences), self.latest.view(shape), chosen.view(shape), self.alive.view(shape))
+
+    def extend(self, ruled: Tensor) -> Tensor:
+        """The same from scores under the rules; the beam that each one continues, (B·G, K). It waits for no device."""
         vocab_size = ruled.shape[1]
         totals = self.alive[:, :, None] + ruled.view(len(self.alive), self.width, vocab_size)
         candidates = min(2 * self.width, self.width * vocab_size)
@@ -146,42 +152,42 @@ class _Search:
             scores, flat = _best(totals, candidates)  # (B, 2K)
         else:
             scores, flat = self._by_groups(totals, candidates)
-        self._is_broken = scores[:, 0].isnan().any()
+        self.is_broken = self.is_broken | scores[:, 0].isnan().any()
         parent, token = flat // vocab_size, flat % vocab_size
         beams = torch.arange(len(parent), device=parent.device)[:, None]
         history = self.tokens[beams, parent]  # whole rows: on a GPU many times as fast as `gather`
-        history[:, :, length - 1] = token
-        self._collect(history, scores, parent, token == self.end, length)
+        history.index_copy_(2, self.length, token[:, :, None])
+        self.length = self.length + 1
+        self._collect(history, scores, parent, token == self.end)
         # At its limit a sentence is over, even if nobody has noticed yet.
-        is_over = (token == self.end) | self._at_limit(length)[:, None]
+        is_over = (token == self.end) | self._at_limit()[:, None]
         self.alive, kept = scores.masked_fill(is_over, NEVER).topk(self.width)
         self.tokens = history[beams, kept]
         own_parent = parent.gather(1, kept)
         self.parents = (own_parent + beams * self.width).view(-1)
-        self._last = token.gather(1, kept)
+        self.latest = token.gather(1, kept)
         if self.coverage is not None:
             self.coverage = self.coverage[self.parents]
-        shape = (len(self.sentences), -1)
-        return BeamStep(list(self.sentences), self._last.view(shape), own_parent.view(shape), self.alive.view(shape))
+        return own_parent
 
-    def _rule(self, logs: Tensor, length: int) -> Tensor:
+    def _rule(self, logs: Tensor, n_written: int) -> Tensor:
         if self.rules is None or len(self.rules.requests) != len(logs):
             requests = [self.config] * len(logs)
             self.rules = Rules(requests, end=self.end, vocab_size=logs.shape[1], device=logs.device)
         if not self.rules.are_any:
             return logs
-        n_written = [length - 1] * len(logs)
+        counts = [n_written] * len(logs)
         if not self.rules.read_tokens:
             nothing = torch.empty(len(logs), 0, dtype=torch.long, device=logs.device)
-            return self.rules.apply(logs, History(nothing, nothing.bool(), n_written))
+            return self.rules.apply(logs, History(nothing, nothing.bool(), counts))
         copies = self.groups * self.width
         given = self.given.repeat_interleave(copies, 0)
-        written = self.tokens[:, :, : length - 1].reshape(len(logs), -1)
+        written = self.tokens[:, :, :n_written].reshape(len(logs), -1)
         real = torch.ones_like(given, dtype=torch.bool)
         if self.mask is not None:
             real = self.mask.repeat_interleave(copies, 0)
         real = torch.cat((real, torch.ones_like(written, dtype=torch.bool)), 1)
-        return self.rules.apply(logs, History(torch.cat((given, written), 1), real, n_written))
+        return self.rules.apply(logs, History(torch.cat((given, written), 1), real, counts))
 
     def _by_groups(self, totals: Tensor, candidates: int) -> tuple[Tensor, Tensor]:
         """One group after the other: each pays for every time that an earlier one has just taken the same token."""
@@ -199,11 +205,11 @@ class _Search:
             taken.scatter_add_(1, chosen, torch.ones_like(chosen, dtype=taken.dtype))
         return torch.stack(scores, 1).flatten(0, 1), torch.stack(flat, 1).flatten(0, 1)
 
-    def _collect(self, history: Tensor, scores: Tensor, parent: Tensor, is_end: Tensor, length: int) -> None:
+    def _collect(self, history: Tensor, scores: Tensor, parent: Tensor, is_end: Tensor) -> None:
         """Let what ended now compete with what ended before. At a sentence's limit everything ends."""
-        ends = is_end | self._at_limit(length)[:, None]
+        ends = is_end | self._at_limit()[:, None]
         in_reach = torch.arange(scores.shape[1], device=scores.device) < self.width
-        values = scores / length**self.config.length_penalty
+        values = scores / self.length.to(scores) ** self.config.length_penalty
         if self.coverage is not None:
             looked = self.coverage.view(len(scores), self.width, -1)
             looked = looked.gather(1, parent[:, :, None].expand(-1, -1, looked.shape[2]))
@@ -213,27 +219,32 @@ class _Search:
         texts = torch.cat((self.found, history), 1)
         self.found = texts[torch.arange(len(place), device=place.device)[:, None], place]
 
-    def _at_limit(self, length: int) -> Tensor:
+    def _at_limit(self) -> Tensor:
         """Whether the sentence of a beam may not be longer: (B·G,)."""
-        return (self.limits <= length).repeat_interleave(self.groups)
+        return self._by_beam(self.limits <= self.length)
+
+    def _by_beam(self, values: Tensor) -> Tensor:
+        """What each sentence has, for each of its beams: (B,) -> (B·G,)."""
+        return values if self.groups == 1 else values.repeat_interleave(self.groups)
 
     def _covered(self, looked: Tensor) -> Tensor:
         """Σ log min(coverage, 1) over the real source tokens: 0 where all were looked at, less where not."""
         logs = looked.clamp(1e-9, 1.0).log()
-        mask = self.writer.memory_mask  # (B, S)
+        mask = self.writer.memory_mask if self.writer is not None else None  # (B, S)
         if mask is not None:
             logs = logs * mask.repeat_interleave(self.groups, 0)[:, None]
         return logs.sum(-1)
 
-    def may_be_decided(self, length: int) -> bool:
+    def may_be_decided(self) -> bool:
         """Whether a sentence is decided, as far as is known without waiting.
 
         A GPU is asked now and answers at the next step, while it is at work already. Nothing is lost by going on: where
         the search ends only when no unfinished sentence can come in, one step more brings none in.
         """
         self.memories = None
-        told = Told(torch.stack((self._is_broken, self._is_decided(length).view(-1, self.groups).all(1).any()))[None])
-        asked, self._asked = (self._asked, told) if self.writer.can_run_ahead and self._can_wait else (told, None)
+        told = Told(torch.stack((self.is_broken, self.are_decided().any()))[None])
+        runs_ahead = self.writer is not None and self.writer.can_run_ahead
+        asked, self._asked = (self._asked, told) if runs_ahead and self._can_wait else (told, None)
         return self._hear(asked)
 
     def _hear(self, asked: Told | None) -> bool:
@@ -248,18 +259,17 @@ class _Search:
         """Whether a sentence that is decided stays so, whatever is added to it."""
         return self.config.early_stopping == "never"
 
-    def drop_decided(self, length: int) -> bool:
+    def drop_decided(self) -> bool:
         """Let the sentences leave that no unfinished one can change; whether any are left."""
-        decided = self._is_decided(length).view(-1, self.groups).all(1)  # (B,)
+        decided = self.are_decided()
         self.memories = staying = (~decided).nonzero()[:, 0]
-        for place in decided.nonzero()[:, 0].tolist():
-            self._finish(place)
+        self._finish(decided.nonzero()[:, 0])
         self.sentences = [self.sentences[place] for place in staying.tolist()]
         if not self.sentences:
             return False
         beams = self._expand(staying, self.groups)
         rows = self._expand(beams, self.width)
-        for name in ("tokens", "alive", "found", "found_scores", "_last"):
+        for name in ("tokens", "alive", "found", "found_scores", "latest"):
             setattr(self, name, getattr(self, name)[beams])
         self.parents = self.parents[rows]
         self.given, self.limits = self.given[staying], self.limits[staying]
@@ -273,36 +283,36 @@ class _Search:
         """The numbers of the parts, `count` to each of the wholes."""
         return (index[:, None] * count + torch.arange(count, device=index.device)).view(-1)
 
-    def _is_decided(self, length: int) -> Tensor:
-        """Whether no unfinished sentence of a beam can still come in: (B·G,)."""
+    def are_decided(self) -> Tensor:
+        """Whether no unfinished text of a sentence can still come in, in any of its beams: (B,)."""
         worst, penalty = self.found_scores[:, -1], self.config.length_penalty
-        at_limit = self._at_limit(length)
         if self.config.early_stopping is True:
-            return at_limit | (worst > NEVER)
-        # "never": even if it lost nothing more, at the length that flatters it most. False: at the length it has.
-        flattering = torch.full_like(worst, length)
-        if self.config.early_stopping == "never" and penalty > 0:
-            flattering = self.limits.repeat_interleave(self.groups).to(worst)
-        return at_limit | (worst >= self.alive.max(1).values / flattering**penalty)
+            closed = worst > NEVER
+        else:
+            # "never": even if it lost nothing more, at the length that flatters it most. False: at the length it has.
+            is_most = self.config.early_stopping == "never" and penalty > 0
+            flattering = (self._by_beam(self.limits) if is_most else self.length).to(worst)
+            closed = worst >= self.alive.max(1).values / flattering**penalty
+        return (self._at_limit() | closed).view(-1, self.groups).all(1)
 
-    def _finish(self, place: int) -> None:
-        beams = slice(place * self.groups, (place + 1) * self.groups)
-        self.finished[self.sentences[place]] = self.found[beams].flatten(0, 1), self.found_scores[beams].flatten()
+    def _finish(self, places: Tensor) -> None:
+        """Note what was found for these sentences, best first: asked for all at once, for asking a GPU takes time."""
+        beams, shape = self._expand(places, self.groups), (len(places), self.groups * self.width)
+        scores, order = self.found_scores[beams].view(shape).sort(descending=True, stable=True)
+        texts = self.found[beams].view(*shape, self.room)
+        texts = texts[torch.arange(len(places), device=order.device)[:, None], order]
+        for place, some, values in zip(places.tolist(), texts.tolist(), scores.tolist(), strict=True):
+            self.finished[self.sentences[place]] = [
+                Hypothesis(text[: text.index(self.end)] if self.end in text else text, score)
+                for text, score in zip(some, values, strict=True)
+                if score > NEVER
+            ][: self.config.num_return_sequences]
 
     def results(self, n_sentences: int) -> list[list[Hypothesis]]:
         """Everything found, best first."""
         self._hear(self._asked)
-        for place in range(len(self.sentences)):
-            self._finish(place)
-        return [self._as_hypotheses(*self.finished[sentence]) for sentence in range(n_sentences)]
-
-    def _as_hypotheses(self, texts: Tensor, scores: Tensor) -> list[Hypothesis]:
-        order = scores.argsort(descending=True, stable=True)[: self.config.num_return_sequences]
-        found = []
-        for text, score in zip(texts[order].tolist(), scores[order].tolist(), strict=True):
-            if score > NEVER:
-                found.append(Hypothesis(text[: text.index(self.end)] if self.end in text else text, score))
-        return found
+        self._finish(torch.arange(len(self.sentences), device=self.found.device))
+        return [self.finished[sentence] for sentence in range(n_sentences)]
 
 
 def _best(totals: Tensor, count: int) -> tuple[Tensor, Tensor]:

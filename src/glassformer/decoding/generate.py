@@ -13,6 +13,7 @@ from torch import Tensor
 from glassformer.decoding.beam import Hypothesis, search_by_beam
 from glassformer.decoding.config import GenerationConfig
 from glassformer.decoding.recorded import RecordedWriter, Recordings, recordings_of
+from glassformer.decoding.recorded_beam import can_search_recorded, search_recorded
 from glassformer.decoding.rows import Reason, Row, write_rows
 from glassformer.decoding.text_stream import Decodes, TextStream
 from glassformer.decoding.writer import TextModel, Writer, room_for, writing
@@ -160,7 +161,8 @@ def _by_beam(
     tokenizer: Decodes | None,
 ) -> list[list[Written]]:
     writer, given, mask, max_new = open_writer(model, batch, config, begin, config.num_beams)
-    found: list[list[Hypothesis]] = search_by_beam(writer, given, mask, config, end=end, max_new=max_new)
+    search = search_recorded if can_search_recorded(writer, config) else search_by_beam
+    found: list[list[Hypothesis]] = search(writer, given, mask, config, end=end, max_new=max_new)
     return [from_beam(hypotheses, tokenizer) for hypotheses in found]
 
 
@@ -199,8 +201,9 @@ def open_writer(
     real = None if is_even else places < torch.tensor([len(tokens) for tokens in batch], device=device)[:, None]
     max_new = [room_for(model, 1, _limit(config, len(tokens))) for tokens in batch]
     given = torch.full((len(batch), 1), begin or 0, device=device)
-    if recordings is not None and recordings.read_sources and copies == 1:
-        recorded = RecordedWriter(model, recordings, len(batch), max(max_new), memory_mask=real, source=source)
+    if recordings is not None and recordings.read_sources and (config.num_beams > 1 or copies == 1):
+        rows = len(batch) * copies
+        recorded = RecordedWriter(model, recordings, rows, max(max_new), memory_mask=real, source=source)
         return recorded, given, None, max_new
     memory = model.encode(source, real)
     if config.num_beams == 1 and copies > 1:  # beams stay together and share a memory; samples leave one by one

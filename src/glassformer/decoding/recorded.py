@@ -12,15 +12,15 @@ first step is made.
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from glassformer.decoding.graphs import Graph
 from glassformer.decoding.writer import Feeder, TextModel, Writer
 from glassformer.models import EncoderDecoderModel
 from glassformer.nn.fixed_cache import FixedCache
@@ -30,6 +30,10 @@ MAX_FED = 4
 """Greedy steps that are asked for at once: so many, and as many again, may be made in vain where a text ends."""
 MAX_RECORDINGS, MAX_BYTES = 16, 2 << 30
 """Kept for later, at most; the one that was not used for longest is forgotten first."""
+MAX_OTHERS = 4
+"""What is kept with a recording, likewise."""
+
+Kept = TypeVar("Kept")
 
 
 class Shape(NamedTuple):
@@ -70,15 +74,32 @@ class Recording:
         self._told = torch.zeros(MAX_FED, 2, shape.rows, device=device)
         self._slot = torch.zeros(1, dtype=torch.long, device=device)
         state = self.tokens, self.cache, self.memory, self.memory_mask
-        self._step: Callable[[], Tensor] = partial(steps.score, *state)
+        self.score: Callable[[], Tensor] = partial(steps.score, *state)
+        """One step from `tokens`, as it is: for what others record."""
+        self._step: Callable[[], Tensor] = self.score
         self._greedy_step: Callable[[], Tensor] = partial(steps.choose, *state, self.bias, self._slot, self._told)
         self._opening: Callable[[], Tensor] = partial(steps.open, *state, self.source)
-        if device.type == "cuda":
-            pool = torch.cuda.graph_pool_handle()  # one, for one plays at a time
-            plain = self._step, self._greedy_step, self._opening
-            # No method of its own: a recording that holds itself would keep its memory until somebody cleans up.
-            trying = partial(_only_trying, self.cache, self.tokens, self._slot)
-            self._step, self._greedy_step, self._opening = (Graph(one, trying, pool) for one in plain)
+        self._others: dict[object, object] = {}
+        self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None  # one, for one plays at a time
+        self._step, self._greedy_step, self._opening = (
+            self.record(one, self._slot) for one in (self._step, self._greedy_step, self._opening)
+        )
+
+    def record(self, compute: Callable[[], Tensor], *places: Tensor) -> Callable[[], Tensor]:
+        """On a GPU a graph of what reads and writes here and in some `places`; elsewhere the computation itself."""
+        if self._pool is None:
+            return compute
+        # Of its parts alone: a recording that holds itself would keep its memory until somebody cleans up.
+        return Graph(compute, self.cache, (self.tokens, *places), self._pool)
+
+    def keep(self, key: Hashable, make: Callable[[], Kept]) -> Kept:
+        """What somebody else plays here, made once; a few of them stay, by their keys."""
+        kept: Any = self._others.pop(key, None)
+        self._others[key] = kept = make() if kept is None else kept
+        while len(self._others) > MAX_OTHERS:
+            self._others.pop(next(iter(self._others)))
+        found: Kept = kept
+        return found
 
     @property
     def nbytes(self) -> int:
@@ -123,50 +144,6 @@ class Recording:
         return self._told[:steps]
 
 
-@contextmanager
-def _only_trying(cache: FixedCache, *places: Tensor) -> Iterator[None]:
-    """Steps in here are forgotten."""
-    before = [place.clone() for place in places]
-    with cache.only_trying():
-        yield
-    for place, value in zip(places, before, strict=True):
-        place.copy_(value)
-
-
-class Graph:
-    """A computation as a CUDA graph, recorded when it is first needed."""
-
-    def __init__(
-        self, compute: Callable[[], Tensor], only_trying: Callable[[], AbstractContextManager[None]], pool: Any
-    ):
-        self._compute = compute
-        self._only_trying = only_trying
-        self._pool = pool
-        self._graph: Any = None
-        self._result: Tensor | None = None
-
-    def __call__(self) -> Tensor:
-        """Compute it; what comes out is good until the next one of those that share the pool plays."""
-        if self._graph is None:
-            self._record()
-        self._graph.replay()
-        assert self._result is not None
-        return self._result
-
-    def _record(self) -> None:
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # recording needs what ran on a side stream
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                with self._only_trying():
-                    self._compute()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with self._only_trying(), torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            self._result = self._compute()
-        self._graph = graph
-
-
 class Steps:
     """What is recorded, as functions of the places they read and write. With `compile` all but the opening are compiled
     first."""
@@ -174,19 +151,17 @@ class Steps:
     def __init__(self, model: TextModel, *, compile: bool):
         self._model = weakref.ref(model)
         self.score: Callable[..., Tensor] = self._score
-        self.choose: Callable[..., Tensor] = self._choose
         if compile:
             # On a GPU, products of one row become sums in kernels of their own; on a CPU, no Python is left in between.
             option = "coordinate_descent_tuning" if next(model.parameters()).is_cuda else "cpp_wrapper"
             self.score = torch.compile(self._score, dynamic=False, options={option: True})
-            self.choose = torch.compile(self._choose, dynamic=False, options={option: True})
 
     def _score(self, tokens: Tensor, cache: FixedCache, memory: Tensor | None, mask: Tensor | None) -> Tensor:
         model = self._model()
         assert model is not None
         return Writer(model, cache, memory, mask).step(tokens)
 
-    def _choose(
+    def choose(
         self,
         tokens: Tensor,
         cache: FixedCache,
@@ -196,7 +171,8 @@ class Steps:
         slot: Tensor,
         told: Tensor,
     ) -> Tensor:
-        best, chosen = (self._score(tokens, cache, memory, mask) + bias).max(-1)
+        """A greedy step: what has the best score is told, and is what the next step reads."""
+        best, chosen = (self.score(tokens, cache, memory, mask) + bias).max(-1)
         tokens.copy_(chosen[:, None])
         told.index_copy_(0, slot, torch.stack([best.to(told), chosen.to(told)])[None])
         slot.add_(1)
@@ -335,6 +311,11 @@ class RecordedWriter(Writer):
         self._are_first = True  # whether the rows are 0, 1, 2, ...
 
     @property
+    def is_fed(self) -> bool:
+        """Whether steps that follow each other unseen save time, and can: on a GPU, while rows are where they were."""
+        return self.device.type == "cuda" and self._are_first
+
+    @property
     def can_run_ahead(self) -> bool:
         """As above."""
         return self.device.type == "cuda" and self.recording.cache.length < self.recording.cache.capacity
@@ -362,7 +343,7 @@ class RecordedWriter(Writer):
 
     def feeder(self, tokens: Tensor) -> Feeder | None:
         """As above."""
-        if self.device.type != "cuda" or not self._are_first:
+        if not self.is_fed:
             return None
         self.recording.tokens[: len(tokens)] = tokens
         return self.recording

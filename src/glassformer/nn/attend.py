@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from glassformer.nn.checks import check_broadcasts, check_divides, check_probability
 from glassformer.nn.masks import Added, Mask
+from glassformer.nn.step_kernels import attend_few, can_attend
 
 Backend = Literal["sdpa", "math", "flex"]
 
@@ -146,7 +147,11 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scal
     added = None
     if not flag:
         added = mask.added if mask.added is not None else Added.of(mask, n_queries, n_keys, bias, q)
-    attn_mask = None if added is None else added.numbers.to(q.dtype)
+    if added is not None and added.reach is not None and not dropout and can_attend(q, k, v, added.numbers):
+        return attend_few(q, k, v, added.numbers, added.reach, scale)
+    attn_mask = None
+    if added is not None:
+        attn_mask = (added.numbers if added.seeing is None else added.seeing).to(q.dtype)
     gqa = k.shape[1] != q.shape[1]
     output = F.scaled_dot_product_attention(
         q, k, v, attn_mask=attn_mask, dropout_p=dropout, is_causal=flag, scale=scale, enable_gqa=gqa

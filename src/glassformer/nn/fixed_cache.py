@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from glassformer.nn.cache import KVCache
+from glassformer.nn.step_kernels import can_move, can_put, move_rows, put_one
 
 
 class FixedCache(KVCache):
@@ -80,6 +81,9 @@ class FixedCache(KVCache):
         if not self.is_fixed:
             return super().write(layer, k, v)
         keys, values = self.keys[layer], self.values[layer]
+        if can_put(k, v, keys):
+            put_one(k, v, keys, values, self.place)
+            return keys, values
         keys.index_copy_(2, self.place, k.to(keys.dtype))
         values.index_copy_(2, self.place, v.to(values.dtype))
         return keys, values
@@ -90,6 +94,17 @@ class FixedCache(KVCache):
             self.place.add_(1)
         else:
             super().advance(n_new)
+
+    def reorder_within(self, rows: Tensor, width: int) -> None:
+        """The same for the first rows, each of which becomes one of its group of `width` neighbours."""
+        if not can_move(self.keys[0]):
+            order = torch.arange(self.batch_size, device=rows.device)
+            order[: len(rows)] = rows
+            self.reorder(order)
+            return
+        for keys, values in zip(self.keys, self.values, strict=True):
+            move_rows(keys, values, rows, self.place, width)
+        self.real[: len(rows)] = self.real.index_select(0, rows)
 
     def reorder(self, rows: Tensor, memory_rows: Tensor | None = None) -> None:
         """Row i becomes what row `rows[i]` was, at the same address; as many rows as there are. Memories stay."""

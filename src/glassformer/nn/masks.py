@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from glassformer.nn.checks import check_broadcasts, check_positive, check_shape
+from glassformer.nn.step_kernels import HAS_KERNELS, MAX_QUERIES, find_reach
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -113,23 +114,29 @@ class Added(NamedTuple):
 
     numbers: Tensor
     """Added to the scores: the bias, or minus infinity where nobody may look."""
-    blind: Tensor | None
-    """True for queries that may attend to nothing, which were let see all: what they get is to be cleared."""
+    blind: Tensor | None = None
+    """True for queries that may attend to nothing, where there may be some: what they get is to be cleared..."""
+    seeing: Tensor | None = None
+    """... and the numbers that let those see all, for kernels that would answer them with garbage."""
+    reach: Tensor | None = None
+    """(B or 1,), behind the last key that a row may attend to, where few enough queries make it worth knowing."""
 
     @classmethod
     def of(cls, mask: Mask, n_queries: int, n_keys: int, bias: Tensor | None, like: Tensor) -> "Added | None":
         """In the numbers that `like` has, or None where there is nothing to add."""
         allowed = mask.dense(n_queries, n_keys, like.device)
         if allowed is None:
-            return None if bias is None else cls(bias.to(like.dtype), None)
-        blind = None
-        if like.is_cuda and not mask.sees_itself:
-            # Some CUDA kernels answer a row that may attend to nothing with garbage: let it see all, then clear it.
-            blind = ~allowed.any(-1, keepdim=True)
-            allowed = allowed | blind
+            return None if bias is None else cls(bias.to(like.dtype))
         nothing = torch.zeros((), dtype=like.dtype, device=like.device)
         never = torch.full((), -torch.inf, dtype=like.dtype, device=like.device)
-        return cls(torch.where(allowed, nothing if bias is None else bias.to(like.dtype), never), blind)
+        numbers = torch.where(allowed, nothing if bias is None else bias.to(like.dtype), never)
+        reach = None
+        if HAS_KERNELS and like.is_cuda and n_queries <= MAX_QUERIES and not torch.is_grad_enabled():
+            reach = find_reach(allowed.expand(*allowed.shape[:3], n_keys))
+        if mask.sees_itself or not like.is_cuda:
+            return cls(numbers, reach=reach)
+        blind = ~allowed.any(-1, keepdim=True)
+        return cls(numbers, blind, torch.where(blind, nothing, numbers), reach)
 
 
 def as_mask(name: str, values: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ class Stack(nn.Module):
     """Layers applied one after the other, then the final norm where there is one.
 
     With one layer and `depth` of many the layer is shared: it is applied `depth` times (document 004; ALBERT). What
-    depends on positions and masks alone, the rotation and what is added to scores, is computed here, once for all layers.
+    depends on positions and masks alone, the rotation and what is added to scores, is computed here, once for all.
     """
 
     def __init__(

@@ -1,0 +1,177 @@
+"""Kernels for the one step that a GPU makes for each token: a few queries a row over a cache that is mostly empty.
+
+The kernels that torch chooses are made for many queries, and read all of the cache's room. These read what is filled.
+They are written in Triton, which comes with torch's builds for CUDA; where there is none, nothing changes but the time.
+"""
+
+import importlib.util
+from typing import Any
+
+import torch
+from torch import Tensor
+
+MAX_QUERIES = 16
+"""As many as one product of a tensor core takes at least; where there are fewer, it computes with zeros."""
+FEW_PROGRAMS = 256
+"""Up to so many do not keep a GPU busy: each had better read much at once."""
+
+if importlib.util.find_spec("triton") is not None:
+    import triton
+    import triton.language as tl
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def _attend(  # type: ignore[no-untyped-def]
+        q, k, v, added, reach, out, q_b, q_h, q_t, k_b, k_h, k_s, v_b, v_h, v_s, a_b, a_h, a_t, a_s, o_b, o_h, o_t,
+        r_b, heads, groups, scale: tl.constexpr, n_queries: tl.constexpr, width: tl.constexpr, block: tl.constexpr,
+    ):  # fmt: skip
+        """One program for a row and a head: softmax(q kᵀ · scale + added) v, over the keys in blocks."""
+        row, head = (tl.program_id(0) // heads).to(tl.int64), (tl.program_id(0) % heads).to(tl.int64)
+        queries, places, numbers = tl.arange(0, 16), tl.arange(0, block), tl.arange(0, width)
+        is_query = queries < n_queries
+        at = row * q_b + head * q_h + queries[:, None] * q_t + numbers[None, :]
+        asked = tl.load(q + at, mask=is_query[:, None], other=0.0)
+        k += row * k_b + head // groups * k_h
+        v += row * v_b + head // groups * v_h
+        added += row * a_b + head * a_h
+        best = tl.full([16], float("-inf"), tl.float32)
+        total = tl.zeros([16], tl.float32)
+        mixed = tl.zeros([16, width], tl.float32)
+        n_keys = tl.load(reach + row * r_b)
+        for first in range(0, n_keys, block):
+            keys = first + places
+            is_key = keys < n_keys
+            there = tl.load(k + keys[None, :] * k_s + numbers[:, None], mask=is_key[None, :], other=0.0)
+            is_asked = is_query[:, None] & is_key[None, :]
+            more = tl.load(added + queries[:, None] * a_t + keys[None, :] * a_s, mask=is_asked, other=float("-inf"))
+            scores = tl.dot(asked, there, input_precision="ieee") * scale + more.to(tl.float32)
+            new_best = tl.maximum(best, tl.max(scores, 1))
+            anchor = tl.where(new_best == float("-inf"), 0.0, new_best)
+            weights = tl.exp(scores - anchor[:, None])
+            kept = tl.exp(best - anchor)
+            brought = tl.load(v + keys[:, None] * v_s + numbers[None, :], mask=is_key[:, None], other=0.0)
+            mixed = mixed * kept[:, None] + tl.dot(weights.to(brought.dtype), brought, input_precision="ieee")
+            total = total * kept + tl.sum(weights, 1)
+            best = new_best
+        result = mixed / tl.where(total == 0.0, 1.0, total)[:, None]  # zeros, where nothing may be attended
+        at = row * o_b + head * o_h + queries[:, None] * o_t + numbers[None, :]
+        tl.store(out + at, result.to(out.dtype.element_ty), mask=is_query[:, None])
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def _put(  # type: ignore[no-untyped-def]
+        k, v, keys, values, place, k_b, k_h, v_b, v_h, to_b, to_h, to_s, heads, width: tl.constexpr
+    ):
+        """One program for a row and a head: its new key and value into the cache."""
+        row, head = (tl.program_id(0) // heads).to(tl.int64), (tl.program_id(0) % heads).to(tl.int64)
+        numbers = tl.arange(0, width)
+        to = row * to_b + head * to_h + tl.load(place) * to_s + numbers
+        tl.store(keys + to, tl.load(k + row * k_b + head * k_h + numbers))
+        tl.store(values + to, tl.load(v + row * v_b + head * v_h + numbers))
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def _move(  # type: ignore[no-untyped-def]
+        keys, values, rows, place, row_b, row_h, heads,
+        n_rows: tl.constexpr, room: tl.constexpr, width: tl.constexpr, block: tl.constexpr,
+    ):  # fmt: skip
+        """One program for a group of rows, a head and some of its numbers: all are read before any is written."""
+        group, head = (tl.program_id(0) // heads).to(tl.int64), (tl.program_id(0) % heads).to(tl.int64)
+        filled = tl.load(place) * width
+        if tl.program_id(1) * block < filled:
+            own = tl.arange(0, room)
+            is_row = own < n_rows
+            source = tl.load(rows + group * n_rows + own, mask=is_row, other=0)
+            numbers = tl.program_id(1) * block + tl.arange(0, block)
+            is_there = is_row[:, None] & (numbers < filled)[None, :]
+            source = source[:, None] * row_b + head * row_h + numbers[None, :]
+            target = (group * n_rows + own)[:, None] * row_b + head * row_h + numbers[None, :]
+            k = tl.load(keys + source, mask=is_there)
+            v = tl.load(values + source, mask=is_there)
+            tl.debug_barrier()
+            tl.store(keys + target, k, mask=is_there)
+            tl.store(values + target, v, mask=is_there)
+
+    HAS_KERNELS = True
+else:
+    HAS_KERNELS = False
+
+
+def find_reach(allowed: Tensor) -> Tensor:
+    """Behind the last key that any query of a row may attend to: (B or 1, H or 1, T or 1, S) -> (B or 1,)."""
+    places = torch.arange(1, allowed.shape[3] + 1, device=allowed.device)
+    is_seen = allowed[:, 0, 0] if allowed.shape[1] == allowed.shape[2] == 1 else allowed.any(2).any(1)
+    return (is_seen * places).amax(1)
+
+
+def _fits(*tensors: Tensor) -> bool:
+    """Whether the kernels can read these: on a GPU, in short numbers, heads of a usual width, no gradients wanted."""
+    width = tensors[0].shape[-1]
+    return (
+        HAS_KERNELS
+        and width in (16, 32, 64, 128)
+        and all(x.is_cuda and x.dtype in (torch.bfloat16, torch.float16, torch.float32) for x in tensors)
+        and all(x.stride(-1) == 1 and x.dtype == tensors[0].dtype for x in tensors)
+        and not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
+    )
+
+
+def can_attend(q: Tensor, k: Tensor, v: Tensor, added: Tensor) -> bool:
+    """Whether `attend_few` takes these."""
+    return 0 < q.shape[2] <= MAX_QUERIES and q.shape[0] > 0 and _fits(q, k, v) and added.dtype == q.dtype
+
+
+def attend_few(q: Tensor, k: Tensor, v: Tensor, added: Tensor, reach: Tensor, scale: float) -> Tensor:
+    """A few queries (B, H, T, D) over keys and values (B, G, S, D): of each row the first `reach` (B or 1,) of them.
+
+    `added` broadcasts to (B, H, T, S).
+    """
+    batch, heads, n_queries, width = q.shape
+    added = added.expand(batch, heads, n_queries, k.shape[2])
+    out = torch.empty(batch, n_queries, heads, width, dtype=q.dtype, device=q.device).transpose(1, 2)
+    n_keys, row_bytes = k.shape[2], width * q.element_size()
+    # Measured on an H200, for heads of 64 in bfloat16: 32 or 288 keys, 12 to 4,096 programs.
+    if batch * heads <= FEW_PROGRAMS:
+        block, warps = min(triton.next_power_of_2(max(n_keys, 16)), (1 << 15) // row_bytes), 4
+    else:
+        block, warps = 16 if n_keys <= 64 else 32, max(1, row_bytes // 128)
+    launch: Any = _attend[(batch * heads,)]
+    launch(
+        q, k, v, added, reach, out,
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *added.stride(), *out.stride()[:3],
+        reach.expand(batch).stride(0), heads, heads // k.shape[1], scale, n_queries, width, block,
+        num_warps=warps, num_stages=1,
+    )  # fmt: skip
+    return out
+
+
+def can_put(k: Tensor, v: Tensor, keys: Tensor) -> bool:
+    """Whether `put_one` takes these."""
+    return len(k) > 0 and _fits(k, v, keys)
+
+
+def put_one(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, place: Tensor) -> None:
+    """A new key and value of each row (B, G, 1, D) into the cache's (B, G, S, D), at the place (1,)."""
+    batch, heads, _, width = k.shape
+    launch: Any = _put[(batch * heads,)]
+    launch(
+        k, v, keys, values, place,
+        *k.stride()[:2], *v.stride()[:2], *keys.stride()[:3], heads, width, num_warps=1,
+    )  # fmt: skip
+
+
+def can_move(keys: Tensor) -> bool:
+    """Whether `move_rows` takes these."""
+    return len(keys) > 0 and _fits(keys) and keys.is_contiguous()
+
+
+def move_rows(keys: Tensor, values: Tensor, rows: Tensor, place: Tensor, width: int) -> None:
+    """Row i becomes what row `rows[i]` was, of a cache's (B, G, S, D), up to the place (1,).
+
+    Rows move within groups of `width` neighbours only, so that nothing has to be kept elsewhere meanwhile; `rows` may
+    be of the first groups alone.
+    """
+    _, heads, room, numbers = keys.shape
+    block = 1024
+    launch: Any = _move[(len(rows) // width * heads, triton.cdiv(room * numbers, block))]
+    launch(
+        keys, values, rows, place, *keys.stride()[:2], heads,
+        width, triton.next_power_of_2(width), numbers, block, num_warps=4,
+    )  # fmt: skip

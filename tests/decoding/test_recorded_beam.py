@@ -1,0 +1,117 @@
+"""A recorded beam search finds what the plain one finds. Here its steps are played without a GPU."""
+
+import gc
+import weakref
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassformer.decoding import GenerationConfig, generate, record_steps
+from glassformer.decoding.recorded import RecordedWriter, Recordings, recordings_of
+from glassformer.decoding.recorded_beam import RecordedSearch
+from recording import BEGIN, DECODERS, END, PAIR, assert_same, make
+
+INPUTS = [[5, 6, 7], [8, 9], [11, 12, 13, 14]]
+BEAMS = {
+    "short": GenerationConfig(max_new_tokens=6, num_beams=2),
+    "one": GenerationConfig(max_new_tokens=1, num_beams=3, num_return_sequences=3),
+    "to the end": GenerationConfig(max_new_tokens=200, num_beams=4, num_return_sequences=2),
+    "short ones win": GenerationConfig(max_new_tokens=30, num_beams=2, length_penalty=-1.0),
+    "long ones win": GenerationConfig(max_new_tokens=30, num_beams=2, length_penalty=3.0),
+    "not too short": GenerationConfig(max_new_tokens=30, num_beams=3, min_new_tokens=7),
+    "bias": GenerationConfig(
+        max_new_tokens=12, num_beams=2, logit_bias={4: 2.0, 9: -3.0}, suppress_tokens=(7,), min_new_tokens=1
+    ),
+}
+OTHERS = {
+    "groups": GenerationConfig(max_new_tokens=6, num_beams=4, num_beam_groups=2, diversity_penalty=0.5),
+    "the first ones": GenerationConfig(max_new_tokens=6, num_beams=2, early_stopping=True),
+    "rules that read": GenerationConfig(max_new_tokens=6, num_beams=2, repetition_penalty=1.5),
+}
+
+
+@pytest.fixture
+def played(monkeypatch):
+    """As on a GPU: whole steps of a search follow each other before anybody has seen what came of them."""
+    steps = []
+    by_itself = RecordedSearch.play
+    monkeypatch.setattr(RecordedSearch, "play", lambda search, count: (steps.append(count), by_itself(search, count)))
+    monkeypatch.setattr(RecordedWriter, "is_fed", property(lambda writer: writer._are_first))
+    monkeypatch.setattr(Recordings, "read_sources", True)
+    return steps
+
+
+@pytest.mark.parametrize("config", [*DECODERS.values(), PAIR], ids=[*DECODERS, "pair"])
+def test_it_finds_the_same(config, played):
+    """One after the other and back, so that they use the same recordings; three inputs leave a place of four free."""
+    model = make(config)
+    begin = BEGIN if config.n_encoder_layers else None
+    plain = {name: generate(model, INPUTS, search, begin=begin, end=END) for name, search in BEAMS.items()}
+    assert not played
+    record_steps(model)
+    for name, search in [*BEAMS.items(), *reversed(BEAMS.items())]:
+        assert_same(plain[name], generate(model, INPUTS, search, begin=begin, end=END))
+        assert bool(played) == (name != "one"), name
+        played.clear()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    search=st.builds(
+        GenerationConfig,
+        max_new_tokens=st.integers(1, 12),
+        num_beams=st.integers(2, 5),
+        length_penalty=st.floats(-1, 2),
+        min_new_tokens=st.integers(0, 1),
+    ),
+    inputs=st.lists(st.lists(st.integers(3, 22), min_size=1, max_size=40), min_size=1, max_size=5),
+)
+def test_whatever_is_asked_for(search, inputs):
+    model = make(PAIR)
+    plain = generate(model, inputs, search, begin=BEGIN, end=END)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RecordedWriter, "is_fed", property(lambda writer: writer._are_first))
+        record_steps(model)
+        assert_same(plain, generate(model, inputs, search, begin=BEGIN, end=END))
+
+
+@pytest.mark.parametrize("search", OTHERS)
+def test_other_searches_go_step_by_step(search, played):
+    model = make(PAIR)
+    plain = generate(model, INPUTS, OTHERS[search], begin=BEGIN, end=END)
+    record_steps(model)
+    assert_same(plain, generate(model, INPUTS, OTHERS[search], begin=BEGIN, end=END))
+    assert not played
+
+
+def test_it_ends_soon_after_the_last_sentence_is_decided(played):
+    model = make(PAIR)
+    model.get_parameter("head.out_proj.bias").data[END] = 50.0
+    record_steps(model)
+    generate(model, INPUTS, GenerationConfig(max_new_tokens=39, num_beams=2, length_penalty=0.0), begin=BEGIN, end=END)
+    assert sum(played) <= 8
+
+
+def test_broken_scores_are_told(played):
+    model = make(PAIR)
+    model.get_parameter("head.out_proj.bias").data.fill_(float("nan"))
+    record_steps(model)
+    with pytest.raises(FloatingPointError, match="NaN"):
+        generate(model, [[5]], GenerationConfig(max_new_tokens=9, num_beams=2), begin=BEGIN, end=END)
+
+
+def test_a_recording_that_is_forgotten_takes_its_searches_along(played):
+    model = make(PAIR)
+    record_steps(model)
+    generate(model, INPUTS, BEAMS["short"], begin=BEGIN, end=END)
+    gc.collect()
+    gc.disable()
+    try:
+        (recording,) = recordings_of(model)._free
+        gone = weakref.ref(recording)
+        del recording
+        recordings_of(model)._free.clear()
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -1,0 +1,59 @@
+"""The kernels of a step compute attention's formula. Without a GPU, Triton's interpreter runs them if it is there."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from glassformer.nn.step_kernels import can_attend, can_put
+
+COMPARE = """
+import torch
+from glassformer.nn.step_kernels import attend_few, find_reach, move_rows, put_one
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.manual_seed(0)
+shapes = [(3, 4, 2, 1, 40, 16), (2, 3, 3, 4, 32, 64), (1, 9, 9, 1, 288, 64), (5, 2, 1, 2, 7, 32), (9, 8, 8, 1, 33, 64)]
+for rows, heads, groups, n_queries, n_keys, width in shapes:
+    q = torch.randn(rows, n_queries, heads, width, device=device).transpose(1, 2)
+    keys, values = torch.randn(2, rows, groups, n_keys, width, device=device)
+    k, v = torch.randn(2, rows, 1, groups, width, device=device).transpose(2, 3)
+    place = torch.tensor([n_keys - 2], device=device)
+    expected = [store.index_copy(2, place, new) for store, new in ((keys, k), (values, v))]
+    put_one(k, v, keys, values, place)
+    assert torch.equal(keys, expected[0]) and torch.equal(values, expected[1])
+    allowed = torch.rand(rows, 1, n_queries, n_keys, device=device) > 0.5
+    allowed[..., n_keys * 2 // 3 :] = False  # the cache is not full
+    allowed[0] = False  # and one row sees nothing
+    bias = torch.randn(1, heads, n_queries, n_keys, device=device)
+    added = torch.where(allowed, bias, -torch.inf)
+    scores = q * 0.3 @ keys.repeat_interleave(heads // groups, 1).mT + added
+    weights = torch.where(allowed.any(-1, keepdim=True), scores.softmax(-1), 0.0)
+    right = weights @ values.repeat_interleave(heads // groups, 1)
+    found = attend_few(q, keys, values, added, find_reach(allowed), 0.3)
+    assert (found - right).abs().max() < 1e-5
+    alone = attend_few(q, keys, values, added, torch.tensor([n_keys], device=device), 0.3)
+    assert (alone - right).abs().max() < 1e-5
+    for together in {1, rows}:  # alone nobody moves; in one group all do, up to the place
+        group = torch.arange(rows, device=device) // together * together
+        order = group + torch.randint(together, (rows,), device=device)
+        filled = torch.arange(n_keys, device=device)[:, None] < place
+        moved = [torch.where(filled, store[order], store) for store in (keys, values)]
+        move_rows(keys, values, order, place, together)
+        assert torch.equal(keys, moved[0]) and torch.equal(values, moved[1])
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
+def test_they_compute_the_formula():
+    environment = os.environ | ({} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"})
+    subprocess.run([sys.executable, "-c", COMPARE], check=True, env=environment)
+
+
+def test_a_cpu_has_no_use_for_them():
+    q, k = torch.zeros(2, 4, 1, 16), torch.zeros(2, 4, 8, 16)
+    assert not can_attend(q, k, k, torch.zeros(2, 1, 1, 8))
+    assert not can_put(q, q, k)
