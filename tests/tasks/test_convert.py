@@ -55,6 +55,20 @@ def test_a_decoder_to_gguf_and_back(kind, numbers, tmp_path, monkeypatch):
         torch.testing.assert_close(one, two, atol=0.0 if numbers == "f32" else 2e-3, rtol=0)
 
 
+@pytest.mark.parametrize("tie", ["output", "none"])
+def test_a_factor_on_token_vectors_goes_along_in_the_table(tie, tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    save_model(tmp_path / "ours", build_model(preset("tiny-llama", scale_embeddings=True, tie=tie)))
+    model = convert(tmp_path / "ours", tmp_path / "hf", "hf")
+    assert model.config.scale_embeddings
+    found = verify(model, tmp_path / "hf", "hf")
+    assert found.largest_difference < 1e-5
+    assert found.same_tokens == 1.0
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    convert(tmp_path / "ours", tmp_path / "model.gguf", "gguf", numbers="f32")
+    assert verify(model, tmp_path / "model.gguf", "gguf").largest_difference < 1e-5
+
+
 def test_rows_of_heads_in_pairs_and_in_halves():
     rows = np.arange(24.0, dtype=np.float32).reshape(12, 2)
     assert np.array_equal(halves_from_pairs(pairs_from_halves(rows, 2), 2), rows)
