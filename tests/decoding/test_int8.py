@@ -1,5 +1,7 @@
 """Int8 weights: close to the float model, in every layer and in what it writes."""
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,7 +10,7 @@ from torch import nn
 
 from glassformer.data.toy import PairTaskData
 from glassformer.decoding import GenerationConfig, generate
-from glassformer.decoding.int8 import NoInt8Error, _backend, quantise
+from glassformer.decoding.int8 import NoInt8Error, TorchInt8Linear, _backend, quantise
 from glassformer.models import build_model, preset
 from glassformer.text.tokenizer import BEGIN, END, PAD
 from glassformer.training import fit, label_smoothed_cross_entropy
@@ -48,9 +50,23 @@ def test_shapes_zeros_and_an_untouched_original(int8_linear):
     assert torch.isfinite(layer(torch.zeros(4, 16))).all()
     model = build_model(preset("tiny-marian"))
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    copy = quantise(model)
-    assert not any(type(module) is nn.Linear for module in copy.modules())
+    quantised = quantise(model)
+    assert not any(type(module) is nn.Linear for module in quantised.modules())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
+def test_torchs_kernel_is_one_operation_of_a_compiled_step():
+    engines = [engine for engine in torch.backends.quantized.supported_engines if engine != "none"]
+    if not engines:
+        pytest.skip("torch has no int8 products here")
+    usual, torch.backends.quantized.engine = torch.backends.quantized.engine, engines[0]
+    try:
+        layer = copy.deepcopy(TorchInt8Linear(nn.Linear(16, 24)))
+        x = torch.randn(2, 3, 16)
+        torch.testing.assert_close(torch.compile(layer, backend="eager", fullgraph=True)(x), layer(x))
+    finally:
+        torch.backends.quantized.engine = usual
 
 
 @pytest.mark.parametrize("name", ["tiny-transformer-base", "tiny-llama", "tiny-t5-small", "tiny-bert-base"])

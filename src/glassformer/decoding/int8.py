@@ -7,11 +7,13 @@ layers are swapped for others. On x86 torch's own kernel does the products. On A
 
 import copy
 import hashlib
+import itertools
 import os
 import platform
 import shutil
 import subprocess
 import tempfile
+import weakref
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -70,6 +72,33 @@ class ArmInt8Linear(nn.Module):
         return y
 
 
+class Packed:
+    """Weights in a layout of torch's, with a number by which a compiled step finds them: it cannot hold them itself."""
+
+    def __init__(self, weights: Any):
+        self.weights = weights
+        self.number = next(_NUMBERS)
+        _PACKED[self.number] = self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Packed":
+        return self  # nobody changes them
+
+
+_NUMBERS = itertools.count()
+_PACKED: "weakref.WeakValueDictionary[int, Packed]" = weakref.WeakValueDictionary()
+
+
+@torch.library.custom_op("glassformer_packed::linear", mutates_args=())
+def _linear_of(x: Tensor, number: int, n_out: int) -> Tensor:
+    found: Tensor = torch.ops.quantized.linear_dynamic(x, _PACKED[number].weights)
+    return found
+
+
+@_linear_of.register_fake
+def _(x: Tensor, number: int, n_out: int) -> Tensor:
+    return x.new_empty(*x.shape[:-1], n_out)
+
+
 class TorchInt8Linear(nn.Module):
     """`nn.Linear` by torch's own dynamically quantised kernels.
 
@@ -84,20 +113,24 @@ class TorchInt8Linear(nn.Module):
         zeros = torch.zeros(len(weight), dtype=torch.long)
         packed = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
         bias = None if linear.bias is None else linear.bias.detach().float()
-        self._n_in = linear.in_features
-        self._for_few = self._for_many = torch.ops.quantized.linear_prepack(packed, bias)
+        self._n_in, self._n_out = linear.in_features, linear.out_features
+        self._for_few = self._for_many = Packed(torch.ops.quantized.linear_prepack(packed, bias))
         if torch.cpu._is_amx_tile_supported() and "onednn" in torch.backends.quantized.supported_engines:
             usual = torch.backends.quantized.engine
             torch.backends.quantized.engine = "onednn"
             try:
-                self._for_many = torch.ops.quantized.linear_prepack(packed, bias)
+                self._for_many = Packed(torch.ops.quantized.linear_prepack(packed, bias))
             finally:
                 torch.backends.quantized.engine = usual
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out)."""
         packed = self._for_many if x.numel() >= MANY * self._n_in else self._for_few
-        y: Tensor = torch.ops.quantized.linear_dynamic(x, packed)
+        y: Tensor
+        if torch.compiler.is_compiling():
+            y = _linear_of(x, packed.number, self._n_out)
+        else:
+            y = torch.ops.quantized.linear_dynamic(x, packed.weights)
         return y
 
 
