@@ -75,10 +75,20 @@ void panel(const int8_t* x, const int8_t* w, int64_t kp, const float* x_scale, c
     GROUP(0) GROUP(1) GROUP(2) GROUP(3)
 #undef GROUP
   }
-  for (int r = 0; r < R; ++r) {
+  const float32x4_t low_scale = vld1q_f32(w_scale), high_scale = vld1q_f32(w_scale + 4);
+  if (channels == kChannels) {
+    const float32x4_t none = vdupq_n_f32(0);
+    const float32x4_t low_bias = bias ? vld1q_f32(bias) : none, high_bias = bias ? vld1q_f32(bias + 4) : none;
+    for (int r = 0; r < R; ++r) {
+      vst1q_f32(y + r * n, vfmaq_f32(low_bias, vcvtq_f32_s32(sums[r][0]), vmulq_n_f32(low_scale, x_scale[r])));
+      vst1q_f32(y + r * n + 4, vfmaq_f32(high_bias, vcvtq_f32_s32(sums[r][1]), vmulq_n_f32(high_scale, x_scale[r])));
+    }
+    return;
+  }
+  for (int r = 0; r < R; ++r) {  // the last panel may have channels that nobody asked for
     float out[kChannels];
-    vst1q_f32(out, vmulq_f32(vcvtq_f32_s32(sums[r][0]), vmulq_n_f32(vld1q_f32(w_scale), x_scale[r])));
-    vst1q_f32(out + 4, vmulq_f32(vcvtq_f32_s32(sums[r][1]), vmulq_n_f32(vld1q_f32(w_scale + 4), x_scale[r])));
+    vst1q_f32(out, vmulq_f32(vcvtq_f32_s32(sums[r][0]), vmulq_n_f32(low_scale, x_scale[r])));
+    vst1q_f32(out + 4, vmulq_f32(vcvtq_f32_s32(sums[r][1]), vmulq_n_f32(high_scale, x_scale[r])));
     for (int64_t c = 0; c < channels; ++c) y[r * n + c] = out[c] + (bias ? bias[c] : 0.0f);
   }
 }

@@ -76,14 +76,11 @@ class Recording:
         state = self.tokens, self.cache, self.memory, self.memory_mask
         self.score: Callable[[], Tensor] = partial(steps.score, *state)
         """One step from `tokens`, as it is: for what others record."""
-        self._step: Callable[[], Tensor] = self.score
-        self._greedy_step: Callable[[], Tensor] = partial(steps.choose, *state, self.bias, self._slot, self._told)
-        self._opening: Callable[[], Tensor] = partial(steps.open, *state, self.source)
-        self._others: dict[object, object] = {}
+        self._others: dict[Hashable, Any] = {}
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None  # one, for one plays at a time
-        self._step, self._greedy_step, self._opening = (
-            self.record(one, self._slot) for one in (self._step, self._greedy_step, self._opening)
-        )
+        self._step = self.record(self.score)
+        self._greedy_step = self.record(partial(steps.choose, *state, self.bias, self._slot, self._told), self._slot)
+        self._opening = self.record(partial(steps.open, *state, self.source))
 
     def record(self, compute: Callable[[], Tensor], *places: Tensor) -> Callable[[], Tensor]:
         """On a GPU a graph of what reads and writes here and in some `places`; elsewhere the computation itself."""
@@ -94,12 +91,11 @@ class Recording:
 
     def keep(self, key: Hashable, make: Callable[[], Kept]) -> Kept:
         """What somebody else plays here, made once; a few of them stay, by their keys."""
-        kept: Any = self._others.pop(key, None)
-        self._others[key] = kept = make() if kept is None else kept
+        kept: Kept = self._others.pop(key) if key in self._others else make()
+        self._others[key] = kept
         while len(self._others) > MAX_OTHERS:
             self._others.pop(next(iter(self._others)))
-        found: Kept = kept
-        return found
+        return kept
 
     @property
     def nbytes(self) -> int:
