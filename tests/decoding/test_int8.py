@@ -65,6 +65,7 @@ def test_torchs_kernel_is_one_operation_of_a_compiled_step():
         layer = copy.deepcopy(TorchInt8Linear(nn.Linear(16, 24)))
         x = torch.randn(2, 3, 16)
         torch.testing.assert_close(torch.compile(layer, backend="eager", fullgraph=True)(x), layer(x))
+        assert copy.copy(layer._for_few).number != layer._for_few.number, "a copy would be looked for elsewhere"
     finally:
         torch.backends.quantized.engine = usual
 

@@ -2,12 +2,14 @@
 
 import gc
 import weakref
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.decoding import GenerationConfig, generate, record_steps
+from glassformer.decoding.beam import Search
 from glassformer.decoding.recorded import RecordedWriter, Recordings, recordings_of
 from glassformer.decoding.recorded_beam import RecordedSearch
 from recording import BEGIN, DECODERS, END, PAIR, assert_same, make
@@ -23,10 +25,11 @@ BEAMS = {
     "bias": GenerationConfig(
         max_new_tokens=12, num_beams=2, logit_bias={4: 2.0, 9: -3.0}, suppress_tokens=(7,), min_new_tokens=1
     ),
+    "the first ones": GenerationConfig(max_new_tokens=30, num_beams=2, early_stopping=True),
+    "as long as it is": GenerationConfig(max_new_tokens=30, num_beams=2, early_stopping=False, length_penalty=0.5),
 }
 OTHERS = {
     "groups": GenerationConfig(max_new_tokens=6, num_beams=4, num_beam_groups=2, diversity_penalty=0.5),
-    "the first ones": GenerationConfig(max_new_tokens=6, num_beams=2, early_stopping=True),
     "rules that read": GenerationConfig(max_new_tokens=6, num_beams=2, repetition_penalty=1.5),
 }
 
@@ -64,6 +67,8 @@ def test_it_finds_the_same(config, played):
         num_beams=st.integers(2, 5),
         length_penalty=st.floats(-1, 2),
         min_new_tokens=st.integers(0, 1),
+        early_stopping=st.sampled_from([True, False, "never"]),
+        logit_bias=st.dictionaries(st.integers(3, 22), st.floats(-3, 3), max_size=3),
     ),
     inputs=st.lists(st.lists(st.integers(3, 22), min_size=1, max_size=40), min_size=1, max_size=5),
 )
@@ -99,6 +104,33 @@ def test_broken_scores_are_told(played):
     record_steps(model)
     with pytest.raises(FloatingPointError, match="NaN"):
         generate(model, [[5]], GenerationConfig(max_new_tokens=9, num_beams=2), begin=BEGIN, end=END)
+
+
+def test_rows_that_nobody_wants_may_be_broken(played):
+    model = make(PAIR)
+    record_steps(model)
+    search = replace(BEAMS["to the end"], suppress_tokens=(0,))
+    plain = generate(model, INPUTS, search, begin=BEGIN, end=END)
+    model.get_parameter("target_embeddings.tokens.weight").data[0] = float("nan")  # what free places read
+    assert_same(plain, generate(model, INPUTS, search, begin=BEGIN, end=END))
+
+
+def test_a_search_that_was_left_half_way_leaves_nothing_behind(played, monkeypatch):
+    model = make(PAIR)
+    record_steps(model)
+    plain = generate(model, INPUTS, BEAMS["short"], begin=BEGIN, end=END)
+    with monkeypatch.context() as patch:
+        patch.setattr(Search, "_collect", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            generate(model, INPUTS, BEAMS["short"], begin=BEGIN, end=END)
+    assert_same(plain, generate(model, INPUTS, BEAMS["short"], begin=BEGIN, end=END))
+
+
+def test_a_vocabulary_without_an_end(played):
+    model = make(PAIR)
+    plain = generate(model, INPUTS, BEAMS["short"], begin=BEGIN, end=-1)
+    record_steps(model)
+    assert_same(plain, generate(model, INPUTS, BEAMS["short"], begin=BEGIN, end=-1))
 
 
 def test_a_recording_that_is_forgotten_takes_its_searches_along(played):

@@ -383,3 +383,10 @@ def test_padding_behind_a_row_as_long_as_the_model_allows_changes_nothing():
     mask[:, 32] = False
     with torch.no_grad():
         torch.testing.assert_close(model(tokens, mask)[:, :32], model(tokens[:, :32]))
+
+
+def test_shapes_can_be_asked_for_without_numbers():
+    with torch.device("meta"):
+        model = build_model(preset("tiny-transformer-base"))
+        tokens = torch.zeros(2, 5, dtype=torch.long)
+    assert model(tokens, tokens).shape == (2, 5, model.config.vocab_size)

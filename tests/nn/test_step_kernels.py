@@ -35,6 +35,9 @@ for rows, heads, groups, n_queries, n_keys, width in shapes:
     right = weights @ values.repeat_interleave(heads // groups, 1)
     found = attend_few(q, keys, values, added, find_reach(allowed), 0.3)
     assert (found - right).abs().max() < 1e-5
+    if device == "cuda":
+        short = attend_few(*(x.bfloat16() for x in (q, keys, values, added)), find_reach(allowed), 0.3)
+        assert (short - right).abs().max() < 0.05
     alone = attend_few(q, keys, values, added, torch.tensor([n_keys], device=device), 0.3)
     assert (alone - right).abs().max() < 1e-5
     for together in {1, rows}:  # alone nobody moves; in one group all do, up to the place

@@ -38,8 +38,19 @@ def test_singular_values_come_near_one_and_directions_stay(n_rows, n_columns, sc
     found = orthogonalise(matrix[None])[0]
     assert found.shape == matrix.shape
     inside = left.T @ found @ right
-    assert ((inside.diagonal() > 0.6) & (inside.diagonal() < 1.25)).all()
+    assert ((inside.diagonal() > 0.6) & (inside.diagonal() < 1.3)).all()
     torch.testing.assert_close(inside, torch.diag(inside.diagonal()), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.01, 0.05])
+def test_one_strong_direction_stays_in_bounds_in_short_numbers(noise):
+    """As on a GPU, where rounding may lift a singular value above 1."""
+    for seed in range(20):
+        random = torch.Generator().manual_seed(seed)
+        left, right = torch.randn(16 + seed, 1, generator=random), torch.randn(1, 40, generator=random)
+        matrix = left @ right + noise * torch.randn(16 + seed, 40, generator=random)
+        found = orthogonalise(matrix[None].bfloat16())[0]
+        assert torch.linalg.matrix_norm(found.float(), 2) < 1.4
 
 
 def test_nothing_stays_nothing():

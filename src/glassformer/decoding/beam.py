@@ -16,7 +16,7 @@ from torch import Tensor
 
 from glassformer.decoding.config import GenerationConfig
 from glassformer.decoding.rows import Told
-from glassformer.decoding.rules import NEVER, History, Rules
+from glassformer.decoding.rules import BROKEN, NEVER, History, Rules
 from glassformer.decoding.writer import Writer
 from glassformer.nn import capture_attention
 from glassformer.nn.capture import CapturedAttention
@@ -152,6 +152,8 @@ class Search:
             scores, flat = _best(totals, candidates)  # (B, 2K)
         else:
             scores, flat = self._by_groups(totals, candidates)
+        # Who is decided and still here, because nobody has noticed yet, has nothing more to say.
+        scores = scores.masked_fill(self._by_beam(self.are_decided())[:, None], NEVER)
         self.is_broken = self.is_broken | scores[:, 0].isnan().any()
         parent, token = flat // vocab_size, flat % vocab_size
         beams = torch.arange(len(parent), device=parent.device)[:, None]
@@ -238,26 +240,21 @@ class Search:
     def may_be_decided(self) -> bool:
         """Whether a sentence is decided, as far as is known without waiting.
 
-        A GPU is asked now and answers at the next step, while it is at work already. Nothing is lost by going on: where
-        the search ends only when no unfinished sentence can come in, one step more brings none in.
+        A GPU is asked now and answers at the next step, while it is at work already. Nothing is lost by going on, for
+        who is decided adds nothing.
         """
         self.memories = None
         told = Told(torch.stack((self.is_broken, self.are_decided().any()))[None])
         runs_ahead = self.writer is not None and self.writer.can_run_ahead
-        asked, self._asked = (self._asked, told) if runs_ahead and self._can_wait else (told, None)
+        asked, self._asked = (self._asked, told) if runs_ahead else (told, None)
         return self._hear(asked)
 
     def _hear(self, asked: Told | None) -> bool:
         """Whether a sentence was decided; an error where scores were broken."""
         is_broken, is_any = asked.read()[0] if asked is not None else (False, False)
         if is_broken:
-            raise FloatingPointError("the model's scores are NaN: its weights or its input are broken")
+            raise FloatingPointError(BROKEN)
         return bool(is_any)
-
-    @property
-    def _can_wait(self) -> bool:
-        """Whether a sentence that is decided stays so, whatever is added to it."""
-        return self.config.early_stopping == "never"
 
     def drop_decided(self) -> bool:
         """Let the sentences leave that no unfinished one can change; whether any are left."""

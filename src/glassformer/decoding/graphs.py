@@ -50,7 +50,9 @@ class Graph:
     def _only_trying(self) -> Iterator[None]:
         """Steps in here are forgotten."""
         before = [place.clone() for place in self._places]
-        with self._cache.only_trying():
-            yield
-        for place, value in zip(self._places, before, strict=True):
-            place.copy_(value)
+        try:
+            with self._cache.only_trying():
+                yield
+        finally:
+            for place, value in zip(self._places, before, strict=True):
+                place.copy_(value)

@@ -83,6 +83,9 @@ class Packed:
     def __deepcopy__(self, memo: dict[int, Any]) -> "Packed":
         return self  # nobody changes them
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Packed, (self.weights,)  # in another process the number is another's
+
 
 _NUMBERS = itertools.count()
 _PACKED: "weakref.WeakValueDictionary[int, Packed]" = weakref.WeakValueDictionary()

@@ -7,7 +7,7 @@ rounding alone, as longer sums do.
 
 There are three: the step that gives scores; the greedy step, which chooses by itself and feeds what it chose to the
 next one, so that many can follow each other unseen; and, of an encoder-decoder, the opening: the source is read and the
-first step is made.
+first step is made. Others may keep more with a recording, as `recorded_beam.py` does.
 """
 
 import threading
@@ -27,7 +27,7 @@ from glassformer.nn.fixed_cache import FixedCache
 
 ROW_STEPS, TOKEN_STEP = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128), 32
 MAX_FED = 4
-"""Greedy steps that are asked for at once: so many, and as many again, may be made in vain where a text ends."""
+"""Steps that are asked for at once: so many, and as many again, may be made in vain where a text ends."""
 MAX_RECORDINGS, MAX_BYTES = 16, 2 << 30
 """Kept for later, at most; the one that was not used for longest is forgotten first."""
 MAX_OTHERS = 4

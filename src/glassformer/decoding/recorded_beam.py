@@ -1,8 +1,7 @@
 """Beam search whose steps are recorded: on a GPU a whole step, bookkeeping included, is asked for at once.
 
 It is the search of `beam.py`, whose numbers stay where the model is; here they stay at their places too. No sentence
-leaves the batch before the last is decided, which changes nothing in a search that ends only when no unfinished text
-can come in.
+leaves the batch before the last is decided; those that are add nothing any more.
 """
 
 from collections import deque
@@ -16,7 +15,7 @@ from glassformer.decoding.config import GenerationConfig
 from glassformer.decoding.graphs import Graph
 from glassformer.decoding.recorded import MAX_FED, RecordedWriter, Recording
 from glassformer.decoding.rows import Told
-from glassformer.decoding.rules import NEVER, Rules
+from glassformer.decoding.rules import BROKEN, NEVER, Rules
 from glassformer.decoding.writer import Writer
 
 STATE = ("tokens", "alive", "found", "found_scores", "length", "latest", "is_broken", "parents")
@@ -27,7 +26,7 @@ def can_search_recorded(writer: Writer, config: GenerationConfig) -> bool:
     """Whether `search_recorded` finds what the plain search would, and sooner."""
     if not isinstance(writer, RecordedWriter) or not writer.is_fed:
         return False
-    is_plain = config.num_beam_groups == 1 and not config.coverage_penalty and config.early_stopping == "never"
+    is_plain = config.num_beam_groups == 1 and not config.coverage_penalty
     return is_plain and _rules(writer, config, end=0).are_a_bias
 
 
@@ -45,7 +44,7 @@ def search_recorded(
     tokens = given.repeat_interleave(config.num_beams, 0)
     scores = writer.step(tokens, None if mask is None else mask.repeat_interleave(config.num_beams, 0))
     recording, rules = writer.recording, _rules(writer, config, end)
-    key = "beam", config.num_beams, config.length_penalty, end, scores.dtype
+    key = "beam", config.num_beams, config.length_penalty, config.early_stopping, end, scores.dtype
     search = recording.keep(key, lambda: RecordedSearch(recording, config, end, scores.dtype))
     recording.bias.copy_(rules.bias_after(0))
     search.begin(scores, max_new)
@@ -71,7 +70,7 @@ def _is_over(told: Told) -> bool:
     """Whether every sentence is decided; an error where scores were broken."""
     ((is_broken, is_over),) = told.read()
     if is_broken:
-        raise FloatingPointError("the model's scores are NaN: its weights or its input are broken")
+        raise FloatingPointError(BROKEN)
     return bool(is_over)
 
 
@@ -95,14 +94,16 @@ class RecordedSearch:
         whole = scores.new_zeros(len(places["parents"]), scores.shape[1])
         whole[: len(scores)] = scores
         logs = whole.log_softmax(-1) + self._bias
+        for name, place in places.items():  # the last search may have been left half way
+            setattr(search, name, place)
         for name, value in (("tokens", search.end), ("found", search.end), ("found_scores", NEVER), ("alive", NEVER)):
             places[name].fill_(value)
         places["alive"][:n, 0] = 0.0  # all beams begin alike: only the first may speak
-        for name in ("length", "is_broken"):
+        for name in ("length", "is_broken", "latest"):
             places[name].zero_()
         # Nobody moves while the step is recorded, which plays it a few times on what is there.
         torch.arange(len(whole), out=places["parents"])
-        if isinstance(self._step, Graph):
+        if isinstance(self._step, Graph) and max(max_new) > 1:
             self._step.prepare()
         search.limits.zero_()[:n] = torch.tensor(max_new, device=scores.device)
         search.extend(logs)

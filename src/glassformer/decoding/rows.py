@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from glassformer.decoding.config import GenerationConfig
-from glassformer.decoding.rules import NEVER, History, Rules
+from glassformer.decoding.rules import BROKEN, NEVER, History, Rules
 from glassformer.decoding.sampling import draw, filter_scores
 from glassformer.decoding.text_stream import TextStream
 from glassformer.decoding.writer import Feeder, Writer
@@ -169,7 +169,7 @@ def add_tokens(rows: Sequence[Row], highest: Sequence[float], numbers: Sequence[
     if not all(map(math.isfinite, highest)):
         for row, score in zip(rows, highest, strict=True):
             if score != score:  # NaN wins every comparison, so that the best score tells of it
-                row.fail(FloatingPointError("the model's scores are NaN: its weights or its input are broken"))
+                row.fail(FloatingPointError(BROKEN))
             elif score == NEVER:
                 row.fail(ValueError("the rules of a request forbid every token: nothing can be written"))
     for row, token in zip(rows, chosen, strict=True):

@@ -13,6 +13,7 @@ from torch import Tensor
 from glassformer.decoding.config import GenerationConfig
 
 NEVER = float("-inf")
+BROKEN = "the model's scores are NaN: its weights or its input are broken"
 
 
 class History(NamedTuple):

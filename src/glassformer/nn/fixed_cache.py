@@ -51,11 +51,13 @@ class FixedCache(KVCache):
         """Steps in here are forgotten: what they wrote will be written again."""
         numbers = {name: getattr(self, name) for name in ("length", "is_fixed", "has_padding", "memory_is_ready")}
         place, real = self.place.clone(), self.real.clone()
-        yield
-        self.place.copy_(place)
-        self.real.copy_(real)
-        for name, value in numbers.items():
-            setattr(self, name, value)
+        try:
+            yield
+        finally:
+            self.place.copy_(place)
+            self.real.copy_(real)
+            for name, value in numbers.items():
+                setattr(self, name, value)
 
     def count(self) -> None:
         """One more step was made: what a recording does not do by itself, for it sees no numbers of Python's."""
@@ -96,7 +98,7 @@ class FixedCache(KVCache):
             super().advance(n_new)
 
     def reorder_within(self, rows: Tensor, width: int) -> None:
-        """The same for the first rows, each of which becomes one of its group of `width` neighbours."""
+        """As `reorder`, for the first rows alone, each of which becomes one of its group of `width` neighbours."""
         if not can_move(self.keys[0]):
             order = torch.arange(self.batch_size, device=rows.device)
             order[: len(rows)] = rows

@@ -87,4 +87,5 @@ class Stack(nn.Module):
 def _in_products(x: Tensor) -> Tensor:
     """An empty tensor where x is, of the numbers that products of x will have."""
     kind = x.device.type
-    return x.new_empty(0, dtype=torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype)
+    is_cast = x.dtype == torch.float32 and torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return x.new_empty(0, dtype=torch.get_autocast_dtype(kind) if is_cast else x.dtype)

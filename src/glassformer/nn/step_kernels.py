@@ -4,7 +4,8 @@ The kernels that torch chooses are made for many queries, and read all of the ca
 They are written in Triton, which comes with torch's builds for CUDA; where there is none, nothing changes but the time.
 """
 
-import importlib.util
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,9 +16,15 @@ MAX_QUERIES = 16
 FEW_PROGRAMS = 256
 """Up to so many do not keep a GPU busy: each had better read much at once."""
 
-if importlib.util.find_spec("triton") is not None:
+try:
     import triton
     import triton.language as tl
+
+    HAS_KERNELS = hasattr(triton, "jit")
+except ImportError:
+    HAS_KERNELS = False
+
+if HAS_KERNELS:
 
     @triton.jit  # type: ignore[untyped-decorator]
     def _attend(  # type: ignore[no-untyped-def]
@@ -89,10 +96,6 @@ if importlib.util.find_spec("triton") is not None:
             tl.store(keys + target, k, mask=is_there)
             tl.store(values + target, v, mask=is_there)
 
-    HAS_KERNELS = True
-else:
-    HAS_KERNELS = False
-
 
 def find_reach(allowed: Tensor) -> Tensor:
     """Behind the last key that any query of a row may attend to: (B or 1, H or 1, T or 1, S) -> (B or 1,)."""
@@ -109,8 +112,20 @@ def _fits(*tensors: Tensor) -> bool:
         and width in (16, 32, 64, 128)
         and all(x.is_cuda and x.dtype in (torch.bfloat16, torch.float16, torch.float32) for x in tensors)
         and all(x.stride(-1) == 1 and x.dtype == tensors[0].dtype for x in tensors)
+        and (torch.compiler.is_compiling() or _is_served(tensors[0].device))  # what is compiled has run before
         and not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
     )
+
+
+@cache
+def _is_served(device: torch.device) -> bool:
+    """Whether Triton has all that is needed for this GPU."""
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def _on(device: torch.device) -> AbstractContextManager[object]:
+    """Triton launches on the current device, unless a compiler takes care of that."""
+    return nullcontext() if torch.compiler.is_compiling() or device.type != "cuda" else torch.cuda.device(device)
 
 
 def can_attend(q: Tensor, k: Tensor, v: Tensor, added: Tensor) -> bool:
@@ -133,12 +148,13 @@ def attend_few(q: Tensor, k: Tensor, v: Tensor, added: Tensor, reach: Tensor, sc
     else:
         block, warps = 16 if n_keys <= 64 else 32, max(1, row_bytes // 128)
     launch: Any = _attend[(batch * heads,)]
-    launch(
-        q, k, v, added, reach, out,
-        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *added.stride(), *out.stride()[:3],
-        reach.expand(batch).stride(0), heads, heads // k.shape[1], scale, n_queries, width, block,
-        num_warps=warps, num_stages=1,
-    )  # fmt: skip
+    with _on(q.device):
+        launch(
+            q, k, v, added, reach, out,
+            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *added.stride(), *out.stride()[:3],
+            reach.expand(batch).stride(0), heads, heads // k.shape[1], scale, n_queries, width, block,
+            num_warps=warps, num_stages=1,
+        )  # fmt: skip
     return out
 
 
@@ -151,10 +167,11 @@ def put_one(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, place: Tensor) -
     """A new key and value of each row (B, G, 1, D) into the cache's (B, G, S, D), at the place (1,)."""
     batch, heads, _, width = k.shape
     launch: Any = _put[(batch * heads,)]
-    launch(
-        k, v, keys, values, place,
-        *k.stride()[:2], *v.stride()[:2], *keys.stride()[:3], heads, width, num_warps=1,
-    )  # fmt: skip
+    with _on(k.device):
+        launch(
+            k, v, keys, values, place,
+            *k.stride()[:2], *v.stride()[:2], *keys.stride()[:3], heads, width, num_warps=1,
+        )  # fmt: skip
 
 
 def can_move(keys: Tensor) -> bool:
@@ -171,7 +188,8 @@ def move_rows(keys: Tensor, values: Tensor, rows: Tensor, place: Tensor, width: 
     _, heads, room, numbers = keys.shape
     block = 1024
     launch: Any = _move[(len(rows) // width * heads, triton.cdiv(room * numbers, block))]
-    launch(
-        keys, values, rows, place, *keys.stride()[:2], heads,
-        width, triton.next_power_of_2(width), numbers, block, num_warps=4,
-    )  # fmt: skip
+    with _on(keys.device):
+        launch(
+            keys, values, rows, place, *keys.stride()[:2], heads,
+            width, triton.next_power_of_2(width), numbers, block, num_warps=4,
+        )  # fmt: skip

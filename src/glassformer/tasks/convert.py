@@ -19,7 +19,6 @@ from glassformer.checkpoint.onnx_out import export_onnx, verify_onnx
 from glassformer.checkpoint.pretrained import ORIGIN, is_foreign, read_foreign, read_origin
 from glassformer.decoding import GenerationConfig, generate, score_pairs
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
-from glassformer.models.unscaled import unscaled
 from glassformer.text.pretrained import PretrainedTokenizer
 from glassformer.text.tokenizer import BEGIN, END, PAD
 
@@ -76,10 +75,8 @@ def convert(path: Path, out: Path, to: Format, *, numbers: Numbers = "f16", allo
         texts.pop("generation_config.json", None)  # it speaks of our search to them, or of theirs to us
     if to == "safetensors" and origin is not None:
         texts[ORIGIN] = json.dumps({"model_type": origin["model_type"], **values}, indent=2)
-    # The families that write know no factor on token vectors.
-    plain = unscaled(model) if isinstance(model, DecoderModel) else model
     if to == "hf":
-        save_hf_folder(out, plain, family=family, values=values, texts=texts)
+        save_hf_folder(out, model, family=family, values=values, texts=texts)
     elif to == "safetensors":
         save_model(out, model, texts)
     elif to == "onnx":
@@ -89,9 +86,9 @@ def convert(path: Path, out: Path, to: Format, *, numbers: Numbers = "f16", allo
             raise ValueError(f"{path} is of kind {model.kind!r}: expected an encoder-decoder, for CTranslate2")
         export_ct2(model, out, _both_sides(model, texts, values, reads_end=origin is None))
     else:
-        if not isinstance(plain, DecoderModel):
+        if not isinstance(model, DecoderModel):
             raise ValueError(f"{path} is of kind {model.kind!r}: expected a decoder, for a GGUF file")
-        write_gguf(out, plain, numbers=numbers, **_vocabulary(texts))
+        write_gguf(out, model, numbers=numbers, **_vocabulary(texts))
     return model
 
 

@@ -13,6 +13,7 @@ from glassformer.checkpoint.hf.tables import Family, TensorMismatchError, needed
 from glassformer.checkpoint.hf.values import UnsupportedModelError, shown
 from glassformer.checkpoint.model_folder import check_sizes, fill_parameters
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig, build_model
+from glassformer.models.unscaled import unscaled
 
 FAMILIES: dict[str, Family] = {
     family.model_type: family
@@ -73,7 +74,11 @@ def import_model(
 def export_model(
     model: EncoderModel | DecoderModel | EncoderDecoderModel, family: Family | None = None
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The `config.json` and the tensors of a model, as its family writes them."""
+    """The `config.json` and the tensors of a model, as its family writes them.
+
+    A decoder's factor on its token vectors is put into their table: the families that write know none.
+    """
+    model = unscaled(model) if isinstance(model, DecoderModel) else model
     family = family or family_of(model.config)
     parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
     values = {"model_type": family.model_type, **family.write_config(model.config)}
