@@ -2,8 +2,8 @@
 
 Three backends compute the same function. `math` is the formula, line by line; `sdpa` is torch's fused kernel, and for
 a few queries on a GPU one of ours (`step_kernels.py`); `flex` is torch's flex attention, which inside `torch.compile`
-becomes a kernel that skips what the mask forbids, and outside it is slow. They agree to rounding, with every mask, in training and in evaluation; for one random seed `math` and
-`sdpa` even drop the same weights on the CPU.
+becomes a kernel that skips what the mask forbids, and outside it is slow. They agree to rounding, with every mask, in
+training and in evaluation; for one random seed `math` and `sdpa` even drop the same weights on the CPU.
 
 A query that may attend to nothing gets zeros, and sends back zero gradients.
 """
