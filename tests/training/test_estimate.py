@@ -16,6 +16,7 @@ from glassformer.models import build_model, preset
 from glassformer.models.costs import training_flops
 from glassformer.tasks.rewriting import pair_loss
 from glassformer.training import estimate as module
+from glassformer.training import resident
 from glassformer.training.config import TrainConfig
 from glassformer.training.estimate import (
     LOOKED_AT,
@@ -316,7 +317,7 @@ def test_the_watch_sees_the_peak_of_the_run_and_no_older_one(tmp_path):
 def test_the_watch_says_when_it_does_not_know(tmp_path, monkeypatch):
     trainer = row_trainer(nn.Linear(8, 1, bias=False), tmp_path)
     peaks = iter([None, None, 500, 500, 500, 700])
-    monkeypatch.setattr(module, "_peak_resident", lambda: next(peaks))
+    monkeypatch.setattr(module, "peak_resident", lambda: next(peaks))
     answers = [MemoryWatch(trainer).peak_bytes() for _ in range(3)]
     assert answers == [None, None, 200 + 8 * 4], "no system to ask, an older peak, a new one"
 
@@ -324,12 +325,12 @@ def test_the_watch_says_when_it_does_not_know(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("platform", "size"), [("linux", 1024), ("darwin", 1)])
 def test_the_resident_set_has_its_systems_unit(monkeypatch, platform, size):
     usage = SimpleNamespace(RUSAGE_SELF=0, getrusage=lambda who: SimpleNamespace(ru_maxrss=7))
-    monkeypatch.setattr(module, "Path", lambda path: Path("nowhere"))
+    monkeypatch.setattr(resident, "Path", lambda path: Path("nowhere"))
     monkeypatch.setitem(sys.modules, "resource", usage)
-    monkeypatch.setattr(module.sys, "platform", platform)
-    assert module._peak_resident() == 7 * size
+    monkeypatch.setattr(resident.sys, "platform", platform)
+    assert resident.peak_resident() == 7 * size
     monkeypatch.setitem(sys.modules, "resource", None)
-    assert module._peak_resident() is None
+    assert resident.peak_resident() is None
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

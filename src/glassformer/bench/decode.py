@@ -16,6 +16,7 @@ from glassformer.bench.works import Work, Write
 from glassformer.decoding import record_steps
 from glassformer.decoding.int8 import NoInt8Error, quantise
 from glassformer.decoding.packed import pack
+from glassformer.training.resident import forget_peak, peak_resident
 
 Numbers = Literal["float32", "bfloat16", "int8"]
 BYTES: dict[Numbers, int] = {"float32": 4, "bfloat16": 2, "int8": 1}
@@ -31,7 +32,7 @@ class Contender:
     weights: int
     """Bytes of its parameters."""
     memory: int = 0
-    """Bytes at the peak, weights included; of a GPU alone, where they can be counted."""
+    """Bytes at the peak, weights included. On a CPU by how much the process grew, where the system tells."""
     texts: list[list[int]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
 
@@ -66,11 +67,16 @@ def measure(work: Work, *, batch: int, beam: int, rounds: int, device: str, comp
 
 def _warm_up(contender: Contender, device: str) -> None:
     """The first time allocates, records, compiles; what it keeps, and what the second needs beyond it, is memory."""
-    before = torch.cuda.memory_allocated() if device == "cuda" else 0
-    contender.texts = contender.write()
     if device != "cuda":
+        forget_peak()
+        before = peak_resident()
+        contender.texts = contender.write()
         contender.write()
+        peak = peak_resident()
+        contender.memory = 0 if before is None or peak is None else contender.weights + peak - before
         return
+    before = torch.cuda.memory_allocated()
+    contender.texts = contender.write()
     between = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     contender.write()

@@ -6,13 +6,10 @@ is `TrainState.seconds`, its truth.
 """
 
 import copy
-import re
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +17,7 @@ from torch import Tensor, nn
 from glassformer.training.gradients import Batch, GraphedGradients
 from glassformer.training.optimisers import make_optimiser
 from glassformer.training.precision import autocast
+from glassformer.training.resident import forget_peak, peak_resident
 from glassformer.training.trainer import Trainer
 
 LOOKED_AT = 64
@@ -154,15 +152,15 @@ class MemoryWatch:
             torch.cuda.reset_peak_memory_stats(self.device)
             self._before: int | None = torch.cuda.memory_allocated(self.device)
         else:
-            _forget_peak()
-            self._before = _peak_resident()
+            forget_peak()
+            self._before = peak_resident()
 
     def peak_bytes(self) -> int | None:
         """None where it is unknown: on other devices, and where an older, higher peak of the process hides it."""
         if self.device.type == "cuda":
             now: int | None = torch.cuda.max_memory_allocated(self.device)
         else:
-            now = _peak_resident() if self.device.type == "cpu" else None
+            now = peak_resident() if self.device.type == "cpu" else None
         if now is None or self._before is None or now <= self._before:
             return None
         return now - self._before + self._weights
@@ -261,29 +259,6 @@ def _loss(trainer: Trainer[Batch], step: int) -> Tensor:
     batch = trainer.batches[step].to(trainer.device)
     with autocast(trainer.precision, trainer.device):
         return trainer.gradients.loss(batch)  # type: ignore[arg-type]
-
-
-def _forget_peak() -> None:
-    """Let the peak begin anew, where the system can: on Linux."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    except OSError:
-        return
-
-
-def _peak_resident() -> int | None:
-    """The most bytes of memory this process has had; None where the system does not say (Windows)."""
-    try:
-        found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
-    except OSError:
-        found = None
-    if found:
-        return int(found.group(1)) * 1024
-    try:
-        import resource
-    except ImportError:
-        return None
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _two_digits(number: float) -> str:
