@@ -102,7 +102,7 @@ class FixedCache(KVCache):
         if not can_move(self.keys[0]):
             order = torch.arange(self.batch_size, device=rows.device)
             order[: len(rows)] = rows
-            self.reorder(order)
+            self._move(order, self.capacity)  # a recording of it sees no length
             return
         for keys, values in zip(self.keys, self.values, strict=True):
             move_rows(keys, values, rows, self.place, width)
@@ -110,6 +110,10 @@ class FixedCache(KVCache):
 
     def reorder(self, rows: Tensor, memory_rows: Tensor | None = None) -> None:
         """Row i becomes what row `rows[i]` was, at the same address; as many rows as there are. Memories stay."""
+        self._move(rows, self.length)
+
+    def _move(self, rows: Tensor, length: int) -> None:
         for layer in (*self.keys, *self.values):
-            layer.copy_(layer.index_select(0, rows))
+            filled = layer[:, :, :length]
+            filled.copy_(filled.index_select(0, rows))
         self.real.copy_(self.real.index_select(0, rows))
