@@ -131,8 +131,11 @@ class LanguageModel(Generator, Tool[Document]):
 
     def _part(self, config: GenerationConfig, left: int, round_number: int) -> GenerationConfig:
         """The wishes for one round, when so many tokens are left to write."""
+        # Where all was one text nobody has learned what the special tokens mean: their scores are chance.
+        never = () if self.has_documents else tuple(sorted(self.tokenizer.special_ids))
         return replace(
             config,
+            suppress_tokens=(*config.suppress_tokens, *never),
             max_new_tokens=left,
             min_new_tokens=max(0, config.min_new_tokens - (config.max_new_tokens - left)),
             seed=config.seed + round_number,
