@@ -10,7 +10,7 @@ from glassformer.data.packed import TokenStream, write_stream
 from glassformer.data.standard_library import standard_library
 from glassformer.nn.checks import check_probability
 from glassformer.tasks.code_model import MARKS, CodeModel
-from glassformer.tasks.language import DocumentData, Language, LanguageConfig
+from glassformer.tasks.language import DocumentData, Language, LanguageConfig, small_decoder
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import UNKNOWN
 
@@ -88,5 +88,6 @@ class Code(Language):
     @classmethod
     def demo(cls) -> CodeConfig:
         """Python's standard library."""
-        config = CodeConfig(data=CodeData(corpus="standard-library"), context=128)
-        return replace(config, train=replace(config.train, minutes=2.0, eval_every=1000, save_every=1000))
+        data, model = CodeData(corpus="standard-library"), small_decoder(vocab_size=4096)
+        config = CodeConfig(data=data, context=128, model=model, fim=0.25)
+        return replace(config, train=replace(config.train, minutes=2.4, eval_every=1000, save_every=1000))
