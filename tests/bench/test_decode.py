@@ -4,6 +4,7 @@ import pytest
 
 from glassformer.bench.decode import Limits, measure, table
 from glassformer.bench.works import Work, works
+from glassformer.cli.bench import bench
 from glassformer.models import preset
 
 TINY = {
@@ -33,3 +34,9 @@ def test_the_works_are_what_they_are_called():
     assert {work.config.kind for work in works().values()} == {"encoder_decoder", "decoder"}
     assert works()["gpt2"].flops(1, 1) > 2 * 85e6 * 256  # two for each weight of the layers and token, at least
     assert works()["translation"].flops(2, 1) == 2 * works()["translation"].flops(1, 1)
+
+
+@pytest.mark.parametrize("wrong", [{"batch": (0,)}, {"beam": (4, -1)}, {"rounds": 0}, {"threads": -2}])
+def test_what_cannot_be_measured_is_said(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        bench(**wrong)

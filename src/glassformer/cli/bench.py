@@ -36,7 +36,13 @@ def bench(
 
     from glassformer.bench.decode import limits, measure, table
     from glassformer.bench.works import works
+    from glassformer.nn.checks import check_positive
 
+    for name, values in (("batch", batch), ("beam", beam), ("rounds", (rounds,))):
+        for value in values:
+            check_positive(name, value)
+    if threads < 0:
+        raise ValueError(f"threads={threads}: expected 0 or more")
     if threads:
         torch.set_num_threads(threads)
     if device == "auto":
