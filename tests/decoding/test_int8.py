@@ -10,7 +10,8 @@ from torch import nn
 
 from glassformer.data.toy import PairTaskData
 from glassformer.decoding import GenerationConfig, generate
-from glassformer.decoding.int8 import NoInt8Error, TorchInt8Linear, _backend, quantise
+from glassformer.decoding.cpu_kernels import NoKernelsError
+from glassformer.decoding.int8 import OurInt8Linear, TorchInt8Linear, _backend, quantise
 from glassformer.models import build_model, preset
 from glassformer.text.tokenizer import BEGIN, END, PAD
 from glassformer.training import fit, label_smoothed_cross_entropy
@@ -20,7 +21,7 @@ from glassformer.training import fit, label_smoothed_cross_entropy
 def int8_linear():
     try:
         return _backend()
-    except NoInt8Error as error:
+    except NoKernelsError as error:
         pytest.skip(str(error))
 
 
@@ -44,6 +45,29 @@ def test_a_layer_is_off_by_no_more_than_its_rounding(int8_linear, rows, width_in
     assert ((found - exact).abs() <= 2.1 * bound + 1e-5).all()  # twice, for kernels that quantise unsymmetrically
 
 
+@settings(max_examples=60, deadline=None)
+@given(rows=st.integers(1, 70), width_in=st.integers(1, 200), width_out=st.integers(1, 70), seed=st.integers(0, 2**32))
+def test_our_kernel_rounds_once_and_sums_exactly(int8_linear, rows, width_in, width_out, seed):
+    if int8_linear is not OurInt8Linear:
+        pytest.skip("our kernel does not run here")
+    torch.manual_seed(seed)
+    linear, x = nn.Linear(width_in, width_out), torch.randn(rows, width_in) * 10
+    top, scales = x.abs().amax(1, keepdim=True), linear.weight.detach().abs().amax(1) / 127
+    bytes_in = (x * (torch.full_like(top, 127) / top)).round()
+    bytes_of = (linear.weight / scales[:, None]).round()
+    exact = (bytes_in.double() @ bytes_of.double().T) * (top / 127) * scales + linear.bias
+    torch.testing.assert_close(int8_linear(linear)(x), exact.float(), rtol=1e-5, atol=1e-5)
+
+
+def test_our_kernel_passes_on_what_is_no_number(int8_linear):
+    x = torch.randn(40, 20)
+    x[3, 19], x[35, 0] = torch.nan, torch.inf
+    is_broken = ~torch.isfinite(int8_linear(nn.Linear(20, 9))(x))
+    assert is_broken[[3, 35]].all()
+    if int8_linear is OurInt8Linear:  # torch's has one scale for all rows
+        assert is_broken.sum() == 2 * 9
+
+
 def test_shapes_zeros_and_an_untouched_original(int8_linear):
     layer = int8_linear(nn.Linear(16, 24))
     assert layer(torch.randn(2, 3, 16)).shape == (2, 3, 24)
@@ -65,7 +89,7 @@ def test_torchs_kernel_is_one_operation_of_a_compiled_step():
         layer = copy.deepcopy(TorchInt8Linear(nn.Linear(16, 24)))
         x = torch.randn(2, 3, 16)
         torch.testing.assert_close(torch.compile(layer, backend="eager", fullgraph=True)(x), layer(x))
-        assert copy.copy(layer._for_few).number != layer._for_few.number, "a copy would be looked for elsewhere"
+        assert copy.copy(layer._packed).number != layer._packed.number, "a copy would be looked for elsewhere"
     finally:
         torch.backends.quantized.engine = usual
 

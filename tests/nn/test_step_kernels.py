@@ -8,7 +8,8 @@ import sys
 import pytest
 import torch
 
-from glassformer.nn.step_kernels import can_attend, can_put
+from glassformer.nn import step_kernels
+from glassformer.nn.step_kernels import can_attend, can_move, can_put
 
 COMPARE = """
 import torch
@@ -56,7 +57,9 @@ def test_they_compute_the_formula():
     subprocess.run([sys.executable, "-c", COMPARE], check=True, env=environment)
 
 
-def test_a_cpu_has_no_use_for_them():
+def test_a_cpu_has_none_of_its_own(monkeypatch):
+    monkeypatch.setattr(step_kernels, "on_cpu", None)
     q, k = torch.zeros(2, 4, 1, 16), torch.zeros(2, 4, 8, 16)
     assert not can_attend(q, k, k, torch.zeros(2, 1, 1, 8))
     assert not can_put(q, q, k)
+    assert not can_move(k, anywhere=True)

@@ -14,7 +14,8 @@ import torch
 from glassformer.bench import peers
 from glassformer.bench.works import Work, Write
 from glassformer.decoding import record_steps
-from glassformer.decoding.int8 import NoInt8Error, quantise
+from glassformer.decoding.cpu_kernels import NoKernelsError
+from glassformer.decoding.int8 import quantise
 from glassformer.decoding.packed import pack
 from glassformer.training.resident import forget_peak, peak_resident
 
@@ -117,7 +118,7 @@ def _contenders(
             fused = quantise(whole)
             record_steps(fused, compile=True)
             yield Contender("glassformer, compiled", "int8", work.ours(fused, inputs, beam), size // 4)
-    except NoInt8Error:
+    except NoKernelsError:
         pass
     has_bf16 = torch.cpu._is_amx_tile_supported()
     if has_bf16:

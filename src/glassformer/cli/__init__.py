@@ -53,12 +53,12 @@ def _main() -> None:
     except (ValueError, OSError, ImportError, FloatingPointError) as error:
         _fail(error, 1)
     except Exception as error:
-        from glassformer.decoding.int8 import NoInt8Error
+        from glassformer.decoding.cpu_kernels import NoKernelsError
         from glassformer.training.trainer import DivergedError, Interrupted
 
         if isinstance(error, Interrupted):
             _fail(f"{error}; the same command goes on", error.exit_code)
-        if isinstance(error, DivergedError | NoInt8Error):
+        if isinstance(error, DivergedError | NoKernelsError):
             _fail(error, 1)
         raise  # a bug of ours
 

@@ -20,6 +20,7 @@ from glassformer.decoding.rules import BROKEN, NEVER, History, Rules
 from glassformer.decoding.writer import Writer
 from glassformer.nn import capture_attention
 from glassformer.nn.capture import CapturedAttention
+from glassformer.nn.step_kernels import log_softmax
 
 
 class Hypothesis(NamedTuple):
@@ -82,7 +83,7 @@ def beam_steps(
         if config.coverage_penalty:
             looked = stack.enter_context(capture_attention(writer.model, layers=[-1], kinds=["cross_attn"]))
         for n_written in range(max(max_new)):
-            logs = writer.step(tokens, tokens_mask).log_softmax(-1)  # (N, V)
+            logs = log_softmax(writer.step(tokens, tokens_mask))  # (N, V)
             if looked is not None:
                 search.see(looked)
             yield search.advance(logs, n_written)

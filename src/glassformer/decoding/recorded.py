@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from glassformer.decoding.compiled import Compiled
 from glassformer.decoding.graphs import Graph
 from glassformer.decoding.writer import Feeder, TextModel, Writer
 from glassformer.models import EncoderDecoderModel
@@ -74,12 +75,13 @@ class Recording:
         self._told = torch.zeros(MAX_FED, 2, shape.rows, device=device)
         self._slot = torch.zeros(1, dtype=torch.long, device=device)
         state = self.tokens, self.cache, self.memory, self.memory_mask
-        self.score: Callable[[], Tensor] = partial(steps.score, *state)
+        self.score = steps.scorer(*state)
         """One step from `tokens`, as it is: for what others record."""
         self._others: dict[Hashable, Any] = {}
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None  # one, for one plays at a time
         self._step = self.record(self.score)
-        self._greedy_step = self.record(partial(steps.choose, *state, self.bias, self._slot, self._told), self._slot)
+        chosen = self.tokens, self.bias, self._slot, self._told
+        self._greedy_step = self.record(partial(steps.choose, self.score, *chosen), self._slot)
         self._opening = self.record(partial(steps.open, *state, self.source))
 
     def record(self, compute: Callable[[], Tensor], *places: Tensor) -> Callable[[], Tensor]:
@@ -146,29 +148,27 @@ class Steps:
 
     def __init__(self, model: TextModel, *, compile: bool):
         self._model = weakref.ref(model)
-        self.score: Callable[..., Tensor] = self._score
+        self._options: dict[str, bool] | None = None
         if compile:
             # On a GPU, products of one row become sums in kernels of their own; on a CPU, no Python is left in between.
             option = "coordinate_descent_tuning" if next(model.parameters()).is_cuda else "cpp_wrapper"
-            self.score = torch.compile(self._score, dynamic=False, options={option: True})
+            self._options = {option: True}
+
+    def scorer(
+        self, tokens: Tensor, cache: FixedCache, memory: Tensor | None, mask: Tensor | None
+    ) -> Callable[[], Tensor]:
+        """One step from these places; the scores of what follows."""
+        score = partial(self._score, tokens, cache, memory, mask)
+        return score if self._options is None else Compiled(score, self._options)
 
     def _score(self, tokens: Tensor, cache: FixedCache, memory: Tensor | None, mask: Tensor | None) -> Tensor:
         model = self._model()
         assert model is not None
         return Writer(model, cache, memory, mask).step(tokens)
 
-    def choose(
-        self,
-        tokens: Tensor,
-        cache: FixedCache,
-        memory: Tensor | None,
-        mask: Tensor | None,
-        bias: Tensor,
-        slot: Tensor,
-        told: Tensor,
-    ) -> Tensor:
+    def choose(self, score: Callable[[], Tensor], tokens: Tensor, bias: Tensor, slot: Tensor, told: Tensor) -> Tensor:
         """A greedy step: what has the best score is told, and is what the next step reads."""
-        best, chosen = (self.score(tokens, cache, memory, mask) + bias).max(-1)
+        best, chosen = (score() + bias).max(-1)
         tokens.copy_(chosen[:, None])
         told.index_copy_(0, slot, torch.stack([best.to(told), chosen.to(told)])[None])
         slot.add_(1)

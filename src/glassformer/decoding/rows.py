@@ -19,6 +19,7 @@ from glassformer.decoding.rules import BROKEN, NEVER, History, Rules
 from glassformer.decoding.sampling import draw, filter_scores
 from glassformer.decoding.text_stream import TextStream
 from glassformer.decoding.writer import Feeder, Writer
+from glassformer.nn.step_kernels import best_of
 
 Reason = Literal["end", "length", "stop", "error"]
 
@@ -132,7 +133,7 @@ class Chooser:
         ruled = scores
         if self.rules.are_any:
             ruled = self.rules.apply(scores.clone() if self._wants_log_probs else scores, self._history())
-        best, tokens = ruled.max(-1)
+        best, tokens = best_of(ruled)
         if self._sampled:
             requests = [self.rows[index].request for index in self._sampled]
             filtered = filter_scores(ruled[self._sampled], requests)

@@ -44,6 +44,8 @@ class Rules:
         self._bad_runs = [
             (row, run) for row, request in enumerate(self.requests) for run in request.bad_words_ids if len(run) > 1
         ]
+        self._biases: dict[bool, Tensor] = {}
+        """Where they are a bias, and once it was asked for: while a text may not end, and after that."""
         self._longest_prefix = max((len(request.prefix) for request in self.requests), default=0)
 
     @property
@@ -78,6 +80,12 @@ class Rules:
 
     def apply(self, scores: Tensor, history: History) -> Tensor:
         """The scores (N, V) under the rules, which may be changed in place; what is forbidden is minus infinity."""
+        are_short = {n_written < self.shortest for n_written in history.n_written}
+        if self.are_a_bias and len(are_short) == 1:
+            (is_short,) = are_short
+            if is_short not in self._biases:
+                self._biases[is_short] = self.bias_after(history.n_written[0])
+            return scores + self._biases[is_short]
         if self._bias is not None:
             scores = scores + self._bias
         if self._repetition is not None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from glassformer.nn.checks import check_broadcasts, check_positive, check_shape
-from glassformer.nn.step_kernels import HAS_KERNELS, MAX_QUERIES, find_reach
+from glassformer.nn.step_kernels import MAX_QUERIES, are_there, find_reach
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -131,7 +131,7 @@ class Added(NamedTuple):
         never = torch.full((), -torch.inf, dtype=like.dtype, device=like.device)
         numbers = torch.where(allowed, nothing if bias is None else bias.to(like.dtype), never)
         reach = None
-        if HAS_KERNELS and like.is_cuda and n_queries <= MAX_QUERIES and n_keys and not torch.is_grad_enabled():
+        if are_there(like) and n_queries <= MAX_QUERIES and n_keys and not torch.is_grad_enabled():
             reach = find_reach(allowed.expand(*allowed.shape[:3], n_keys))
         if mask.sees_itself or not like.is_cuda:
             return cls(numbers, reach=reach)

@@ -87,5 +87,6 @@ class Stack(nn.Module):
 def _in_products(x: Tensor) -> Tensor:
     """An empty tensor where x is, of the numbers that products of x will have."""
     kind = x.device.type
-    is_cast = x.dtype == torch.float32 and torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    can_cast = torch.compiler.is_compiling() or torch.amp.is_autocast_available(kind)  # older compilers cannot ask
+    is_cast = x.dtype == torch.float32 and can_cast and torch.is_autocast_enabled(kind)
     return x.new_empty(0, dtype=torch.get_autocast_dtype(kind) if is_cast else x.dtype)

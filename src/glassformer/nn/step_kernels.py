@@ -1,7 +1,8 @@
-"""Kernels for the one step that a GPU makes for each token: a few queries a row over a cache that is mostly empty.
+"""Kernels for the one step that is made for each token: a few queries a row over a cache that is mostly empty.
 
 The kernels that torch chooses are made for many queries, and read all of the cache's room. These read what is filled.
-They are written in Triton, which comes with torch's builds for CUDA; where there is none, nothing changes but the time.
+For a GPU they are written in Triton, which comes with torch's builds for CUDA; for a CPU they are in C++, and used once
+somebody has had them compiled (`decoding/cpu_kernels.py`). Where there are none, nothing changes but the time.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -15,6 +16,9 @@ MAX_QUERIES = 16
 """As many as one product of a tensor core takes at least; where there are fewer, it computes with zeros."""
 FEW_PROGRAMS = 256
 """Up to so many do not keep a GPU busy: each had better read much at once."""
+
+on_cpu: Any = None
+"""The kernels for a CPU as operations of torch, once they are there."""
 
 try:
     import triton
@@ -104,23 +108,38 @@ def find_reach(allowed: Tensor) -> Tensor:
     return (is_seen * places).amax(1)
 
 
+def are_there(like: Tensor) -> bool:
+    """Whether there are kernels for numbers like these, where they are."""
+    if like.is_cuda:
+        return HAS_KERNELS and like.dtype in (torch.bfloat16, torch.float16, torch.float32)
+    return on_cpu is not None and like.device.type == "cpu" and like.dtype == torch.float32
+
+
 def _fits(*tensors: Tensor) -> bool:
-    """Whether the kernels can read these: on a GPU, in short numbers, heads of a usual width, no gradients wanted."""
-    width = tensors[0].shape[-1]
+    """Whether the kernels can read these: heads of a usual width, their numbers side by side; no gradients wanted."""
+    first = tensors[0]
     return (
-        HAS_KERNELS
-        and width in (16, 32, 64, 128)
-        and all(x.is_cuda and x.dtype in (torch.bfloat16, torch.float16, torch.float32) for x in tensors)
-        and all(x.stride(-1) == 1 and x.dtype == tensors[0].dtype for x in tensors)
-        and (torch.compiler.is_compiling() or _is_served(tensors[0].device))  # what is compiled has run before
+        are_there(first)
+        and first.shape[-1] in (16, 32, 64, 128)
+        and all(x.stride(-1) == 1 and x.dtype == first.dtype and x.device == first.device for x in tensors)
+        and (not first.is_cuda or _is_served(first.device))
         and not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
     )
 
 
-@cache
+def _are_for_cpu(scores: Tensor) -> bool:
+    """Whether the kernels of a CPU take these scores of a vocabulary."""
+    return not scores.is_cuda and are_there(scores) and scores.numel() > 0 and not scores.requires_grad
+
+
 def _is_served(device: torch.device) -> bool:
-    """Whether Triton has all that is needed for this GPU."""
-    return torch.cuda.get_device_capability(device) >= (8, 0)
+    """Whether Triton has all that is needed for this GPU. (What is compiled has run before.)"""
+    return torch.compiler.is_compiling() or _capability(device) >= (8, 0)
+
+
+@cache
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
 
 
 def _on(device: torch.device) -> AbstractContextManager[object]:
@@ -138,6 +157,9 @@ def attend_few(q: Tensor, k: Tensor, v: Tensor, added: Tensor, reach: Tensor, sc
 
     `added` broadcasts to (B, H, T, S).
     """
+    if not q.is_cuda:
+        mixed: Tensor = on_cpu.attend(q, k, v, added, reach, scale)
+        return mixed
     batch, heads, n_queries, width = q.shape
     added = added.expand(batch, heads, n_queries, k.shape[2])
     out = torch.empty(batch, n_queries, heads, width, dtype=q.dtype, device=q.device).transpose(1, 2)
@@ -158,9 +180,26 @@ def attend_few(q: Tensor, k: Tensor, v: Tensor, added: Tensor, reach: Tensor, sc
     return out
 
 
+def best_of(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """The highest of each row (N, V), and where it stands, by whoever is the fastest. A NaN is higher than any."""
+    if _are_for_cpu(scores):
+        highest, places = on_cpu.best(scores)
+        return highest, places
+    found = scores.max(-1)
+    return found.values, found.indices
+
+
+def log_softmax(scores: Tensor) -> Tensor:
+    """Of each row (..., V), by whoever is the fastest."""
+    if _are_for_cpu(scores):
+        found: Tensor = on_cpu.log_softmax(scores)
+        return found
+    return scores.log_softmax(-1)
+
+
 def can_put(k: Tensor, v: Tensor, keys: Tensor) -> bool:
     """Whether `put_one` takes these."""
-    return len(k) > 0 and _fits(k, v, keys)
+    return len(k) > 0 and k.is_cuda and _fits(k, v, keys)  # torch's own way is as good on a CPU
 
 
 def put_one(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, place: Tensor) -> None:
@@ -174,9 +213,9 @@ def put_one(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, place: Tensor) -
         )  # fmt: skip
 
 
-def can_move(keys: Tensor) -> bool:
-    """Whether `move_rows` takes these."""
-    return len(keys) > 0 and _fits(keys) and keys.is_contiguous()
+def can_move(keys: Tensor, *, anywhere: bool = False) -> bool:
+    """Whether `move_rows` takes these. To move rows `anywhere`, in one group, a GPU has too little room."""
+    return len(keys) > 0 and _fits(keys) and keys.is_contiguous() and not (anywhere and keys.is_cuda)
 
 
 def move_rows(keys: Tensor, values: Tensor, rows: Tensor, place: Tensor, width: int) -> None:
@@ -185,6 +224,9 @@ def move_rows(keys: Tensor, values: Tensor, rows: Tensor, place: Tensor, width: 
     Rows move within groups of `width` neighbours only, so that nothing has to be kept elsewhere meanwhile; `rows` may
     be of the first groups alone.
     """
+    if not keys.is_cuda:
+        on_cpu.move(keys, values, rows, place, width)
+        return
     _, heads, room, numbers = keys.shape
     block = 1024
     launch: Any = _move[(len(rows) // width * heads, triton.cdiv(room * numbers, block))]

@@ -1,0 +1,155 @@
+// The products on ARM cores with the dot-product instruction: one SDOT multiplies 4 inputs of a row with 4 inputs of 4
+// channels.
+
+constexpr int64_t kChannels = 8;                 // of a panel
+constexpr int64_t kInputs = 16;                  // the inner dimension is padded to a multiple of this
+constexpr int64_t kHead = 0;                     // bytes before a panel's weights
+constexpr int64_t kAhead = kInputs * kChannels;  // bytes that are read beyond the last panel or row
+constexpr int64_t kRowsTogether = 1;             // rows of x are padded to a multiple of this
+constexpr int64_t kRows = 8;                     // of x at a time
+
+void finish_panel(int8_t*, int64_t) {}
+
+// One row of floats to int8 by its largest magnitude; the scale that undoes it.
+float quantise(const float* x, int8_t* q, int64_t k, int64_t kp) {
+  float32x4_t most = vdupq_n_f32(0);
+  int64_t i = 0;
+  for (; i + 4 <= k; i += 4) most = vmaxq_f32(most, vabsq_f32(vld1q_f32(x + i)));
+  float top = vmaxvq_f32(most);
+  for (; i < k; ++i) top = std::max(top, std::fabs(x[i]));
+  const float inverse = top > 0 ? 127.0f / top : 0.0f;
+  const float32x4_t by = vdupq_n_f32(inverse);
+  i = 0;
+  for (; i + 16 <= k; i += 16) {
+    int16x4_t four[4];
+    for (int part = 0; part < 4; ++part)
+      four[part] = vqmovn_s32(vcvtnq_s32_f32(vmulq_f32(vld1q_f32(x + i + 4 * part), by)));
+    const int16x8_t low = vcombine_s16(four[0], four[1]), high = vcombine_s16(four[2], four[3]);
+    vst1q_s8(q + i, vcombine_s8(vqmovn_s16(low), vqmovn_s16(high)));
+  }
+  for (; i < k; ++i) q[i] = static_cast<int8_t>(std::lrintf(x[i] * inverse));
+  for (; i < kp; ++i) q[i] = 0;
+  return top / 127.0f;
+}
+
+using Sums = int32x4_t[2];  // of one row: 4 channels each
+
+// R rows of x times one panel of 8 channels, for the few rows that are left over.
+template <int R>
+void multiply(const int8_t* x, const int8_t* w, int64_t kp, Sums* sums) {
+  // Each group of inputs has sums of its own: one instruction waits four cycles for the one before it.
+  int32x4_t parts[4][R][2];
+  for (auto& part : parts)
+    for (auto& row : part) row[0] = row[1] = vdupq_n_s32(0);
+  for (int64_t i = 0; i < kp; i += kInputs, w += kInputs * kChannels) {
+    int8x16_t row[R];
+    for (int r = 0; r < R; ++r) row[r] = vld1q_s8(x + r * kp + i);
+// A macro, because the lane of an instruction is part of its name.
+#define GROUP(lane)                                                                       \
+  {                                                                                       \
+    int32x4_t(&part)[R][2] = parts[R > 2 ? 0 : lane];                                     \
+    const int8x16_t low = vld1q_s8(w + lane * 32), high = vld1q_s8(w + lane * 32 + 16);   \
+    for (int r = 0; r < R; ++r) {                                                         \
+      part[r][0] = vdotq_laneq_s32(part[r][0], low, row[r], lane);                        \
+      part[r][1] = vdotq_laneq_s32(part[r][1], high, row[r], lane);                       \
+    }                                                                                     \
+  }
+    GROUP(0) GROUP(1) GROUP(2) GROUP(3)
+#undef GROUP
+  }
+  for (int r = 0; r < R; ++r)
+    for (int half = 0; half < 2; ++half)
+      sums[r][half] = vaddq_s32(vaddq_s32(parts[0][r][half], parts[1][r][half]),
+                                vaddq_s32(parts[2][r][half], parts[3][r][half]));
+}
+
+// The same for 8 rows, in an order that a compiler would not keep: what the next 16 inputs need is loaded between the
+// products, as soon as its register is free, so that no product waits for memory. (It reads 16 inputs too far.)
+// Sums are in v0 to v15, a pair for each row; rows in v16 to v23; weights in v24 to v31.
+template <>
+void multiply<8>(const int8_t* x, const int8_t* w, int64_t kp, Sums* sums) {
+  const int8_t *x0 = x, *x1 = x + kp, *x2 = x + 2 * kp, *x3 = x + 3 * kp;
+  const int8_t *x4 = x + 4 * kp, *x5 = x + 5 * kp, *x6 = x + 6 * kp, *x7 = x + 7 * kp;
+  int64_t steps = kp / kInputs;
+#define ZERO(sum) "movi v" #sum ".4s, #0\n"
+#define ROW(row, from) "ldr q" #row ", [%[" #from "]], #16\n"
+#define WEIGHTS(low, high) "ldp q" #low ", q" #high ", [%[w]], #32\n"
+#define DOT(sum, weights, row, lane) "sdot v" #sum ".4s, v" #weights ".16b, v" #row ".4b[" #lane "]\n"
+#define PAIR(one, two, low, high, row, lane) DOT(one, low, row, lane) DOT(two, high, row, lane)
+#define GROUP(low, high, lane)                                                                              \
+  PAIR(0, 1, low, high, 16, lane) PAIR(2, 3, low, high, 17, lane) PAIR(4, 5, low, high, 18, lane)           \
+  PAIR(6, 7, low, high, 19, lane) PAIR(8, 9, low, high, 20, lane) PAIR(10, 11, low, high, 21, lane)         \
+  PAIR(12, 13, low, high, 22, lane) PAIR(14, 15, low, high, 23, lane)
+#define STORE(one, two, at) "stp q" #one ", q" #two ", [%[sums], #" #at "]\n"
+  asm volatile(
+      ZERO(0) ZERO(1) ZERO(2) ZERO(3) ZERO(4) ZERO(5) ZERO(6) ZERO(7)
+      ZERO(8) ZERO(9) ZERO(10) ZERO(11) ZERO(12) ZERO(13) ZERO(14) ZERO(15)
+      ROW(16, x0) ROW(17, x1) ROW(18, x2) ROW(19, x3) ROW(20, x4) ROW(21, x5) ROW(22, x6) ROW(23, x7)
+      WEIGHTS(24, 25) WEIGHTS(26, 27) WEIGHTS(28, 29) WEIGHTS(30, 31)
+      "1:\n"
+      "prfm pldl1keep, [%[w], %[ahead]]\n"
+      GROUP(24, 25, 0) WEIGHTS(24, 25)
+      GROUP(26, 27, 1) WEIGHTS(26, 27)
+      "prfm pldl1keep, [%[w], %[ahead]]\n"
+      GROUP(28, 29, 2) WEIGHTS(28, 29)
+      PAIR(0, 1, 30, 31, 16, 3) ROW(16, x0) PAIR(2, 3, 30, 31, 17, 3) ROW(17, x1)
+      PAIR(4, 5, 30, 31, 18, 3) ROW(18, x2) PAIR(6, 7, 30, 31, 19, 3) ROW(19, x3)
+      PAIR(8, 9, 30, 31, 20, 3) ROW(20, x4) PAIR(10, 11, 30, 31, 21, 3) ROW(21, x5)
+      PAIR(12, 13, 30, 31, 22, 3) ROW(22, x6) PAIR(14, 15, 30, 31, 23, 3) ROW(23, x7)
+      WEIGHTS(30, 31)
+      "subs %[steps], %[steps], #1\n"
+      "b.ne 1b\n"
+      STORE(0, 1, 0) STORE(2, 3, 32) STORE(4, 5, 64) STORE(6, 7, 96)
+      STORE(8, 9, 128) STORE(10, 11, 160) STORE(12, 13, 192) STORE(14, 15, 224)
+      : [w] "+r"(w), [steps] "+r"(steps), [x0] "+r"(x0), [x1] "+r"(x1), [x2] "+r"(x2), [x3] "+r"(x3), [x4] "+r"(x4),
+        [x5] "+r"(x5), [x6] "+r"(x6), [x7] "+r"(x7)
+      : [sums] "r"(sums), [ahead] "r"(kp * kChannels)
+      : "memory", "cc", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14",
+        "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30",
+        "v31");
+#undef ZERO
+#undef ROW
+#undef WEIGHTS
+#undef DOT
+#undef PAIR
+#undef GROUP
+#undef STORE
+}
+
+// R rows of x times one panel, brought back to floats.
+template <int R>
+void panel(const int8_t* x, const int8_t* w, int64_t kp, const float* x_scale, const float* w_scale, const float* bias,
+           float* y, int64_t n, int64_t channels) {
+  Sums sums[R];
+  multiply<R>(x, w, kp, sums);
+  const float32x4_t low_scale = vld1q_f32(w_scale), high_scale = vld1q_f32(w_scale + 4);
+  if (channels == kChannels) {
+    const float32x4_t none = vdupq_n_f32(0);
+    const float32x4_t low_bias = bias ? vld1q_f32(bias) : none, high_bias = bias ? vld1q_f32(bias + 4) : none;
+    for (int r = 0; r < R; ++r) {
+      vst1q_f32(y + r * n, vfmaq_f32(low_bias, vcvtq_f32_s32(sums[r][0]), vmulq_n_f32(low_scale, x_scale[r])));
+      vst1q_f32(y + r * n + 4, vfmaq_f32(high_bias, vcvtq_f32_s32(sums[r][1]), vmulq_n_f32(high_scale, x_scale[r])));
+    }
+    return;
+  }
+  for (int r = 0; r < R; ++r) {  // the last panel may have channels that nobody asked for
+    float out[kChannels];
+    vst1q_f32(out, vmulq_f32(vcvtq_f32_s32(sums[r][0]), vmulq_n_f32(low_scale, x_scale[r])));
+    vst1q_f32(out + 4, vmulq_f32(vcvtq_f32_s32(sums[r][1]), vmulq_n_f32(high_scale, x_scale[r])));
+    for (int64_t c = 0; c < channels; ++c) y[r * n + c] = out[c] + (bias ? bias[c] : 0.0f);
+  }
+}
+
+void Product::multiply(int64_t panels_begin, int64_t panels_end, int64_t rows_begin, int64_t rows_end) const {
+  for (int64_t p = panels_begin; p < panels_end; ++p)
+    for (int64_t r = rows_begin; r < rows_end; r += kRows) {
+      const int64_t first = p * kChannels, channels = std::min(kChannels, n - first);
+      const float* pb = bias ? bias + first : nullptr;
+#define CASE(R)                                                                                                   \
+  case R:                                                                                                         \
+    panel<R>(x + r * kp, panel_of(p), kp, x_scales + r, w_scales + first, pb, y + r * n + first, n, channels); \
+    break;
+      switch (std::min(kRows, rows_end - r)) { CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) }
+#undef CASE
+    }
+}

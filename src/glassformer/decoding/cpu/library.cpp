@@ -1,0 +1,43 @@
+// Kernels for CPUs that torch lacks, as operations of torch: `cpu_kernels.py` compiles this file when they are needed.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <omp.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#else
+#include <ATen/cpu/Utils.h>
+#include <immintrin.h>
+#endif
+
+namespace {
+#include "int8.h"
+#include "step.h"
+}  // namespace
+
+TORCH_LIBRARY(glassformer_cpu, library) {
+  library.def("pack(Tensor weight) -> Tensor");
+  library.def("linear(Tensor x, Tensor packed, Tensor scales, Tensor? bias, int n) -> Tensor");
+  library.def("attend(Tensor q, Tensor k, Tensor v, Tensor added, Tensor reach, float scale) -> Tensor");
+  library.def("log_softmax(Tensor scores) -> Tensor");
+  library.def("best(Tensor scores) -> (Tensor, Tensor)");
+  library.def("move(Tensor(a!) keys, Tensor(b!) values, Tensor rows, Tensor place, int width) -> ()");
+}
+
+TORCH_LIBRARY_IMPL(glassformer_cpu, CPU, library) {
+  library.impl("pack", pack);
+  library.impl("linear", linear);
+  library.impl("attend", attend);
+  library.impl("log_softmax", log_softmax);
+  library.impl("best", best);
+  library.impl("move", move);
+}

@@ -1,0 +1,248 @@
+// One step's attention, and the moves of a beam search, over a cache of which the first places are filled. What torch
+// has for this reads all of the cache's room, and is made for many queries.
+
+#if defined(__aarch64__)
+using Numbers = float32x4_t;
+inline float sum_of(Numbers x) { return vaddvq_f32(x); }
+#else
+using Numbers = __m512;
+inline float sum_of(Numbers x) { return _mm512_reduce_add_ps(x); }
+#endif
+constexpr int64_t kTogether = sizeof(Numbers) / sizeof(float);  // numbers of a register
+
+inline Numbers load(const float* from) {
+  Numbers x;
+  std::memcpy(&x, from, sizeof(x));
+  return x;
+}
+
+using Wholes = int32_t __attribute__((vector_size(sizeof(Numbers))));
+
+// e^x for x <= 0, to about one unit in the last place.
+inline Numbers exp_below(Numbers x) {
+  const Numbers shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: what is behind the point is rounded away
+  const Numbers n = shifted - 12582912.0f, r = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // x - n log 2
+  Numbers sum = r * (1.0f / 720) + 1.0f / 120;
+  sum = sum * r + 1.0f / 24;
+  sum = sum * r + 1.0f / 6;
+  sum = sum * r + 0.5f;
+  sum = sum * r + 1.0f;
+  sum = sum * r + 1.0f;
+  const Numbers power = std::bit_cast<Numbers>((std::bit_cast<Wholes>(shifted) << 23) + 0x3f800000);  // 2^n
+  return x < -87.0f ? Numbers{} : sum * power;
+}
+
+// The first n of a register, and minus infinity where there are no more.
+inline Numbers load_some(const float* from, int64_t n) {
+  float numbers[kTogether];
+  std::fill_n(numbers, kTogether, -INFINITY);
+  std::copy_n(from, std::min(n, kTogether), numbers);
+  return load(numbers);
+}
+
+inline float most_of(Numbers x) {
+  float most = x[0];
+  for (int64_t i = 1; i < kTogether; ++i) most = std::max(most, x[i]);
+  return most;
+}
+
+// Keys and values of one row and head, and the keys that will be read after them.
+struct Keys {
+  const float *k, *v, *next;
+  int64_t k_step, v_step, n;
+};
+
+// Bring a head's numbers nearer: what is filled of a cache lies in pieces, and no CPU guesses where the next one is.
+template <int N>
+inline void fetch(const float* head) {
+  for (int64_t i = 0; i < N * kTogether; i += 16) __builtin_prefetch(head + i);
+}
+
+// The products of a query with each key. N registers hold a head; four keys at once, so that no sum waits for itself.
+template <int N>
+void multiply_keys(const float* q, const Keys& keys, float* scores) {
+  Numbers asked[N];
+  for (int i = 0; i < N; ++i) asked[i] = load(q + i * kTogether);
+  int64_t s = 0;
+  for (; s + 4 <= keys.n; s += 4) {
+    const float* k = keys.k + s * keys.k_step;
+    for (int each = 0; each < 4; ++each) fetch<N>(keys.v + (s + each) * keys.v_step);
+    Numbers sums[4] = {};
+    for (int i = 0; i < N; ++i)
+      for (int each = 0; each < 4; ++each) sums[each] += asked[i] * load(k + each * keys.k_step + i * kTogether);
+    for (int each = 0; each < 4; ++each) scores[s + each] = sum_of(sums[each]);
+  }
+  for (; s < keys.n; ++s) {
+    Numbers sum = {};
+    for (int i = 0; i < N; ++i) sum += asked[i] * load(keys.k + s * keys.k_step + i * kTogether);
+    scores[s] = sum_of(sum);
+  }
+}
+
+// The values, each by its weight. N registers hold a head.
+template <int N>
+void mix_values(const float* weights, const Keys& keys, float* out) {
+  Numbers mixed[N] = {};
+  for (int64_t s = 0; s < keys.n; ++s) {
+    fetch<N>(keys.next + s * keys.k_step);
+    for (int i = 0; i < N; ++i) mixed[i] += weights[s] * load(keys.v + s * keys.v_step + i * kTogether);
+  }
+  std::memcpy(out, mixed, sizeof(mixed));
+}
+
+// Scores to weights that add up to 1, or to 0 where nothing may be attended. Behind them is room for a whole register.
+void soften(float* scores, int64_t n, const float* added, int64_t added_step, float scale) {
+  if (added_step == 1)  // apart, for a compiler makes several at once of it
+    for (int64_t s = 0; s < n; ++s) scores[s] = scores[s] * scale + added[s];
+  else
+    for (int64_t s = 0; s < n; ++s) scores[s] = scores[s] * scale + added[s * added_step];
+  std::fill_n(scores + n, kTogether, -INFINITY);
+  Numbers bests = load(scores), totals = {};
+  for (int64_t s = kTogether; s < n; s += kTogether) bests = load(scores + s) > bests ? load(scores + s) : bests;
+  const float best = most_of(bests);
+  const float anchor = best == -INFINITY ? 0.0f : best;
+  for (int64_t s = 0; s < n; s += kTogether) {
+    const Numbers weights = exp_below(load(scores + s) - anchor);
+    std::memcpy(scores + s, &weights, sizeof(weights));
+    totals += weights;
+  }
+  const float total = sum_of(totals), by = total == 0 ? 0.0f : 1 / total;
+  for (int64_t s = 0; s < n; ++s) scores[s] *= by;
+}
+
+// Both, for heads of one width.
+struct ByWidth {
+  void (*multiply)(const float* q, const Keys& keys, float* scores);
+  void (*mix)(const float* weights, const Keys& keys, float* out);
+
+  template <int D>
+  static ByWidth of() {
+    return {multiply_keys<D / kTogether>, mix_values<D / kTogether>};
+  }
+};
+
+ByWidth by_width(int64_t width) {
+  TORCH_CHECK(width == 16 || width == 32 || width == 64 || width == 128, "attend: expected heads of a usual width");
+  return width == 16   ? ByWidth::of<16>()
+         : width == 32 ? ByWidth::of<32>()
+         : width == 64 ? ByWidth::of<64>()
+                       : ByWidth::of<128>();
+}
+
+// A few queries (B, H, T, D) over keys and values (B, G, S, D): of each row the first `reach` (B or 1) of them. What is
+// `added` to the scores broadcasts to (B, H, T, S).
+at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& added,
+                  const at::Tensor& reach, double scale) {
+  const int64_t batch = q.size(0), heads = q.size(1), queries = q.size(2), width = q.size(3), room = k.size(2);
+  const int64_t served = heads / k.size(1);  // heads by each of the keys'
+  for (const at::Tensor& x : {q, k, v})
+    TORCH_CHECK(x.scalar_type() == at::kFloat && x.stride(3) == 1, "attend: expected float32, a head's numbers together");
+  const at::Tensor more = added.expand({batch, heads, queries, room}), ends = reach.expand({batch});
+  at::Tensor out = at::empty({batch, queries, heads, width}, q.options());
+  const float *q_data = q.const_data_ptr<float>(), *k_data = k.const_data_ptr<float>();
+  const float *v_data = v.const_data_ptr<float>(), *more_data = more.const_data_ptr<float>();
+  const int64_t* ends_data = ends.const_data_ptr<int64_t>();
+  float* out_data = out.data_ptr<float>();
+  const ByWidth heads_of = by_width(width);
+  const int64_t grain = 65536 / std::max<int64_t>(1, queries * width * room) + 1;  // enough to wake a thread for
+  at::parallel_for(0, batch * heads, grain, [&](int64_t begin, int64_t end) {
+    std::vector<float> scores(room + kTogether);
+    for (int64_t both = begin; both < end; ++both) {
+      const int64_t b = both / heads, h = both % heads, g = h / served;
+      const float* next = k_data + (both + 1) / heads * k.stride(0) + (both + 1) % heads / served * k.stride(1);
+      const Keys keys{k_data + b * k.stride(0) + g * k.stride(1), v_data + b * v.stride(0) + g * v.stride(1), next,
+                      k.stride(2), v.stride(2), std::clamp<int64_t>(ends_data[b * ends.stride(0)], 0, room)};
+      for (int64_t t = 0; t < queries; ++t) {
+        heads_of.multiply(q_data + b * q.stride(0) + h * q.stride(1) + t * q.stride(2), keys, scores.data());
+        soften(scores.data(), keys.n, more_data + b * more.stride(0) + h * more.stride(1) + t * more.stride(2),
+               more.stride(3), scale);
+        heads_of.mix(scores.data(), keys, out_data + ((b * queries + t) * heads + h) * width);
+      }
+    }
+  });
+  return out.transpose(1, 2);
+}
+
+// The logarithms of the softmax of each row (..., V): torch's way to e^x takes three times as long.
+at::Tensor log_softmax(const at::Tensor& scores) {
+  const at::Tensor given = scores.contiguous();
+  at::Tensor out = at::empty_like(given);
+  const int64_t width = given.size(-1);
+  const float* from = given.const_data_ptr<float>();
+  float* to = out.data_ptr<float>();
+  at::parallel_for(0, given.numel() / std::max<int64_t>(1, width), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* x = from + r * width;
+      const int64_t whole = width / kTogether * kTogether;
+      Numbers bests = load_some(x, width), totals = {};
+      for (int64_t i = 0; i < whole; i += kTogether) bests = load(x + i) > bests ? load(x + i) : bests;
+      const float best = std::max(most_of(bests), most_of(load_some(x + whole, width - whole)));
+      for (int64_t i = 0; i < whole; i += kTogether) totals += exp_below(load(x + i) - best);
+      totals += exp_below(load_some(x + whole, width - whole) - best);
+      const float taken = best + std::log(sum_of(totals));
+      for (int64_t i = 0; i < width; ++i) to[r * width + i] = x[i] - taken;
+    }
+  });
+  return out;
+}
+
+// The highest number of each row (N, V), and where it stands first. A NaN is higher than any.
+std::tuple<at::Tensor, at::Tensor> best(const at::Tensor& scores) {
+  TORCH_CHECK(scores.dim() == 2 && scores.size(1) > 0, "best: expected rows with something in them");
+  const at::Tensor given = scores.contiguous();
+  const int64_t width = given.size(1), whole = width / kTogether * kTogether;
+  at::Tensor highest = at::empty({given.size(0)}, given.options());
+  at::Tensor places = at::empty({given.size(0)}, given.options().dtype(at::kLong));
+  at::parallel_for(0, given.size(0), 32768 / width + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* x = given.const_data_ptr<float>() + r * width;
+      const Numbers rest = load_some(x + whole, width - whole);
+      Numbers bests = rest;
+      Wholes broken = rest != rest;
+      for (int64_t i = 0; i < whole; i += kTogether) {
+        const Numbers some = load(x + i);
+        bests = some > bests ? some : bests;
+        broken |= some != some;
+      }
+      bool is_broken = false;
+      for (int64_t i = 0; i < kTogether; ++i) is_broken |= broken[i] != 0;
+      const float most = most_of(bests);
+      const float* place = std::find_if(x, x + width, [&](float y) { return is_broken ? y != y : y == most; });
+      highest.data_ptr<float>()[r] = *place;
+      places.data_ptr<int64_t>()[r] = place - x;
+    }
+  });
+  return {highest, places};
+}
+
+// Row i becomes what row rows[i] was, of a cache's (B, G, S, D), up to the place (1). Rows move within groups of `width`
+// neighbours; `rows` may be of the first groups alone.
+void move(at::Tensor& keys, at::Tensor& values, const at::Tensor& rows, const at::Tensor& place, int64_t width) {
+  TORCH_CHECK(keys.is_contiguous() && values.is_contiguous() && rows.is_contiguous(), "move: expected whole caches");
+  const int64_t heads = keys.size(1), row_step = keys.stride(0), head_step = keys.stride(1);
+  const int64_t bytes = place.const_data_ptr<int64_t>()[0] * keys.size(3) * keys.element_size();
+  const int64_t* from = rows.const_data_ptr<int64_t>();
+  at::parallel_for(0, rows.size(0) / width * heads, 1, [&](int64_t begin, int64_t end) {
+    const std::unique_ptr<char[]> kept(new char[width * bytes]);
+    std::vector<char> is_kept(width);
+    for (int64_t both = begin; both < end; ++both) {
+      const int64_t first = both / heads * width, h = both % heads;
+      for (at::Tensor* store : {&keys, &values}) {
+        auto row = [&](int64_t r) {
+          return static_cast<char*>(store->data_ptr()) + ((first + r) * row_step + h * head_step) * store->element_size();
+        };
+        for (int64_t r = 0; r < width; ++r) is_kept[r] = 0;
+        for (int64_t r = 0; r < width; ++r) {  // what is read, but will be overwritten
+          const int64_t source = from[first + r] - first;
+          if (source == r || is_kept[source] || from[first + source] - first == source) continue;
+          std::memcpy(kept.get() + source * bytes, row(source), bytes);
+          is_kept[source] = 1;
+        }
+        for (int64_t r = 0; r < width; ++r) {
+          const int64_t source = from[first + r] - first;
+          if (source != r) std::memcpy(row(r), is_kept[source] ? kept.get() + source * bytes : row(source), bytes);
+        }
+      }
+    }
+  });
+}

@@ -1,0 +1,83 @@
+"""Our kernels for CPUs, in C++: compiled when they are first asked for, and kept for the next time.
+
+They are int8 products (`cpu/int8.h`), and what a step of writing needs beside products (`cpu/step.h`), which from then
+on is used wherever it fits (`nn/step_kernels.py`).
+"""
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glassformer.data.corpora import cache_folder
+from glassformer.nn import step_kernels
+
+SOURCES = sorted(Path(__file__).with_name("cpu").iterdir())
+FLAGS = ("-O3", "-std=c++20", "-shared", "-fPIC", "-fopenmp")
+X86 = ("x86_64", "AMD64")
+ARM_FLAGS = ("-march=armv8.2-a+dotprod",)
+X86_FLAGS = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vnni", "-mamx-tile", "-mamx-int8")
+
+
+class NoKernelsError(RuntimeError):
+    """This machine cannot have them."""
+
+
+@cache
+def cpu_kernels() -> Any:
+    """The operations by their names: `pack`, `linear`, `attend`, `move`."""
+    flags = FLAGS + _flags_of_this_cpu()
+    compiler = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
+    if compiler is None:
+        raise NoKernelsError("int8 compiles a kernel once and found no compiler: expected g++ or clang++, or CXX")
+    identity = f"{torch.__version__} {compiler} {flags}".encode() + b"".join(path.read_bytes() for path in SOURCES)
+    library = cache_folder() / "kernels" / f"cpu-{hashlib.sha256(identity).hexdigest()[:16]}.so"
+    if not library.is_file():
+        _compile([compiler, *flags], library)
+    torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
+    torch.library.register_fake("glassformer_cpu::linear", _shape_of_linear)
+    torch.library.register_fake("glassformer_cpu::attend", _shape_of_attended)
+    torch.library.register_fake("glassformer_cpu::move", lambda *_: None)
+    step_kernels.on_cpu = torch.ops.glassformer_cpu
+    return torch.ops.glassformer_cpu
+
+
+def _flags_of_this_cpu() -> tuple[str, ...]:
+    if platform.machine() in ("aarch64", "arm64"):
+        return ARM_FLAGS
+    if platform.machine() in X86 and torch.cpu._is_vnni_supported():
+        return X86_FLAGS
+    raise NoKernelsError(f"no int8 kernel for this {platform.machine()}: the float model runs everywhere")
+
+
+def _shape_of_linear(x: Tensor, packed: Tensor, scales: Tensor, bias: Tensor | None, n: int) -> Tensor:
+    """What torch.compile must know of the kernel."""
+    return x.new_empty(*x.shape[:-1], n)
+
+
+def _shape_of_attended(q: Tensor, k: Tensor, v: Tensor, added: Tensor, reach: Tensor, scale: float) -> Tensor:
+    return torch.empty_like(q.transpose(1, 2), memory_format=torch.contiguous_format).transpose(1, 2)
+
+
+def _compile(command: list[str], library: Path) -> None:
+    home = Path(torch.__file__).parent
+    library.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=library.parent) as work:
+        built = Path(work) / library.name
+        source = next(path for path in SOURCES if path.suffix == ".cpp")
+        command = [*command, f"-I{home / 'include'}", f"-I{home / 'include/torch/csrc/api/include'}"]
+        command += [str(source), "-o", str(built), f"-L{home / 'lib'}", "-ltorch_cpu", "-lc10"]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode:
+            lines = result.stderr.strip().splitlines() or ["no reason given"]
+            reason = next((line for line in lines if "error" in line), lines[0])
+            raise NoKernelsError(f"the kernels could not be compiled: {reason}")
+        built.replace(library)  # whole or not there

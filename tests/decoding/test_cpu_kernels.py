@@ -1,0 +1,124 @@
+"""Our kernels for CPUs compute what torch's own do, for every shape, and whole models write the same with them."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassformer.decoding import GenerationConfig, generate, record_steps
+from glassformer.decoding.compiled import Compiled
+from glassformer.decoding.cpu_kernels import NoKernelsError, cpu_kernels
+from glassformer.nn import step_kernels
+from glassformer.nn.step_kernels import attend_few, best_of, can_attend, can_move, find_reach, log_softmax, move_rows
+from recording import BEGIN, DECODERS, END, PAIR, make
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kernels():
+    try:
+        return cpu_kernels()
+    except NoKernelsError as error:
+        pytest.skip(str(error))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.integers(1, 5),
+    groups=st.integers(1, 3),
+    served=st.integers(1, 3),
+    n_queries=st.integers(1, 5),
+    n_keys=st.integers(1, 40),
+    width=st.sampled_from([16, 32, 64, 128]),
+    by_head=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
+def test_a_few_queries_attend_by_the_formula(rows, groups, served, n_queries, n_keys, width, by_head, seed):
+    torch.manual_seed(seed)
+    heads = groups * served
+    q = 3 * torch.randn(rows, n_queries, heads, width).transpose(1, 2)
+    k, v = torch.randn(2, rows, groups, n_keys + 3, width)[:, :, :, :n_keys]
+    allowed = torch.rand(rows, 1, n_queries, n_keys) > 0.5
+    bias = torch.randn(1, heads, n_queries, n_keys) if by_head else torch.randn(n_queries, 1)
+    added, reach = torch.where(allowed, bias, -torch.inf), find_reach(allowed)
+    assert can_attend(q, k, v, added)
+    k[:, :, int(reach.max()) :] = torch.nan  # nobody looks there
+    found = attend_few(q, k, v, added, reach, 0.3)
+    exact_k, exact_v = (x.nan_to_num().double().repeat_interleave(served, 1) for x in (k, v))
+    weights = (q.double() * 0.3 @ exact_k.mT + added).softmax(-1).nan_to_num()  # zeros, for who sees nothing
+    torch.testing.assert_close(found, (weights @ exact_v).float(), rtol=0, atol=2e-5)
+
+
+def test_what_is_no_number_is_passed_on():
+    q, k = torch.ones(1, 2, 1, 16), torch.ones(1, 2, 5, 16)
+    q[0, 1, 0, 3] = torch.nan
+    found = attend_few(q, k, k, torch.zeros(5), torch.tensor([5]), 1.0)
+    assert found.isnan().all(-1).flatten().tolist() == [False, True]
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=st.integers(1, 4), width=st.integers(1, 70), broken=st.booleans(), seed=st.integers(0, 2**32))
+def test_scores_of_a_vocabulary(rows, width, broken, seed):
+    torch.manual_seed(seed)
+    scores = torch.randint(-30, 30, (rows, width)).float()  # the highest stands there more than once
+    torch.testing.assert_close(log_softmax(scores), scores.log_softmax(-1), rtol=1e-6, atol=2e-5)
+    scores[torch.rand(rows, width) > 0.8] = -torch.inf
+    if broken:
+        scores[0, -1] = torch.nan
+    highest, places = best_of(scores)
+    torch.testing.assert_close(highest, scores.max(-1).values, equal_nan=True)
+    is_highest = (scores == highest[:, None]) | (scores.isnan() & highest.isnan()[:, None])
+    assert places.tolist() == is_highest.int().argmax(1).tolist(), "the first of them"
+    torch.testing.assert_close(log_softmax(scores), scores.log_softmax(-1), rtol=1e-6, atol=2e-5, equal_nan=True)
+
+
+@settings(max_examples=40, deadline=None)
+@given(groups=st.integers(1, 3), width=st.integers(1, 6), place=st.integers(0, 7), seed=st.integers(0, 2**32))
+def test_rows_change_places(groups, width, place, seed):
+    torch.manual_seed(seed)
+    keys, values = torch.randn(2, groups * width + 1, 2, 7, 16)
+    rows = torch.randint(0, width, (groups * width,)) + torch.arange(groups * width) // width * width
+    expected = [store.clone() for store in (keys, values)]
+    for store, new in zip((keys, values), expected, strict=True):
+        new[: len(rows), :, :place] = store[rows][:, :, :place]
+    assert can_move(keys, anywhere=True)
+    move_rows(keys, values, rows, torch.tensor([place]), width)
+    assert torch.equal(keys, expected[0])
+    assert torch.equal(values, expected[1])
+
+
+@pytest.mark.parametrize("name", [*DECODERS, "pair"])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_models_write_the_same_with_them(monkeypatch, name, beams):
+    config = PAIR if name == "pair" else DECODERS[name]
+    model = make(replace(config, d_model=64)).float()
+    texts = [[3, 4, 5], [6], [7, 8, 9, 10]]
+    begin = BEGIN if name == "pair" else None
+    write = partial(generate, model, texts, GenerationConfig(max_new_tokens=12, num_beams=beams), begin=begin, end=END)
+    with monkeypatch.context() as patch:
+        patch.setattr(step_kernels, "on_cpu", None)
+        plain = write()
+    record_steps(model)
+    for expected, found in zip(plain, write(), strict=True):
+        assert [text.tokens for text in found] == [text.tokens for text in expected]
+        if beams > 1:
+            assert [text.score for text in found] == pytest.approx([text.score for text in expected], abs=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of torch's own
+def test_what_is_compiled_twice_keeps_to_its_own_places(monkeypatch):
+    # Without the compiler itself, which takes its time and is not what is tested.
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, examples, config_patches: graph)
+
+    def count(place):
+        place.add_(1)
+        return place * 2
+
+    first_place, second_place = torch.zeros(3), torch.zeros(3)
+    first, second = (Compiled(partial(count, place), {}) for place in (first_place, second_place))
+    assert [first()[0].item() for _ in range(3)] == [2, 4, 6]
+    assert [second()[0].item() for _ in range(2)] == [2, 4]
+    assert first_place.tolist() == [3, 3, 3]
+    assert second_place.tolist() == [2, 2, 2]
