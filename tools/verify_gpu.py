@@ -1,14 +1,18 @@
 """What the tests prove on the CPU, looked at again on a CUDA device: `make verify-gpu`.
 
 Every kind of mask through torch's fused kernels and through flex attention, forward and backward, against the
-formula; every tiny preset on the device against the CPU; a cached forward against a whole one.
+formula; every tiny preset on the device against the CPU; a cached forward against a whole one; and what is written by
+recorded steps on the device against plain steps of the CPU, by every kind of search.
 """
 
+import copy
 import sys
+from dataclasses import replace
 
 import torch
 
-from glassformer.models import PRESETS, build_model, preset
+from glassformer.decoding import GenerationConfig, generate
+from glassformer.models import PRESETS, ModelConfig, build_model, preset
 from glassformer.nn import Mask, attend
 
 B, H, G, T, D = 2, 4, 2, 130, 64  # longer than one kernel block, and not a multiple of it
@@ -75,6 +79,58 @@ def preset_agrees(name: str) -> float:
     return difference
 
 
+def writers() -> dict[str, ModelConfig]:
+    """Models with every kind of positions, small and with heads of a width that kernels like."""
+    plain = ModelConfig(
+        vocab_size=23, n_decoder_layers=2, d_model=64, n_heads=4, d_ff=24, head="language_model", max_len=40
+    )
+    return {
+        "learned": replace(plain, positions="learned"),
+        "rotary, grouped": replace(plain, positions="rotary", n_kv_heads=2),
+        "alibi": replace(plain, positions="alibi"),
+        "relative": replace(plain, positions="relative"),
+        "window": replace(plain, positions="rotary", sliding_window=3),
+        "encoder-decoder": replace(plain, n_encoder_layers=1),
+    }
+
+
+SEARCHES = [
+    GenerationConfig(max_new_tokens=9),
+    GenerationConfig(max_new_tokens=200),
+    GenerationConfig(max_new_tokens=9, logit_bias={4: 2.0, 9: -3.0}, suppress_tokens=(7,), min_new_tokens=2),
+    GenerationConfig(max_new_tokens=9, do_sample=True, num_return_sequences=3, seed=5),
+    GenerationConfig(max_new_tokens=9, repetition_penalty=1.5, min_new_tokens=3),
+    GenerationConfig(max_new_tokens=1, num_beams=3, num_return_sequences=3),
+    GenerationConfig(max_new_tokens=9, num_beams=3, num_return_sequences=2),
+    GenerationConfig(max_new_tokens=200, num_beams=4, num_return_sequences=2),
+    GenerationConfig(max_new_tokens=30, num_beams=2, length_penalty=-1.0),
+    GenerationConfig(max_new_tokens=30, num_beams=3, min_new_tokens=7, length_penalty=3.0),
+    GenerationConfig(max_new_tokens=30, num_beams=2, early_stopping=True),
+    GenerationConfig(max_new_tokens=30, num_beams=2, early_stopping=False, length_penalty=0.5),
+    GenerationConfig(max_new_tokens=9, num_beams=4, num_beam_groups=2, diversity_penalty=0.5),
+]
+TEXTS = [[[5, 6, 7], [8, 9], [11, 12, 13, 14]], [[3]], [[4 + n % 19] * (1 + n % 7) for n in range(17)]]
+
+
+def recordings_agree(config: ModelConfig, dtype: torch.dtype) -> tuple[int, int]:
+    """How many searches were made on the device, back and forth over the same recordings, and how many found others."""
+    torch.manual_seed(0)
+    model = build_model(config).to(dtype).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.3)  # so that texts end at different times
+    device = copy.deepcopy(model).cuda()
+    begin = 1 if config.n_encoder_layers else None
+    count = wrong = 0
+    for texts in TEXTS:
+        expected = [generate(model, texts, search, begin=begin, end=2) for search in SEARCHES]
+        for place in [*range(len(SEARCHES)), *reversed(range(len(SEARCHES)))]:
+            found = generate(device, texts, SEARCHES[place], begin=begin, end=2)
+            tokens = [[[written.tokens for written in one] for one in some] for some in (found, expected[place])]
+            count, wrong = count + 1, wrong + (tokens[0] != tokens[1])
+    return count, wrong
+
+
 def main() -> int:
     """Print a line for each check; 0 when all hold."""
     good = True
@@ -92,6 +148,11 @@ def main() -> int:
             difference = preset_agrees(name)
             good &= difference < 1e-9
             print(f"{name}: device against CPU {difference:.1e}")
+    for name, config in writers().items():
+        for dtype in (torch.float64, torch.float32):  # by torch's kernels, and by ours
+            count, wrong = recordings_agree(config, dtype)
+            good &= not wrong
+            print(f"{name}, {dtype}: {wrong} of {count} searches find others on the device than on the CPU")
     return 0 if good else 1
 
 

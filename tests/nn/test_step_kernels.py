@@ -13,7 +13,7 @@ from glassformer.nn.step_kernels import can_attend, can_move, can_put
 
 COMPARE = """
 import torch
-from glassformer.nn.step_kernels import attend_few, find_reach, move_rows, put_one
+from glassformer.nn.step_kernels import attend_few, choose_best, find_reach, move_rows, put_one
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
@@ -48,6 +48,19 @@ for rows, heads, groups, n_queries, n_keys, width in shapes:
         moved = [torch.where(filled, store[order], store) for store in (keys, values)]
         move_rows(keys, values, order, place, together)
         assert torch.equal(keys, moved[0]) and torch.equal(values, moved[1])
+for rows, vocab_size in [(1, 7), (5, 40), (3, 1000)]:
+    scores = torch.randint(-9, 9, (rows, vocab_size), device=device).float()
+    scores[0, vocab_size // 2] = torch.nan
+    bias = torch.zeros(vocab_size, device=device)
+    bias[3] = -torch.inf
+    tokens, slot = torch.zeros(rows, 1, dtype=torch.long, device=device), torch.tensor([2], device=device)
+    told = torch.zeros(4, 2, rows, device=device)
+    choose_best(scores, bias, tokens, slot, told)
+    best = (scores + bias).max(-1)
+    assert torch.allclose(told[2, 0], best.values, equal_nan=True)
+    right = torch.where(best.values.isnan()[:, None], scores.isnan(), scores + bias == best.values[:, None])
+    assert tokens[:, 0].tolist() == told[2, 1].tolist() == right.int().argmax(1).tolist()
+    assert not told[[0, 1, 3]].any()
 """
 
 

@@ -25,6 +25,7 @@ from glassformer.decoding.graphs import Graph
 from glassformer.decoding.writer import Feeder, TextModel, Writer
 from glassformer.models import EncoderDecoderModel
 from glassformer.nn.fixed_cache import FixedCache
+from glassformer.nn.step_kernels import can_choose, choose_best
 
 ROW_STEPS, TOKEN_STEP = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128), 32
 MAX_FED = 4
@@ -168,9 +169,13 @@ class Steps:
 
     def choose(self, score: Callable[[], Tensor], tokens: Tensor, bias: Tensor, slot: Tensor, told: Tensor) -> Tensor:
         """A greedy step: what has the best score is told, and is what the next step reads."""
-        best, chosen = (score() + bias).max(-1)
-        tokens.copy_(chosen[:, None])
-        told.index_copy_(0, slot, torch.stack([best.to(told), chosen.to(told)])[None])
+        scores = score()
+        if can_choose(scores):
+            choose_best(scores, bias, tokens, slot, told)
+        else:
+            best, chosen = (scores + bias).max(-1)
+            tokens.copy_(chosen[:, None])
+            told.index_copy_(0, slot, torch.stack([best.to(told), chosen.to(told)])[None])
         slot.add_(1)
         return tokens
 

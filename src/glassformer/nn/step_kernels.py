@@ -14,6 +14,8 @@ from torch import Tensor
 
 MAX_QUERIES = 16
 """As many as one product of a tensor core takes at least; where there are fewer, it computes with zeros."""
+MAX_CHOICES = 1 << 14
+"""A vocabulary that one program of a GPU reads at once."""
 FEW_PROGRAMS = 256
 """Up to so many do not keep a GPU busy: each had better read much at once."""
 
@@ -100,6 +102,26 @@ if HAS_KERNELS:
             tl.store(keys + target, k, mask=is_there)
             tl.store(values + target, v, mask=is_there)
 
+    @triton.jit  # type: ignore[untyped-decorator]
+    def _choose(  # type: ignore[no-untyped-def]
+        scores, bias, tokens, slot, told, s_n, t_k, t_c, vocab_size: tl.constexpr, block: tl.constexpr
+    ):
+        """One program for a row: its best token, and how good that is."""
+        row = tl.program_id(0).to(tl.int64)
+        places = tl.arange(0, block)
+        is_there = places < vocab_size
+        numbers = tl.load(scores + row * s_n + places, mask=is_there, other=float("-inf"))
+        numbers += tl.load(bias + places, mask=is_there, other=0.0)
+        broken = tl.max((numbers != numbers).to(tl.int32), 0)
+        best = tl.max(tl.where(numbers != numbers, float("-inf"), numbers), 0)
+        is_best = tl.where(broken > 0, numbers != numbers, numbers == best) & is_there
+        chosen = tl.min(tl.where(is_best, places, block), 0)
+        best = tl.where(broken > 0, float("nan"), best)
+        told += tl.load(slot) * t_k + row
+        tl.store(told, best)
+        tl.store(told + t_c, chosen.to(tl.float32))
+        tl.store(tokens + row, chosen.to(tl.int64))
+
 
 def find_reach(allowed: Tensor) -> Tensor:
     """Behind the last key that any query of a row may attend to: (B or 1, H or 1, T or 1, S) -> (B or 1,)."""
@@ -157,7 +179,7 @@ def attend_few(q: Tensor, k: Tensor, v: Tensor, added: Tensor, reach: Tensor, sc
 
     `added` broadcasts to (B, H, T, S).
     """
-    if not q.is_cuda:
+    if on_cpu is not None and not q.is_cuda:
         mixed: Tensor = on_cpu.attend(q, k, v, added, reach, scale)
         return mixed
     batch, heads, n_queries, width = q.shape
@@ -178,6 +200,24 @@ def attend_few(q: Tensor, k: Tensor, v: Tensor, added: Tensor, reach: Tensor, sc
             num_warps=warps, num_stages=1,
         )  # fmt: skip
     return out
+
+
+def can_choose(scores: Tensor) -> bool:
+    """Whether `choose_best` takes these."""
+    is_plain = scores.is_cuda and scores.dtype == torch.float32 and scores.stride(-1) == 1 and len(scores) > 0
+    return HAS_KERNELS and is_plain and scores.shape[1] <= MAX_CHOICES and _is_served(scores.device)
+
+
+def choose_best(scores: Tensor, bias: Tensor, tokens: Tensor, slot: Tensor, told: Tensor) -> None:
+    """The best of each row of scores (N, V) with the bias (V,): into `tokens` (N, 1), and its score and itself into `told`
+    (steps, 2, N) at the slot (1,). A NaN is better than any."""
+    rows, vocab_size = scores.shape
+    launch: Any = _choose[(rows,)]
+    with _on(scores.device):
+        launch(
+            scores, bias, tokens, slot, told, scores.stride(0), *told.stride()[:2],
+            vocab_size, triton.next_power_of_2(vocab_size), num_warps=8,
+        )  # fmt: skip
 
 
 def best_of(scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -224,7 +264,7 @@ def move_rows(keys: Tensor, values: Tensor, rows: Tensor, place: Tensor, width: 
     Rows move within groups of `width` neighbours only, so that nothing has to be kept elsewhere meanwhile; `rows` may
     be of the first groups alone.
     """
-    if not keys.is_cuda:
+    if on_cpu is not None and not keys.is_cuda:
         on_cpu.move(keys, values, rows, place, width)
         return
     _, heads, room, numbers = keys.shape

@@ -10,6 +10,7 @@ constexpr int64_t kAhead = 0;          // bytes that are read beyond the last pa
 constexpr int64_t kRowsTogether = 16;  // rows of x are padded to a multiple of this
 constexpr int64_t kRows = 32;          // of x at a time
 constexpr int64_t kFew = 8;            // up to so many rows, tiles do not pay
+constexpr int64_t kDistance = 2048;    // bytes that weights are asked for ahead: they come from far away
 
 const __m128i kShift = _mm_set1_epi8(static_cast<char>(0x80));
 
@@ -75,6 +76,8 @@ void multiply_few(const Product& product, int64_t p, bool has_second, int64_t r)
   __m512i sums[R][2];
   for (auto& row : sums) row[0] = row[1] = _mm512_setzero_si512();
   for (int64_t i = 0; i < product.kp; i += 4) {
+    _mm_prefetch(one + i * kChannels + kDistance, _MM_HINT_T0);
+    _mm_prefetch(two + i * kChannels + kDistance, _MM_HINT_T0);
     const __m512i first = _mm512_loadu_si512(one + i * kChannels), second = _mm512_loadu_si512(two + i * kChannels);
     for (int row = 0; row < R; ++row) {
       int32_t four;
@@ -92,8 +95,9 @@ void multiply_few(const Product& product, int64_t p, bool has_second, int64_t r)
 }
 
 // 32 rows of x, from r on, times two panels: four tiles of 16 rows and 16 channels. Rows and panels that are missing are
-// computed from others and not written.
-void multiply_tiles(const Product& product, int64_t p, bool has_second, int64_t r, int64_t rows) {
+// computed from others and not written. Panels that are `new` were not multiplied with rows before; the next ones will
+// not have been either.
+void multiply_tiles(const Product& product, int64_t p, bool has_second, int64_t r, int64_t rows, bool is_new) {
   const int64_t kp = product.kp;
   const bool has_low = rows > 16;
   const int8_t *top = product.x + r * kp, *low = has_low ? top + 16 * kp : top;
@@ -111,6 +115,10 @@ void multiply_tiles(const Product& product, int64_t p, bool has_second, int64_t 
     _tile_dpbusd(1, 4, 7);
     _tile_dpbusd(2, 5, 6);
     _tile_dpbusd(3, 5, 7);
+    for (int64_t line = 0; is_new && line < 64 * kChannels; line += 64) {
+      _mm_prefetch(one + 2 * product.panel_size + i * kChannels + line, _MM_HINT_T0);
+      _mm_prefetch(two + 2 * product.panel_size + i * kChannels + line, _MM_HINT_T0);
+    }
   }
   alignas(64) int32_t sums[4][16][16];
   _tile_stored(0, sums[0], 64);
@@ -138,7 +146,7 @@ void Product::multiply(int64_t panels_begin, int64_t panels_end, int64_t rows_be
   for (int64_t p = panels_begin; p < panels_end; p += 2) {
     const bool has_second = p + 1 < panels_end;
     for (int64_t r = rows_begin; by_tiles && r < rows_end; r += kRows)
-      multiply_tiles(*this, p, has_second, r, std::min(kRows, rows_end - r));
+      multiply_tiles(*this, p, has_second, r, std::min(kRows, rows_end - r), r == rows_begin);
     for (int64_t r = rows_begin; !by_tiles && r < rows_end; r += kFew) {
 #define CASE(R)                                    \
   case R:                                          \
