@@ -209,8 +209,8 @@ def can_choose(scores: Tensor) -> bool:
 
 
 def choose_best(scores: Tensor, bias: Tensor, tokens: Tensor, slot: Tensor, told: Tensor) -> None:
-    """The best of each row of scores (N, V) with the bias (V,): into `tokens` (N, 1), and its score and itself into `told`
-    (steps, 2, N) at the slot (1,). A NaN is better than any."""
+    """The best of each row of scores (N, V) with the bias (V,): into `tokens` (N, 1), and its score and itself into
+    `told` (steps, 2, N) at the slot (1,). A NaN is better than any."""
     rows, vocab_size = scores.shape
     launch: Any = _choose[(rows,)]
     with _on(scores.device):
