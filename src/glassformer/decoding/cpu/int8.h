@@ -23,6 +23,7 @@ struct Product {
 
 constexpr int64_t kNear = 1 << 15;   // bytes of rows that stay in the nearest cache while panels pass by
 constexpr int64_t kWorth = 1 << 18;  // products of two numbers for which a thread is woken
+constexpr int64_t kFewNumbers = 1 << 13;  // that are quantised before threads could wait for each other
 
 int64_t padded(int64_t size, int64_t step) { return (size + step - 1) / step * step; }
 
@@ -66,11 +67,18 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& packed, const at::Tenso
   // Enough work for a thread to be worth waking; and threads do not wake others.
   const int64_t worth = std::max<int64_t>(1, m * panels * kChannels * kp / kWorth);
   const int threads = at::in_parallel_region() ? 1 : std::min<int64_t>(at::get_num_threads(), worth);
+  auto quantise_rows = [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) by[r] = quantise(from + r * k, to + r * kp, k, kp);
+  };
+  const bool are_few = m * k < kFewNumbers;
+  if (are_few) quantise_rows(0, m);
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {
     const int64_t self = omp_get_thread_num(), all = omp_get_num_threads();
-    for (int64_t r = m * self / all; r < m * (self + 1) / all; ++r) by[r] = quantise(from + r * k, to + r * kp, k, kp);
+    if (!are_few) {
+      quantise_rows(m * self / all, m * (self + 1) / all);
 #pragma omp barrier
+    }
     const int64_t begin = panels * self / all, end = panels * (self + 1) / all;
     for (int64_t r = 0; r < m; r += block) product.multiply(begin, end, r, std::min(m, r + block));
   }
