@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from glassformer.decoding import GenerationConfig, generate, record_steps
 from glassformer.decoding.compiled import Compiled
 from glassformer.decoding.cpu_kernels import NoKernelsError, cpu_kernels
+from glassformer.decoding.recorded import Shape, recordings_of
 from glassformer.nn import step_kernels
 from glassformer.nn.step_kernels import attend_few, best_of, can_attend, can_move, find_reach, log_softmax, move_rows
 from recording import BEGIN, DECODERS, END, PAIR, make
@@ -49,6 +50,8 @@ def test_a_few_queries_attend_by_the_formula(rows, groups, served, n_queries, n_
     exact_k, exact_v = (x.nan_to_num().double().repeat_interleave(served, 1) for x in (k, v))
     weights = (q.double() * 0.3 @ exact_k.mT + added).softmax(-1).nan_to_num()  # zeros, for who sees nothing
     torch.testing.assert_close(found, (weights @ exact_v).float(), rtol=0, atol=2e-5)
+    short = attend_few(q, k.half(), v.half(), added, reach, 0.3)
+    torch.testing.assert_close(short, found, rtol=0, atol=3e-2)  # scores of 50 are off by 0.02
 
 
 def test_what_is_no_number_is_passed_on():
@@ -105,6 +108,26 @@ def test_models_write_the_same_with_them(monkeypatch, name, beams):
         assert [text.tokens for text in found] == [text.tokens for text in expected]
         if beams > 1:
             assert [text.score for text in found] == pytest.approx([text.score for text in expected], abs=1e-4)
+
+
+@pytest.mark.parametrize("with_kernels", [True, False])
+@pytest.mark.parametrize("name", ["rotary, grouped", "pair"])
+def test_keys_and_values_may_be_kept_in_half_precision(monkeypatch, name, with_kernels):
+    model = make(replace(PAIR if name == "pair" else DECODERS[name], d_model=64)).float()
+    begin = BEGIN if name == "pair" else None
+    write = partial(generate, model, [[3, 4, 5], [6]], begin=begin, end=END, with_log_probs=True)
+    if not with_kernels:
+        monkeypatch.setattr(step_kernels, "on_cpu", None)
+    config = GenerationConfig(max_new_tokens=12)
+    expected = write(config)
+    record_steps(model, kept_as=torch.float16)
+    recording = recordings_of(model).lend(Shape(1, 32))
+    assert {store.dtype for store in recording.cache.keys} == {torch.float16}
+    for one, two in zip(expected, write(config), strict=True):
+        assert one[0].tokens == two[0].tokens
+        assert one[0].log_probs == pytest.approx(two[0].log_probs, abs=0.05)
+    beams = GenerationConfig(max_new_tokens=12, num_beams=3)
+    assert all(found[0].score is not None for found in write(beams))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of torch's own

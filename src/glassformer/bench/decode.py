@@ -116,7 +116,7 @@ def _contenders(
         yield Contender("glassformer", "int8", work.ours(small, inputs, beam), size // 4)
         if compiled:
             fused = quantise(whole)
-            record_steps(fused, compile=True)
+            record_steps(fused, compile=True, kept_as=torch.float16)
             yield Contender("glassformer, compiled", "int8", work.ours(fused, inputs, beam), size // 4)
     except NoKernelsError:
         pass

@@ -66,7 +66,8 @@ def masked_softmax(q: Tensor, k: Tensor, allowed: Tensor | None, bias: Tensor | 
     """Softmax over the allowed keys, computed in at least float32 and returned in the dtype of q."""
     dtype = q.dtype
     if dtype in (torch.float16, torch.bfloat16):
-        q, k = q.float(), k.float()  # a product of two hundreds is beyond float16
+        q = q.float()  # a product of two hundreds is beyond float16
+    k = k.to(q.dtype)  # a cache may keep shorter ones
     scores = (q * scale) @ _repeat_heads(k, q.shape[1]).transpose(-2, -1)  # (B, H, T, S)
     if bias is not None:
         scores = scores + bias
@@ -136,7 +137,7 @@ def _repeat_heads(x: Tensor, n_heads: int) -> Tensor:
 
 def _math(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, dropout: float) -> Tensor:
     weights = attention_weights(q, k, mask=mask, bias=bias, scale=scale)
-    return F.dropout(weights, dropout) @ _repeat_heads(v, q.shape[1])
+    return F.dropout(weights, dropout) @ _repeat_heads(v.to(q.dtype), q.shape[1])
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, dropout: float) -> Tensor:
@@ -149,6 +150,7 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scal
         added = mask.added if mask.added is not None else Added.of(mask, n_queries, n_keys, bias, q)
     if added is not None and added.reach is not None and not dropout and can_attend(q, k, v, added.numbers):
         return attend_few(q, k, v, added.numbers, added.reach, scale)
+    k, v = k.to(q.dtype), v.to(q.dtype)  # a cache may keep shorter ones
     attn_mask = None
     if added is not None:
         attn_mask = (added.numbers if added.seeing is None else added.seeing).to(q.dtype)
@@ -180,7 +182,13 @@ def _flex(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scal
             return score + added[b, h, i, j]
 
     output: Tensor = flex_attention(
-        q, k, v, score_mod=score_mod, block_mask=block_mask, scale=scale, enable_gqa=k.shape[1] != n_heads
+        q,
+        k.to(q.dtype),
+        v.to(q.dtype),
+        score_mod=score_mod,
+        block_mask=block_mask,
+        scale=scale,
+        enable_gqa=k.shape[1] != n_heads,
     )
     return output
 

@@ -19,6 +19,8 @@ MAX_CHOICES = 1 << 14
 FEW_PROGRAMS = 256
 """Up to so many do not keep a GPU busy: each had better read much at once."""
 
+_SHORT = (torch.bfloat16, torch.float16, torch.float32)
+
 on_cpu: Any = None
 """The kernels for a CPU as operations of torch, once they are there."""
 
@@ -131,20 +133,29 @@ def find_reach(allowed: Tensor) -> Tensor:
 
 
 def are_there(like: Tensor) -> bool:
-    """Whether there are kernels for numbers like these, where they are."""
-    if like.is_cuda:
-        return HAS_KERNELS and like.dtype in (torch.bfloat16, torch.float16, torch.float32)
-    return on_cpu is not None and like.device.type == "cpu" and like.dtype == torch.float32
+    """Whether there are kernels for a model that computes with numbers like these, where they are."""
+    return _are_on(like.device) and like.dtype in (_SHORT if like.is_cuda else (torch.float32,))
+
+
+def _are_on(device: torch.device) -> bool:
+    if device.type == "cuda":  # what is compiled has run before
+        return HAS_KERNELS and (torch.compiler.is_compiling() or _capability(device) >= (8, 0))
+    return device.type == "cpu" and on_cpu is not None
+
+
+@cache
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
 
 
 def _fits(*tensors: Tensor) -> bool:
     """Whether the kernels can read these: heads of a usual width, their numbers side by side; no gradients wanted."""
     first = tensors[0]
     return (
-        are_there(first)
+        _are_on(first.device)
+        and first.dtype in (_SHORT if first.is_cuda else (torch.float16, torch.float32))
         and first.shape[-1] in (16, 32, 64, 128)
         and all(x.stride(-1) == 1 and x.dtype == first.dtype and x.device == first.device for x in tensors)
-        and (not first.is_cuda or _is_served(first.device))
         and not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
     )
 
@@ -154,16 +165,6 @@ def _are_for_cpu(scores: Tensor) -> bool:
     return not scores.is_cuda and are_there(scores) and scores.numel() > 0 and not scores.requires_grad
 
 
-def _is_served(device: torch.device) -> bool:
-    """Whether Triton has all that is needed for this GPU. (What is compiled has run before.)"""
-    return torch.compiler.is_compiling() or _capability(device) >= (8, 0)
-
-
-@cache
-def _capability(device: torch.device) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(device)
-
-
 def _on(device: torch.device) -> AbstractContextManager[object]:
     """Triton launches on the current device, unless a compiler takes care of that."""
     return nullcontext() if torch.compiler.is_compiling() or device.type != "cuda" else torch.cuda.device(device)
@@ -171,7 +172,9 @@ def _on(device: torch.device) -> AbstractContextManager[object]:
 
 def can_attend(q: Tensor, k: Tensor, v: Tensor, added: Tensor) -> bool:
     """Whether `attend_few` takes these."""
-    return 0 < q.shape[2] <= MAX_QUERIES and q.shape[0] > 0 and _fits(q, k, v) and added.dtype == q.dtype
+    is_usual = 0 < q.shape[2] <= MAX_QUERIES and q.shape[0] > 0 and are_there(q) and added.dtype == q.dtype
+    # On a CPU keys and values may be kept in half precision.
+    return is_usual and (_fits(q, k, v) if q.is_cuda else _fits(q) and _fits(k, v))
 
 
 def attend_few(q: Tensor, k: Tensor, v: Tensor, added: Tensor, reach: Tensor, scale: float) -> Tensor:
@@ -205,7 +208,7 @@ def attend_few(q: Tensor, k: Tensor, v: Tensor, added: Tensor, reach: Tensor, sc
 def can_choose(scores: Tensor) -> bool:
     """Whether `choose_best` takes these."""
     is_plain = scores.is_cuda and scores.dtype == torch.float32 and scores.stride(-1) == 1 and len(scores) > 0
-    return HAS_KERNELS and is_plain and scores.shape[1] <= MAX_CHOICES and _is_served(scores.device)
+    return is_plain and scores.shape[1] <= MAX_CHOICES and _are_on(scores.device)
 
 
 def choose_best(scores: Tensor, bias: Tensor, tokens: Tensor, slot: Tensor, told: Tensor) -> None:

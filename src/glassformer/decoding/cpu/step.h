@@ -16,6 +16,14 @@ inline Numbers load(const float* from) {
   return x;
 }
 
+inline Numbers load(const at::Half* from) {
+#if defined(__aarch64__)
+  return vcvt_f32_f16(vld1_f16(reinterpret_cast<const __fp16*>(from)));
+#else
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+#endif
+}
+
 using Wholes = int32_t __attribute__((vector_size(sizeof(Numbers))));
 
 // e^x for x <= 0, to about one unit in the last place.
@@ -47,25 +55,27 @@ inline float most_of(Numbers x) {
 }
 
 // Keys and values of one row and head, and the keys that will be read after them.
+template <typename T>
 struct Keys {
-  const float *k, *v, *next;
+  const T *k, *v, *next;
   int64_t k_step, v_step, n;
 };
 
 // Bring a head's numbers nearer: what is filled of a cache lies in pieces, and no CPU guesses where the next one is.
-template <int N>
-inline void fetch(const float* head) {
-  for (int64_t i = 0; i < N * kTogether; i += 16) __builtin_prefetch(head + i);
+template <int N, typename T>
+inline void fetch(const T* head) {
+  constexpr int64_t line = 64 / sizeof(T);
+  for (int64_t i = 0; i < N * kTogether; i += line) __builtin_prefetch(head + i);
 }
 
 // The products of a query with each key. N registers hold a head; four keys at once, so that no sum waits for itself.
-template <int N>
-void multiply_keys(const float* q, const Keys& keys, float* scores) {
+template <int N, typename T>
+void multiply_keys(const float* q, const Keys<T>& keys, float* scores) {
   Numbers asked[N];
   for (int i = 0; i < N; ++i) asked[i] = load(q + i * kTogether);
   int64_t s = 0;
   for (; s + 4 <= keys.n; s += 4) {
-    const float* k = keys.k + s * keys.k_step;
+    const T* k = keys.k + s * keys.k_step;
     for (int each = 0; each < 4; ++each) fetch<N>(keys.v + (s + each) * keys.v_step);
     Numbers sums[4] = {};
     for (int i = 0; i < N; ++i)
@@ -80,8 +90,8 @@ void multiply_keys(const float* q, const Keys& keys, float* scores) {
 }
 
 // The values, each by its weight. N registers hold a head.
-template <int N>
-void mix_values(const float* weights, const Keys& keys, float* out) {
+template <int N, typename T>
+void mix_values(const float* weights, const Keys<T>& keys, float* out) {
   Numbers mixed[N] = {};
   for (int64_t s = 0; s < keys.n; ++s) {
     fetch<N>(keys.next + s * keys.k_step);
@@ -110,56 +120,57 @@ void soften(float* scores, int64_t n, const float* added, int64_t added_step, fl
   for (int64_t s = 0; s < n; ++s) scores[s] *= by;
 }
 
-// Both, for heads of one width.
-struct ByWidth {
-  void (*multiply)(const float* q, const Keys& keys, float* scores);
-  void (*mix)(const float* weights, const Keys& keys, float* out);
-
-  template <int D>
-  static ByWidth of() {
-    return {multiply_keys<D / kTogether>, mix_values<D / kTogether>};
-  }
-};
-
-ByWidth by_width(int64_t width) {
-  TORCH_CHECK(width == 16 || width == 32 || width == 64 || width == 128, "attend: expected heads of a usual width");
-  return width == 16   ? ByWidth::of<16>()
-         : width == 32 ? ByWidth::of<32>()
-         : width == 64 ? ByWidth::of<64>()
-                       : ByWidth::of<128>();
-}
-
 // A few queries (B, H, T, D) over keys and values (B, G, S, D): of each row the first `reach` (B or 1) of them. What is
 // `added` to the scores broadcasts to (B, H, T, S).
-at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& added,
-                  const at::Tensor& reach, double scale) {
-  const int64_t batch = q.size(0), heads = q.size(1), queries = q.size(2), width = q.size(3), room = k.size(2);
+template <int D, typename T>
+void attend_all(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& added,
+                const at::Tensor& reach, float scale, at::Tensor& out) {
+  constexpr int N = D / kTogether;
+  const int64_t heads = q.size(1), queries = q.size(2), room = k.size(2);
   const int64_t served = heads / k.size(1);  // heads by each of the keys'
-  for (const at::Tensor& x : {q, k, v})
-    TORCH_CHECK(x.scalar_type() == at::kFloat && x.stride(3) == 1, "attend: expected float32, a head's numbers together");
-  const at::Tensor more = added.expand({batch, heads, queries, room}), ends = reach.expand({batch});
-  at::Tensor out = at::empty({batch, queries, heads, width}, q.options());
-  const float *q_data = q.const_data_ptr<float>(), *k_data = k.const_data_ptr<float>();
-  const float *v_data = v.const_data_ptr<float>(), *more_data = more.const_data_ptr<float>();
-  const int64_t* ends_data = ends.const_data_ptr<int64_t>();
+  const float *q_data = q.const_data_ptr<float>(), *added_data = added.const_data_ptr<float>();
+  const T *k_data = k.const_data_ptr<T>(), *v_data = v.const_data_ptr<T>();
+  const int64_t* reach_data = reach.const_data_ptr<int64_t>();
   float* out_data = out.data_ptr<float>();
-  const ByWidth heads_of = by_width(width);
-  const int64_t grain = 65536 / std::max<int64_t>(1, queries * width * room) + 1;  // enough to wake a thread for
-  at::parallel_for(0, batch * heads, grain, [&](int64_t begin, int64_t end) {
+  const int64_t grain = 65536 / std::max<int64_t>(1, queries * D * room) + 1;  // enough to wake a thread for
+  at::parallel_for(0, q.size(0) * heads, grain, [&](int64_t begin, int64_t end) {
     std::vector<float> scores(room + kTogether);
     for (int64_t both = begin; both < end; ++both) {
       const int64_t b = both / heads, h = both % heads, g = h / served;
-      const float* next = k_data + (both + 1) / heads * k.stride(0) + (both + 1) % heads / served * k.stride(1);
-      const Keys keys{k_data + b * k.stride(0) + g * k.stride(1), v_data + b * v.stride(0) + g * v.stride(1), next,
-                      k.stride(2), v.stride(2), std::clamp<int64_t>(ends_data[b * ends.stride(0)], 0, room)};
+      const T* next = k_data + (both + 1) / heads * k.stride(0) + (both + 1) % heads / served * k.stride(1);
+      const Keys<T> keys{k_data + b * k.stride(0) + g * k.stride(1), v_data + b * v.stride(0) + g * v.stride(1), next,
+                         k.stride(2), v.stride(2), std::clamp<int64_t>(reach_data[b * reach.stride(0)], 0, room)};
       for (int64_t t = 0; t < queries; ++t) {
-        heads_of.multiply(q_data + b * q.stride(0) + h * q.stride(1) + t * q.stride(2), keys, scores.data());
-        soften(scores.data(), keys.n, more_data + b * more.stride(0) + h * more.stride(1) + t * more.stride(2),
-               more.stride(3), scale);
-        heads_of.mix(scores.data(), keys, out_data + ((b * queries + t) * heads + h) * width);
+        const float* more = added_data + b * added.stride(0) + h * added.stride(1) + t * added.stride(2);
+        multiply_keys<N>(q_data + b * q.stride(0) + h * q.stride(1) + t * q.stride(2), keys, scores.data());
+        soften(scores.data(), keys.n, more, added.stride(3), scale);
+        mix_values<N>(scores.data(), keys, out_data + ((b * queries + t) * heads + h) * D);
       }
     }
   });
+}
+
+// The same by name. Queries are float32; keys and values may be float16.
+at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& added,
+                  const at::Tensor& reach, double scale) {
+  const int64_t width = q.size(3);
+  TORCH_CHECK(q.stride(3) == 1 && k.stride(3) == 1 && v.stride(3) == 1, "attend: expected a head's numbers together");
+  at::Tensor out = at::empty({q.size(0), q.size(2), q.size(1), width}, q.options());
+  const at::Tensor more = added.expand({q.size(0), q.size(1), q.size(2), k.size(2)}), ends = reach.expand({q.size(0)});
+  auto run = [&](auto head) {
+    constexpr int D = head;
+    if (k.scalar_type() == at::kHalf)
+      attend_all<D, at::Half>(q, k, v, more, ends, scale, out);
+    else
+      attend_all<D, float>(q, k, v, more, ends, scale, out);
+  };
+  switch (width) {
+    case 16: run(std::integral_constant<int, 16>()); break;
+    case 32: run(std::integral_constant<int, 32>()); break;
+    case 64: run(std::integral_constant<int, 64>()); break;
+    case 128: run(std::integral_constant<int, 128>()); break;
+    default: TORCH_CHECK(false, "attend: expected heads of 16, 32, 64 or 128, not ", width);
+  }
   return out.transpose(1, 2);
 }
 
