@@ -1,5 +1,7 @@
 """Our kernels for CPUs compute what torch's own do, for every shape, and whole models write the same with them."""
 
+import gc
+import weakref
 from dataclasses import replace
 from functools import partial
 
@@ -12,7 +14,7 @@ from glassformer.decoding import GenerationConfig, generate, record_steps
 from glassformer.decoding.compiled import Compiled
 from glassformer.decoding.cpu_kernels import NoKernelsError, cpu_kernels
 from glassformer.decoding.recorded import Shape, recordings_of
-from glassformer.nn import step_kernels
+from glassformer.nn import Mask, attend, step_kernels
 from glassformer.nn.step_kernels import attend_few, best_of, can_attend, can_move, find_reach, log_softmax, move_rows
 from recording import BEGIN, DECODERS, END, PAIR, make
 
@@ -52,6 +54,22 @@ def test_a_few_queries_attend_by_the_formula(rows, groups, served, n_queries, n_
     torch.testing.assert_close(found, (weights @ exact_v).float(), rtol=0, atol=2e-5)
     short = attend_few(q, k.half(), v.half(), added, reach, 0.3)
     torch.testing.assert_close(short, found, rtol=0, atol=3e-2)  # scores of 50 are off by 0.02
+
+
+def test_values_of_another_width_are_not_for_them():
+    q, k, v = torch.randn(1, 2, 1, 64), torch.randn(1, 2, 5, 64), torch.randn(1, 2, 5, 16)
+    mask = Mask(real=torch.tensor([[True] * 4 + [False]]))
+    with torch.inference_mode():
+        found, right = (attend(q, k, v, mask=mask, backend=backend).output for backend in ("sdpa", "math"))
+    torch.testing.assert_close(found, right)
+
+
+def test_moves_stay_in_their_group():
+    keys = torch.zeros(4, 1, 3, 16)
+    with pytest.raises(RuntimeError, match="another group"):
+        move_rows(keys, keys.clone(), torch.tensor([0, 2, 2, 3]), torch.tensor([1]), 2)
+    with pytest.raises(RuntimeError, match="more than there are"):
+        move_rows(keys, keys.clone(), torch.tensor([0, 1]), torch.tensor([4]), 2)
 
 
 def test_what_is_no_number_is_passed_on():
@@ -139,9 +157,21 @@ def test_what_is_compiled_twice_keeps_to_its_own_places(monkeypatch):
         place.add_(1)
         return place * 2
 
-    first_place, second_place = torch.zeros(3), torch.zeros(3)
+    first_place, second_place, third_place = torch.zeros(3), torch.zeros(3), torch.zeros(3)
     first, second = (Compiled(partial(count, place), {}) for place in (first_place, second_place))
     assert [first()[0].item() for _ in range(3)] == [2, 4, 6]
     assert [second()[0].item() for _ in range(2)] == [2, 4]
     assert first_place.tolist() == [3, 3, 3]
     assert second_place.tolist() == [2, 2, 2]
+    gone = weakref.ref(first_place)
+    del first, first_place
+    gc.collect()
+    assert gone() is None, "what nobody plays any more holds no memory"
+
+    def count_and_keep(place):
+        kept["twice"] = place * 2
+        return place + 1
+
+    kept = {}
+    with pytest.raises(Exception, match="expected scores alone"):
+        Compiled(partial(count_and_keep, third_place), {})()

@@ -68,6 +68,18 @@ def test_our_kernel_passes_on_what_is_no_number(int8_linear):
         assert is_broken.sum() == 2 * 9
 
 
+def test_weights_may_lie_in_any_order_but_fit_their_rows(int8_linear):
+    linear = nn.Linear(20, 9)
+    layer = int8_linear(linear)
+    turned = copy.deepcopy(linear)
+    turned.weight = nn.Parameter(linear.weight.detach().T.contiguous().T)
+    x = torch.randn(3, 20)
+    torch.testing.assert_close(int8_linear(turned)(x), layer(x))
+    if int8_linear is OurInt8Linear:
+        with pytest.raises(RuntimeError, match="expected 20"):
+            layer(torch.randn(3, 24))
+
+
 def test_shapes_zeros_and_an_untouched_original(int8_linear):
     layer = int8_linear(nn.Linear(16, 24))
     assert layer(torch.randn(2, 3, 16)).shape == (2, 3, 24)

@@ -117,7 +117,7 @@ def _contenders(
         if compiled:
             fused = quantise(whole)
             record_steps(fused, compile=True, kept_as=torch.float16)
-            yield Contender("glassformer, compiled", "int8", work.ours(fused, inputs, beam), size // 4)
+            yield Contender("glassformer, compiled, half cache", "int8", work.ours(fused, inputs, beam), size // 4)
     except NoKernelsError:
         pass
     has_bf16 = torch.cpu._is_amx_tile_supported()

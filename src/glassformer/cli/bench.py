@@ -30,7 +30,7 @@ def bench(
         rounds: How often each contender takes its turn.
         threads: CPU threads; 0 is as many as torch chooses.
         device: auto is cuda where there is one.
-        compiled: Also compile the step of ours, which takes half a minute for each shape.
+        compiled: Also compile the step of ours, which takes half a minute to some minutes for each shape.
     """
     import torch
 

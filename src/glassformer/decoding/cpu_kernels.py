@@ -20,7 +20,8 @@ from torch import Tensor
 from glassformer.data.corpora import cache_folder
 from glassformer.nn import step_kernels
 
-SOURCES = sorted(Path(__file__).with_name("cpu").iterdir())
+FOLDER = Path(__file__).with_name("cpu")
+SOURCES = sorted([*FOLDER.glob("*.cpp"), *FOLDER.glob("*.h")])
 FLAGS = ("-O3", "-std=c++20", "-shared", "-fPIC", "-fopenmp")
 X86 = ("x86_64", "AMD64")
 ARM_FLAGS = ("-march=armv8.2-a+dotprod",)
@@ -31,13 +32,28 @@ class NoKernelsError(RuntimeError):
     """This machine cannot have them."""
 
 
-@cache
 def cpu_kernels() -> Any:
-    """The operations by their names: `pack`, `linear`, `attend`, `move`."""
+    """The operations by their names; `cpu/library.cpp` lists them."""
+    found = _load()
+    if isinstance(found, NoKernelsError):
+        raise found
+    return found
+
+
+@cache
+def _load() -> Any:
+    """They, or why there are none: nobody wants to wait for a compiler that fails twice."""
+    try:
+        return _compile_and_load()
+    except NoKernelsError as error:
+        return error
+
+
+def _compile_and_load() -> Any:
     flags = FLAGS + _flags_of_this_cpu()
     compiler = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
     if compiler is None:
-        raise NoKernelsError("int8 compiles a kernel once and found no compiler: expected g++ or clang++, or CXX")
+        raise NoKernelsError("int8 compiles its kernels once and found no compiler: expected g++ or clang++, or CXX")
     identity = f"{torch.__version__} {compiler} {flags}".encode() + b"".join(path.read_bytes() for path in SOURCES)
     library = cache_folder() / "kernels" / f"cpu-{hashlib.sha256(identity).hexdigest()[:16]}.so"
     if not library.is_file():
@@ -55,10 +71,10 @@ def _flags_of_this_cpu() -> tuple[str, ...]:
         return ARM_FLAGS
     if platform.machine() in X86 and torch.cpu._is_vnni_supported():
         return X86_FLAGS
-    raise NoKernelsError(f"no int8 kernel for this {platform.machine()}: the float model runs everywhere")
+    raise NoKernelsError(f"no int8 kernels for this {platform.machine()}: the float model runs everywhere")
 
 
-def _shape_of_linear(x: Tensor, packed: Tensor, scales: Tensor, bias: Tensor | None, n: int) -> Tensor:
+def _shape_of_linear(x: Tensor, packed: Tensor, scales: Tensor, bias: Tensor | None, n_in: int, n: int) -> Tensor:
     """What torch.compile must know of the kernel."""
     return x.new_empty(*x.shape[:-1], n)
 

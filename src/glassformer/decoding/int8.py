@@ -48,7 +48,12 @@ class OurInt8Linear(nn.Module):
         packed = cpu_kernels().pack((weight / scales[:, None]).round().to(torch.int8))
         bias = None if linear.bias is None else linear.bias.detach().float().clone()
         # Plain attributes, no buffers: a module looks those up slowly, and it is asked fifty times a token.
-        self._weights = packed, nn.functional.pad(scales, (0, -len(weight) % CHANNELS)), bias, len(weight)
+        self._weights = (
+            packed,
+            nn.functional.pad(scales, (0, -len(weight) % CHANNELS)),
+            bias,
+            *linear.weight.shape[::-1],
+        )
         self._linear = cpu_kernels().linear.default
 
     def forward(self, x: Tensor) -> Tensor:

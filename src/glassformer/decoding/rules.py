@@ -5,6 +5,7 @@ costs nothing. They are applied in the order of HF's `generate`.
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -60,7 +61,7 @@ class Rules:
         """Whether some rule looks at the tokens before; else a history needs none, which saves gathering them."""
         return self._repetition is not None or self._presence is not None or bool(self._ngrams or self._bad_runs)
 
-    @property
+    @cached_property
     def are_a_bias(self) -> bool:
         """Whether all they do is to add the same numbers to the scores of every row, step after step."""
         return len(self._distinct()) == 1 and not self.read_tokens and not self._longest_prefix
@@ -80,12 +81,13 @@ class Rules:
 
     def apply(self, scores: Tensor, history: History) -> Tensor:
         """The scores (N, V) under the rules, which may be changed in place; what is forbidden is minus infinity."""
-        are_short = {n_written < self.shortest for n_written in history.n_written}
-        if self.are_a_bias and len(are_short) == 1:
-            (is_short,) = are_short
-            if is_short not in self._biases:
-                self._biases[is_short] = self.bias_after(history.n_written[0])
-            return scores + self._biases[is_short]
+        if self.are_a_bias:
+            are_short = {n_written < self.shortest for n_written in history.n_written}
+            if len(are_short) == 1:  # else each row has its own
+                (is_short,) = are_short
+                if is_short not in self._biases:
+                    self._biases[is_short] = self.bias_after(history.n_written[0])
+                return scores + self._biases[is_short]
         if self._bias is not None:
             scores = scores + self._bias
         if self._repetition is not None:

@@ -1,7 +1,7 @@
 """The one place where scores become weights: softmax(q kᵀ · scale + bias) v, over what the mask allows.
 
 Three backends compute the same function. `math` is the formula, line by line; `sdpa` is torch's fused kernel, and for
-a few queries on a GPU one of ours (`step_kernels.py`); `flex` is torch's flex attention, which inside `torch.compile`
+a few queries one of ours (`step_kernels.py`); `flex` is torch's flex attention, which inside `torch.compile`
 becomes a kernel that skips what the mask forbids, and outside it is slow. They agree to rounding, with every mask, in
 training and in evaluation; for one random seed `math` and `sdpa` even drop the same weights on the CPU.
 

@@ -50,8 +50,9 @@ class FeedForward(nn.Module):
         """(B, T, C) -> (B, T, C)."""
         check_width("feed-forward input", x, self.d_model)
         act = ACTIVATIONS[self.activation]
-        if act is F.relu and not torch.is_grad_enabled():
-            act = torch.relu_  # nobody else reads what it is given: a large batch saves the largest copy of all
+        first = self.up_proj if self.gate_proj is None else self.gate_proj
+        if act is F.relu and not torch.is_grad_enabled() and not first._forward_hooks:
+            act = torch.relu_  # nobody else looks at what it is given, and a large batch saves its largest copy
         up = self.up_proj(x)  # (B, T, F)
         hidden = act(up) if self.gate_proj is None else act(self.gate_proj(x)) * up
         return self.down_proj(self.dropout(hidden))

@@ -114,12 +114,11 @@ class FixedCache(KVCache):
 
     def _move(self, rows: Tensor, length: int) -> None:
         if can_move(self.keys[0], anywhere=True):
-            filled = torch.full_like(self.place, length)
+            place = torch.full_like(self.place, length)
             for keys, values in zip(self.keys, self.values, strict=True):
-                move_rows(keys, values, rows, filled, len(rows))
-            self.real.copy_(self.real.index_select(0, rows))
-            return
-        for layer in (*self.keys, *self.values):
-            filled = layer[:, :, :length]
-            filled.copy_(filled.index_select(0, rows))
+                move_rows(keys, values, rows, place, len(rows))
+        else:
+            for layer in (*self.keys, *self.values):
+                filled = layer[:, :, :length]
+                filled.copy_(filled.index_select(0, rows))
         self.real.copy_(self.real.index_select(0, rows))

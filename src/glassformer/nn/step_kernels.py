@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 MAX_QUERIES = 16
-"""As many as one product of a tensor core takes at least; where there are fewer, it computes with zeros."""
+"""Few. A product of a tensor core takes as many at least; where there are fewer, it computes with zeros."""
 MAX_CHOICES = 1 << 14
 """A vocabulary that one program of a GPU reads at once."""
 FEW_PROGRAMS = 256
 """Up to so many do not keep a GPU busy: each had better read much at once."""
 
-_SHORT = (torch.bfloat16, torch.float16, torch.float32)
+_ON_GPU = (torch.bfloat16, torch.float16, torch.float32)
 
 on_cpu: Any = None
 """The kernels for a CPU as operations of torch, once they are there."""
@@ -134,7 +134,9 @@ def find_reach(allowed: Tensor) -> Tensor:
 
 def are_there(like: Tensor) -> bool:
     """Whether there are kernels for a model that computes with numbers like these, where they are."""
-    return _are_on(like.device) and like.dtype in (_SHORT if like.is_cuda else (torch.float32,))
+    if torch.compiler.is_exporting():
+        return False  # others do not have them
+    return _are_on(like.device) and like.dtype in (_ON_GPU if like.is_cuda else (torch.float32,))
 
 
 def _are_on(device: torch.device) -> bool:
@@ -153,16 +155,18 @@ def _fits(*tensors: Tensor) -> bool:
     first = tensors[0]
     return (
         _are_on(first.device)
-        and first.dtype in (_SHORT if first.is_cuda else (torch.float16, torch.float32))
+        and first.dtype in (_ON_GPU if first.is_cuda else (torch.float16, torch.float32))
         and first.shape[-1] in (16, 32, 64, 128)
-        and all(x.stride(-1) == 1 and x.dtype == first.dtype and x.device == first.device for x in tensors)
+        and all(x.shape[-1] == first.shape[-1] and x.stride(-1) == 1 for x in tensors)
+        and all(x.dtype == first.dtype and x.device == first.device for x in tensors)
         and not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
     )
 
 
 def _are_for_cpu(scores: Tensor) -> bool:
     """Whether the kernels of a CPU take these scores of a vocabulary."""
-    return not scores.is_cuda and are_there(scores) and scores.numel() > 0 and not scores.requires_grad
+    is_plain = not scores.is_cuda and not scores.requires_grad and not torch.compiler.is_compiling()
+    return is_plain and are_there(scores) and scores.numel() > 0
 
 
 def _on(device: torch.device) -> AbstractContextManager[object]:
@@ -174,7 +178,7 @@ def can_attend(q: Tensor, k: Tensor, v: Tensor, added: Tensor) -> bool:
     """Whether `attend_few` takes these."""
     is_usual = 0 < q.shape[2] <= MAX_QUERIES and q.shape[0] > 0 and are_there(q) and added.dtype == q.dtype
     # On a CPU keys and values may be kept in half precision.
-    return is_usual and (_fits(q, k, v) if q.is_cuda else _fits(q) and _fits(k, v))
+    return is_usual and v.shape[-1] == q.shape[-1] and (_fits(q, k, v) if q.is_cuda else _fits(q) and _fits(k, v))
 
 
 def attend_few(q: Tensor, k: Tensor, v: Tensor, added: Tensor, reach: Tensor, scale: float) -> Tensor:

@@ -23,12 +23,15 @@ struct Product {
 
 constexpr int64_t kNear = 1 << 15;   // bytes of rows that stay in the nearest cache while panels pass by
 constexpr int64_t kWorth = 1 << 18;  // products of two numbers for which a thread is woken
+constexpr size_t kKept = 1 << 24;         // bytes that a thread keeps for the next product
 constexpr int64_t kFewNumbers = 1 << 13;  // that are quantised before threads could wait for each other
 
 int64_t padded(int64_t size, int64_t step) { return (size + step - 1) / step * step; }
 
 // (N, K) int8 -> panels (N/channels, K/4, channels, 4), zeros where N or K end.
-at::Tensor pack(const at::Tensor& weight) {
+at::Tensor pack(const at::Tensor& given) {
+  TORCH_CHECK(given.dim() == 2 && given.size(1) > 0, "int8 pack: expected (out, in) weights");
+  const at::Tensor weight = given.contiguous();
   const int64_t n = weight.size(0), k = weight.size(1), kp = padded(k, kInputs);
   const int64_t panels = padded(n, kChannels) / kChannels, size = kHead + kChannels * kp;
   at::Tensor packed = at::zeros({panels * size + kAhead}, weight.options());
@@ -44,17 +47,19 @@ at::Tensor pack(const at::Tensor& weight) {
 
 // x (..., K) float, packed weights, scales (N padded to whole panels), bias (N) or none -> (..., N).
 at::Tensor linear(const at::Tensor& x, const at::Tensor& packed, const at::Tensor& scales,
-                  const std::optional<at::Tensor>& bias, int64_t n) {
+                  const std::optional<at::Tensor>& bias, int64_t n_in, int64_t n) {
   TORCH_CHECK(x.dim() > 0 && x.scalar_type() == at::kFloat, "int8 linear: expected float32 rows");
-  const int64_t k = x.size(-1), m = x.numel() / std::max<int64_t>(k, 1), kp = padded(k, kInputs);
+  TORCH_CHECK(x.size(-1) == n_in && n_in > 0, "int8 linear: rows of ", x.size(-1), ", expected ", n_in);
+  const int64_t k = x.size(-1), m = x.numel() / k, kp = padded(k, kInputs);
   const int64_t panels = padded(n, kChannels) / kChannels, panel_size = kHead + kChannels * kp;
-  TORCH_CHECK(packed.numel() == panels * panel_size + kAhead, "int8 linear: the input is ", k,
-              " wide, the weights are not");
+  TORCH_CHECK(packed.numel() == panels * panel_size + kAhead, "int8 linear: weights of another size");
   std::vector<int64_t> shape = x.sizes().vec();
   shape.back() = n;
   at::Tensor input = x.contiguous(), y = at::empty(shape, x.options());
-  thread_local std::vector<int8_t> quantised;  // kept, for most of a step is products too small to wait for memory
+  // Kept by a thread, for a step is many products too small to wait for memory; but not what a long batch needed.
+  thread_local std::vector<int8_t> quantised;
   thread_local std::vector<float> x_scales;
+  if (quantised.size() > kKept) quantised = {}, x_scales = {};
   quantised.resize(std::max<size_t>(quantised.size(), padded(m, kRowsTogether) * kp + kAhead));
   x_scales.resize(std::max<size_t>(x_scales.size(), m));
   const float* from = input.const_data_ptr<float>();

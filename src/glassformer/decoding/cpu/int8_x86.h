@@ -95,8 +95,8 @@ void multiply_few(const Product& product, int64_t p, bool has_second, int64_t r)
 }
 
 // 32 rows of x, from r on, times two panels: four tiles of 16 rows and 16 channels. Rows and panels that are missing are
-// computed from others and not written. Panels that are `new` were not multiplied with rows before; the next ones will
-// not have been either.
+// computed from others and not written. Where `is_new`, these are the first rows of a block that meet the panels, and the
+// next panels are far away too.
 void multiply_tiles(const Product& product, int64_t p, bool has_second, int64_t r, int64_t rows, bool is_new) {
   const int64_t kp = product.kp;
   const bool has_low = rows > 16;
@@ -141,7 +141,7 @@ struct alignas(64) TileConfig {
 void Product::multiply(int64_t panels_begin, int64_t panels_end, int64_t rows_begin, int64_t rows_end) const {
   static const bool has_tiles = at::cpu::init_amx();
   const bool by_tiles = has_tiles && rows_end - rows_begin > kFew;
-  const TileConfig config;
+  static constexpr TileConfig config;
   if (by_tiles) _tile_loadconfig(&config);
   for (int64_t p = panels_begin; p < panels_end; p += 2) {
     const bool has_second = p + 1 < panels_end;

@@ -26,7 +26,7 @@ namespace {
 
 TORCH_LIBRARY(glassformer_cpu, library) {
   library.def("pack(Tensor weight) -> Tensor");
-  library.def("linear(Tensor x, Tensor packed, Tensor scales, Tensor? bias, int n) -> Tensor");
+  library.def("linear(Tensor x, Tensor packed, Tensor scales, Tensor? bias, int n_in, int n) -> Tensor");
   library.def("attend(Tensor q, Tensor k, Tensor v, Tensor added, Tensor reach, float scale) -> Tensor");
   library.def("log_softmax(Tensor scores) -> Tensor");
   library.def("best(Tensor scores) -> (Tensor, Tensor)");

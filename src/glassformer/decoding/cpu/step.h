@@ -1,5 +1,5 @@
-// One step's attention, and the moves of a beam search, over a cache of which the first places are filled. What torch
-// has for this reads all of the cache's room, and is made for many queries.
+// What a step needs beside products: attention over a cache of which the first places are filled, the moves of a beam
+// search in it, and the scores of a vocabulary. What torch has for the first reads all of the room, for many queries.
 
 #if defined(__aarch64__)
 using Numbers = float32x4_t;
@@ -155,6 +155,8 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                   const at::Tensor& reach, double scale) {
   const int64_t width = q.size(3);
   TORCH_CHECK(q.stride(3) == 1 && k.stride(3) == 1 && v.stride(3) == 1, "attend: expected a head's numbers together");
+  TORCH_CHECK(k.sizes() == v.sizes() && k.size(0) == q.size(0) && k.size(3) == width && q.size(1) % k.size(1) == 0,
+              "attend: keys ", k.sizes(), " and values ", v.sizes(), " for queries ", q.sizes());
   at::Tensor out = at::empty({q.size(0), q.size(2), q.size(1), width}, q.options());
   const at::Tensor more = added.expand({q.size(0), q.size(1), q.size(2), k.size(2)}), ends = reach.expand({q.size(0)});
   auto run = [&](auto head) {
@@ -181,7 +183,7 @@ at::Tensor log_softmax(const at::Tensor& scores) {
   const int64_t width = given.size(-1);
   const float* from = given.const_data_ptr<float>();
   float* to = out.data_ptr<float>();
-  at::parallel_for(0, given.numel() / std::max<int64_t>(1, width), 1, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, given.numel() / std::max<int64_t>(1, width), 8192 / (width + 1) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const float* x = from + r * width;
       const int64_t whole = width / kTogether * kTogether;
@@ -230,9 +232,15 @@ std::tuple<at::Tensor, at::Tensor> best(const at::Tensor& scores) {
 // neighbours; `rows` may be of the first groups alone.
 void move(at::Tensor& keys, at::Tensor& values, const at::Tensor& rows, const at::Tensor& place, int64_t width) {
   TORCH_CHECK(keys.is_contiguous() && values.is_contiguous() && rows.is_contiguous(), "move: expected whole caches");
+  TORCH_CHECK(keys.sizes() == values.sizes() && keys.scalar_type() == values.scalar_type(), "move: keys unlike values");
+  const int64_t filled = place.const_data_ptr<int64_t>()[0];
+  TORCH_CHECK(0 <= filled && filled <= keys.size(2) && rows.size(0) <= keys.size(0) && rows.size(0) % width == 0,
+              "move: ", rows.size(0), " rows, ", filled, " places: more than there are");
   const int64_t heads = keys.size(1), row_step = keys.stride(0), head_step = keys.stride(1);
-  const int64_t bytes = place.const_data_ptr<int64_t>()[0] * keys.size(3) * keys.element_size();
+  const int64_t bytes = filled * keys.size(3) * keys.element_size();
   const int64_t* from = rows.const_data_ptr<int64_t>();
+  for (int64_t r = 0; r < rows.size(0); ++r)
+    TORCH_CHECK(from[r] / width == r / width && from[r] >= 0, "move: row ", r, " from ", from[r], " in another group");
   at::parallel_for(0, rows.size(0) / width * heads, 1, [&](int64_t begin, int64_t end) {
     const std::unique_ptr<char[]> kept(new char[width * bytes]);
     std::vector<char> is_kept(width);
