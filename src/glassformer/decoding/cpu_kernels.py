@@ -84,9 +84,14 @@ def _shape_of_attended(q: Tensor, k: Tensor, v: Tensor, added: Tensor, reach: Te
 
 
 def _compile(command: list[str], library: Path) -> None:
+    import fcntl
+
     home = Path(torch.__file__).parent
     library.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=library.parent) as work:
+    with library.with_suffix(".lock").open("w") as lock, tempfile.TemporaryDirectory(dir=library.parent) as work:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if library.is_file():  # another process was faster
+            return
         built = Path(work) / library.name
         source = next(path for path in SOURCES if path.suffix == ".cpp")
         command = [*command, f"-I{home / 'include'}", f"-I{home / 'include/torch/csrc/api/include'}"]

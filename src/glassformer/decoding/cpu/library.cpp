@@ -1,6 +1,9 @@
 // Kernels for CPUs that torch lacks, as operations of torch: `cpu_kernels.py` compiles this file when they are needed.
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 #include <omp.h>
 #include <torch/library.h>
 
