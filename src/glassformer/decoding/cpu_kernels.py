@@ -67,9 +67,10 @@ def _compile_and_load() -> Any:
 
 
 def _flags_of_this_cpu() -> tuple[str, ...]:
-    if platform.machine() in ("aarch64", "arm64"):
+    is_unix = os.name == "posix"  # the others take other flags
+    if is_unix and platform.machine() in ("aarch64", "arm64"):
         return ARM_FLAGS
-    if platform.machine() in X86 and torch.cpu._is_vnni_supported():
+    if is_unix and platform.machine() in X86 and torch.cpu._is_vnni_supported():
         return X86_FLAGS
     raise NoKernelsError(f"no int8 kernels for this {platform.machine()}: the float model runs everywhere")
 

@@ -21,8 +21,8 @@ struct Product {
 #include "int8_x86.h"
 #endif
 
-constexpr int64_t kNear = 1 << 15;   // bytes of rows that stay in the nearest cache while panels pass by
-constexpr int64_t kWorth = 1 << 18;  // products of two numbers for which a thread is woken
+constexpr int64_t kNear = 1 << 15;        // bytes of rows that stay in the nearest cache while panels pass by
+constexpr int64_t kWorth = 1 << 18;       // products of two numbers for which a thread is woken
 constexpr size_t kKept = 1 << 24;         // bytes that a thread keeps for the next product
 constexpr int64_t kFewNumbers = 1 << 13;  // that are quantised before threads could wait for each other
 

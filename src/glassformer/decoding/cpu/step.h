@@ -26,7 +26,7 @@ inline Numbers load(const at::Half* from) {
 
 using Wholes = int32_t __attribute__((vector_size(sizeof(Numbers))));
 
-// e^x for x <= 0, to about one unit in the last place.
+// e^x for x <= 0, to a few units in the last place: what the sum leaves out is below 2e-7.
 inline Numbers exp_below(Numbers x) {
   const Numbers shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: what is behind the point is rounded away
   const Numbers n = shifted - 12582912.0f, r = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // x - n log 2
@@ -176,7 +176,7 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   return out.transpose(1, 2);
 }
 
-// The logarithms of the softmax of each row (..., V): torch's way to e^x takes three times as long.
+// The logarithms of the softmax of each row (..., V): torch's own take half as long again, for their e^x.
 at::Tensor log_softmax(const at::Tensor& scores) {
   const at::Tensor given = scores.contiguous();
   at::Tensor out = at::empty_like(given);
@@ -187,11 +187,12 @@ at::Tensor log_softmax(const at::Tensor& scores) {
     for (int64_t r = begin; r < end; ++r) {
       const float* x = from + r * width;
       const int64_t whole = width / kTogether * kTogether;
-      Numbers bests = load_some(x, width), totals = {};
+      const Numbers rest = load_some(x + whole, width - whole);
+      Numbers bests = rest;
       for (int64_t i = 0; i < whole; i += kTogether) bests = load(x + i) > bests ? load(x + i) : bests;
-      const float best = std::max(most_of(bests), most_of(load_some(x + whole, width - whole)));
+      const float best = most_of(bests);
+      Numbers totals = exp_below(rest - best);
       for (int64_t i = 0; i < whole; i += kTogether) totals += exp_below(load(x + i) - best);
-      totals += exp_below(load_some(x + whole, width - whole) - best);
       const float taken = best + std::log(sum_of(totals));
       for (int64_t i = 0; i < width; ++i) to[r * width + i] = x[i] - taken;
     }
