@@ -44,11 +44,13 @@ def _backend(compiled: Compiled) -> Callable[..., Any]:
 
     def compile_graph(graph: Any, examples: Any) -> Callable[..., Any]:
         from torch._inductor.compile_fx import compile_fx
+        from torch._inductor.decomposition import select_decomp_table
 
         (outputs,) = graph.graph.output_node().args
         if len(outputs) != 1:
             raise ValueError(f"the step gives {len(outputs)} tensors: expected scores alone, and nothing kept besides")
-        made: Any = compile_fx(graph, examples, config_patches=options)
+        known = {**select_decomp_table(), torch.ops.aten.addmm.default: _add_product}
+        made: Any = compile_fx(graph, examples, config_patches=options, decompositions=known)
 
         def run(*tensors: Tensor) -> Any:
             own = owner()
@@ -59,3 +61,11 @@ def _backend(compiled: Compiled) -> Callable[..., Any]:
         return run
 
     return compile_graph
+
+
+def _add_product(added: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """A product of one row apart from what is added: on a GPU torch makes a kernel of its own of such a product, and of
+    all that follows, but not where something is added at once."""
+    if a.shape[0] == 1 and a.is_cuda and beta == alpha == 1:
+        return torch.mm(a, b) + added
+    return NotImplemented

@@ -134,8 +134,9 @@ def find_reach(allowed: Tensor) -> Tensor:
 
 def are_there(like: Tensor) -> bool:
     """Whether there are kernels for a model that computes with numbers like these, where they are."""
-    if torch.compiler.is_exporting():
-        return False  # others do not have them
+    # Others do not have them. (What compiles, torch 2.11 believes to be exporting.)
+    if torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling():
+        return False
     return _are_on(like.device) and like.dtype in (_ON_GPU if like.is_cuda else (torch.float32,))
 
 
