@@ -15,7 +15,8 @@ from glassformer.decoding.compiled import Compiled
 from glassformer.decoding.cpu_kernels import NoKernelsError, cpu_kernels
 from glassformer.decoding.recorded import Shape, recordings_of
 from glassformer.nn import Mask, attend, step_kernels
-from glassformer.nn.step_kernels import attend_few, best_of, can_attend, can_move, find_reach, log_softmax, move_rows
+from glassformer.nn.choice_kernels import best_few, best_of
+from glassformer.nn.step_kernels import attend_few, can_attend, can_move, find_reach, move_rows
 from recording import BEGIN, DECODERS, END, PAIR, make
 
 
@@ -84,7 +85,6 @@ def test_what_is_no_number_is_passed_on():
 def test_scores_of_a_vocabulary(rows, width, broken, seed):
     torch.manual_seed(seed)
     scores = torch.randint(-30, 30, (rows, width)).float()  # the highest stands there more than once
-    torch.testing.assert_close(log_softmax(scores), scores.log_softmax(-1), rtol=1e-6, atol=2e-5)
     scores[torch.rand(rows, width) > 0.8] = -torch.inf
     if broken:
         scores[0, -1] = torch.nan
@@ -92,7 +92,29 @@ def test_scores_of_a_vocabulary(rows, width, broken, seed):
     torch.testing.assert_close(highest, scores.max(-1).values, equal_nan=True)
     is_highest = (scores == highest[:, None]) | (scores.isnan() & highest.isnan()[:, None])
     assert places.tolist() == is_highest.int().argmax(1).tolist(), "the first of them"
-    torch.testing.assert_close(log_softmax(scores), scores.log_softmax(-1), rtol=1e-6, atol=2e-5, equal_nan=True)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.integers(1, 4),
+    width=st.integers(1, 300),
+    share=st.floats(0, 1),
+    forbidden=st.sampled_from([0.0, 0.2, 1.0]),
+    broken=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
+def test_the_best_few_of_a_vocabulary(rows, width, share, forbidden, broken, seed):
+    torch.manual_seed(seed)
+    count = 1 + int(share * (min(width, 64) - 1))
+    scores, bias = torch.randint(-9, 9, (rows, width)).float(), torch.randn(width)
+    bias[torch.rand(width) < forbidden] = -torch.inf
+    if broken:
+        scores[0, -1] = torch.nan
+    values, tokens = best_few(scores, bias, count)
+    logs = scores.log_softmax(-1) + bias
+    torch.testing.assert_close(values, logs.topk(count).values, rtol=1e-6, atol=2e-5, equal_nan=True)
+    torch.testing.assert_close(values, logs.gather(1, tokens), rtol=1e-6, atol=2e-5, equal_nan=True)
+    assert all(len({*row}) == count for row in tokens.tolist()), "each once"
 
 
 @settings(max_examples=40, deadline=None)

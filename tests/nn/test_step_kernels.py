@@ -13,7 +13,12 @@ from glassformer.nn.step_kernels import can_attend, can_move, can_put
 
 COMPARE = """
 import torch
-from glassformer.nn.step_kernels import attend_few, choose_best, find_reach, move_rows, put_one
+from glassformer.nn import choice_kernels
+from glassformer.nn.choice_kernels import best_few, choose_best
+from glassformer.nn.step_kernels import attend_few, find_reach, move_rows, put_one
+
+if not torch.cuda.is_available():
+    choice_kernels.can_choose = lambda scores: True
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
@@ -61,6 +66,22 @@ for rows, vocab_size in [(1, 7), (5, 40), (3, 1000)]:
     right = torch.where(best.values.isnan()[:, None], scores.isnan(), scores + bias == best.values[:, None])
     assert tokens[:, 0].tolist() == told[2, 1].tolist() == right.int().argmax(1).tolist()
     assert not told[[0, 1, 3]].any()
+choice_kernels.MAX_AT_ONCE = 16
+scores = torch.randn(4, 50, device=device)
+scores[:3, [5, 20, 49]] = 9.0
+scores[1, 40], scores[2, [30, 7]] = torch.nan, torch.nan
+bias, slot, told = torch.zeros(50, device=device), torch.zeros(1, dtype=torch.long, device=device), told[:1, :, :1]
+tokens, told = torch.zeros(4, 1, dtype=torch.long, device=device), torch.zeros(1, 2, 4, device=device)
+choose_best(scores, bias, tokens, slot, told)  # piece by piece
+assert tokens[:, 0].tolist() == [5, 40, 7, int(scores[3].argmax())]
+assert told[0, 0].isnan().tolist() == [False, True, True, False]
+choice_kernels.MAX_AT_ONCE = 64
+bias[[5, 6]] = -torch.inf
+found, whose = best_few(scores, bias, 49)
+logs = scores.log_softmax(-1) + bias
+assert torch.allclose(found, logs.topk(49).values, atol=1e-5, equal_nan=True)
+assert torch.allclose(found, logs.gather(1, whose), atol=1e-5, equal_nan=True)
+assert all(len({*row}) == 49 for row in whose.tolist())
 """
 
 

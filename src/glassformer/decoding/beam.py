@@ -20,7 +20,7 @@ from glassformer.decoding.rules import BROKEN, NEVER, History, Rules
 from glassformer.decoding.writer import Writer
 from glassformer.nn import capture_attention
 from glassformer.nn.capture import CapturedAttention
-from glassformer.nn.step_kernels import log_softmax
+from glassformer.nn.choice_kernels import best_few
 
 
 class Hypothesis(NamedTuple):
@@ -83,10 +83,10 @@ def beam_steps(
         if config.coverage_penalty:
             looked = stack.enter_context(capture_attention(writer.model, layers=[-1], kinds=["cross_attn"]))
         for n_written in range(max(max_new)):
-            logs = log_softmax(writer.step(tokens, tokens_mask))  # (N, V)
+            scores = writer.step(tokens, tokens_mask)  # (N, V)
             if looked is not None:
                 search.see(looked)
-            yield search.advance(logs, n_written)
+            yield search.advance(scores, n_written)
             if search.may_be_decided() and not search.drop_decided():
                 break
             writer.reorder(search.parents, search.memories)
@@ -138,25 +138,32 @@ class Search:
         weights = weights.view(len(weights), n_beams, -1, weights.shape[2])[:, :, -1].flatten(0, 1)  # (B·G·K, S)
         self.coverage = weights if self.coverage is None else self.coverage + weights
 
-    def advance(self, logs: Tensor, n_written: int) -> BeamStep:
-        """Take one token in every beam, from the log-probabilities (B·G·K, V)."""
-        chosen = self.extend(self._rule(logs, n_written))
+    def advance(self, scores: Tensor, n_written: int) -> BeamStep:
+        """Take one token in every beam, from the model's scores (B·G·K, V)."""
+        rules = self._rules_for(scores)
+        if self.groups == 1 and rules.are_a_bias:
+            chosen = self.extend(scores, rules.bias_after(n_written))
+        else:
+            logs = scores.log_softmax(-1)
+            ruled = rules.apply(logs, self._history(n_written)) if rules.are_any else logs
+            chosen = self._continue(*self._by_groups(ruled))
         shape = (len(self.sentences), -1)
         return BeamStep(list(self.sentences), self.latest.view(shape), chosen.view(shape), self.alive.view(shape))
 
-    def extend(self, ruled: Tensor) -> Tensor:
-        """The same from scores under the rules; the beam that each one continues, (B·G, K). It waits for no device."""
-        vocab_size = ruled.shape[1]
-        totals = self.alive[:, :, None] + ruled.view(len(self.alive), self.width, vocab_size)
-        candidates = min(2 * self.width, self.width * vocab_size)
-        if self.groups == 1:
-            scores, flat = _best(totals, candidates)  # (B, 2K)
-        else:
-            scores, flat = self._by_groups(totals, candidates)
+    def extend(self, scores: Tensor, bias: Tensor) -> Tensor:
+        """The same for beams without groups under rules that are a bias (V,); the beam that each one continues, (B, K).
+        It waits for no device."""
+        # The best of all are among the best of each beam, and those are found for all beams side by side.
+        logs, tokens = best_few(scores, bias, min(2 * self.width, scores.shape[1]))
+        totals = self.alive[:, :, None] + logs.view(*self.alive.shape, -1)
+        best, place = totals.flatten(1).topk(min(2 * self.width, totals[0].numel()))  # (B, 2K)
+        return self._continue(best, place // logs.shape[1], tokens.view(len(totals), -1).gather(1, place))
+
+    def _continue(self, scores: Tensor, parent: Tensor, token: Tensor) -> Tensor:
+        """From the best continuations of each beam, (B·G, 2K): by how much, of which, by what."""
         # Who is decided and still here, because nobody has noticed yet, has nothing more to say.
         scores = scores.masked_fill(self._by_beam(self.are_decided())[:, None], NEVER)
         self.is_broken = self.is_broken | scores[:, 0].isnan().any()
-        parent, token = flat // vocab_size, flat % vocab_size
         beams = torch.arange(len(parent), device=parent.device)[:, None]
         history = self.tokens[beams, parent]  # whole rows: on a GPU many times as fast as `gather`
         history.index_copy_(2, self.length, token[:, :, None])
@@ -173,40 +180,49 @@ class Search:
             self.coverage = self.coverage[self.parents]
         return own_parent
 
-    def _rule(self, logs: Tensor, n_written: int) -> Tensor:
-        if self.rules is None or len(self.rules.requests) != len(logs):
-            requests = [self.config] * len(logs)
-            self.rules = Rules(requests, end=self.end, vocab_size=logs.shape[1], device=logs.device)
-        if not self.rules.are_any:
-            return logs
-        counts = [n_written] * len(logs)
-        if not self.rules.read_tokens:
-            nothing = torch.empty(len(logs), 0, dtype=torch.long, device=logs.device)
-            return self.rules.apply(logs, History(nothing, nothing.bool(), counts))
+    def _rules_for(self, scores: Tensor) -> Rules:
+        if self.rules is None or len(self.rules.requests) != len(scores):
+            requests = [self.config] * len(scores)
+            self.rules = Rules(requests, end=self.end, vocab_size=scores.shape[1], device=scores.device)
+        return self.rules
+
+    def _history(self, n_written: int) -> History:
+        """What stands before the next token, as far as the rules want to know."""
         copies = self.groups * self.width
+        rows = len(self.given) * copies
+        counts = [n_written] * rows
+        if self.rules is None or not self.rules.read_tokens:
+            nothing = self.given.new_empty(rows, 0)
+            return History(nothing, nothing.bool(), counts)
         given = self.given.repeat_interleave(copies, 0)
-        written = self.tokens[:, :, :n_written].reshape(len(logs), -1)
+        written = self.tokens[:, :, :n_written].reshape(rows, -1)
         real = torch.ones_like(given, dtype=torch.bool)
         if self.mask is not None:
             real = self.mask.repeat_interleave(copies, 0)
         real = torch.cat((real, torch.ones_like(written, dtype=torch.bool)), 1)
-        return self.rules.apply(logs, History(torch.cat((given, written), 1), real, counts))
+        return History(torch.cat((given, written), 1), real, counts)
 
-    def _by_groups(self, totals: Tensor, candidates: int) -> tuple[Tensor, Tensor]:
-        """One group after the other: each pays for every time that an earlier one has just taken the same token."""
-        split = totals.view(-1, self.groups, *totals.shape[1:])  # (B, G, K, V)
-        taken = torch.zeros(len(split), split.shape[-1], device=totals.device)
+    def _by_groups(self, ruled: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The best continuations by what the rules made of the scores (B·G·K, V).
+
+        One group chooses after the other, and pays for every time that an earlier one has just taken the same token.
+        """
+        vocab_size = ruled.shape[1]
+        totals = self.alive[:, :, None] + ruled.view(*self.alive.shape, vocab_size)
+        split = totals.view(-1, self.groups, self.width, vocab_size)  # (B, G, K, V)
+        taken = torch.zeros(len(split), vocab_size, device=totals.device)
         scores, flat = [], []
         for group in range(self.groups):
             shy = split[:, group] - self.config.diversity_penalty * taken[:, None]
-            best, place = shy.flatten(1).topk(candidates)
+            best, place = shy.flatten(1).topk(min(2 * self.width, self.width * vocab_size))
             # What was paid decides the choice; it is no part of the sentence's own probability.
             scores.append(split[:, group].flatten(1).gather(1, place))
             flat.append(place)
-            continuing = best.masked_fill(place % split.shape[-1] == self.end, NEVER).topk(self.width).indices
-            chosen = (place % split.shape[-1]).gather(1, continuing)
+            continuing = best.masked_fill(place % vocab_size == self.end, NEVER).topk(self.width).indices
+            chosen = (place % vocab_size).gather(1, continuing)
             taken.scatter_add_(1, chosen, torch.ones_like(chosen, dtype=taken.dtype))
-        return torch.stack(scores, 1).flatten(0, 1), torch.stack(flat, 1).flatten(0, 1)
+        places = torch.stack(flat, 1).flatten(0, 1)
+        return torch.stack(scores, 1).flatten(0, 1), places // vocab_size, places % vocab_size
 
     def _collect(self, history: Tensor, scores: Tensor, parent: Tensor, is_end: Tensor) -> None:
         """Let what ended now compete with what ended before. At a sentence's limit everything ends."""
@@ -297,6 +313,7 @@ class Search:
         """Note what was found for these sentences, best first: asked for all at once, for asking a GPU takes time."""
         beams, shape = self._expand(places, self.groups), (len(places), self.groups * self.width)
         scores, order = self.found_scores[beams].view(shape).sort(descending=True, stable=True)
+        scores, order = (x[:, : self.config.num_return_sequences] for x in (scores, order))
         texts = self.found[beams].view(*shape, self.room)
         texts = texts[torch.arange(len(places), device=order.device)[:, None], order]
         for place, some, values in zip(places.tolist(), texts.tolist(), scores.tolist(), strict=True):
@@ -304,22 +321,10 @@ class Search:
                 Hypothesis(text[: text.index(self.end)] if self.end in text else text, score)
                 for text, score in zip(some, values, strict=True)
                 if score > NEVER
-            ][: self.config.num_return_sequences]
+            ]
 
     def results(self, n_sentences: int) -> list[list[Hypothesis]]:
         """Everything found, best first."""
         self._hear(self._asked)
         self._finish(torch.arange(len(self.sentences), device=self.found.device))
         return [self.finished[sentence] for sentence in range(n_sentences)]
-
-
-def _best(totals: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The highest of (B, K, V), and where they are in a row of all K·V: (B, count) each.
-
-    The best of all are among the best of each beam, and those are found for all beams side by side.
-    """
-    vocab_size = totals.shape[2]
-    scores, tokens = totals.topk(min(count, vocab_size))  # (B, K, count)
-    places = tokens + torch.arange(totals.shape[1], device=totals.device)[:, None] * vocab_size
-    best, which = scores.flatten(1).topk(count)
-    return best, places.flatten(1).gather(1, which)

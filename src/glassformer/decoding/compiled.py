@@ -1,5 +1,7 @@
 """A computation compiled when it is first made, and played from then on without a question."""
 
+import math
+import operator
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -8,6 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule
+from torch.nn.functional import linear
 
 
 class Compiled:
@@ -42,15 +46,15 @@ def _backend(compiled: Compiled) -> Callable[..., Any]:
     """What torch hands the traced computation to. When that is run, it is learned which tensors it is about."""
     owner, options = weakref.ref(compiled), compiled._options  # torch keeps every backend it has seen
 
-    def compile_graph(graph: Any, examples: Any) -> Callable[..., Any]:
+    def compile_graph(graph: GraphModule, examples: list[Any]) -> Callable[..., Any]:
         from torch._inductor.compile_fx import compile_fx
-        from torch._inductor.decomposition import select_decomp_table
 
-        (outputs,) = graph.graph.output_node().args
+        outputs: Any = graph.graph.output_node().args[0]
         if len(outputs) != 1:
             raise ValueError(f"the step gives {len(outputs)} tensors: expected scores alone, and nothing kept besides")
-        known = {**select_decomp_table(), torch.ops.aten.addmm.default: _add_product}
-        made: Any = compile_fx(graph, examples, config_patches=options, decompositions=known)
+        if any(x.is_cuda for x in examples if isinstance(x, Tensor)):
+            add_apart(graph)
+        made: Any = compile_fx(graph, examples, config_patches=options)
 
         def run(*tensors: Tensor) -> Any:
             own = owner()
@@ -63,9 +67,21 @@ def _backend(compiled: Compiled) -> Callable[..., Any]:
     return compile_graph
 
 
-def _add_product(added: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """A product of one row apart from what is added: on a GPU torch makes a kernel of its own of such a product, and of
-    all that follows, but not where something is added at once."""
-    if a.shape[0] == 1 and a.is_cuda and beta == alpha == 1:
-        return torch.mm(a, b) + added
-    return NotImplemented
+def add_apart(graph: GraphModule) -> None:
+    """Where a product has one row, add its bias behind it: on a GPU torch makes a kernel of such a product and of what
+    follows, but not where something is added at once.
+
+    What is split afterwards stays as it is: each part would become a kernel.
+    """
+    for node in graph.graph.find_nodes(op="call_function", target=linear):
+        x, weight, bias = node.args
+        is_split = any(user.target == "split" for user in node.users)
+        if bias is None or is_split or math.prod(node.meta["example_value"].shape[:-1]) != 1:
+            continue
+        with graph.graph.inserting_after(node):
+            product = graph.graph.call_function(linear, (x, weight))
+        with graph.graph.inserting_after(product):
+            whole = graph.graph.call_function(operator.add, (product, bias))
+        node.replace_all_uses_with(whole)
+        graph.graph.erase_node(node)
+    graph.recompile()

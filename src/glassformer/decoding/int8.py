@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from glassformer.decoding.cpu_kernels import X86, NoKernelsError, cpu_kernels
 from glassformer.models import Model
 
-CHANNELS = 16
+CHANNELS = 32
 """The kernel computes this many outputs together, at most."""
 
 AnyModel = TypeVar("AnyModel", bound=Model)

@@ -18,14 +18,15 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 from torch.nn.functional import pad
 
 from glassformer.decoding.compiled import Compiled
 from glassformer.decoding.graphs import Graph
 from glassformer.decoding.writer import Feeder, TextModel, Writer
 from glassformer.models import EncoderDecoderModel
+from glassformer.nn.choice_kernels import can_choose, choose_best
 from glassformer.nn.fixed_cache import FixedCache
-from glassformer.nn.step_kernels import can_choose, choose_best
 
 ROW_STEPS, TOKEN_STEP = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128), 32
 MAX_FED = 4
@@ -233,10 +234,18 @@ class Recordings:
 
 
 def _addresses(model: TextModel) -> tuple[int, ...]:
-    """Of all parameters; asked for before each batch, so by the shortest way."""
-    found = (parameter for module in model.modules() for parameter in module._parameters.values())
+    """Of all parameters."""
+    found = (parameter for module in _modules_of(model) for parameter in module._parameters.values())
     places = (parameter.data_ptr() for parameter in found if parameter is not None)
     return torch.get_num_threads(), *places  # compiled steps have the number of threads in them too
+
+
+def _modules_of(model: TextModel) -> list[Module]:
+    """All of them, some twice: asked for before each batch, so by the shortest way."""
+    found: list[Module] = [model]
+    for module in found:
+        found.extend(child for child in module._modules.values() if child is not None)
+    return found
 
 
 def _round_up(shape: Shape, max_len: int | None) -> Shape:
@@ -279,7 +288,7 @@ def recordings_of(model: TextModel) -> Recordings | None:
 
     Under autocast too.
     """
-    is_watched = any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    is_watched = any(module._forward_hooks or module._forward_pre_hooks for module in _modules_of(model))
     # A graph would keep computing in the numbers it was recorded in.
     if is_watched or torch.is_autocast_enabled(next(model.parameters()).device.type):
         return None

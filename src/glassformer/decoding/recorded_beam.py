@@ -93,7 +93,6 @@ class RecordedSearch:
         search, places, n = self._search, self._places, len(max_new)
         whole = scores.new_zeros(len(places["parents"]), scores.shape[1])
         whole[: len(scores)] = scores
-        logs = whole.log_softmax(-1) + self._bias
         for name, place in places.items():  # the last search may have been left half way
             setattr(search, name, place)
         for name, value in (("tokens", search.end), ("found", search.end), ("found_scores", NEVER), ("alive", NEVER)):
@@ -106,7 +105,7 @@ class RecordedSearch:
         if isinstance(self._step, Graph) and max(max_new) > 1:
             self._step.prepare()
         search.limits.zero_()[:n] = torch.tensor(max_new, device=scores.device)
-        search.extend(logs)
+        search.extend(whole, self._bias)
         _settle(search, places)
 
     def play(self, steps: int) -> None:
@@ -143,7 +142,7 @@ class _Step:
         n = len(search.parents)
         self._cache.reorder_within(search.parents, search.width)
         self._tokens[:n] = search.latest.view(-1, 1)
-        search.extend(self._score()[:n].log_softmax(-1) + self._bias)
+        search.extend(self._score()[:n], self._bias)
         _settle(search, self._places)
         return search.alive
 

@@ -19,7 +19,7 @@ from glassformer.decoding.rules import BROKEN, NEVER, History, Rules
 from glassformer.decoding.sampling import draw, filter_scores
 from glassformer.decoding.text_stream import TextStream
 from glassformer.decoding.writer import Feeder, Writer
-from glassformer.nn.step_kernels import best_of
+from glassformer.nn.choice_kernels import best_of
 
 Reason = Literal["end", "length", "stop", "error"]
 

@@ -72,22 +72,20 @@ class Rules:
         return self._shortest[0]
 
     def bias_after(self, n_written: int) -> Tensor:
-        """Where they are a bias: the numbers, (V,)."""
-        bias = torch.zeros(self.vocab_size, device=self.device) if self._bias is None else self._bias[0].clone()
-        if n_written < self.shortest:
-            for token in self._ends(0):  # one by one: a list of them would be sent to the device, and waited for
-                bias[token] = NEVER
-        return bias
+        """Where they are a bias: the numbers, (V,), which stay ours."""
+        is_short = n_written < self.shortest
+        if is_short not in self._biases:
+            bias = torch.zeros(self.vocab_size, device=self.device) if self._bias is None else self._bias[0].clone()
+            if is_short:
+                for token in self._ends(0):  # one by one: a list of them would be sent to the device, and waited for
+                    bias[token] = NEVER
+            self._biases[is_short] = bias
+        return self._biases[is_short]
 
     def apply(self, scores: Tensor, history: History) -> Tensor:
         """The scores (N, V) under the rules, which may be changed in place; what is forbidden is minus infinity."""
-        if self.are_a_bias:
-            are_short = {n_written < self.shortest for n_written in history.n_written}
-            if len(are_short) == 1:  # else each row has its own
-                (is_short,) = are_short
-                if is_short not in self._biases:
-                    self._biases[is_short] = self.bias_after(history.n_written[0])
-                return scores + self._biases[is_short]
+        if self.are_a_bias and len({n_written < self.shortest for n_written in history.n_written}) == 1:
+            return scores + self.bias_after(history.n_written[0])
         if self._bias is not None:
             scores = scores + self._bias
         if self._repetition is not None:

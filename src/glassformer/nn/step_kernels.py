@@ -14,8 +14,6 @@ from torch import Tensor
 
 MAX_QUERIES = 16
 """Few. A product of a tensor core takes as many at least; where there are fewer, it computes with zeros."""
-MAX_CHOICES = 1 << 14
-"""A vocabulary that one program of a GPU reads at once."""
 FEW_PROGRAMS = 256
 """Up to so many do not keep a GPU busy: each had better read much at once."""
 
@@ -104,26 +102,6 @@ if HAS_KERNELS:
             tl.store(keys + target, k, mask=is_there)
             tl.store(values + target, v, mask=is_there)
 
-    @triton.jit  # type: ignore[untyped-decorator]
-    def _choose(  # type: ignore[no-untyped-def]
-        scores, bias, tokens, slot, told, s_n, t_k, t_c, vocab_size: tl.constexpr, block: tl.constexpr
-    ):
-        """One program for a row: its best token, and how good that is."""
-        row = tl.program_id(0).to(tl.int64)
-        places = tl.arange(0, block)
-        is_there = places < vocab_size
-        numbers = tl.load(scores + row * s_n + places, mask=is_there, other=float("-inf"))
-        numbers += tl.load(bias + places, mask=is_there, other=0.0)
-        broken = tl.max((numbers != numbers).to(tl.int32), 0)
-        best = tl.max(tl.where(numbers != numbers, float("-inf"), numbers), 0)
-        is_best = tl.where(broken > 0, numbers != numbers, numbers == best) & is_there
-        chosen = tl.min(tl.where(is_best, places, block), 0)
-        best = tl.where(broken > 0, float("nan"), best)
-        told += tl.load(slot) * t_k + row
-        tl.store(told, best)
-        tl.store(told + t_c, chosen.to(tl.float32))
-        tl.store(tokens + row, chosen.to(tl.int64))
-
 
 def find_reach(allowed: Tensor) -> Tensor:
     """Behind the last key that any query of a row may attend to: (B or 1, H or 1, T or 1, S) -> (B or 1,)."""
@@ -137,10 +115,11 @@ def are_there(like: Tensor) -> bool:
     # Others do not have them. (What compiles, torch 2.11 believes to be exporting.)
     if torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling():
         return False
-    return _are_on(like.device) and like.dtype in (_ON_GPU if like.is_cuda else (torch.float32,))
+    return are_on(like.device) and like.dtype in (_ON_GPU if like.is_cuda else (torch.float32,))
 
 
-def _are_on(device: torch.device) -> bool:
+def are_on(device: torch.device) -> bool:
+    """Whether there are kernels for what is on this device."""
     if device.type == "cuda":  # what is compiled has run before
         return HAS_KERNELS and (torch.compiler.is_compiling() or _capability(device) >= (8, 0))
     return device.type == "cpu" and on_cpu is not None
@@ -155,7 +134,7 @@ def _fits(*tensors: Tensor) -> bool:
     """Whether the kernels can read these: heads of a usual width, their numbers side by side; no gradients wanted."""
     first = tensors[0]
     return (
-        _are_on(first.device)
+        are_on(first.device)
         and first.dtype in (_ON_GPU if first.is_cuda else (torch.float16, torch.float32))
         and first.shape[-1] in (16, 32, 64, 128)
         and all(x.shape[-1] == first.shape[-1] and x.stride(-1) == 1 for x in tensors)
@@ -164,14 +143,8 @@ def _fits(*tensors: Tensor) -> bool:
     )
 
 
-def _are_for_cpu(scores: Tensor) -> bool:
-    """Whether the kernels of a CPU take these scores of a vocabulary."""
-    is_plain = not scores.is_cuda and not scores.requires_grad and not torch.compiler.is_compiling()
-    return is_plain and are_there(scores) and scores.numel() > 0
-
-
-def _on(device: torch.device) -> AbstractContextManager[object]:
-    """Triton launches on the current device, unless a compiler takes care of that."""
+def on_device(device: torch.device) -> AbstractContextManager[object]:
+    """Where kernels are launched: Triton launches on the current device, unless a compiler takes care of that."""
     return nullcontext() if torch.compiler.is_compiling() or device.type != "cuda" else torch.cuda.device(device)
 
 
@@ -200,7 +173,7 @@ def attend_few(q: Tensor, k: Tensor, v: Tensor, added: Tensor, reach: Tensor, sc
     else:
         block, warps = 16 if n_keys <= 64 else 32, max(1, row_bytes // 128)
     launch: Any = _attend[(batch * heads,)]
-    with _on(q.device):
+    with on_device(q.device):
         launch(
             q, k, v, added, reach, out,
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *added.stride(), *out.stride()[:3],
@@ -208,41 +181,6 @@ def attend_few(q: Tensor, k: Tensor, v: Tensor, added: Tensor, reach: Tensor, sc
             num_warps=warps, num_stages=1,
         )  # fmt: skip
     return out
-
-
-def can_choose(scores: Tensor) -> bool:
-    """Whether `choose_best` takes these."""
-    is_plain = scores.is_cuda and scores.dtype == torch.float32 and scores.stride(-1) == 1 and len(scores) > 0
-    return is_plain and scores.shape[1] <= MAX_CHOICES and _are_on(scores.device)
-
-
-def choose_best(scores: Tensor, bias: Tensor, tokens: Tensor, slot: Tensor, told: Tensor) -> None:
-    """The best of each row of scores (N, V) with the bias (V,): into `tokens` (N, 1), and its score and itself into
-    `told` (steps, 2, N) at the slot (1,). A NaN is better than any."""
-    rows, vocab_size = scores.shape
-    launch: Any = _choose[(rows,)]
-    with _on(scores.device):
-        launch(
-            scores, bias, tokens, slot, told, scores.stride(0), *told.stride()[:2],
-            vocab_size, triton.next_power_of_2(vocab_size), num_warps=8,
-        )  # fmt: skip
-
-
-def best_of(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """The highest of each row (N, V), and where it stands, by whoever is the fastest. A NaN is higher than any."""
-    if _are_for_cpu(scores):
-        highest, places = on_cpu.best(scores)
-        return highest, places
-    found = scores.max(-1)
-    return found.values, found.indices
-
-
-def log_softmax(scores: Tensor) -> Tensor:
-    """Of each row (..., V), by whoever is the fastest."""
-    if _are_for_cpu(scores):
-        found: Tensor = on_cpu.log_softmax(scores)
-        return found
-    return scores.log_softmax(-1)
 
 
 def can_put(k: Tensor, v: Tensor, keys: Tensor) -> bool:
@@ -254,7 +192,7 @@ def put_one(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, place: Tensor) -
     """A new key and value of each row (B, G, 1, D) into the cache's (B, G, S, D), at the place (1,)."""
     batch, heads, _, width = k.shape
     launch: Any = _put[(batch * heads,)]
-    with _on(k.device):
+    with on_device(k.device):
         launch(
             k, v, keys, values, place,
             *k.stride()[:2], *v.stride()[:2], *keys.stride()[:3], heads, width, num_warps=1,
@@ -278,7 +216,7 @@ def move_rows(keys: Tensor, values: Tensor, rows: Tensor, place: Tensor, width: 
     _, heads, room, numbers = keys.shape
     block = 1024
     launch: Any = _move[(len(rows) // width * heads, triton.cdiv(room * numbers, block))]
-    with _on(keys.device):
+    with on_device(keys.device):
         launch(
             keys, values, rows, place, *keys.stride()[:2], heads,
             width, triton.next_power_of_2(width), numbers, block, num_warps=4,

@@ -73,7 +73,7 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& packed, const at::Tenso
   const int64_t worth = std::max<int64_t>(1, m * panels * kChannels * kp / kWorth);
   const int threads = at::in_parallel_region() ? 1 : std::min<int64_t>(at::get_num_threads(), worth);
   auto quantise_rows = [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) by[r] = quantise(from + r * k, to + r * kp, k, kp);
+    for (int64_t r = begin; r < end; ++r) by[r] = quantise(from + r * k, row_of(to, r, kp), k, kp);
   };
   const bool are_few = m * k < kFewNumbers;
   if (are_few) quantise_rows(0, m);

@@ -9,6 +9,7 @@ constexpr int64_t kRowsTogether = 1;             // rows of x are padded to a mu
 constexpr int64_t kRows = 8;                     // of x at a time
 
 void finish_panel(int8_t*, int64_t) {}
+int8_t* row_of(int8_t* x, int64_t r, int64_t kp) { return x + r * kp; }
 
 // One row of floats to int8 by its largest magnitude; the scale that undoes it.
 float quantise(const float* x, int8_t* q, int64_t k, int64_t kp) {

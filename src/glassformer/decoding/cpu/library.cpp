@@ -24,15 +24,17 @@
 
 namespace {
 #include "int8.h"
+#include "vectors.h"
 #include "step.h"
+#include "choice.h"
 }  // namespace
 
 TORCH_LIBRARY(glassformer_cpu, library) {
   library.def("pack(Tensor weight) -> Tensor");
   library.def("linear(Tensor x, Tensor packed, Tensor scales, Tensor? bias, int n_in, int n) -> Tensor");
   library.def("attend(Tensor q, Tensor k, Tensor v, Tensor added, Tensor reach, float scale) -> Tensor");
-  library.def("log_softmax(Tensor scores) -> Tensor");
   library.def("best(Tensor scores) -> (Tensor, Tensor)");
+  library.def("best_few(Tensor scores, Tensor bias, int count) -> (Tensor, Tensor)");
   library.def("move(Tensor(a!) keys, Tensor(b!) values, Tensor rows, Tensor place, int width) -> ()");
 }
 
@@ -40,7 +42,7 @@ TORCH_LIBRARY_IMPL(glassformer_cpu, CPU, library) {
   library.impl("pack", pack);
   library.impl("linear", linear);
   library.impl("attend", attend);
-  library.impl("log_softmax", log_softmax);
   library.impl("best", best);
+  library.impl("best_few", best_few);
   library.impl("move", move);
 }

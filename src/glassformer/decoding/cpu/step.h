@@ -1,58 +1,5 @@
-// What a step needs beside products: attention over a cache of which the first places are filled, the moves of a beam
-// search in it, and the scores of a vocabulary. What torch has for the first reads all of the room, for many queries.
-
-#if defined(__aarch64__)
-using Numbers = float32x4_t;
-inline float sum_of(Numbers x) { return vaddvq_f32(x); }
-#else
-using Numbers = __m512;
-inline float sum_of(Numbers x) { return _mm512_reduce_add_ps(x); }
-#endif
-constexpr int64_t kTogether = sizeof(Numbers) / sizeof(float);  // numbers of a register
-
-inline Numbers load(const float* from) {
-  Numbers x;
-  std::memcpy(&x, from, sizeof(x));
-  return x;
-}
-
-inline Numbers load(const at::Half* from) {
-#if defined(__aarch64__)
-  return vcvt_f32_f16(vld1_f16(reinterpret_cast<const __fp16*>(from)));
-#else
-  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-#endif
-}
-
-using Wholes = int32_t __attribute__((vector_size(sizeof(Numbers))));
-
-// e^x for x <= 0, to a few units in the last place: what the sum leaves out is below 2e-7.
-inline Numbers exp_below(Numbers x) {
-  const Numbers shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: what is behind the point is rounded away
-  const Numbers n = shifted - 12582912.0f, r = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // x - n log 2
-  Numbers sum = r * (1.0f / 720) + 1.0f / 120;
-  sum = sum * r + 1.0f / 24;
-  sum = sum * r + 1.0f / 6;
-  sum = sum * r + 0.5f;
-  sum = sum * r + 1.0f;
-  sum = sum * r + 1.0f;
-  const Numbers power = std::bit_cast<Numbers>((std::bit_cast<Wholes>(shifted) << 23) + 0x3f800000);  // 2^n
-  return x < -87.0f ? Numbers{} : sum * power;
-}
-
-// The first n of a register, and minus infinity where there are no more.
-inline Numbers load_some(const float* from, int64_t n) {
-  float numbers[kTogether];
-  std::fill_n(numbers, kTogether, -INFINITY);
-  std::copy_n(from, std::min(n, kTogether), numbers);
-  return load(numbers);
-}
-
-inline float most_of(Numbers x) {
-  float most = x[0];
-  for (int64_t i = 1; i < kTogether; ++i) most = std::max(most, x[i]);
-  return most;
-}
+// What a step needs beside products: attention over a cache of which the first places are filled, and the moves of a beam
+// search in it. What torch has for the first reads all of the room, for many queries.
 
 // Keys and values of one row and head, and the keys that will be read after them.
 template <typename T>
@@ -80,7 +27,7 @@ void multiply_keys(const float* q, const Keys<T>& keys, float* scores) {
     Numbers sums[4] = {};
     for (int i = 0; i < N; ++i)
       for (int each = 0; each < 4; ++each) sums[each] += asked[i] * load(k + each * keys.k_step + i * kTogether);
-    for (int each = 0; each < 4; ++each) scores[s + each] = sum_of(sums[each]);
+    sums_of(sums, scores + s);
   }
   for (; s < keys.n; ++s) {
     Numbers sum = {};
@@ -120,6 +67,20 @@ void soften(float* scores, int64_t n, const float* added, int64_t added_step, fl
   for (int64_t s = 0; s < n; ++s) scores[s] *= by;
 }
 
+// The same as floats, of which there are `room` for keys and as many for values: so that several queries do not do it each.
+template <int N, typename T>
+Keys<float> widen(const Keys<T>& keys, float* to, int64_t room) {
+  constexpr int64_t width = N * kTogether;
+  float* values = to + room * width;
+  for (int64_t s = 0; s < keys.n; ++s)
+    for (int i = 0; i < N; ++i) {
+      const Numbers k = load(keys.k + s * keys.k_step + i * kTogether), v = load(keys.v + s * keys.v_step + i * kTogether);
+      std::memcpy(to + s * width + i * kTogether, &k, sizeof(k));
+      std::memcpy(values + s * width + i * kTogether, &v, sizeof(v));
+    }
+  return {to, values, to, width, width, keys.n};
+}
+
 // A few queries (B, H, T, D) over keys and values (B, G, S, D): of each row the first `reach` (B or 1) of them. What is
 // `added` to the scores broadcasts to (B, H, T, S).
 template <int D, typename T>
@@ -134,18 +95,25 @@ void attend_all(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, c
   float* out_data = out.data_ptr<float>();
   const int64_t grain = 65536 / std::max<int64_t>(1, queries * D * room) + 1;  // enough to wake a thread for
   at::parallel_for(0, q.size(0) * heads, grain, [&](int64_t begin, int64_t end) {
-    std::vector<float> scores(room + kTogether);
+    constexpr bool is_short = !std::is_same_v<T, float>;
+    std::vector<float> scores(room + kTogether), wide(is_short && queries > 1 ? 2 * room * D : 0);
     for (int64_t both = begin; both < end; ++both) {
       const int64_t b = both / heads, h = both % heads, g = h / served;
       const T* next = k_data + (both + 1) / heads * k.stride(0) + (both + 1) % heads / served * k.stride(1);
       const Keys<T> keys{k_data + b * k.stride(0) + g * k.stride(1), v_data + b * v.stride(0) + g * v.stride(1), next,
                          k.stride(2), v.stride(2), std::clamp<int64_t>(reach_data[b * reach.stride(0)], 0, room)};
-      for (int64_t t = 0; t < queries; ++t) {
-        const float* more = added_data + b * added.stride(0) + h * added.stride(1) + t * added.stride(2);
-        multiply_keys<N>(q_data + b * q.stride(0) + h * q.stride(1) + t * q.stride(2), keys, scores.data());
-        soften(scores.data(), keys.n, more, added.stride(3), scale);
-        mix_values<N>(scores.data(), keys, out_data + ((b * queries + t) * heads + h) * D);
-      }
+      auto attend_by_each = [&](const auto& those) {
+        for (int64_t t = 0; t < queries; ++t) {
+          const float* more = added_data + b * added.stride(0) + h * added.stride(1) + t * added.stride(2);
+          multiply_keys<N>(q_data + b * q.stride(0) + h * q.stride(1) + t * q.stride(2), those, scores.data());
+          soften(scores.data(), those.n, more, added.stride(3), scale);
+          mix_values<N>(scores.data(), those, out_data + ((b * queries + t) * heads + h) * D);
+        }
+      };
+      if (wide.empty())
+        attend_by_each(keys);
+      else
+        attend_by_each(widen<N>(keys, wide.data(), room));
     }
   });
 }
@@ -174,59 +142,6 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
     default: TORCH_CHECK(false, "attend: expected heads of 16, 32, 64 or 128, not ", width);
   }
   return out.transpose(1, 2);
-}
-
-// The logarithms of the softmax of each row (..., V): torch's own take half as long again, for their e^x.
-at::Tensor log_softmax(const at::Tensor& scores) {
-  const at::Tensor given = scores.contiguous();
-  at::Tensor out = at::empty_like(given);
-  const int64_t width = given.size(-1);
-  const float* from = given.const_data_ptr<float>();
-  float* to = out.data_ptr<float>();
-  at::parallel_for(0, given.numel() / std::max<int64_t>(1, width), 8192 / (width + 1) + 1, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const float* x = from + r * width;
-      const int64_t whole = width / kTogether * kTogether;
-      const Numbers rest = load_some(x + whole, width - whole);
-      Numbers bests = rest;
-      for (int64_t i = 0; i < whole; i += kTogether) bests = load(x + i) > bests ? load(x + i) : bests;
-      const float best = most_of(bests);
-      Numbers totals = exp_below(rest - best);
-      for (int64_t i = 0; i < whole; i += kTogether) totals += exp_below(load(x + i) - best);
-      const float taken = best + std::log(sum_of(totals));
-      for (int64_t i = 0; i < width; ++i) to[r * width + i] = x[i] - taken;
-    }
-  });
-  return out;
-}
-
-// The highest number of each row (N, V), and where it stands first. A NaN is higher than any.
-std::tuple<at::Tensor, at::Tensor> best(const at::Tensor& scores) {
-  TORCH_CHECK(scores.dim() == 2 && scores.size(1) > 0, "best: expected rows with something in them");
-  const at::Tensor given = scores.contiguous();
-  const int64_t width = given.size(1), whole = width / kTogether * kTogether;
-  at::Tensor highest = at::empty({given.size(0)}, given.options());
-  at::Tensor places = at::empty({given.size(0)}, given.options().dtype(at::kLong));
-  at::parallel_for(0, given.size(0), 32768 / width + 1, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const float* x = given.const_data_ptr<float>() + r * width;
-      const Numbers rest = load_some(x + whole, width - whole);
-      Numbers bests = rest;
-      Wholes broken = rest != rest;
-      for (int64_t i = 0; i < whole; i += kTogether) {
-        const Numbers some = load(x + i);
-        bests = some > bests ? some : bests;
-        broken |= some != some;
-      }
-      bool is_broken = false;
-      for (int64_t i = 0; i < kTogether; ++i) is_broken |= broken[i] != 0;
-      const float most = most_of(bests);
-      const float* place = std::find_if(x, x + width, [&](float y) { return is_broken ? y != y : y == most; });
-      highest.data_ptr<float>()[r] = *place;
-      places.data_ptr<int64_t>()[r] = place - x;
-    }
-  });
-  return {highest, places};
 }
 
 // Row i becomes what row rows[i] was, of a cache's (B, G, S, D), up to the place (1). Rows move within groups of `width`

@@ -1,0 +1,86 @@
+// The choice of a token from the scores of a vocabulary. torch's own sort more than is asked for, and read it all thrice.
+
+// The highest number of each row (N, V), and where it stands first. A NaN is higher than any.
+std::tuple<at::Tensor, at::Tensor> best(const at::Tensor& scores) {
+  TORCH_CHECK(scores.dim() == 2 && scores.size(1) > 0, "best: expected rows with something in them");
+  const at::Tensor given = scores.contiguous();
+  const int64_t width = given.size(1), whole = width / kTogether * kTogether;
+  at::Tensor highest = at::empty({given.size(0)}, given.options());
+  at::Tensor places = at::empty({given.size(0)}, given.options().dtype(at::kLong));
+  at::parallel_for(0, given.size(0), 32768 / width + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* x = given.const_data_ptr<float>() + r * width;
+      const Numbers rest = load_some(x + whole, width - whole);
+      Numbers bests = rest;
+      Wholes broken = rest != rest;
+      for (int64_t i = 0; i < whole; i += kTogether) {
+        const Numbers some = load(x + i);
+        bests = some > bests ? some : bests;
+        broken |= some != some;
+      }
+      bool is_broken = false;
+      for (int64_t i = 0; i < kTogether; ++i) is_broken |= broken[i] != 0;
+      const float most = most_of(bests);
+      const float* place = std::find_if(x, x + width, [&](float y) { return is_broken ? y != y : y == most; });
+      highest.data_ptr<float>()[r] = *place;
+      places.data_ptr<int64_t>()[r] = place - x;
+    }
+  });
+  return {highest, places};
+}
+
+// The highest of some numbers and where they stand, the highest first; of equal ones, those that came first.
+struct Few {
+  float* values;
+  int64_t *places, n = 0, room;
+
+  void offer(float value, int64_t place) {
+    if (n == room && !(value > values[n - 1])) return;
+    int64_t at = n < room ? n++ : n - 1;
+    for (; at > 0 && value > values[at - 1]; --at) values[at] = values[at - 1], places[at] = places[at - 1];
+    values[at] = value, places[at] = place;
+  }
+};
+
+// The highest logarithms of each row's (N, V) softmax, once the bias (V) is added to them, and where they stand.
+std::tuple<at::Tensor, at::Tensor> best_few(const at::Tensor& scores, const at::Tensor& bias, int64_t count) {
+  const int64_t width = scores.size(-1), whole = width / kTogether * kTogether;
+  TORCH_CHECK(scores.dim() == 2 && 0 < count && count <= width && bias.numel() == width, "best_few: ", count, " of ",
+              scores.sizes(), " with ", bias.numel(), " added");
+  const at::Tensor given = scores.contiguous(), more = bias.contiguous();
+  at::Tensor values = at::empty({given.size(0), count}, given.options());
+  at::Tensor places = at::empty({given.size(0), count}, given.options().dtype(at::kLong));
+  const float *from = given.const_data_ptr<float>(), *added = more.const_data_ptr<float>();
+  at::parallel_for(0, given.size(0), 8192 / width + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* x = from + r * width;
+      Few few{values.data_ptr<float>() + r * count, places.data_ptr<int64_t>() + r * count, 0, count};
+      const Numbers rest = load_some(x + whole, width - whole);
+      Numbers bests = rest;
+      for (int64_t i = 0; i < whole; i += kTogether) bests = load(x + i) > bests ? load(x + i) : bests;
+      const float best = most_of(bests);
+      Numbers totals = exp_below(rest - best);
+      for (int64_t i = 0; i < whole; i += kTogether) totals += exp_below(load(x + i) - best);
+      const float taken = best + std::log(sum_of(totals));
+      if (taken != taken) {  // then so is everything else
+        for (int64_t i = 0; i < count; ++i) few.values[i] = NAN, few.places[i] = i;
+        continue;
+      }
+      auto offer = [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) few.offer((x[i] - taken) + added[i], i);
+      };
+      constexpr int64_t step = 4 * kTogether;
+      const int64_t start = std::min(width, (count + step - 1) / step * step);
+      offer(0, start);
+      int64_t i = start;
+      for (; i + step <= width; i += step) {  // few of the others have a chance
+        auto here = [&](int64_t part) { return (load(x + i + part * kTogether) - taken) + load(added + i + part * kTogether); };
+        const Numbers a = here(0), b = here(1), c = here(2), d = here(3);
+        const Numbers one = a > b ? a : b, two = c > d ? c : d;
+        if (most_of(one > two ? one : two) > few.values[count - 1]) offer(i, i + step);
+      }
+      offer(i, width);
+    }
+  });
+  return {values, places};
+}
