@@ -26,6 +26,11 @@ class Compiled:
         self._compute, self._options = compute, options
         self._play: Callable[[], tuple[Tensor]] | None = None
 
+    @property
+    def is_made(self) -> bool:
+        """Whether it was computed before."""
+        return self._play is not None
+
     @staticmethod
     def _compute_plainly(own: "Compiled") -> Tensor:
         return own._compute()

@@ -201,7 +201,7 @@ def open_writer(
     real = None if is_even else places < torch.tensor([len(tokens) for tokens in batch], device=device)[:, None]
     max_new = [room_for(model, 1, _limit(config, len(tokens))) for tokens in batch]
     given = torch.full((len(batch), 1), begin or 0, device=device)
-    if recordings is not None and recordings.read_sources and (config.num_beams > 1 or copies == 1):
+    if recordings is not None and recordings.read(source) and (config.num_beams > 1 or copies == 1):
         rows = len(batch) * copies
         recorded = RecordedWriter(model, recordings, rows, max(max_new), memory_mask=real, source=source)
         return recorded, given, None, max_new

@@ -18,12 +18,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn import Module
 from torch.nn.functional import pad
 
 from glassformer.decoding.compiled import Compiled
 from glassformer.decoding.graphs import Graph
-from glassformer.decoding.writer import Feeder, TextModel, Writer
+from glassformer.decoding.writer import Feeder, TextModel, Writer, modules_of
 from glassformer.models import EncoderDecoderModel
 from glassformer.nn.choice_kernels import can_choose, choose_best
 from glassformer.nn.fixed_cache import FixedCache
@@ -31,6 +30,8 @@ from glassformer.nn.fixed_cache import FixedCache
 ROW_STEPS, TOKEN_STEP = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128), 32
 MAX_FED = 4
 """Steps that are asked for at once: so many, and as many again, may be made in vain where a text ends."""
+FEW_TOKENS = 64
+"""To read so many takes a CPU as long by Python as by products."""
 MAX_RECORDINGS, MAX_BYTES = 16, 2 << 30
 """Kept for later, at most; the one that was not used for longest is forgotten first."""
 MAX_OTHERS = 4
@@ -84,7 +85,7 @@ class Recording:
         self._step = self.record(self.score)
         chosen = self.tokens, self.bias, self._slot, self._told
         self._greedy_step = self.record(partial(steps.choose, self.score, *chosen), self._slot)
-        self._opening = self.record(partial(steps.open, *state, self.source))
+        self._opening = self.record(steps.opener(*state, self.source))
 
     def record(self, compute: Callable[[], Tensor], *places: Tensor) -> Callable[[], Tensor]:
         """On a GPU a graph of what reads and writes here and in some `places`; elsewhere the computation itself."""
@@ -145,8 +146,7 @@ class Recording:
 
 
 class Steps:
-    """What is recorded, as functions of the places they read and write. With `compile` all but the opening are compiled
-    first."""
+    """What is recorded, as functions of the places they read and write. With `compile` they are compiled first."""
 
     def __init__(self, model: TextModel, *, compile: bool, kept_as: torch.dtype | None = None):
         self._model = weakref.ref(model)
@@ -156,6 +156,11 @@ class Steps:
             # On a GPU, products of one row become sums in kernels of their own; on a CPU, no Python is left in between.
             option = "coordinate_descent_tuning" if next(model.parameters()).is_cuda else "cpp_wrapper"
             self._options = {option: True}
+
+    @property
+    def are_compiled(self) -> bool:
+        """Whether there is no Python between their operations."""
+        return self._options is not None
 
     def scorer(
         self, tokens: Tensor, cache: FixedCache, memory: Tensor | None, mask: Tensor | None
@@ -181,10 +186,25 @@ class Steps:
         slot.add_(1)
         return tokens
 
-    def open(
+    def opener(
+        self, tokens: Tensor, cache: FixedCache, memory: Tensor | None, mask: Tensor | None, source: Tensor | None
+    ) -> Callable[[], Tensor]:
+        """Read the source, and make the first step."""
+        plain = partial(self._open, tokens, cache, memory, mask, source)
+        if self._options is None:
+            return plain
+        compiled = Compiled(plain, self._options)
+
+        def open_compiled() -> Tensor:
+            if not compiled.is_made:
+                plain()  # what a model keeps from its first time on is not made in what is compiled
+            return compiled()
+
+        return open_compiled
+
+    def _open(
         self, tokens: Tensor, cache: FixedCache, memory: Tensor | None, mask: Tensor | None, source: Tensor | None
     ) -> Tensor:
-        """Read the source, and make the first step."""
         model = self._model()
         assert isinstance(model, EncoderDecoderModel)
         assert memory is not None
@@ -205,11 +225,9 @@ class Recordings:
         self._free: list[Recording] = []
         self._lock = threading.RLock()  # taken again where a writer that is collected gives its recording back
 
-    @property
-    def read_sources(self) -> bool:
-        """Whether a source is better read by a recording, of a roomy shape, than at once."""
-        model = self._model()
-        return model is not None and next(model.parameters()).is_cuda
+    def read(self, sources: Tensor) -> bool:
+        """Whether sources (B, S) are better read by a recording, of a roomy shape, than at once."""
+        return sources.is_cuda or (self._steps.are_compiled and sources.numel() <= FEW_TOKENS)
 
     def lend(self, shape: Shape) -> Recording:
         """A recording for at least this shape, which nobody else uses."""
@@ -235,17 +253,9 @@ class Recordings:
 
 def _addresses(model: TextModel) -> tuple[int, ...]:
     """Of all parameters."""
-    found = (parameter for module in _modules_of(model) for parameter in module._parameters.values())
+    found = (parameter for module in modules_of(model) for parameter in module._parameters.values())
     places = (parameter.data_ptr() for parameter in found if parameter is not None)
     return torch.get_num_threads(), *places  # compiled steps have the number of threads in them too
-
-
-def _modules_of(model: TextModel) -> list[Module]:
-    """All of them, some twice: asked for before each batch, so by the shortest way."""
-    found: list[Module] = [model]
-    for module in found:
-        found.extend(child for child in module._modules.values() if child is not None)
-    return found
 
 
 def _round_up(shape: Shape, max_len: int | None) -> Shape:
@@ -288,7 +298,7 @@ def recordings_of(model: TextModel) -> Recordings | None:
 
     Under autocast too.
     """
-    is_watched = any(module._forward_hooks or module._forward_pre_hooks for module in _modules_of(model))
+    is_watched = any(module._forward_hooks or module._forward_pre_hooks for module in modules_of(model))
     # A graph would keep computing in the numbers it was recorded in.
     if is_watched or torch.is_autocast_enabled(next(model.parameters()).device.type):
         return None

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 from torch.nn.functional import pad
 
 from glassformer.models import DecoderModel, EncoderDecoderModel, Model
@@ -109,13 +110,21 @@ class Writer:
         return cls(parts[0].model, cache, torch.cat(rows), None if bool(memory_mask.all()) else memory_mask)
 
 
+def modules_of(model: Module) -> list[Module]:
+    """All of them, some twice: asked for before each batch, so by the shortest way."""
+    found = [model]
+    for module in found:
+        found.extend(child for child in module._modules.values() if child is not None)
+    return found
+
+
 @contextmanager
 def writing(model: Model) -> Iterator[None]:
     """The model in evaluation mode, whatever it was before and will be again; it must have words to write."""
     if model.config.head != "language_model":
         raise ValueError(f"the model has head={model.config.head!r}: expected 'language_model', to write with")
     # Only what changes is touched: most models are ready, and to tell each of hundreds of modules takes milliseconds.
-    training = [module for module in model.modules() if module.training]
+    training = [module for module in modules_of(model) if module.training]
     try:
         for module in training:
             module.training = False
