@@ -57,6 +57,7 @@ def test_our_kernel_rounds_once_and_sums_exactly(int8_linear, rows, width_in, wi
     bytes_of = (linear.weight / scales[:, None]).round()
     exact = (bytes_in.double() @ bytes_of.double().T) * (top / 127) * scales + linear.bias
     torch.testing.assert_close(int8_linear(linear)(x), exact.float(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(int8_linear(linear, relu=True)(x), exact.float().relu(), rtol=1e-5, atol=1e-5)
 
 
 def test_our_kernel_passes_on_what_is_no_number(int8_linear):
@@ -66,6 +67,7 @@ def test_our_kernel_passes_on_what_is_no_number(int8_linear):
     assert is_broken[[3, 35]].all()
     if int8_linear is OurInt8Linear:  # torch's has one scale for all rows
         assert is_broken.sum() == 2 * 9
+        assert (~torch.isfinite(int8_linear(nn.Linear(20, 9), relu=True)(x)))[3].all()
 
 
 def test_weights_may_lie_in_any_order_but_fit_their_rows(int8_linear):

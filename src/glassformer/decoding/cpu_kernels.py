@@ -75,7 +75,9 @@ def _flags_of_this_cpu() -> tuple[str, ...]:
     raise NoKernelsError(f"no int8 kernels for this {platform.machine()}: the float model runs everywhere")
 
 
-def _shape_of_linear(x: Tensor, packed: Tensor, scales: Tensor, bias: Tensor | None, n_in: int, n: int) -> Tensor:
+def _shape_of_linear(
+    x: Tensor, packed: Tensor, scales: Tensor, bias: Tensor | None, n_in: int, n: int, relu: bool
+) -> Tensor:
     """What torch.compile must know of the kernel."""
     return x.new_empty(*x.shape[:-1], n)
 

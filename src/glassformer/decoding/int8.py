@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from glassformer.decoding.cpu_kernels import X86, NoKernelsError, cpu_kernels
 from glassformer.models import Model
+from glassformer.nn import FeedForward
 
 CHANNELS = 32
 """The kernel computes this many outputs together, at most."""
@@ -32,16 +33,25 @@ def quantise(model: AnyModel) -> AnyModel:
     make = _backend()
     quantised = copy.deepcopy(model).cpu().float().eval()
     for module in list(quantised.modules()):
+        if make is OurInt8Linear and isinstance(module, FeedForward):
+            _join_relu(module)
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear:
                 setattr(module, name, make(child))
     return quantised
 
 
-class OurInt8Linear(nn.Module):
-    """`nn.Linear` by our kernel."""
+def _join_relu(network: FeedForward) -> None:
+    """The ReLU behind a layer becomes part of it."""
+    if network.gate_proj is None and network.act is nn.functional.relu and type(network.up_proj) is nn.Linear:
+        network.up_proj = OurInt8Linear(network.up_proj, relu=True)  # type: ignore[assignment]
+        network.act = torch.positive  # as it is
 
-    def __init__(self, linear: nn.Linear):
+
+class OurInt8Linear(nn.Module):
+    """`nn.Linear` by our kernel, and a ReLU behind it where one is wanted."""
+
+    def __init__(self, linear: nn.Linear, *, relu: bool = False):
         super().__init__()
         weight = linear.weight.detach().float()
         scales = (weight.abs().amax(1) / 127).clamp_min(1e-30)
@@ -53,6 +63,7 @@ class OurInt8Linear(nn.Module):
             nn.functional.pad(scales, (0, -len(weight) % CHANNELS)),
             bias,
             *linear.weight.shape[::-1],
+            relu,
         )
         self._linear = cpu_kernels().linear.default
 

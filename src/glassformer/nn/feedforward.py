@@ -40,7 +40,7 @@ class FeedForward(nn.Module):
         if activation not in ACTIVATIONS:
             raise ValueError(f"activation={activation!r}: expected one of {', '.join(ACTIVATIONS)}")
         self.d_model = d_model
-        self.activation = activation
+        self.act = ACTIVATIONS[activation]
         self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
         self.gate_proj = nn.Linear(d_model, d_ff, bias=bias) if gated else None
         self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
@@ -49,7 +49,7 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
         check_width("feed-forward input", x, self.d_model)
-        act = ACTIVATIONS[self.activation]
+        act = self.act
         first = self.up_proj if self.gate_proj is None else self.gate_proj
         if act is F.relu and not torch.is_grad_enabled() and not first._forward_hooks:
             act = torch.relu_  # nobody else looks at what it is given, and a large batch saves its largest copy

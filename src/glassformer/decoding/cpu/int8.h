@@ -10,6 +10,7 @@ struct Product {
   const float *x_scales, *w_scales, *bias;
   float* y;
   int64_t m, n, kp, panel_size;
+  float least;  // what is below becomes this
 
   const int8_t* panel_of(int64_t p) const { return w + p * panel_size; }
   void multiply(int64_t panels_begin, int64_t panels_end, int64_t rows_begin, int64_t rows_end) const;
@@ -45,9 +46,10 @@ at::Tensor pack(const at::Tensor& given) {
   return packed;
 }
 
-// x (..., K) float, packed weights, scales (N padded to whole panels), bias (N) or none -> (..., N).
+// x (..., K) float, packed weights, scales (N padded to whole panels), bias (N) or none -> (..., N); with `relu` what is
+// negative becomes 0.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& packed, const at::Tensor& scales,
-                  const std::optional<at::Tensor>& bias, int64_t n_in, int64_t n) {
+                  const std::optional<at::Tensor>& bias, int64_t n_in, int64_t n, bool relu) {
   TORCH_CHECK(x.dim() > 0 && x.scalar_type() == at::kFloat, "int8 linear: expected float32 rows");
   TORCH_CHECK(x.size(-1) == n_in && n_in > 0, "int8 linear: rows of ", x.size(-1), ", expected ", n_in);
   const int64_t k = x.size(-1), m = x.numel() / k, kp = padded(k, kInputs);
@@ -67,7 +69,7 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& packed, const at::Tenso
   float* by = x_scales.data();
   const float* b = bias ? bias->const_data_ptr<float>() : nullptr;
   const Product product{to, packed.const_data_ptr<int8_t>(), by, scales.const_data_ptr<float>(), b,
-                        y.data_ptr<float>(), m, n, kp, panel_size};
+                        y.data_ptr<float>(), m, n, kp, panel_size, relu ? 0.0f : -INFINITY};
   const int64_t block = std::max<int64_t>(kRows, kNear / kp / kRows * kRows);
   // Enough work for a thread to be worth waking; and threads do not wake others.
   const int64_t worth = std::max<int64_t>(1, m * panels * kChannels * kp / kWorth);

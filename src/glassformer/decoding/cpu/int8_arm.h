@@ -120,16 +120,18 @@ void multiply<8>(const int8_t* x, const int8_t* w, int64_t kp, Sums* sums) {
 // R rows of x times one panel, brought back to floats.
 template <int R>
 void panel(const int8_t* x, const int8_t* w, int64_t kp, const float* x_scale, const float* w_scale, const float* bias,
-           float* y, int64_t n, int64_t channels) {
+           float least, float* y, int64_t n, int64_t channels) {
   Sums sums[R];
   multiply<R>(x, w, kp, sums);
   const float32x4_t low_scale = vld1q_f32(w_scale), high_scale = vld1q_f32(w_scale + 4);
   if (channels == kChannels) {
-    const float32x4_t none = vdupq_n_f32(0);
+    const float32x4_t none = vdupq_n_f32(0), lowest = vdupq_n_f32(least);
     const float32x4_t low_bias = bias ? vld1q_f32(bias) : none, high_bias = bias ? vld1q_f32(bias + 4) : none;
     for (int r = 0; r < R; ++r) {
-      vst1q_f32(y + r * n, vfmaq_f32(low_bias, vcvtq_f32_s32(sums[r][0]), vmulq_n_f32(low_scale, x_scale[r])));
-      vst1q_f32(y + r * n + 4, vfmaq_f32(high_bias, vcvtq_f32_s32(sums[r][1]), vmulq_n_f32(high_scale, x_scale[r])));
+      const float32x4_t low = vfmaq_f32(low_bias, vcvtq_f32_s32(sums[r][0]), vmulq_n_f32(low_scale, x_scale[r]));
+      const float32x4_t high = vfmaq_f32(high_bias, vcvtq_f32_s32(sums[r][1]), vmulq_n_f32(high_scale, x_scale[r]));
+      vst1q_f32(y + r * n, vmaxq_f32(low, lowest));
+      vst1q_f32(y + r * n + 4, vmaxq_f32(high, lowest));
     }
     return;
   }
@@ -137,7 +139,7 @@ void panel(const int8_t* x, const int8_t* w, int64_t kp, const float* x_scale, c
     float out[kChannels];
     vst1q_f32(out, vmulq_f32(vcvtq_f32_s32(sums[r][0]), vmulq_n_f32(low_scale, x_scale[r])));
     vst1q_f32(out + 4, vmulq_f32(vcvtq_f32_s32(sums[r][1]), vmulq_n_f32(high_scale, x_scale[r])));
-    for (int64_t c = 0; c < channels; ++c) y[r * n + c] = out[c] + (bias ? bias[c] : 0.0f);
+    for (int64_t c = 0; c < channels; ++c) y[r * n + c] = std::max(out[c] + (bias ? bias[c] : 0.0f), least);
   }
 }
 
@@ -146,9 +148,9 @@ void Product::multiply(int64_t panels_begin, int64_t panels_end, int64_t rows_be
     for (int64_t r = rows_begin; r < rows_end; r += kRows) {
       const int64_t first = p * kChannels, channels = std::min(kChannels, n - first);
       const float* pb = bias ? bias + first : nullptr;
-#define CASE(R)                                                                                                   \
-  case R:                                                                                                         \
-    panel<R>(x + r * kp, panel_of(p), kp, x_scales + r, w_scales + first, pb, y + r * n + first, n, channels); \
+#define CASE(R)                                                                                                       \
+  case R:                                                                                                             \
+    panel<R>(x + r * kp, panel_of(p), kp, x_scales + r, w_scales + first, pb, least, y + r * n + first, n, channels); \
     break;
       switch (std::min(kRows, rows_end - r)) { CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) }
 #undef CASE

@@ -74,7 +74,8 @@ struct Finish {
   void operator()(const Product& product, int64_t r, __m512i sums) const {
     const __m512 by = _mm512_mul_ps(scale, _mm512_set1_ps(product.x_scales[r]));
     const __m512 found = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(sums, added)), by, bias);
-    _mm512_mask_storeu_ps(product.y + r * product.n + first, mask, found);
+    // In this order, which keeps NaN.
+    _mm512_mask_storeu_ps(product.y + r * product.n + first, mask, _mm512_max_ps(_mm512_set1_ps(product.least), found));
   }
 };
 
