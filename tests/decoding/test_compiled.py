@@ -86,3 +86,16 @@ def test_a_bias_is_added_apart_where_there_is_one_row(rows, added):
     with torch.inference_mode():
         torch.testing.assert_close(torch.compile(compute, backend=backend)(x), compute(x))
     assert lines == [added], "but not to what is split"
+
+
+def test_without_a_wrapper_in_cpp_there_is_python(monkeypatch):
+    def compile_fx(graph, examples, config_patches):
+        if config_patches:
+            raise RuntimeError("C++ compile error")
+        return graph
+
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", compile_fx)
+    x = torch.ones(3)
+    assert Compiled(lambda: x + 1, {"cpp_wrapper": True})().tolist() == [2, 2, 2]
+    with pytest.raises(Exception, match="compile error"):
+        Compiled(lambda: x + 2, {"coordinate_descent_tuning": True})()

@@ -59,7 +59,13 @@ def _backend(compiled: Compiled) -> Callable[..., Any]:
             raise ValueError(f"the step gives {len(outputs)} tensors: expected scores alone, and nothing kept besides")
         if any(x.is_cuda for x in examples if isinstance(x, Tensor)):
             add_apart(graph)
-        made: Any = compile_fx(graph, examples, config_patches=options)
+        try:
+            made: Any = compile_fx(graph, examples, config_patches=options)
+        except RuntimeError:
+            # What torch before 2.13 writes in C++ sometimes does not compile; then Python calls the kernels.
+            if not options.get("cpp_wrapper"):
+                raise
+            made = compile_fx(graph, examples, config_patches={})
 
         def run(*tensors: Tensor) -> Any:
             own = owner()
