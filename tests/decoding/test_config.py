@@ -17,6 +17,7 @@ from glassformer.decoding import GenerationConfig
         ({"temperature": float("nan"), "do_sample": True}, "temperature=nan"),
         ({"min_p": float("nan"), "do_sample": True}, "min_p=nan"),
         ({"repetition_penalty": 0.0}, "repetition_penalty=0.0"),
+        ({"logit_bias": {5: float("nan")}}, r"logit_bias\[5\]=nan"),
         ({"early_stopping": "soon"}, "early_stopping='soon'"),
         ({"bad_words_ids": ((),)}, "an empty run"),
         ({"stop_strings": ("",)}, "an empty string"),

@@ -107,6 +107,8 @@ def test_the_best_few_of_a_vocabulary(rows, width, share, forbidden, broken, see
     bias[torch.rand(width) < forbidden] = -torch.inf
     if broken:
         scores[0, -1] = torch.nan
+        scores[-1, 0] = torch.inf
+        scores[rows // 2] = -torch.inf
     values, tokens = best_few(scores, bias, count)
     logs = scores.log_softmax(-1) + bias
     torch.testing.assert_close(values, logs.topk(count).values, rtol=1e-6, atol=2e-5, equal_nan=True)

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -47,6 +47,7 @@ def test_a_layer_is_off_by_no_more_than_its_rounding(int8_linear, rows, width_in
 
 @settings(max_examples=60, deadline=None)
 @given(rows=st.integers(1, 70), width_in=st.integers(1, 200), width_out=st.integers(1, 70), seed=st.integers(0, 2**32))
+@example(rows=37, width_in=1100, width_out=33, seed=0)  # more than stay near while weights pass by
 def test_our_kernel_rounds_once_and_sums_exactly(int8_linear, rows, width_in, width_out, seed):
     if int8_linear is not OurInt8Linear:
         pytest.skip("our kernel does not run here")
@@ -91,6 +92,17 @@ def test_shapes_zeros_and_an_untouched_original(int8_linear):
     quantised = quantise(model)
     assert not any(type(module) is nn.Linear for module in quantised.modules())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_relu_becomes_part_of_the_layer_before_it(int8_linear):
+    if int8_linear is not OurInt8Linear:
+        pytest.skip("our kernel does not run here")
+    for activation, gated in (("relu", False), ("relu", True), ("gelu", False)):
+        model = build_model(preset("tiny-marian", activation=activation, gated=gated)).eval()
+        network, joined = (m.get_submodule("decoder.layers.0.ffn") for m in (model, quantise(model)))
+        assert (joined.act is not network.act) == (activation == "relu" and not gated)
+        x = torch.randn(3, 5, network.d_model)
+        torch.testing.assert_close(joined(x), network(x), rtol=0, atol=0.05 * network(x).abs().max().item())
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")

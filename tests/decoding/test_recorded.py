@@ -212,7 +212,7 @@ def feeding(monkeypatch):
     by_itself = RecordedWriter.feeder
     monkeypatch.setattr(RecordedWriter, "feeder", feeder)
     monkeypatch.setattr(RecordedWriter, "is_fed", property(lambda writer: writer._are_first))
-    monkeypatch.setattr(Recordings, "read", lambda self, sources: True)
+    monkeypatch.setattr(Recordings, "should_read", lambda self, sources: True)
     return fed
 
 

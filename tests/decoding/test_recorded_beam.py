@@ -41,7 +41,7 @@ def played(monkeypatch):
     by_itself = RecordedSearch.play
     monkeypatch.setattr(RecordedSearch, "play", lambda search, count: (steps.append(count), by_itself(search, count)))
     monkeypatch.setattr(RecordedWriter, "is_fed", property(lambda writer: writer._are_first))
-    monkeypatch.setattr(Recordings, "read", lambda self, sources: True)
+    monkeypatch.setattr(Recordings, "should_read", lambda self, sources: True)
     return steps
 
 

@@ -70,7 +70,7 @@ choice_kernels.MAX_AT_ONCE = 16
 scores = torch.randn(4, 50, device=device)
 scores[:3, [5, 20, 49]] = 9.0
 scores[1, 40], scores[2, [30, 7]] = torch.nan, torch.nan
-bias, slot, told = torch.zeros(50, device=device), torch.zeros(1, dtype=torch.long, device=device), told[:1, :, :1]
+bias, slot = torch.zeros(50, device=device), torch.zeros(1, dtype=torch.long, device=device)
 tokens, told = torch.zeros(4, 1, dtype=torch.long, device=device), torch.zeros(1, 2, 4, device=device)
 choose_best(scores, bias, tokens, slot, told)  # piece by piece
 assert tokens[:, 0].tolist() == [5, 40, 7, int(scores[3].argmax())]

@@ -146,15 +146,21 @@ class Search:
         else:
             logs = scores.log_softmax(-1)
             ruled = rules.apply(logs, self._history(n_written)) if rules.are_any else logs
-            chosen = self._continue(*self._by_groups(ruled))
+            if self.groups == 1:
+                chosen = self._extend_by(*ruled.topk(min(2 * self.width, ruled.shape[1])))
+            else:
+                chosen = self._continue(*self._by_groups(ruled))
         shape = (len(self.sentences), -1)
         return BeamStep(list(self.sentences), self.latest.view(shape), chosen.view(shape), self.alive.view(shape))
 
     def extend(self, scores: Tensor, bias: Tensor) -> Tensor:
         """The same for beams without groups under rules that are a bias (V,); the beam that each one continues, (B, K).
         It waits for no device."""
-        # The best of all are among the best of each beam, and those are found for all beams side by side.
-        logs, tokens = best_few(scores, bias, min(2 * self.width, scores.shape[1]))
+        return self._extend_by(*best_few(scores, bias, min(2 * self.width, scores.shape[1])))
+
+    def _extend_by(self, logs: Tensor, tokens: Tensor) -> Tensor:
+        """The same from the best continuations of each row, (B·K, n), which are found for all rows side by side: the
+        best of all are among them."""
         totals = self.alive[:, :, None] + logs.view(*self.alive.shape, -1)
         best, place = totals.flatten(1).topk(min(2 * self.width, totals[0].numel()))  # (B, 2K)
         return self._continue(best, place // logs.shape[1], tokens.view(len(totals), -1).gather(1, place))

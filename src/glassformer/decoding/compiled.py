@@ -1,5 +1,6 @@
 """A computation compiled when it is first made, and played from then on without a question."""
 
+import copy
 import math
 import operator
 import weakref
@@ -59,13 +60,14 @@ def _backend(compiled: Compiled) -> Callable[..., Any]:
             raise ValueError(f"the step gives {len(outputs)} tensors: expected scores alone, and nothing kept besides")
         if any(x.is_cuda for x in examples if isinstance(x, Tensor)):
             add_apart(graph)
+        kept = copy.deepcopy(graph)  # the compiler may change what it gets
         try:
             made: Any = compile_fx(graph, examples, config_patches=options)
-        except RuntimeError:
+        except RuntimeError as error:
             # What torch before 2.13 writes in C++ sometimes does not compile; then Python calls the kernels.
-            if not options.get("cpp_wrapper"):
+            if not options.get("cpp_wrapper") or "CppCompileError" not in str(error):
                 raise
-            made = compile_fx(graph, examples, config_patches={})
+            made = compile_fx(kept, examples, config_patches={})
 
         def run(*tensors: Tensor) -> Any:
             own = owner()
@@ -85,7 +87,7 @@ def add_apart(graph: GraphModule) -> None:
     What is split afterwards stays as it is: each part would become a kernel.
     """
     for node in graph.graph.find_nodes(op="call_function", target=linear):
-        x, weight, bias = node.args
+        x, weight, bias = (*node.args, None, None)[:3]
         is_split = any(user.target == "split" for user in node.users)
         if bias is None or is_split or math.prod(node.meta["example_value"].shape[:-1]) != 1:
             continue

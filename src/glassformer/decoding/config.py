@@ -78,6 +78,9 @@ class GenerationConfig:
             raise ValueError(f"repetition_penalty={self.repetition_penalty}: expected more than 0; 1 changes nothing")
         if self.early_stopping not in (True, False, "never"):
             raise ValueError(f"early_stopping={self.early_stopping!r}: expected True, False or 'never'")
+        for token, value in self.logit_bias.items():
+            if not value < float("inf"):  # so that NaN is refused too
+                raise ValueError(f"logit_bias[{token}]={value}: expected a number, or minus infinity to forbid a token")
         if any(not words for words in self.bad_words_ids):
             raise ValueError("bad_words_ids holds an empty run: expected at least one token in each")
         if any(not text for text in self.stop_strings):

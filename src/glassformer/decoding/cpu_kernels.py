@@ -1,7 +1,7 @@
 """Our kernels for CPUs, in C++: compiled when they are first asked for, and kept for the next time.
 
-They are int8 products (`cpu/int8.h`), and what a step of writing needs beside products (`cpu/step.h`), which from then
-on is used wherever it fits (`nn/step_kernels.py`).
+They are int8 products (`cpu/int8.h`), and what a step of writing needs beside products (`cpu/step.h`, `cpu/choice.h`),
+which from then on is used wherever it fits (`nn/step_kernels.py`, `nn/choice_kernels.py`).
 """
 
 import hashlib

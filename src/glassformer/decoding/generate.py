@@ -201,8 +201,10 @@ def open_writer(
     real = None if is_even else places < torch.tensor([len(tokens) for tokens in batch], device=device)[:, None]
     max_new = [room_for(model, 1, _limit(config, len(tokens))) for tokens in batch]
     given = torch.full((len(batch), 1), begin or 0, device=device)
-    if recordings is not None and recordings.read(source) and (config.num_beams > 1 or copies == 1):
+    if recordings is not None and recordings.should_read(source) and (config.num_beams > 1 or copies == 1):
         rows = len(batch) * copies
+        model.source_embeddings.check("source", source)  # a recording does not look
+        model.target_embeddings.check("target", given)
         recorded = RecordedWriter(model, recordings, rows, max(max_new), memory_mask=real, source=source)
         return recorded, given, None, max_new
     memory = model.encode(source, real)

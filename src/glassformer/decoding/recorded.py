@@ -153,13 +153,13 @@ class Steps:
         self.kept_as = kept_as
         self._options: dict[str, bool] | None = None
         if compile:
-            # On a GPU, products of one row become sums in kernels of their own; on a CPU, no Python is left in between.
+            # On a GPU, products of one row become sums in kernels of their own; on a CPU, C++ calls the kernels.
             option = "coordinate_descent_tuning" if next(model.parameters()).is_cuda else "cpp_wrapper"
             self._options = {option: True}
 
     @property
     def are_compiled(self) -> bool:
-        """Whether there is no Python between their operations."""
+        """Whether they are compiled first."""
         return self._options is not None
 
     def scorer(
@@ -225,9 +225,11 @@ class Recordings:
         self._free: list[Recording] = []
         self._lock = threading.RLock()  # taken again where a writer that is collected gives its recording back
 
-    def read(self, sources: Tensor) -> bool:
+    def should_read(self, sources: Tensor) -> bool:
         """Whether sources (B, S) are better read by a recording, of a roomy shape, than at once."""
-        return sources.is_cuda or (self._steps.are_compiled and sources.numel() <= FEW_TOKENS)
+        batch, length = sources.shape
+        roomy = _round_up(Shape(batch, 1, batch, length), None)
+        return sources.is_cuda or (self._steps.are_compiled and roomy.memories * roomy.memory_length <= FEW_TOKENS)
 
     def lend(self, shape: Shape) -> Recording:
         """A recording for at least this shape, which nobody else uses."""
@@ -283,8 +285,9 @@ _RECORDINGS: "weakref.WeakKeyDictionary[TextModel, Recordings]" = weakref.WeakKe
 def record_steps(model: TextModel, *, compile: bool = False, kept_as: torch.dtype | None = None) -> None:
     """Write by recordings with this model from now on. On a GPU that happens by itself, without `compile`.
 
-    Compiling takes half a minute for 6 layers, minutes for 30, at each new shape, and pays where many texts follow:
-    most for one text at a time. What cannot be compiled whole raises. Keys and values are kept as numbers of the
+    Compiling takes half a minute for 6 layers, minutes for 30, at each new shape, and where sources are read by what is
+    compiled (on a GPU, and few tokens on a CPU) as long again and more; it pays where many texts follow: most for one
+    text at a time. What cannot be compiled whole raises. Keys and values are kept as numbers of the
     model's own kind, unless another is given: on a CPU float16 takes half the memory and less time, for an error in
     the fourth digit. (On a GPU another kind takes longer.)
     """

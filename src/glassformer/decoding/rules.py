@@ -75,7 +75,8 @@ class Rules:
         """Where they are a bias: the numbers, (V,), which stay ours."""
         is_short = n_written < self.shortest
         if is_short not in self._biases:
-            bias = torch.zeros(self.vocab_size, device=self.device) if self._bias is None else self._bias[0].clone()
+            nothing = torch.zeros(self.vocab_size, dtype=torch.float32, device=self.device)
+            bias = nothing if self._bias is None else self._bias[0].clone()
             if is_short:
                 for token in self._ends(0):  # one by one: a list of them would be sent to the device, and waited for
                     bias[token] = NEVER
@@ -162,7 +163,7 @@ class Rules:
             entries |= {(row, token): value for token, value in request.logit_bias.items()}
             entries |= {(row, token): NEVER for token in request.suppress_tokens}
             entries |= {(row, run[0]): NEVER for run in request.bad_words_ids if len(run) == 1}
-        bias = torch.zeros(len(requests), self.vocab_size, device=self.device)
+        bias = torch.zeros(len(requests), self.vocab_size, dtype=torch.float32, device=self.device)
         if entries:
             rows, tokens = torch.tensor([*entries], device=self.device).T
             bias[rows, tokens] = torch.tensor([*entries.values()], dtype=torch.float32, device=self.device)

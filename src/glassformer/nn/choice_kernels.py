@@ -15,7 +15,7 @@ from glassformer.nn.step_kernels import HAS_KERNELS, are_on, on_device
 MAX_AT_ONCE = 1 << 14
 """Scores that one program of a GPU reads at once."""
 MAX_FEW = 64
-"""Few."""
+"""So many are still found one by one sooner than by sorting."""
 
 if HAS_KERNELS:
     import triton
@@ -69,7 +69,7 @@ if HAS_KERNELS:
 
 
 def can_choose(scores: Tensor) -> bool:
-    """Whether `choose_best` takes these."""
+    """Whether a GPU's kernels take these scores of a vocabulary."""
     is_plain = scores.is_cuda and scores.dtype == torch.float32 and scores.stride(-1) == 1 and len(scores) > 0
     return is_plain and are_on(scores.device)
 

@@ -25,6 +25,7 @@ struct Product {
 constexpr int64_t kNear = 1 << 15;        // bytes of rows that stay in the nearest cache while panels pass by
 constexpr int64_t kWorth = 1 << 18;       // products of two numbers for which a thread is woken
 constexpr size_t kKept = 1 << 24;         // bytes that a thread keeps for the next product
+constexpr int64_t kLine = 64;             // bytes that a cache moves together
 constexpr int64_t kFewNumbers = 1 << 13;  // that are quantised before threads could wait for each other
 
 int64_t padded(int64_t size, int64_t step) { return (size + step - 1) / step * step; }
@@ -54,7 +55,8 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& packed, const at::Tenso
   TORCH_CHECK(x.size(-1) == n_in && n_in > 0, "int8 linear: rows of ", x.size(-1), ", expected ", n_in);
   const int64_t k = x.size(-1), m = x.numel() / k, kp = padded(k, kInputs);
   const int64_t panels = padded(n, kChannels) / kChannels, panel_size = kHead + kChannels * kp;
-  TORCH_CHECK(packed.numel() == panels * panel_size + kAhead, "int8 linear: weights of another size");
+  TORCH_CHECK(packed.numel() == panels * panel_size + kAhead && scales.numel() >= panels * kChannels,
+              "int8 linear: weights or scales of another size");
   std::vector<int64_t> shape = x.sizes().vec();
   shape.back() = n;
   at::Tensor input = x.contiguous(), y = at::empty(shape, x.options());
@@ -62,10 +64,10 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& packed, const at::Tenso
   thread_local std::vector<int8_t> quantised;
   thread_local std::vector<float> x_scales;
   if (quantised.size() > kKept) quantised = {}, x_scales = {};
-  quantised.resize(std::max<size_t>(quantised.size(), padded(m, kRowsTogether) * kp + kAhead));
+  quantised.resize(std::max<size_t>(quantised.size(), padded(m, kRowsTogether) * kp + kAhead + kLine));
   x_scales.resize(std::max<size_t>(x_scales.size(), m));
   const float* from = input.const_data_ptr<float>();
-  int8_t* to = quantised.data();
+  int8_t* to = quantised.data() + (kLine - reinterpret_cast<uintptr_t>(quantised.data()) % kLine);
   float* by = x_scales.data();
   const float* b = bias ? bias->const_data_ptr<float>() : nullptr;
   const Product product{to, packed.const_data_ptr<int8_t>(), by, scales.const_data_ptr<float>(), b,

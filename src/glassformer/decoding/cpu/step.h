@@ -78,7 +78,7 @@ Keys<float> widen(const Keys<T>& keys, float* to, int64_t room) {
       std::memcpy(to + s * width + i * kTogether, &k, sizeof(k));
       std::memcpy(values + s * width + i * kTogether, &v, sizeof(v));
     }
-  return {to, values, to, width, width, keys.n};
+  return {to, values, to, width, width, keys.n};  // they are near, and nothing else has to be fetched
 }
 
 // A few queries (B, H, T, D) over keys and values (B, G, S, D): of each row the first `reach` (B or 1) of them. What is
