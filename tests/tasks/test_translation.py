@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from glassformer.cli import main
 from glassformer.data.batches import hide_words
 from glassformer.metrics import score_translations
 from glassformer.models import build_model
@@ -30,6 +31,8 @@ from glassformer.training.losses import disagreement
 RECIPES = Path(__file__).parents[2] / "recipes"
 ENGLISH = ("one", "two", "three", "four", "five", "six", "seven")
 GERMAN = ("eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben")
+pytestmark = pytest.mark.xdist_group("translation")  # in one process, for they share a model
+
 WORDS = dict(zip(ENGLISH, GERMAN, strict=True))
 
 
@@ -52,6 +55,24 @@ def glassformer(*arguments, folder, **options):
     )
 
 
+@pytest.fixture
+def here(monkeypatch, capsys):
+    """The same in this process, which need not start first."""
+
+    def run(*arguments, folder):
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(sys, "argv", ["glassformer", *arguments])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code
+        told = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, code, told.out, told.err)
+
+    return run
+
+
 SMALL = "--vocab-size 300 --d-model 32 --n-heads 4 --d-ff 64 --n-encoder-layers 1 --n-decoder-layers 1 --dropout 0.0"
 SMALL += (
     " --embedding-dropout 0.0 --max-tokens 512 --lr 0.01 --schedule cosine --warmup 20 --device cpu --precision fp32"
@@ -63,7 +84,7 @@ TRAIN = ["train", "translation", "--source", "a.en", "--target", "a.de", *SMALL.
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("translation")
     write_corpus(folder)
-    result = glassformer(*TRAIN, "--updates", "300", "--eval-every", "150", "--out", "model", folder=folder)
+    result = glassformer(*TRAIN, "--updates", "200", "--eval-every", "100", "--out", "model", folder=folder)
     assert result.returncode == 0, result.stderr
     return folder, result
 
@@ -71,7 +92,7 @@ def trained(tmp_path_factory):
 def test_training_tells_what_it_does_and_leaves_a_whole_folder(trained):
     folder, result = trained
     assert result.stdout.startswith("wrote model: BLEU ")
-    assert "validation after 300 updates" in result.stderr
+    assert "validation after 200 updates" in result.stderr
     assert "parameters" in result.stderr
     assert {path.name for path in (folder / "model").iterdir()} == {
         "config.json",
@@ -83,10 +104,10 @@ def test_training_tells_what_it_does_and_leaves_a_whole_folder(trained):
         "manifest.json",
     }
     log = [json.loads(line) for line in (folder / "model.run" / "log.jsonl").read_text().splitlines()]
-    assert [r["update"] for r in log if r["kind"] == "update"] == list(range(1, 301))
-    assert [r["update"] for r in log if r["kind"] == "evaluation"] == [150, 300]
+    assert [r["update"] for r in log if r["kind"] == "update"] == list(range(1, 201))
+    assert [r["update"] for r in log if r["kind"] == "evaluation"] == [100, 200]
     assert list((folder / "model.run").glob("events.out.tfevents*"))
-    assert "300 updates" in (folder / "model" / "README.md").read_text()
+    assert "200 updates" in (folder / "model" / "README.md").read_text()
 
 
 def test_it_learned_the_language(trained):
@@ -106,23 +127,23 @@ def test_run_gives_one_line_for_each_line_and_keeps_blank_ones(trained):
     assert result.stdout == "eins zwei\n\n\ndrei\nvier fünf\n"
 
 
-def test_eval_and_info_tell(trained):
+def test_eval_and_info_tell(trained, here):
     files = ("--source", "a.en", "--target", "a.de", "--tokenised", "de")
-    result = glassformer("eval", "model", *files, folder=trained[0])
+    result = here("eval", "model", *files, folder=trained[0])
     assert result.returncode == 0, result.stderr
     assert "lang:de" in result.stdout
-    quantised = glassformer("eval", "model", *files[:4], "--int8", "--json", folder=trained[0])
+    quantised = here("eval", "model", *files[:4], "--int8", "--json", folder=trained[0])
     if "no compiler" not in quantised.stderr:
         assert json.loads(quantised.stdout)["greedy"]["bleu"] > 90
     assert "greedy    BLEU" in result.stdout
     assert "nrefs:1|case:mixed|eff:no|tok:13a" in result.stdout
-    result = glassformer("info", "model", folder=trained[0])
+    result = here("info", "model", folder=trained[0])
     assert "encoder_decoder" in result.stdout
     assert "d_model = 32" in result.stdout
 
 
 def test_what_was_estimated_is_held_against_the_truth(trained):
-    assert "300 updates: about " in trained[1].stderr
+    assert "200 updates: about " in trained[1].stderr
     assert "(estimated " in trained[1].stderr
 
 
@@ -157,26 +178,24 @@ def test_bad_records_are_counted_and_told(tmp_path):
     assert "passed over 1 bad records: 1 with empty source" in result.stderr
 
 
-def test_errors_name_the_file_and_the_line(trained):
+def test_errors_name_the_file_and_the_line(trained, here):
     folder = trained[0]
     (folder / "bad.de").write_bytes(b"eins\n\xff\n")
     (folder / "bad.en").write_text("one\ntwo\n")
-    result = glassformer(
-        "train", "translation", "--source", "bad.en", "--target", "bad.de", "--out", "x", folder=folder
-    )
+    result = here("train", "translation", "--source", "bad.en", "--target", "bad.de", "--out", "x", folder=folder)
     assert result.returncode == 1
     assert result.stderr.startswith("glassformer: bad.de:2: not valid UTF-8")
     assert "Traceback" not in result.stderr
-    assert glassformer(*TRAIN, folder=folder).returncode == 2, "--out is missing"
-    assert glassformer("train", "cooking", folder=folder).returncode == 2
-    assert "no such model folder" in glassformer("info", "nowhere", folder=folder).stderr
-    other = glassformer(*TRAIN, "--updates", "7", "--out", "model", folder=folder)
+    assert here(*TRAIN, folder=folder).returncode == 2, "--out is missing"
+    assert here("train", "cooking", folder=folder).returncode == 2
+    assert "no such model folder" in here("info", "nowhere", folder=folder).stderr
+    other = here(*TRAIN, "--updates", "7", "--out", "model", folder=folder)
     assert "holds a run with other settings" in other.stderr
 
 
 def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, trained):
     write_corpus(tmp_path)
-    command = [*TRAIN, "--updates", "300", "--eval-every", "150", "--out", "model"]
+    command = [*TRAIN, "--updates", "200", "--eval-every", "100", "--out", "model"]
     process = subprocess.Popen(
         [sys.executable, "-m", "glassformer", *command], cwd=tmp_path, stderr=subprocess.PIPE, text=True
     )

@@ -88,7 +88,7 @@ def add_apart(graph: GraphModule) -> None:
     """
     for node in graph.graph.find_nodes(op="call_function", target=linear):
         x, weight, bias = (*node.args, None, None)[:3]
-        is_split = any(user.target == "split" for user in node.users)
+        is_split = any(user.target in ("split", "chunk") for user in node.users)
         if bias is None or is_split or math.prod(node.meta["example_value"].shape[:-1]) != 1:
             continue
         with graph.graph.inserting_after(node):

@@ -43,7 +43,8 @@ def quantise(model: AnyModel) -> AnyModel:
 
 def _join_relu(network: FeedForward) -> None:
     """The ReLU behind a layer becomes part of it."""
-    if network.gate_proj is None and network.act is nn.functional.relu and type(network.up_proj) is nn.Linear:
+    is_plain = network.gate_up_proj is None and network.gate_proj is None
+    if is_plain and network.act is nn.functional.relu and type(network.up_proj) is nn.Linear:
         network.up_proj = OurInt8Linear(network.up_proj, relu=True)  # type: ignore[assignment]
         network.act = torch.positive  # as it is
 

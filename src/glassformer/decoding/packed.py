@@ -1,7 +1,8 @@
 """A model packed for writing: fewer and better products, the same numbers.
 
 A step for one token is over before a device has warmed to it, so that each product costs its launch. Queries, keys and
-values of self-attention come of one product here, and on a GPU the output layer is as wide as its kernels like.
+values of self-attention come of one product here, so do a feed-forward's gate and what it gates, and on a GPU the
+output layer is as wide as its kernels like.
 """
 
 import copy
@@ -13,6 +14,7 @@ from torch.nn.functional import linear, pad
 
 from glassformer.models import Model
 from glassformer.models.heads import LanguageModelHead
+from glassformer.nn import FeedForward
 from glassformer.nn.layers import Layer
 
 LIKED = 64
@@ -27,11 +29,14 @@ def pack(model: AnyModel) -> AnyModel:
     It can be written with, quantised and recorded; it is not for training or saving: its parameters have other names.
     """
     packed = copy.deepcopy(model).eval()
-    for layer in packed.modules():
+    for layer in list(packed.modules()):
         if isinstance(layer, Layer):
             own = layer.self_attn
             own.qkv_proj = _side_by_side([own.q_proj, own.k_proj, own.v_proj])
             del own.q_proj, own.k_proj, own.v_proj
+        elif isinstance(layer, FeedForward) and layer.gate_proj is not None:
+            layer.gate_up_proj = _side_by_side([layer.gate_proj, layer.up_proj])
+            del layer.gate_proj, layer.up_proj
     head = packed.head
     is_cuda = next(packed.parameters()).is_cuda
     if isinstance(head, LanguageModelHead) and is_cuda and head.out_proj.out_features % LIKED:

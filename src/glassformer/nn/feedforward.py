@@ -43,12 +43,17 @@ class FeedForward(nn.Module):
         self.act = ACTIVATIONS[activation]
         self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
         self.gate_proj = nn.Linear(d_model, d_ff, bias=bias) if gated else None
+        self.gate_up_proj: nn.Module | None = None
+        """Both side by side, where a model was packed for writing (`decoding/packed.py`)."""
         self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
         check_width("feed-forward input", x, self.d_model)
+        if self.gate_up_proj is not None:
+            gate, up = self.gate_up_proj(x).chunk(2, -1)
+            return self.down_proj(self.act(gate) * up)
         act = self.act
         first = self.up_proj if self.gate_proj is None else self.gate_proj
         if act is F.relu and not torch.is_grad_enabled() and not first._forward_hooks:
