@@ -285,11 +285,12 @@ _RECORDINGS: "weakref.WeakKeyDictionary[TextModel, Recordings]" = weakref.WeakKe
 def record_steps(model: TextModel, *, compile: bool = False, kept_as: torch.dtype | None = None) -> None:
     """Write by recordings with this model from now on. On a GPU that happens by itself, without `compile`.
 
-    Compiling takes half a minute for 6 layers, minutes for 30, at each new shape, and where sources are read by what is
-    compiled (on a GPU, and few tokens on a CPU) as long again and more; it pays where many texts follow: most for one
-    text at a time. What cannot be compiled whole raises. Keys and values are kept as numbers of the
-    model's own kind, unless another is given: on a CPU float16 takes half the memory and less time, for an error in
-    the fourth digit. (On a GPU another kind takes longer.)
+    Compiling takes half a minute for 6 layers, minutes for 30, at each new shape, and as long again and more where
+    sources are read by what is compiled: on a GPU, and on a CPU if they are short. It pays where many texts follow:
+    most for one text at a time. What cannot be compiled whole raises.
+
+    Keys and values are kept as numbers of the model's own kind, unless another is given: on a CPU float16 takes half
+    the memory and less time, for an error in the fourth digit. (On a GPU another kind takes longer.)
     """
     if kept_as is not None and not kept_as.is_floating_point:
         raise ValueError(f"kept_as={kept_as}: expected a floating-point dtype, such as torch.float16")
