@@ -35,7 +35,7 @@ class BeamStep(NamedTuple):
 
     sentences: list[int]
     """Which sentences were still being searched for: the rows of what follows."""
-    tokens: Tensor  # (B, K), the token each beam took
+    tokens: Tensor  # (B, K), the token each beam took; beams are in no order
     parents: Tensor  # (B, K), the beam of the step before that it continues
     scores: Tensor  # (B, K), log-probabilities so far; minus infinity where a beam is empty
 
@@ -92,6 +92,15 @@ def beam_steps(
             writer.reorder(search.parents, search.memories)
             tokens, tokens_mask = search.latest.view(-1, 1), None
     return search.results(len(given))
+
+
+def stay_in_place(parents: Tensor) -> Tensor:
+    """How to order beams, (B, K), so that one child of each parent stands where the parent (B, K) did: to move what is
+    kept of a beam takes time."""
+    has_elder = (parents[:, :, None] == parents[:, None]).tril(-1).any(2)
+    children = parents.masked_fill(has_elder, parents.shape[1]).argsort(stable=True)  # the others stand last
+    places = torch.ones_like(parents).scatter(1, parents, 0).argsort(stable=True)  # as do the places that are free
+    return torch.empty_like(children).scatter(1, places, children)
 
 
 @dataclass
@@ -178,8 +187,11 @@ class Search:
         # At its limit a sentence is over, even if nobody has noticed yet.
         is_over = (token == self.end) | self._at_limit()[:, None]
         self.alive, kept = scores.masked_fill(is_over, NEVER).topk(self.width)
-        self.tokens = history[beams, kept]
         own_parent = parent.gather(1, kept)
+        if not parent.is_cuda:  # which moves all rows at once
+            order = stay_in_place(own_parent)
+            self.alive, kept, own_parent = (x.gather(1, order) for x in (self.alive, kept, own_parent))
+        self.tokens = history[beams, kept]
         self.parents = (own_parent + beams * self.width).view(-1)
         self.latest = token.gather(1, kept)
         if self.coverage is not None:

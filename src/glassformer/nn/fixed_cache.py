@@ -25,8 +25,9 @@ class FixedCache(KVCache):
         self.is_fixed = False
 
     def clear(self) -> None:
-        """Forget all numbers: what is masked is multiplied by zero all the same, and a NaN would stay one."""
-        for store in (self.keys, self.values, self.memory_keys, self.memory_values):
+        """Forget what was written: what is masked is multiplied by zero all the same, and a NaN would stay one. A memory
+        will be overwritten whole."""
+        for store in (self.keys, self.values):
             torch._foreach_zero_(store)
 
     def restart(self) -> None:

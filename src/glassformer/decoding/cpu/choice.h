@@ -42,6 +42,18 @@ struct Few {
   }
 };
 
+// The highest of some numbers. Four registers at once, so that none waits for itself.
+inline float highest_of(const float* x, int64_t n) {
+  constexpr int64_t step = 4 * kTogether;
+  Numbers bests[4];
+  std::fill_n(bests, 4, load_some(x + n / kTogether * kTogether, n % kTogether));
+  int64_t i = 0;
+  for (; i + step <= n; i += step)
+    for (int part = 0; part < 4; ++part) bests[part] = higher_of(bests[part], load(x + i + part * kTogether));
+  for (; i + kTogether <= n; i += kTogether) bests[0] = higher_of(bests[0], load(x + i));
+  return most_of(higher_of(higher_of(bests[0], bests[1]), higher_of(bests[2], bests[3])));
+}
+
 // The highest logarithms of each row's (N, V) softmax, once the bias (V) is added to them, and where they stand.
 std::tuple<at::Tensor, at::Tensor> best_few(const at::Tensor& scores, const at::Tensor& bias, int64_t count) {
   const int64_t width = scores.size(-1), whole = width / kTogether * kTogether;
@@ -55,11 +67,8 @@ std::tuple<at::Tensor, at::Tensor> best_few(const at::Tensor& scores, const at::
     for (int64_t r = begin; r < end; ++r) {
       const float* x = from + r * width;
       Few few{values.data_ptr<float>() + r * count, places.data_ptr<int64_t>() + r * count, 0, count};
-      const Numbers rest = load_some(x + whole, width - whole);
-      Numbers bests = rest;
-      for (int64_t i = 0; i < whole; i += kTogether) bests = load(x + i) > bests ? load(x + i) : bests;
-      const float best = most_of(bests);
-      Numbers totals = exp_below(rest - best);
+      const float best = highest_of(x, width);
+      Numbers totals = exp_below(load_some(x + whole, width - whole) - best);
       for (int64_t i = 0; i < whole; i += kTogether) totals += exp_below(load(x + i) - best);
       const float taken = best + std::log(sum_of(totals));
       if (taken != taken) {  // then so is everything else
@@ -75,9 +84,10 @@ std::tuple<at::Tensor, at::Tensor> best_few(const at::Tensor& scores, const at::
       int64_t i = start;
       for (; i + step <= width; i += step) {  // few of the others have a chance
         auto here = [&](int64_t part) { return (load(x + i + part * kTogether) - taken) + load(added + i + part * kTogether); };
-        const Numbers a = here(0), b = here(1), c = here(2), d = here(3);
-        const Numbers one = a > b ? a : b, two = c > d ? c : d;
-        if (most_of(one > two ? one : two) > few.values[count - 1]) offer(i, i + step);
+        const Numbers highest = higher_of(higher_of(here(0), here(1)), higher_of(here(2), here(3)));
+        if (!is_any_above(highest, few.values[count - 1])) continue;
+        for (int64_t part = 0, first = i; part < 4; ++part, first += kTogether)
+          if (is_any_above(here(part), few.values[count - 1])) offer(first, first + kTogether);
       }
       offer(i, width);
     }

@@ -20,8 +20,6 @@ Byte* row_of(Byte* x, int64_t r, int64_t kp) {
   return x + r / 16 * 16 * kp + r % 16 * 64;
 }
 
-const __m128i kShift = _mm_set1_epi8(static_cast<char>(0x80));
-
 // What the shifted activations add, for each channel.
 void finish_panel(int8_t* panel, int64_t kp) {
   int32_t sums[kChannels] = {};
@@ -31,28 +29,33 @@ void finish_panel(int8_t* panel, int64_t kp) {
   std::memcpy(panel, sums, sizeof(sums));
 }
 
-// Which of the next 16 numbers there are.
-__mmask16 there(int64_t left) { return left >= 16 ? 0xffff : static_cast<__mmask16>((1u << left) - 1); }
-
 // One row of floats to bytes, to its place in the tiles, by its largest magnitude; the scale that undoes it.
 float quantise(const float* x, int8_t* q, int64_t k, int64_t kp) {
-  __m512 most = _mm512_setzero_ps();
-  __mmask16 broken = 0;  // NaN, which no maximum keeps
-  for (int64_t i = 0; i < k; i += 16) {
-    const __m512 numbers = _mm512_maskz_loadu_ps(there(k - i), x + i);
-    most = _mm512_max_ps(most, _mm512_abs_ps(numbers));
-    broken |= _mm512_cmp_ps_mask(numbers, numbers, _CMP_UNORD_Q);
+  auto load_four = [&](int64_t i, __m512* to) {
+    for (int part = 0; part < 4; ++part, i += 16)
+      to[part] = k - i >= 16 ? _mm512_loadu_ps(x + i) : _mm512_maskz_loadu_ps(there(k - i), x + i);
+  };
+  __m512 numbers[4];
+  // As whole numbers magnitudes have the same order, and NaN is above them all.
+  __m512i most[4] = {};
+  for (int64_t i = 0; i < k; i += 64) {
+    load_four(i, numbers);
+    for (int part = 0; part < 4; ++part)
+      most[part] = _mm512_max_epi32(most[part], _mm512_castps_si512(_mm512_abs_ps(numbers[part])));
   }
-  const float top = broken ? NAN : _mm512_reduce_max_ps(most);
+  const __m512i all = _mm512_max_epi32(_mm512_max_epi32(most[0], most[1]), _mm512_max_epi32(most[2], most[3]));
+  const float top = std::bit_cast<float>(_mm512_reduce_max_epi32(all));
   const __m512 by = _mm512_set1_ps(top > 0 ? 127.0f / top : 0.0f);
-  auto at = [&](int64_t i) { return reinterpret_cast<__m128i*>(q + i / 64 * kTile + i % 64); };
-  int64_t i = 0;
-  for (; i < k; i += 16) {
-    const __m512 numbers = _mm512_maskz_loadu_ps(there(k - i), x + i);
-    const __m128i bytes = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(numbers, by)));
-    _mm_storeu_si128(at(i), _mm_xor_si128(bytes, kShift));
+  // What is packed by pairs of lanes stands in another order.
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  for (int64_t i = 0; i < kp; i += 64) {
+    load_four(i, numbers);
+    __m512i wholes[4];
+    for (int part = 0; part < 4; ++part) wholes[part] = _mm512_cvtps_epi32(_mm512_mul_ps(numbers[part], by));
+    const __m512i one = _mm512_packs_epi32(wholes[0], wholes[1]), two = _mm512_packs_epi32(wholes[2], wholes[3]);
+    const __m512i bytes = _mm512_permutexvar_epi32(order, _mm512_packs_epi16(one, two));
+    _mm512_storeu_si512(q + i / 64 * kTile, _mm512_xor_si512(bytes, _mm512_set1_epi8(static_cast<char>(0x80))));
   }
-  for (; i < kp; i += 16) _mm_storeu_si128(at(i), kShift);
   return top / 127.0f;
 }
 
@@ -65,7 +68,7 @@ struct Finish {
 
   Finish(const Product& product, int64_t p, int64_t half) {
     first = p * kChannels + half * 16;
-    mask = there(std::max<int64_t>(0, product.n - first));
+    mask = there(product.n - first);
     added = _mm512_loadu_si512(product.panel_of(p) + half * 64);
     scale = _mm512_loadu_ps(product.w_scales + first);
     bias = product.bias ? _mm512_maskz_loadu_ps(mask, product.bias + first) : _mm512_setzero_ps();
@@ -103,16 +106,31 @@ void multiply_few(const Product& product, int64_t p, int64_t r) {
   for (int row = 0; row < R; ++row) left(product, r + row, sums[row][0]), right(product, r + row, sums[row][1]);
 }
 
+// What four tiles hold, of up to 32 rows and a panel, on its way to floats.
+struct Held {
+  alignas(64) int32_t sums[4][16][16];
+  int64_t p = 0, r = 0, rows = 0;
+
+  void finish(const Product& product, int64_t begin, int64_t end) const {
+    const Finish left(product, p, 0), right(product, p, 1);
+    for (int64_t row = begin; row < end; ++row) {
+      left(product, r + row, _mm512_load_si512(sums[row / 16 * 2][row % 16]));
+      right(product, r + row, _mm512_load_si512(sums[row / 16 * 2 + 1][row % 16]));
+    }
+  }
+};
+
 // 32 rows of x, from r on, times a panel: four tiles of 16 rows and 16 channels. Rows that are missing are computed from
 // others and not written. Where `is_new`, these are the first rows of a block that meet the panel, which is far away.
-void multiply_tiles(const Product& product, int64_t p, int64_t r, int64_t rows, bool is_new) {
-  const int64_t kp = product.kp;
+// Meanwhile what was held `before` is finished, for what a tile has stored cannot be read at once.
+void multiply_tiles(const Product& product, int64_t p, int64_t r, int64_t rows, bool is_new, const Held& before, Held& now) {
+  const int64_t kp = product.kp, tiles = kp / 64;
   const int8_t *top = product.x + r * kp, *low = rows > 16 ? top + 16 * kp : top, *w = product.panel_of(p) + kHead;
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
-  for (int64_t tile = 0; tile < kp / 64; ++tile) {
+  for (int64_t tile = 0; tile < tiles; ++tile) {
     const int8_t* here = w + tile * 64 * kChannels;
     _tile_loadd(4, top + tile * kTile, 64);
     _tile_loadd(5, low + tile * kTile, 64);
@@ -123,17 +141,13 @@ void multiply_tiles(const Product& product, int64_t p, int64_t r, int64_t rows, 
     _tile_dpbusd(1, 4, 7);
     _tile_dpbusd(2, 5, 6);
     _tile_dpbusd(3, 5, 7);
+    before.finish(product, before.rows * tile / tiles, before.rows * (tile + 1) / tiles);
   }
-  alignas(64) int32_t sums[4][16][16];
-  _tile_stored(0, sums[0], 64);
-  _tile_stored(1, sums[1], 64);
-  _tile_stored(2, sums[2], 64);
-  _tile_stored(3, sums[3], 64);
-  const Finish left(product, p, 0), right(product, p, 1);
-  for (int64_t row = 0; row < rows; ++row) {
-    left(product, r + row, _mm512_load_si512(sums[row / 16 * 2][row % 16]));
-    right(product, r + row, _mm512_load_si512(sums[row / 16 * 2 + 1][row % 16]));
-  }
+  now.p = p, now.r = r, now.rows = rows;
+  _tile_stored(0, now.sums[0], 64);
+  _tile_stored(1, now.sums[1], 64);
+  _tile_stored(2, now.sums[2], 64);
+  _tile_stored(3, now.sums[3], 64);
 }
 
 struct alignas(64) TileConfig {
@@ -142,22 +156,29 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
+// By tiles, two sets of them in turn.
+void multiply_by_tiles(const Product& product, int64_t panels_begin, int64_t panels_end, int64_t rows_begin, int64_t rows_end) {
+  static constexpr TileConfig config;
+  _tile_loadconfig(&config);
+  Held held[2];
+  int64_t turn = 0;
+  for (int64_t p = panels_begin; p < panels_end; ++p)
+    for (int64_t r = rows_begin; r < rows_end; r += kRows, ++turn)
+      multiply_tiles(product, p, r, std::min(kRows, rows_end - r), r == rows_begin, held[turn % 2], held[(turn + 1) % 2]);
+  held[turn % 2].finish(product, 0, held[turn % 2].rows);
+  _tile_release();
+}
+
 void Product::multiply(int64_t panels_begin, int64_t panels_end, int64_t rows_begin, int64_t rows_end) const {
   static const bool has_tiles = at::cpu::init_amx();
-  const bool by_tiles = has_tiles && rows_end - rows_begin > kFew;
-  static constexpr TileConfig config;
-  if (by_tiles) _tile_loadconfig(&config);
-  for (int64_t p = panels_begin; p < panels_end; ++p) {
-    for (int64_t r = rows_begin; by_tiles && r < rows_end; r += kRows)
-      multiply_tiles(*this, p, r, std::min(kRows, rows_end - r), r == rows_begin);
-    for (int64_t r = rows_begin; !by_tiles && r < rows_end; r += kFew) {
-#define CASE(R)                      \
-  case R:                            \
-    multiply_few<R>(*this, p, r);    \
+  if (has_tiles && rows_end - rows_begin > kFew) return multiply_by_tiles(*this, panels_begin, panels_end, rows_begin, rows_end);
+  for (int64_t p = panels_begin; p < panels_end; ++p)
+    for (int64_t r = rows_begin; r < rows_end; r += kFew) {
+#define CASE(R)                   \
+  case R:                         \
+    multiply_few<R>(*this, p, r); \
     break;
       switch (std::min(kFew, rows_end - r)) { CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) }
 #undef CASE
     }
-  }
-  if (by_tiles) _tile_release();
 }

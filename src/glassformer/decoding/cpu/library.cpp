@@ -22,8 +22,8 @@
 #endif
 
 namespace {
-#include "int8.h"
 #include "vectors.h"
+#include "int8.h"
 #include "step.h"
 #include "choice.h"
 }  // namespace

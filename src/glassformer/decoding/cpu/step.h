@@ -15,47 +15,51 @@ inline void fetch(const T* head) {
   for (int64_t i = 0; i < N * kTogether; i += line) __builtin_prefetch(head + i);
 }
 
-// The products of a query with each key. N registers hold a head; four keys at once, so that no sum waits for itself.
+// The products of a query with each key. N registers hold a head; four keys at once, so that no sum waits for itself, at
+// the end the last one again.
 template <int N, typename T>
 void multiply_keys(const float* q, const Keys<T>& keys, float* scores) {
   Numbers asked[N];
   for (int i = 0; i < N; ++i) asked[i] = load(q + i * kTogether);
-  int64_t s = 0;
-  for (; s + 4 <= keys.n; s += 4) {
-    const T* k = keys.k + s * keys.k_step;
-    for (int each = 0; each < 4; ++each) fetch<N>(keys.v + (s + each) * keys.v_step);
+  for (int64_t s = 0; s < keys.n; s += 4) {
+    const T* k[4];
+    for (int each = 0; each < 4; ++each) {
+      const int64_t place = std::min(s + each, keys.n - 1);
+      k[each] = keys.k + place * keys.k_step;
+      fetch<N>(keys.v + place * keys.v_step);
+    }
     Numbers sums[4] = {};
     for (int i = 0; i < N; ++i)
-      for (int each = 0; each < 4; ++each) sums[each] += asked[i] * load(k + each * keys.k_step + i * kTogether);
+      for (int each = 0; each < 4; ++each) sums[each] += asked[i] * load(k[each] + i * kTogether);
     sums_of(sums, scores + s);
-  }
-  for (; s < keys.n; ++s) {
-    Numbers sum = {};
-    for (int i = 0; i < N; ++i) sum += asked[i] * load(keys.k + s * keys.k_step + i * kTogether);
-    scores[s] = sum_of(sum);
   }
 }
 
-// The values, each by its weight. N registers hold a head.
+// The values, each by its weight, and all `by` a number. N registers hold a head.
 template <int N, typename T>
-void mix_values(const float* weights, const Keys<T>& keys, float* out) {
+void mix_values(const float* weights, float by, const Keys<T>& keys, float* out) {
   Numbers mixed[N] = {};
   for (int64_t s = 0; s < keys.n; ++s) {
     fetch<N>(keys.next + s * keys.k_step);
     for (int i = 0; i < N; ++i) mixed[i] += weights[s] * load(keys.v + s * keys.v_step + i * kTogether);
   }
+  for (Numbers& some : mixed) some *= by;
   std::memcpy(out, mixed, sizeof(mixed));
 }
 
-// Scores to weights that add up to 1, or to 0 where nothing may be attended. Behind them is room for a whole register.
-void soften(float* scores, int64_t n, const float* added, int64_t added_step, float scale) {
-  if (added_step == 1)  // apart, for a compiler makes several at once of it
-    for (int64_t s = 0; s < n; ++s) scores[s] = scores[s] * scale + added[s];
-  else
-    for (int64_t s = 0; s < n; ++s) scores[s] = scores[s] * scale + added[s * added_step];
-  std::fill_n(scores + n, kTogether, -INFINITY);
-  Numbers bests = load(scores), totals = {};
-  for (int64_t s = kTogether; s < n; s += kTogether) bests = load(scores + s) > bests ? load(scores + s) : bests;
+// Scores to weights, and by what they add up to 1: by 0 where nothing may be attended. Behind the scores is room for a
+// whole register.
+float soften(float* scores, int64_t n, const float* added, int64_t added_step, float scale) {
+  std::fill_n(scores + n, kTogether, 0.0f);
+  Numbers bests = load_some(added, 0), totals = {};
+  for (int64_t s = 0; s < n; s += kTogether) {
+    float apart[kTogether];
+    if (added_step != 1)
+      for (int64_t i = 0; i < std::min(n - s, kTogether); ++i) apart[i] = added[(s + i) * added_step];
+    const Numbers some = load(scores + s) * scale + load_some(added_step == 1 ? added + s : apart, n - s);
+    std::memcpy(scores + s, &some, sizeof(some));
+    bests = higher_of(bests, some);
+  }
   const float best = most_of(bests);
   const float anchor = best == -INFINITY ? 0.0f : best;
   for (int64_t s = 0; s < n; s += kTogether) {
@@ -63,8 +67,8 @@ void soften(float* scores, int64_t n, const float* added, int64_t added_step, fl
     std::memcpy(scores + s, &weights, sizeof(weights));
     totals += weights;
   }
-  const float total = sum_of(totals), by = total == 0 ? 0.0f : 1 / total;
-  for (int64_t s = 0; s < n; ++s) scores[s] *= by;
+  const float total = sum_of(totals);
+  return total == 0 ? 0.0f : 1 / total;
 }
 
 // The same as floats, of which there are `room` for keys and as many for values: so that several queries do not do it each.
@@ -106,8 +110,8 @@ void attend_all(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, c
         for (int64_t t = 0; t < queries; ++t) {
           const float* more = added_data + b * added.stride(0) + h * added.stride(1) + t * added.stride(2);
           multiply_keys<N>(q_data + b * q.stride(0) + h * q.stride(1) + t * q.stride(2), those, scores.data());
-          soften(scores.data(), those.n, more, added.stride(3), scale);
-          mix_values<N>(scores.data(), those, out_data + ((b * queries + t) * heads + h) * D);
+          const float by = soften(scores.data(), those.n, more, added.stride(3), scale);
+          mix_values<N>(scores.data(), by, those, out_data + ((b * queries + t) * heads + h) * D);
         }
       };
       if (wide.empty())

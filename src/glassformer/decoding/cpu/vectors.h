@@ -1,14 +1,22 @@
-// Registers of some floats: what a compiler does not do by itself.
+// Registers of some floats: what a compiler does not do by itself. Of a NaN and a number either may be called the higher.
 
 #if defined(__aarch64__)
 using Numbers = float32x4_t;
 inline float sum_of(Numbers x) { return vaddvq_f32(x); }
 inline float most_of(Numbers x) { return vmaxnmvq_f32(x); }
+inline Numbers higher_of(Numbers x, Numbers y) { return vmaxnmq_f32(x, y); }
+inline bool is_any_above(Numbers x, float least) { return vmaxvq_u32(vcgtq_f32(x, vdupq_n_f32(least))) != 0; }
 inline void sums_of(const Numbers* x, float* to) { vst1q_f32(to, vpaddq_f32(vpaddq_f32(x[0], x[1]), vpaddq_f32(x[2], x[3]))); }
 #else
 using Numbers = __m512;
+
+// Which of a register's numbers there are, where n are left.
+inline __mmask16 there(int64_t n) { return n >= 16 ? 0xffff : static_cast<__mmask16>((1u << std::max<int64_t>(0, n)) - 1); }
+
 inline float sum_of(Numbers x) { return _mm512_reduce_add_ps(x); }
 inline float most_of(Numbers x) { return _mm512_reduce_max_ps(x); }
+inline Numbers higher_of(Numbers x, Numbers y) { return _mm512_max_ps(x, y); }
+inline bool is_any_above(Numbers x, float least) { return _mm512_cmp_ps_mask(x, _mm512_set1_ps(least), _CMP_GT_OQ) != 0; }
 
 // The sums of four registers at once: halves of two side by side, and again, until a number of each is left.
 inline void sums_of(const Numbers* x, float* to) {
@@ -36,6 +44,19 @@ inline Numbers load(const at::Half* from) {
 #endif
 }
 
+// The first n of a register, and minus infinity where there are no more.
+inline Numbers load_some(const float* from, int64_t n) {
+#if defined(__aarch64__)
+  if (n >= kTogether) return load(from);
+  float numbers[kTogether];
+  std::fill_n(numbers, kTogether, -INFINITY);
+  std::copy_n(from, std::max<int64_t>(0, n), numbers);
+  return load(numbers);
+#else
+  return _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), there(n), from);
+#endif
+}
+
 using Wholes = int32_t __attribute__((vector_size(sizeof(Numbers))));
 
 // e^x for x <= 0, to a few units in the last place: what the sum leaves out is below 2e-7.
@@ -50,12 +71,4 @@ inline Numbers exp_below(Numbers x) {
   sum = sum * r + 1.0f;
   const Numbers power = std::bit_cast<Numbers>((std::bit_cast<Wholes>(shifted) << 23) + 0x3f800000);  // 2^n
   return x < -87.0f ? Numbers{} : sum * power;
-}
-
-// The first n of a register, and minus infinity where there are no more.
-inline Numbers load_some(const float* from, int64_t n) {
-  float numbers[kTogether];
-  std::fill_n(numbers, kTogether, -INFINITY);
-  std::copy_n(from, std::min(n, kTogether), numbers);
-  return load(numbers);
 }
