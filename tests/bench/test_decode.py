@@ -30,6 +30,14 @@ def test_all_engines_write_the_same_tokens(name, beam):
     assert told.count("\n| ") == len(contenders) + 1
 
 
+def test_some_can_be_chosen():
+    chosen = measure(TINY["gpt2"], batch=1, beam=1, rounds=1, device="cpu", compiled=False, only=["HF, float32"])
+    assert [contender.title for contender in chosen] == ["HF, float32"]
+    assert "times as fast" not in table(TINY["gpt2"], chosen, Limits({"float32": 1e9}, 1e9), batch=1, beam=1)
+    with pytest.raises(ValueError, match="nobody here is called so"):
+        measure(TINY["gpt2"], batch=1, beam=1, rounds=1, device="cpu", compiled=False, only=["hf"])
+
+
 def test_the_works_are_what_they_are_called():
     assert {work.config.kind for work in works().values()} == {"encoder_decoder", "decoder"}
     assert works()["gpt2"].flops(1, 1) > 2 * 85e6 * 256  # two for each weight of the layers and token, at least

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from glassformer import reference
 from glassformer.decoding import GenerationConfig, generate, score_pairs, stream
+from glassformer.decoding.beam import stay_in_place
 from glassformer.models import build_model, preset
 from glassformer.nn import capture_attention
 from oracle import random_model, twin
@@ -65,6 +66,20 @@ def test_batched_beams_equal_the_oracles_one_by_one(name, width, length_penalty)
         expected = reference.beam_search(*next_log_probs(model, tokens), END, 7, **options)
         assert [h.tokens for h in hypotheses] == [without_end(h.tokens) for h in expected]
         assert [h.score for h in hypotheses] == pytest.approx([h.score for h in expected], abs=1e-8)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.integers(1, 6).flatmap(lambda k: st.lists(st.lists(st.integers(0, k - 1), min_size=k, max_size=k), min_size=1))
+)
+def test_a_child_of_each_parent_stays_in_its_place(parents):
+    parents = torch.tensor(parents)
+    order = stay_in_place(parents)
+    everybody = torch.arange(parents.shape[1]).expand_as(parents)
+    assert torch.equal(order.sort(1).values, everybody)
+    found = parents.gather(1, order)
+    has_children = (parents[:, None] == everybody[:, :, None]).any(2)
+    assert torch.equal(found == everybody, has_children)
 
 
 @pytest.mark.parametrize("name", ["tiny-marian", "tiny-llama"])

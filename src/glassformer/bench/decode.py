@@ -4,7 +4,7 @@ import copy
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Literal
@@ -37,6 +37,16 @@ class Contender:
     texts: list[list[int]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
 
+    @property
+    def title(self) -> str:
+        """Name and numbers."""
+        return f"{self.name}, {self.numbers}"
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is this library."""
+        return self.name.startswith("glassformer")
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -48,10 +58,15 @@ class Limits:
     """Bytes a second of a copy, read and written."""
 
 
-def measure(work: Work, *, batch: int, beam: int, rounds: int, device: str, compiled: bool) -> list[Contender]:
-    """All contenders that this machine has, after `rounds` rounds."""
+def measure(
+    work: Work, *, batch: int, beam: int, rounds: int, device: str, compiled: bool, only: Sequence[str] = ()
+) -> list[Contender]:
+    """All contenders that this machine has, after `rounds` rounds; or `only` those with such words in their titles."""
     with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
-        contenders = list(_contenders(work, batch, beam, device, compiled, folder, stack))
+        found = _contenders(work, batch, beam, device, compiled, folder, stack)
+        contenders = [one for one in found if not only or any(part in one.title for part in only)]
+        if not contenders:
+            raise ValueError(f"only={only}: nobody here is called so; the table of a run without it shows who is here")
         for contender in contenders:
             _warm_up(contender, device)
         for _ in range(rounds):
@@ -124,7 +139,7 @@ def _contenders(
     if has_bf16:
         half = copy.deepcopy(whole).bfloat16()
         yield Contender("glassformer", "bfloat16", work.ours(half, inputs, beam), size // 2)
-    if work.family == "llama" and batch == beam == 1 and peers.is_installed("llama_cpp"):
+    if work.family == "llama" and batch == beam == 1 and all(map(peers.is_installed, ("llama_cpp", "gguf"))):
         yield Contender("llama.cpp, Q8_0", "int8", peers.llama_cpp(work, model, inputs, folder), size // 4)
     if theirs is not None:
         yield Contender("HF", "float32", peers.hf(work, theirs, inputs, beam), size)
@@ -166,7 +181,7 @@ def _fastest(step: Callable[[], object], device: str) -> float:
 
 def table(work: Work, contenders: list[Contender], found: Limits, *, batch: int, beam: int) -> str:
     """The comparison in Markdown."""
-    ours, right = contenders[0], contenders[0].texts
+    right = contenders[0].texts
     lines = [
         f"{work.name}, batch {batch}, {'greedy' if beam == 1 else f'beam {beam}'}: {work.n_read} tokens read, "
         f"{work.n_written} written; {work.flops(batch, beam) / 1e9:,.0f} GFLOP. Matrix products at "
@@ -184,15 +199,14 @@ def table(work: Work, contenders: list[Contender], found: Limits, *, batch: int,
         cells += [f"{_least_seconds(work, contender, found, batch, beam) / seconds:.0%}", f"{same:.1%}"]
         cells += [f"{contender.memory / 1e6:,.0f}" if contender.memory else ""]
         lines.append(f"| {' | '.join(cells)} |")
-    fastest = min(
-        (c for c in contenders if c.name.startswith("glassformer")), key=lambda c: statistics.median(c.seconds)
-    )
-    lines.append("")
-    lines.append(f"The fastest of ours ({fastest.name}, {fastest.numbers}) against:")
-    for other in contenders:
-        if other is not fastest and not other.name.startswith(ours.name):
-            ratio = statistics.median(other.seconds) / statistics.median(fastest.seconds)
-            lines.append(f"- {other.name} in {other.numbers}: {ratio:.2f} times as fast")
+    ours = [contender for contender in contenders if contender.is_ours]
+    if ours:
+        fastest = min(ours, key=lambda contender: statistics.median(contender.seconds))
+        lines += ["", f"The fastest of ours ({fastest.title}) against:"]
+        for other in contenders:
+            if not other.is_ours:
+                ratio = statistics.median(other.seconds) / statistics.median(fastest.seconds)
+                lines.append(f"- {other.name} in {other.numbers}: {ratio:.2f} times as fast")
     return "\n".join(lines)
 
 

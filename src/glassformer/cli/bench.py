@@ -15,6 +15,7 @@ def bench(
     threads: int = 0,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     compiled: bool = True,
+    only: tuple[str, ...] = (),
 ) -> None:
     """Measure writing speed on this machine, with random weights that all contenders share.
 
@@ -31,6 +32,7 @@ def bench(
         threads: CPU threads; 0 is as many as torch chooses.
         device: auto is cuda where there is one.
         compiled: Also compile the step of ours, which takes half a minute to some minutes for each shape.
+        only: Parts of the names of who takes part, as "glassformer" or "HF, bfloat16"; nothing is everybody.
     """
     import torch
 
@@ -51,5 +53,7 @@ def bench(
     print(f"torch {torch.__version__} on {device}, {torch.get_num_threads()} threads\n")
     for width in beam:
         for size in batch:
-            contenders = measure(work, batch=size, beam=width, rounds=rounds, device=device, compiled=compiled)
+            contenders = measure(
+                work, batch=size, beam=width, rounds=rounds, device=device, compiled=compiled, only=only
+            )
             print(table(work, contenders, found, batch=size, beam=width), end="\n\n", flush=True)

@@ -24,6 +24,7 @@ from glassformer.decoding.compiled import Compiled
 from glassformer.decoding.graphs import Graph
 from glassformer.decoding.writer import Feeder, TextModel, Writer, modules_of
 from glassformer.models import EncoderDecoderModel
+from glassformer.nn.attend import reads_room
 from glassformer.nn.choice_kernels import can_choose, choose_best
 from glassformer.nn.fixed_cache import FixedCache
 
@@ -67,6 +68,7 @@ class Recording:
             dtype=steps.kept_as or parameter.dtype,
             device=parameter.device,
         )
+        self.sees_stale = reads_room(model, self.cache.keys[0])
         device = parameter.device
         self.tokens = torch.zeros(shape.rows, 1, dtype=torch.long, device=device)
         sizes = shape.memories, shape.memory_length
@@ -332,7 +334,8 @@ class RecordedWriter(Writer):
         memories, memory_length = (0, 0) if read is None else read.shape[:2]
         self.recording = recording = recordings.lend(Shape(rows, capacity, memories, memory_length))
         weakref.finalize(self, recordings.take_back, recording).atexit = False
-        recording.cache.clear()
+        if recording.sees_stale:
+            recording.cache.clear()
         recording.cache.restart()
         super().__init__(model, recording.cache, recording.memory, recording.memory_mask)
         if memory is not None:

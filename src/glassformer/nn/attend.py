@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from glassformer.nn.checks import check_broadcasts, check_divides, check_probability
 from glassformer.nn.masks import Added, Mask
-from glassformer.nn.step_kernels import attend_few, can_attend
+from glassformer.nn.step_kernels import attend_few, can_attend, can_read
 
 Backend = Literal["sdpa", "math", "flex"]
 
@@ -97,6 +97,12 @@ class Attend(nn.Module):
     def extra_repr(self) -> str:
         """What `print(model)` shows."""
         return f"scale={self.scale:.4g}, dropout={self.dropout}, backend={self.backend}"
+
+
+def reads_room(model: nn.Module, keys: Tensor) -> bool:
+    """Whether a step of the model reads all of such a cache's room, and not only what is filled."""
+    is_fused = all(module.backend == "sdpa" for module in model.modules() if isinstance(module, Attend))
+    return not (is_fused and can_read(keys, next(model.parameters())))
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, dropout: float, backend: str) -> None:

@@ -25,8 +25,10 @@ class FixedCache(KVCache):
         self.is_fixed = False
 
     def clear(self) -> None:
-        """Forget what was written: what is masked is multiplied by zero all the same, and a NaN would stay one. A memory
-        will be overwritten whole."""
+        """Forget what was written: what is masked is multiplied by zero all the same, and a NaN would stay one.
+
+        A memory will be overwritten whole.
+        """
         for store in (self.keys, self.values):
             torch._foreach_zero_(store)
 

@@ -143,6 +143,11 @@ def _fits(*tensors: Tensor) -> bool:
     )
 
 
+def can_read(keys: Tensor, like: Tensor) -> bool:
+    """Whether `attend_few` takes such keys of a cache, for queries of numbers like these."""
+    return are_there(like) and _fits(keys) and (not keys.is_cuda or keys.dtype == like.dtype)
+
+
 def on_device(device: torch.device) -> AbstractContextManager[object]:
     """Where kernels are launched: Triton launches on the current device, unless a compiler takes care of that."""
     return nullcontext() if torch.compiler.is_compiling() or device.type != "cuda" else torch.cuda.device(device)

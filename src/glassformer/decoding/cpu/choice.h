@@ -57,8 +57,8 @@ inline float highest_of(const float* x, int64_t n) {
 // The highest logarithms of each row's (N, V) softmax, once the bias (V) is added to them, and where they stand.
 std::tuple<at::Tensor, at::Tensor> best_few(const at::Tensor& scores, const at::Tensor& bias, int64_t count) {
   const int64_t width = scores.size(-1), whole = width / kTogether * kTogether;
-  TORCH_CHECK(scores.dim() == 2 && 0 < count && count <= width && bias.numel() == width, "best_few: ", count, " of ",
-              scores.sizes(), " with ", bias.numel(), " added");
+  TORCH_CHECK(scores.dim() == 2 && 0 < count && count <= width && bias.numel() == width,
+              say("best_few: ", count, " of ", scores.sizes(), " with ", bias.numel(), " added"));
   const at::Tensor given = scores.contiguous(), more = bias.contiguous();
   at::Tensor values = at::empty({given.size(0), count}, given.options());
   at::Tensor places = at::empty({given.size(0), count}, given.options().dtype(at::kLong));

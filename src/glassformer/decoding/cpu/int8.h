@@ -52,7 +52,7 @@ at::Tensor pack(const at::Tensor& given) {
 at::Tensor linear(const at::Tensor& x, const at::Tensor& packed, const at::Tensor& scales,
                   const std::optional<at::Tensor>& bias, int64_t n_in, int64_t n, bool relu) {
   TORCH_CHECK(x.dim() > 0 && x.scalar_type() == at::kFloat, "int8 linear: expected float32 rows");
-  TORCH_CHECK(x.size(-1) == n_in && n_in > 0, "int8 linear: rows of ", x.size(-1), ", expected ", n_in);
+  TORCH_CHECK(x.size(-1) == n_in && n_in > 0, say("int8 linear: rows of ", x.size(-1), ", expected ", n_in));
   const int64_t k = x.size(-1), m = x.numel() / k, kp = padded(k, kInputs);
   const int64_t panels = padded(n, kChannels) / kChannels, panel_size = kHead + kChannels * kp;
   TORCH_CHECK(packed.numel() == panels * panel_size + kAhead && scales.numel() >= panels * kChannels,

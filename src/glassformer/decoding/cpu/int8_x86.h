@@ -59,13 +59,14 @@ float quantise(const float* x, int8_t* q, int64_t k, int64_t kp) {
   return top / 127.0f;
 }
 
-// The sums of one row and half of a panel, brought back to floats.
+// How the sums of one row and half of a panel are brought back to floats.
 struct Finish {
-  int64_t first;  // channel
   __m512i added;
   __m512 scale, bias;
+  int64_t first;  // channel
   __mmask16 mask;
 
+  Finish() = default;
   Finish(const Product& product, int64_t p, int64_t half) {
     first = p * kChannels + half * 16;
     mask = there(product.n - first);
@@ -109,10 +110,10 @@ void multiply_few(const Product& product, int64_t p, int64_t r) {
 // What four tiles hold, of up to 32 rows and a panel, on its way to floats.
 struct Held {
   alignas(64) int32_t sums[4][16][16];
-  int64_t p = 0, r = 0, rows = 0;
+  Finish left, right;
+  int64_t r = 0, rows = 0;
 
   void finish(const Product& product, int64_t begin, int64_t end) const {
-    const Finish left(product, p, 0), right(product, p, 1);
     for (int64_t row = begin; row < end; ++row) {
       left(product, r + row, _mm512_load_si512(sums[row / 16 * 2][row % 16]));
       right(product, r + row, _mm512_load_si512(sums[row / 16 * 2 + 1][row % 16]));
@@ -124,7 +125,7 @@ struct Held {
 // others and not written. Where `is_new`, these are the first rows of a block that meet the panel, which is far away.
 // Meanwhile what was held `before` is finished, for what a tile has stored cannot be read at once.
 void multiply_tiles(const Product& product, int64_t p, int64_t r, int64_t rows, bool is_new, const Held& before, Held& now) {
-  const int64_t kp = product.kp, tiles = kp / 64;
+  const int64_t kp = product.kp, tiles = kp / 64, each = (before.rows + tiles - 1) / tiles;
   const int8_t *top = product.x + r * kp, *low = rows > 16 ? top + 16 * kp : top, *w = product.panel_of(p) + kHead;
   _tile_zero(0);
   _tile_zero(1);
@@ -141,9 +142,9 @@ void multiply_tiles(const Product& product, int64_t p, int64_t r, int64_t rows, 
     _tile_dpbusd(1, 4, 7);
     _tile_dpbusd(2, 5, 6);
     _tile_dpbusd(3, 5, 7);
-    before.finish(product, before.rows * tile / tiles, before.rows * (tile + 1) / tiles);
+    before.finish(product, tile * each, std::min(before.rows, (tile + 1) * each));
   }
-  now.p = p, now.r = r, now.rows = rows;
+  now.left = Finish(product, p, 0), now.right = Finish(product, p, 1), now.r = r, now.rows = rows;
   _tile_stored(0, now.sums[0], 64);
   _tile_stored(1, now.sums[1], 64);
   _tile_stored(2, now.sums[2], 64);

@@ -7,11 +7,13 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <vector>
 
 #if defined(__aarch64__)
@@ -22,6 +24,19 @@
 #endif
 
 namespace {
+// What is wrong, in words. Without streams: those of two C++ libraries that meet in one process may crash.
+std::string text_of(const char* words) { return words; }
+std::string text_of(int64_t number) { return std::to_string(number); }
+std::string text_of(at::IntArrayRef sizes) {
+  std::string text;
+  for (const int64_t size : sizes) text += (text.empty() ? "(" : ", ") + std::to_string(size);
+  return text + ")";
+}
+template <typename... Parts>
+std::string say(const Parts&... parts) {
+  return (std::string() + ... + text_of(parts));
+}
+
 #include "vectors.h"
 #include "int8.h"
 #include "step.h"

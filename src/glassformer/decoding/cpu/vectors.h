@@ -30,6 +30,33 @@ inline void sums_of(const Numbers* x, float* to) {
 #endif
 constexpr int64_t kTogether = sizeof(Numbers) / sizeof(float);  // numbers of a register
 
+// A number for each of Q, of which a register holds all in turn, several times.
+template <int Q>
+using Each = std::array<float, Q>;
+
+template <int Q>
+Each<Q> most_of_each(Numbers x) {
+  if constexpr (Q == 1) return {most_of(x)};
+  Each<Q> found;
+  for (int i = 0; i < kTogether; ++i) found[i % Q] = i < Q || x[i] > found[i % Q] ? x[i] : found[i % Q];
+  return found;
+}
+
+template <int Q>
+Each<Q> sum_of_each(Numbers x) {
+  if constexpr (Q == 1) return {sum_of(x)};
+  Each<Q> found = {};
+  for (int i = 0; i < kTogether; ++i) found[i % Q] += x[i];
+  return found;
+}
+
+template <size_t Q>
+Numbers repeat(const std::array<float, Q>& each) {
+  Numbers x;
+  for (int i = 0; i < kTogether; ++i) x[i] = each[i % Q];
+  return x;
+}
+
 inline Numbers load(const float* from) {
   Numbers x;
   std::memcpy(&x, from, sizeof(x));
