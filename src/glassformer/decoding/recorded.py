@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from glassformer.decoding.compiled import Compiled
+from glassformer.decoding.compiled import Compiled, options_for
 from glassformer.decoding.graphs import Graph
 from glassformer.decoding.writer import Feeder, TextModel, Writer, modules_of
 from glassformer.models import EncoderDecoderModel
@@ -153,11 +153,7 @@ class Steps:
     def __init__(self, model: TextModel, *, compile: bool, kept_as: torch.dtype | None = None):
         self._model = weakref.ref(model)
         self.kept_as = kept_as
-        self._options: dict[str, bool] | None = None
-        if compile:
-            # On a GPU, products of one row become sums in kernels of their own; on a CPU, C++ calls the kernels.
-            option = "coordinate_descent_tuning" if next(model.parameters()).is_cuda else "cpp_wrapper"
-            self._options = {option: True}
+        self._options = options_for(next(model.parameters()).device) if compile else None
 
     @property
     def are_compiled(self) -> bool:
