@@ -46,7 +46,8 @@ def test_a_few_queries_attend_by_the_formula(rows, groups, served, n_queries, n_
     bias = torch.randn(*{"row": (1,), "query": (n_queries, 1), "head": (1, heads, n_queries, n_keys)}[added_by])
     added, reach = torch.where(allowed, bias, -torch.inf), find_reach(allowed)
     assert can_attend(q, k, v, added)
-    k[:, :, int(reach.max()) :] = torch.nan  # nobody looks there
+    for row, end in enumerate(reach.tolist()):
+        k[row, :, end:] = v[row, :, end:] = torch.nan  # nobody looks there
     found = attend_few(q, k, v, added, reach, 0.3)
     exact_k, exact_v = (x.nan_to_num().double().repeat_interleave(served, 1) for x in (k, v))
     weights = (q.double() * 0.3 @ exact_k.mT + added).softmax(-1).nan_to_num()  # zeros, for who sees nothing
@@ -151,6 +152,8 @@ def test_models_write_the_same_with_them(monkeypatch, name, beams):
                 assert [text.score for text in found] == pytest.approx([text.score for text in expected], abs=1e-4)
         gc.collect()
         caches = [recording.cache for recording in recordings_of(model)._free]
+        assert caches
+        assert not any(recording.sees_stale for recording in recordings_of(model)._free)
         with torch.inference_mode():  # what was there before does not matter
             for cache in caches:
                 torch._foreach_mul_([*cache.keys, *cache.values, *cache.memory_keys, *cache.memory_values], torch.nan)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from glassformer import reference
 from glassformer.decoding import GenerationConfig, generate, score_pairs, stream
-from glassformer.decoding.beam import stay_in_place
+from glassformer.decoding.beam import Search, stay_in_place
 from glassformer.models import build_model, preset
 from glassformer.nn import capture_attention
 from oracle import random_model, twin
@@ -66,6 +66,15 @@ def test_batched_beams_equal_the_oracles_one_by_one(name, width, length_penalty)
         expected = reference.beam_search(*next_log_probs(model, tokens), END, 7, **options)
         assert [h.tokens for h in hypotheses] == [without_end(h.tokens) for h in expected]
         assert [h.score for h in hypotheses] == pytest.approx([h.score for h in expected], abs=1e-8)
+
+
+def test_what_was_paid_decides_the_choice_of_a_group():
+    config = GenerationConfig(max_new_tokens=3, num_beams=2, num_beam_groups=2, diversity_penalty=2.5)
+    search = Search(None, torch.tensor([[0]]), None, config, end=4, limits=torch.tensor([3]), room=3)
+    logs = torch.tensor([[0.05, 0.80, 0.12, 0.02, 0.01]]).log()
+    step = search.advance(logs.expand(2, -1), 0)
+    assert step.tokens.tolist() == [[1, 2]]  # less 2.5 the best is worse than the second
+    torch.testing.assert_close(step.scores, logs[:, [1, 2]])  # what was paid is no part of the score
 
 
 @settings(max_examples=50, deadline=None)

@@ -96,7 +96,7 @@ def beam_steps(
 
 def stay_in_place(parents: Tensor) -> Tensor:
     """How to order beams, (B, K), so that one child of each parent stands where the parent (B, K) did: to move what is
-    kept of a beam takes time."""
+    kept of a beam takes time. The order of beams matters only where scores are equal."""
     has_elder = (parents[:, :, None] == parents[:, None]).tril(-1).any(2)
     children = parents.masked_fill(has_elder, parents.shape[1]).argsort(stable=True)  # the others stand last
     places = torch.ones_like(parents).scatter(1, parents, 0).argsort(stable=True)  # as do the places that are free
@@ -174,8 +174,9 @@ class Search:
         best, place = totals.flatten(1).topk(min(2 * self.width, totals[0].numel()))  # (B, 2K)
         return self._continue(best, place // logs.shape[1], tokens.view(len(totals), -1).gather(1, place))
 
-    def _continue(self, scores: Tensor, parent: Tensor, token: Tensor) -> Tensor:
-        """From the best continuations of each beam, (B·G, 2K): by how much, of which, by what."""
+    def _continue(self, scores: Tensor, parent: Tensor, token: Tensor, wishes: Tensor | None = None) -> Tensor:
+        """From the best continuations of each beam, (B·G, 2K): by how much, of which, by what; and how much they are
+        wished for, where that is not their score."""
         # Who is decided and still here, because nobody has noticed yet, has nothing more to say.
         scores = scores.masked_fill(self._by_beam(self.are_decided())[:, None], NEVER)
         self.is_broken = self.is_broken | scores[:, 0].isnan().any()
@@ -186,7 +187,9 @@ class Search:
         self._collect(history, scores, parent, token == self.end)
         # At its limit a sentence is over, even if nobody has noticed yet.
         is_over = (token == self.end) | self._at_limit()[:, None]
-        self.alive, kept = scores.masked_fill(is_over, NEVER).topk(self.width)
+        scores = scores.masked_fill(is_over, NEVER)
+        kept = (scores if wishes is None else wishes.masked_fill(scores == NEVER, NEVER)).topk(self.width).indices
+        self.alive = scores.gather(1, kept)
         own_parent = parent.gather(1, kept)
         if not parent.is_cuda:  # which moves all rows at once
             order = stay_in_place(own_parent)
@@ -220,8 +223,8 @@ class Search:
         real = torch.cat((real, torch.ones_like(written, dtype=torch.bool)), 1)
         return History(torch.cat((given, written), 1), real, counts)
 
-    def _by_groups(self, ruled: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The best continuations by what the rules made of the scores (B·G·K, V).
+    def _by_groups(self, ruled: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The best continuations by what the rules made of the scores (B·G·K, V), as `_continue` wants them.
 
         One group chooses after the other, and pays for every time that an earlier one has just taken the same token.
         """
@@ -229,18 +232,20 @@ class Search:
         totals = self.alive[:, :, None] + ruled.view(*self.alive.shape, vocab_size)
         split = totals.view(-1, self.groups, self.width, vocab_size)  # (B, G, K, V)
         taken = torch.zeros(len(split), vocab_size, device=totals.device)
-        scores, flat = [], []
+        scores, flat, wishes = [], [], []
         for group in range(self.groups):
             shy = split[:, group] - self.config.diversity_penalty * taken[:, None]
             best, place = shy.flatten(1).topk(min(2 * self.width, self.width * vocab_size))
             # What was paid decides the choice; it is no part of the sentence's own probability.
             scores.append(split[:, group].flatten(1).gather(1, place))
             flat.append(place)
+            wishes.append(best)
             continuing = best.masked_fill(place % vocab_size == self.end, NEVER).topk(self.width).indices
             chosen = (place % vocab_size).gather(1, continuing)
             taken.scatter_add_(1, chosen, torch.ones_like(chosen, dtype=taken.dtype))
         places = torch.stack(flat, 1).flatten(0, 1)
-        return torch.stack(scores, 1).flatten(0, 1), places // vocab_size, places % vocab_size
+        found, wished = (torch.stack(some, 1).flatten(0, 1) for some in (scores, wishes))
+        return found, places // vocab_size, places % vocab_size, wished
 
     def _collect(self, history: Tensor, scores: Tensor, parent: Tensor, is_end: Tensor) -> None:
         """Let what ended now compete with what ended before. At a sentence's limit everything ends."""

@@ -14,8 +14,6 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.nn.functional import linear
 
-from glassformer.nn import step_kernels
-
 
 class Compiled:
     """What reads and writes the same tensors each time. To compile a step takes about six seconds a layer.
@@ -54,11 +52,7 @@ def options_for(device: torch.device) -> dict[str, bool]:
     """How to compile a step for a device."""
     if device.type == "cuda":
         return {"coordinate_descent_tuning": True}  # products of one row become sums in kernels of their own
-    options = {"cpp_wrapper": True}  # C++ calls the kernels
-    if step_kernels.on_cpu is not None and torch.cpu._is_avx512_supported():
-        # Ours were compiled for what this CPU has. To find out for itself takes torch half a minute.
-        options["cpp.vec_isa_ok"] = True
-    return options
+    return {"cpp_wrapper": True}  # C++ calls the kernels
 
 
 def _backend(compiled: Compiled) -> Callable[..., Any]:

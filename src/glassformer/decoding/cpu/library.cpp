@@ -28,8 +28,8 @@ namespace {
 std::string text_of(const char* words) { return words; }
 std::string text_of(int64_t number) { return std::to_string(number); }
 std::string text_of(at::IntArrayRef sizes) {
-  std::string text;
-  for (const int64_t size : sizes) text += (text.empty() ? "(" : ", ") + std::to_string(size);
+  std::string text = "(";
+  for (const int64_t size : sizes) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
   return text + ")";
 }
 template <typename... Parts>

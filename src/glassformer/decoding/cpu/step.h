@@ -20,7 +20,7 @@ template <int N>
 constexpr int kQueries = N <= 4 ? 4 : N <= 8 ? 2 : 1;
 
 // The products of Q queries with each key, those of one key side by side. N registers hold a head; four sums at once, so
-// that none waits for itself: at the end of the last key again.
+// that none waits for itself; at the end, the last key again.
 template <int N, int Q, typename T>
 void multiply_keys(const float* const (&q)[Q], const Keys<T>& keys, float* scores) {
   constexpr int K = 4 / Q;
@@ -37,8 +37,8 @@ void multiply_keys(const float* const (&q)[Q], const Keys<T>& keys, float* score
     Numbers sums[4] = {};
     for (int i = 0; i < N; ++i)
       for (int key = 0; key < K; ++key) {
-        const Numbers there = load(k[key] + i * kTogether);
-        for (int each = 0; each < Q; ++each) sums[key * Q + each] += asked[each][i] * there;
+        const Numbers some = load(k[key] + i * kTogether);
+        for (int each = 0; each < Q; ++each) sums[key * Q + each] += asked[each][i] * some;
       }
     sums_of(sums, scores + s * Q);
   }
@@ -51,8 +51,8 @@ void mix_values(const float* weights, const Each<Q>& by, const Keys<T>& keys, fl
   for (int64_t s = 0; s < keys.n; ++s) {
     fetch<N>(keys.next + s * keys.k_step);
     for (int i = 0; i < N; ++i) {
-      const Numbers there = load(keys.v + s * keys.v_step + i * kTogether);
-      for (int each = 0; each < Q; ++each) mixed[each][i] += weights[s * Q + each] * there;
+      const Numbers some = load(keys.v + s * keys.v_step + i * kTogether);
+      for (int each = 0; each < Q; ++each) mixed[each][i] += weights[s * Q + each] * some;
     }
   }
   for (int each = 0; each < Q; ++each) {
@@ -111,11 +111,12 @@ void attend_all(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, c
   const T *k_data = k.const_data_ptr<T>(), *v_data = v.const_data_ptr<T>();
   const int64_t* reach_data = reach.const_data_ptr<int64_t>();
   float* out_data = out.data_ptr<float>();
-  const bool is_same_by_row = added.stride(1) == 0 && added.stride(2) == 0;
+  const bool is_same_by_row = (heads == 1 || added.stride(1) == 0) && (queries == 1 || added.stride(2) == 0);
   const int64_t grain = 65536 / std::max<int64_t>(1, queries * D * room) + 1;  // enough to wake a thread for
   at::parallel_for(0, q.size(0) * heads, grain, [&](int64_t begin, int64_t end) {
-    const bool is_short = !std::is_same_v<T, float> && queries > Q;
-    std::vector<float> scores(room * Q + kTogether), more(room * Q + kTogether), wide(is_short ? 2 * room * D : 0);
+    const bool is_worth_widening = !std::is_same_v<T, float> && queries > Q;
+    std::vector<float> scores(room * Q + kTogether), more(room * Q + kTogether);
+    std::vector<float> wide(is_worth_widening ? 2 * room * D : 0);
     for (int64_t both = begin; both < end; ++both) {
       const int64_t b = both / heads, h = both % heads, g = h / served;
       const T* next = k_data + (both + 1) / heads * k.stride(0) + (both + 1) % heads / served * k.stride(1);
