@@ -140,7 +140,7 @@ def test_what_was_learned_is_still_known(int8_linear):
         return label_smoothed_cross_entropy(logits, batch.target_out, ignore=PAD)
 
     data = PairTaskData("copy", 10, min_length=2, max_length=6, seed=0)
-    fit(model, data.batches(), loss, steps=160, lr=7e-3)
+    fit(model, data.batches(), loss, steps=200, lr=7e-3)
     sources = [[token for token in row if token != PAD] for row in next(data.batches()).source.tolist()]
     config = GenerationConfig(max_new_tokens=8)
     texts = [

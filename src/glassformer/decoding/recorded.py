@@ -69,6 +69,7 @@ class Recording:
             device=parameter.device,
         )
         self.sees_stale = reads_room(model, self.cache.keys[0])
+        """Whether a step reads what was left in the cache by others, too."""
         device = parameter.device
         self.tokens = torch.zeros(shape.rows, 1, dtype=torch.long, device=device)
         sizes = shape.memories, shape.memory_length
