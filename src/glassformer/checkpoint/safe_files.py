@@ -1,9 +1,9 @@
-"""Folders that are whole or not there: written under another name, synced, sealed with checksums, then renamed."""
+"""Files that are written whole or not at all, and folders that are sealed with checksums."""
 
 import hashlib
 import json
 import os
-import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,38 +15,18 @@ class CorruptFolderError(ValueError):
     """A folder whose files are not what its manifest says."""
 
 
-@contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
-    """A folder to write files into; when the block ends well it is sealed and gets its name, else it is removed.
-
-    A folder that already has the name is replaced: it stays whole until the new one is.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    work = path.with_name(f".{path.name}.part")
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir()
-    try:
-        yield work
-        seal_folder(work)
-    except BaseException:
-        shutil.rmtree(work, ignore_errors=True)
-        raise
-    old = path.with_name(f".{path.name}.old")
-    if path.exists():
-        shutil.rmtree(old, ignore_errors=True)
-        path.rename(old)
-    work.rename(path)
-    sync_folder(path.parent)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def seal_folder(folder: Path) -> None:
-    """Sync every file to the disk and write the manifest: the SHA-256 of each."""
+def seal_folder(folder: Path, *, owner: str = "") -> None:
+    """Sync every file to the disk and write the manifest: the SHA-256 of each, and who wrote the folder."""
     files = sorted(file for file in folder.iterdir() if file.is_file() and file.name != MANIFEST)
     for file in files:
         with file.open("rb") as stream:
             os.fsync(stream.fileno())
-    write_text(folder / MANIFEST, json.dumps({"sha256": {file.name: sha256(file) for file in files}}, indent=2))
+    manifest = {"sha256": {file.name: sha256(file) for file in files}}
+    write_text(folder / MANIFEST, json.dumps({"owner": owner, **manifest} if owner else manifest, indent=2))
+    # Some libraries write their files readable by the owner alone. The manifest has the mode that the umask asks for.
+    mode = stat.S_IMODE((folder / MANIFEST).stat().st_mode)
+    for file in files:
+        file.chmod(mode)
     sync_folder(folder)
 
 
