@@ -20,6 +20,7 @@ from glassformer.tasks.language import DocumentData, Language, LanguageConfig, f
 from glassformer.tasks.language_model import LanguageModel
 from glassformer.tasks.load import load
 from glassformer.text import TokenizerConfig
+from glassformer.training.run_folder import RunFolder
 
 RHYME = "one two three four five six seven eight nine ten, "
 
@@ -226,16 +227,16 @@ def test_the_command_line_trains_scores_and_writes(tmp_path, monkeypatch, capsys
 def test_a_trained_model_is_a_beginning(whole_run, folder, one_text, tmp_path):
     task = Language(quick(one_text, start_from=folder / "model"))
     (tmp_path / "run").mkdir()
-    begun = task.prepare(tmp_path / "run").tool.model
+    begun = task.prepare(RunFolder(tmp_path / "run")).tool.model
     trained = load(folder / "model").model
     assert all(torch.equal(a, b) for a, b in zip(begun.parameters(), trained.parameters(), strict=True))
     with pytest.raises(ValueError, match="knows no"):
-        Code(CodeConfig(data=one_text, start_from=folder / "model")).prepare(tmp_path / "run")
+        Code(CodeConfig(data=one_text, start_from=folder / "model")).prepare(RunFolder(tmp_path / "run"))
 
 
 def test_hidden_words_are_hidden_from_the_model_alone(one_text, tmp_path):
     task = Language(quick(one_text))
-    prepared = task.prepare(tmp_path)
+    prepared = task.prepare(RunFolder(tmp_path))
     batch = prepared.batches[0]
     read = []
 

@@ -49,8 +49,8 @@ def _main() -> None:
         return
     try:
         _run(verb, rest)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    except KeyboardInterrupt as error:
+        sys.exit(getattr(error, "exit_code", 130))
     except BrokenPipeError:
         raise
     except (ValueError, OSError, ImportError, FloatingPointError) as error:
