@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from glassformer.cli import main
 from glassformer.cli.lines import run_lines
+from glassformer.cli.use import _as_utf8
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from glassformer.tasks.answering import Answerer
 from glassformer.tasks.classification import small_encoder
@@ -158,6 +159,13 @@ def test_a_decoder_that_cannot_chat_says_so_once(run):
     code, out, err = run(tool, b"a\nb\n", "--chat")
     assert (code, out) == (1, b"")
     assert err.startswith("glassformer: the model has no chat template")
+
+
+def test_a_prompt_that_the_locale_could_not_decode_is_read_as_utf8(run):
+    assert _as_utf8("caf\udcc3\udca9") == "café"
+    code, out, err = run(Mirror(), b"", "--prompt", "caf\udcff")
+    assert (code, out) == (1, b"")
+    assert err == "glassformer: the argument 'caf\\udcff' is not valid UTF-8: expected text\n"
 
 
 class FullDisk(io.RawIOBase):

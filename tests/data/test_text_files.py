@@ -5,6 +5,8 @@ import json
 import random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from glassformer.data.corpora import open_corpus
 from glassformer.data.documents import DocumentReader
@@ -67,6 +69,20 @@ def test_text_that_is_not_utf8_is_named(tmp_path, reading):
     (tmp_path / name).write_bytes(first.encode() + b" \xe4\n" + rest.encode())
     with pytest.raises(BadRecordError, match=rf"{name}:1: not valid UTF-8"):
         read(tmp_path / name)
+
+
+@settings(max_examples=30)
+@given(st.binary(max_size=60) | st.text('ab \t\n\r{}[]"\u2028\ufeffBIO-', max_size=40).map(str.encode))
+def test_any_bytes_are_read_or_named(tmp_path_factory, contents):
+    folder = tmp_path_factory.mktemp("any")
+    for name, _, read in READERS.values():
+        (folder / name).write_bytes(contents)
+        told = ""
+        try:
+            read(folder / name)
+        except ValueError as error:
+            told = str(error)
+        assert not told or str(folder) in told  # a codec's own error does not know the file
 
 
 def _damaged(text):

@@ -101,8 +101,6 @@ class TaggedReader:
         columns, where = _columns(line), line.where
         if line.problem:
             raise BadRecordError(f"{where}: {line.problem}")
-        if len(columns) != expected:
-            raise BadRecordError(f"{where}: {len(columns)} columns: expected {expected}, as its sentence begins with")
         indices = [
             column - 1 if column > 0 else len(columns) + column for column in (self.word_column, self.tag_column)
         ]
@@ -111,6 +109,8 @@ class TaggedReader:
                 f"{where}: {len(columns)} columns: expected a word in column {self.word_column} and a tag in column "
                 f"{self.tag_column}; choose yours with word_column and tag_column"
             )
+        if len(columns) != expected:
+            raise BadRecordError(f"{where}: {len(columns)} columns: expected {expected}, as its sentence begins with")
         return _Line(columns[indices[0]], columns[indices[1]], where)
 
     def _scheme(self, sentences: list[list["_Line"]]) -> Scheme:

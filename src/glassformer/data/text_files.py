@@ -41,10 +41,11 @@ class Line(NamedTuple):
 
 def read_lines(path: Path, *, keep_ends: bool = False) -> Iterator[Line]:
     """Each line of a file, without the line break unless `keep_ends`."""
+    name = str(path)
     for number, raw in enumerate(read_raw_lines(path), start=1):
         if not keep_ends:
             raw = raw.removesuffix(b"\n").removesuffix(b"\r")
-        yield decode_line(raw, f"{path}:{number}")
+        yield decode_line(raw, f"{name}:{number}")
 
 
 def decode_line(raw: bytes, where: str) -> Line:
@@ -72,8 +73,7 @@ def read_raw_lines(path: Path) -> Iterator[bytes]:
     number = 0
     try:
         with _open(path) as stream:
-            for raw in stream:
-                number += 1
+            for number, raw in enumerate(stream, start=1):
                 yield raw.removeprefix(BYTE_ORDER_MARK) if number == 1 else raw
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise BadRecordError(
