@@ -106,7 +106,7 @@ def test_lines_after_a_bad_one_are_answered_and_counted(run):
 def test_on_bad_error_stops_at_the_first_bad_line_after_the_answers_before_it(run):
     code, out, err = run(Mirror(), b"one\ntwo\nbad\nfour\n", "--on-bad", "error")
     assert (code, out) == (1, b"one\ntwo\n")
-    assert err == "glassformer: stdin:3: 'bad' is bad (--on-bad skip goes on with the next line)\n"
+    assert err == "glassformer: stdin:3: 'bad' is bad (--on-bad skip continues with the next line)\n"
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1", "utf-16"])

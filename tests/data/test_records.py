@@ -1,4 +1,4 @@
-"""Records of tables: they come back as they were written, and what is wrong with one is told with its place."""
+"""Records of tables: they come back as they were written, and errors name file and line."""
 
 import csv
 import gzip

@@ -1,4 +1,4 @@
-"""Text files: every reader drops a byte-order mark, and tells of damage with file and line."""
+"""Text files: every reader drops a byte-order mark, and reports damage with file and line."""
 
 import gzip
 import json
@@ -169,7 +169,9 @@ def test_half_a_surrogate_pair_in_documents_and_spans_is_a_bad_record(tmp_path):
 
 def test_a_sentence_whose_lines_have_other_columns_is_bad(tmp_path):
     (tmp_path / "a.conll").write_text("Ann NN B-PER\nsat VB O\n\nNew NN B-LOC\nYork City NN I-LOC\n\nBob B-PER\n")
-    with pytest.raises(BadRecordError, match=r"a\.conll:5: 4 columns: expected 3, as its sentence begins with"):
+    with pytest.raises(
+        BadRecordError, match=r"a\.conll:5: 4 columns: expected 3, as in the first line of its sentence"
+    ):
         TaggedReader().read([tmp_path / "a.conll"])
     found = TaggedReader(on_bad="skip").read([tmp_path / "a.conll"])
     assert [sentence.words for sentence in found] == [("Ann", "sat"), ("Bob",)]

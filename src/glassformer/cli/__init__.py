@@ -33,8 +33,8 @@ def main() -> None:
         finally:
             sys.stdout.flush()  # here, where an error can still be caught, rather than when Python ends
     except BrokenPipeError:
-        # Whoever read our output has had enough, as `head` does. Nobody is left to tell; the exit code is a shell's for
-        # the signal that ends other programs then.
+        # The program that reads our output has closed it, as `head` does. 141 is a shell's code for SIGPIPE, the signal
+        # that ends other programs then.
         _discard_output()
         sys.exit(141)
     except OSError as error:

@@ -32,7 +32,7 @@ def run_lines(answer: Answer, *, size: int = CHUNK, on_bad: OnBad = "skip") -> N
                 sys.stdout.write(found.replace("\n", "\\n") + "\n")
                 continue
             if on_bad == "error":
-                raise ValueError(f"{line.where}: {found} (--on-bad skip goes on with the next line)")
+                raise ValueError(f"{line.where}: {found} (--on-bad skip continues with the next line)")
             n_bad += 1
             print(f"glassformer: {line.where}: {found}", file=sys.stderr)
             sys.stdout.write("\n")

@@ -109,7 +109,7 @@ def run(
         eos_token_id=() if beam and beam > 1 else model.tokenizer.ends,
     )
     if chat and not model.can_chat:
-        model.answer_to([])  # tells why not
+        model.answer_to([])  # raises the error that explains it
     if prompt is not None:
         _show(model.chat([{"role": "user", "content": prompt}]) if chat else model.stream(prompt))
     elif chat and sys.stdin.isatty():

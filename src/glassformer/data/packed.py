@@ -46,7 +46,7 @@ class PackedBatch(NamedTuple):
 
     @property
     def n_target_tokens(self) -> int:
-        """What the loss is averaged over: targets that are not IGNORED."""
+        """The number of targets that are not IGNORED. The loss is averaged over them."""
         return int((self.targets != IGNORED).sum())
 
     def to(self, device: torch.device | str) -> "PackedBatch":

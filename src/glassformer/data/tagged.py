@@ -97,7 +97,7 @@ class TaggedReader:
                 self._skip(BadRecordError(f"{places[error.place]}: {error}"), found)
 
     def _line(self, line: Line, expected: int) -> "_Line":
-        """The word and the tag of a line; `expected` is how many columns its sentence begins with."""
+        """The word and the tag of a line; `expected` is the number of columns in the first line of its sentence."""
         columns, where = _columns(line), line.where
         if line.problem:
             raise BadRecordError(f"{where}: {line.problem}")
@@ -110,7 +110,9 @@ class TaggedReader:
                 f"{self.tag_column}; choose yours with word_column and tag_column"
             )
         if len(columns) != expected:
-            raise BadRecordError(f"{where}: {len(columns)} columns: expected {expected}, as its sentence begins with")
+            raise BadRecordError(
+                f"{where}: {len(columns)} columns: expected {expected}, as in the first line of its sentence"
+            )
         return _Line(columns[indices[0]], columns[indices[1]], where)
 
     def _scheme(self, sentences: list[list["_Line"]]) -> Scheme:
