@@ -1,5 +1,6 @@
 """The command line: results go to stdout, progress to stderr. Verbs load what they need when they are called."""
 
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -25,16 +26,44 @@ def main() -> None:
     # On ARM torch gives freed memory back to the system after 10 ms, to get it again page by page for the next batch,
     # which takes 3 % of the time of writing. It is asked to wait for 10 s, before it is loaded.
     os.environ.setdefault("MIMALLOC_PURGE_DELAY", "10000")
+    _prepare_streams()
     try:
         try:
             _main()
         finally:
             sys.stdout.flush()  # here, where an error can still be caught, rather than when Python ends
     except BrokenPipeError:
-        # Whoever read our output has had enough, as `head` does. Nobody is left to tell, and what still waits to be
-        # written goes nowhere; the exit code is a shell's for the signal that ends other programs then.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The program that reads our output has closed it, as `head` does. 141 is a shell's code for SIGPIPE, the signal
+        # that ends other programs then.
+        _discard_output()
         sys.exit(141)
+    except OSError as error:
+        _discard_output()
+        _fail(f"stdout cannot be written: {error}", 1)
+
+
+def _prepare_streams() -> None:
+    """Make all three streams usable: UTF-8 in every locale, and none of them closed but stdin."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which a file of ours would take otherwise
+    if sys.stderr is None:
+        # print() would take None for stdout.
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stdout is None:
+        _fail("stdout is closed: expected a terminal, a file or a pipe; >/dev/null discards the output", 1)
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(newline="\n")
+
+
+def _discard_output() -> None:
+    """Let what still waits to be written go nowhere, so that Python does not fail on it when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _main() -> None:

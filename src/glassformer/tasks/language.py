@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from glassformer.data.batches import hide_words
 from glassformer.data.documents import Document, DocumentReader, TwoSides, is_one_text, split_documents
+from glassformer.data.labelled import IGNORED
 from glassformer.data.packed import PackedBatch, PackedBatches, TokenStream, write_stream
 from glassformer.data.records import OnBad
 from glassformer.data.standard_library import standard_library
@@ -233,7 +234,9 @@ class Language(Task[Document, PackedBatch]):
         tokens = hide_words(batch.tokens, self.config.train.word_dropout)
         logits = model(tokens, segments=batch.segments).flatten(0, 1)
         smoothing = self.config.train.label_smoothing
-        return F.cross_entropy(logits, batch.targets.flatten(), reduction="sum", label_smoothing=smoothing)
+        return F.cross_entropy(
+            logits, batch.targets.flatten(), reduction="sum", ignore_index=IGNORED, label_smoothing=smoothing
+        )
 
     def flops(self, model: Model, batch: PackedBatch) -> int:
         """As above."""
@@ -247,10 +250,13 @@ class Language(Task[Document, PackedBatch]):
         return replace(config, train=replace(config.train, minutes=2.0, eval_every=1000, save_every=1000))
 
     def baseline(self, splits: Splits[Document]) -> tuple[str, Scores]:
-        """A compressor's."""
-        valid = [document.text for document in splits.valid]
-        alone = compressed_bits(valid)
-        primed = compressed_bits(valid, after=[document.text for document in splits.train])
+        """A compressor's, of the text that the model predicts: lower-cased if its tokenizer does so."""
+        lowercase = self.config.tokenizer.lowercase
+        train, valid = (
+            [document.text.lower() if lowercase else document.text for document in side]
+            for side in (splits.train, splits.valid)
+        )
+        alone, primed = compressed_bits(valid), compressed_bits(valid, after=train)
         how = f"xz at its best on the held-out text; behind the training text it needs {primed:.4f} bits a byte"
         return how, Scores({"bits_per_byte": alone, "bits_per_byte_after_training_text": primed})
 
