@@ -171,7 +171,7 @@ AS_ARRAYS = {("004", "softmax")}
 
 
 def names_given(number: str) -> dict[str, Any]:
-    """What a document's blocks use without having defined or imported it."""
+    """Names that a document's blocks use and neither define nor import."""
     if number == "002":
         given = ("PositionalEncoding", "Transformer")
         return {"torch": torch, "nn": nn, "math": math} | {name: getattr(document_002, name) for name in given}

@@ -1,4 +1,4 @@
-"""What is written with a document's model for one input does not depend on the other inputs of its batch."""
+"""Texts written with the documents' models do not depend on the other inputs of their batch."""
 
 import pytest
 import torch
@@ -7,6 +7,7 @@ import glassformer
 from glassformer.decoding.config import GenerationConfig
 from glassformer.decoding.engine import Engine
 from glassformer.decoding.generate import generate, stream
+from glassformer.decoding.recorded import record_steps
 from glassformer.decoding.scoring import score_pairs, score_texts
 
 V, END, BEGIN = 23, 3, 2
@@ -72,6 +73,25 @@ def test_as_many_inputs_as_tokens_equal_each_alone(name, count):
     options = {"config": WAYS["greedy"], "end": END, "begin": begin_of(model)}
     alone = [generate(model, [tokens], **options)[0] for tokens in some]
     assert tokens_of(generate(model, some, **options)) == tokens_of(alone)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_recorded_steps_write_the_same_texts(name):
+    model = make_model(name)
+    options = {"config": WAYS["greedy"], "end": END, "begin": begin_of(model)}
+    alone = [generate(model, [tokens], **options)[0] for tokens in inputs()]
+    record_steps(model)
+    assert tokens_of(generate(model, inputs(), **options)) == tokens_of(alone)
+
+
+def test_padding_takes_no_room_from_a_short_prompt():
+    """Padded to a long prompt, a short one may still write as much as alone."""
+    model = make_model("GPTModel")
+    some = [[5, 6], list(range(4, 20)) * 2 + [7] * 6]
+    config = GenerationConfig(max_new_tokens=30)
+    alone = [generate(model, [tokens], config, end=END)[0] for tokens in some]
+    assert tokens_of(generate(model, some, config, end=END)) == tokens_of(alone)
+    assert len(alone[0][0].tokens) > 10, "the text is too short to pass the limit"
 
 
 def test_greedy_text_follows_the_document_forward():

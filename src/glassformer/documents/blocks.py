@@ -150,7 +150,7 @@ class ProjectionLayer(nn.Module):
 
 
 class DocumentLayer(nn.Module):
-    """What the documents' layers share: one `Layer` of ours, in a document's style."""
+    """Base of the documents' layers: one `Layer` of ours, in a document's style."""
 
     style, drops_attention, cross = PAPER, False, False
 
@@ -215,7 +215,7 @@ class DecoderBlock(DecoderLayer):
 
 
 class DocumentStack(nn.Module):
-    """What 003's encoder and decoder share: positions, blocks and a final norm over embeddings."""
+    """Base of 003's encoder and decoder: positions, blocks and a final norm over embeddings."""
 
     block: type[DocumentLayer]
 

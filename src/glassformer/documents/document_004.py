@@ -94,7 +94,7 @@ def feed_forward_with_residual(x: Array, W1: Array, b1: Array, W2: Array, b2: Ar
 
 
 class MultiHeadAttention:
-    """Multi-head attention with weights of its own, drawn at random."""
+    """Multi-head attention with random weights."""
 
     def __init__(self, model_dim: int, num_heads: int):
         if num_heads < 1 or model_dim % num_heads:
@@ -116,7 +116,7 @@ class MultiHeadAttention:
 
 
 class FeedForward:
-    """relu(x W1 + b1) W2 + b2 with weights of its own, drawn at random."""
+    """relu(x W1 + b1) W2 + b2 with random weights."""
 
     def __init__(self, model_dim: int, ff_dim: int):
         self.model_dim = model_dim
@@ -158,7 +158,7 @@ class EncoderLayer:
 
 
 class TransformerEncoder:
-    """Encoder layers one after the other, each with weights of its own."""
+    """Encoder layers one after the other. They share no weights."""
 
     def __init__(self, num_layers: int, model_dim: int, num_heads: int, ff_dim: int):
         self.layers = [EncoderLayer(model_dim, num_heads, ff_dim) for _ in range(num_layers)]

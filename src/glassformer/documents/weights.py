@@ -28,7 +28,7 @@ RENAMES: tuple[tuple[str, str], ...] = (
     (r"^(embedding\.)?embedding\.", "embeddings.tokens."),
     (r"^(fc_out|linear|lm_head|head)\.(?=weight|bias)", "head.out_proj."),
     (r"^blocks\.", "decoder.layers."),
-    # Parts, wherever they are. Document 002 has names of its own for some.
+    # Parts, wherever they are. The names with an underscore or `_block` are document 002's.
     (r"\b[Ww]_([qkv])\.", r"\1_proj."),
     (r"\b[Ww]_o\.", "out_proj."),
     (r"\b(self|cross)_attention(_block)?\.", r"\1_attn."),
@@ -65,14 +65,14 @@ KINDS: tuple[tuple[str, str], ...] = (
     (r"proj\.", "document 002's ProjectionLayer"),
     (r"pe$", "a PositionalEncoding"),
 )
-"""What a state is, by the beginning of one of its names; the first that is found."""
+"""Modules of the documents, each by how one of its names begins. The first that matches counts."""
 
 STYLES: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"\bnorm1\.weight$", {**PAPER, "scale_embeddings": False}),
     (r"\bresidual1\.norm\.", {**MODERN, "scale_embeddings": True}),
     (r"\bresidual_connections\.", {**PRE_NORM, "scale_embeddings": True}),
 )
-"""What the layers of a state compute, by one of its names."""
+"""Styles of layers, each by a name that only such a layer's state has."""
 
 
 def load_document_weights(model: nn.Module, state: Mapping[str, Tensor]) -> None:
