@@ -280,7 +280,7 @@ def compare(
     own = mine(*case.build)
     their = case.make(theirs, own) if case.make else theirs(*case.build)
     for name, value in vars(their).items():
-        if isinstance(value, int | float) and not name.startswith("_"):
+        if isinstance(value, int | float) and not name.startswith("_") and name != "training":
             report.note("results", f"{title}.{name}", result_problem(value, getattr(own, name, None))[0])
     share_weights(title, their, own, report)
     for method, calls in case.calls.items():

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import glassformer
 from glassformer.decoding.config import GenerationConfig
@@ -30,9 +32,9 @@ LENGTHS = (1, 4, 9, 4, 13, 2)
 
 
 def make_model(name):
-    """A model with large weights, so that its texts depend on what it reads."""
+    """Its weights are large, so that texts depend on what is read, and float64, so that rounding decides nothing."""
     torch.manual_seed(1)
-    model = MODELS[name]().eval()
+    model = MODELS[name]().double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
@@ -62,6 +64,16 @@ def test_each_input_alone_equals_the_batch(name, way):
     together = generate(model, inputs(), **options)
     assert tokens_of(together) == tokens_of(alone)
     assert len({tuple(texts[0]) for texts in tokens_of(alone)}) > 1, "all texts are equal: the test would see nothing"
+
+
+@pytest.mark.parametrize("name", MODELS)
+@settings(max_examples=8)
+@given(some=st.lists(st.lists(st.integers(4, V - 1), min_size=1, max_size=9), min_size=2, max_size=5))
+def test_any_inputs_alone_equal_the_batch(name, some):
+    model = make_model(name)
+    options = {"config": GenerationConfig(max_new_tokens=4), "end": END, "begin": begin_of(model)}
+    alone = [generate(model, [tokens], **options)[0] for tokens in some]
+    assert tokens_of(generate(model, some, **options)) == tokens_of(alone)
 
 
 @pytest.mark.parametrize("name", MODELS)
