@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from glassformer.checkpoint.model_folder import WEIGHTS, load_parameters, own_parameters, read_json, read_tensors
-from glassformer.checkpoint.safe_files import CorruptFolderError, new_folder, verify_folder
+from glassformer.checkpoint.model_folder import WEIGHTS, load_parameters, own_parameters, read_tensors
+from glassformer.checkpoint.safe_files import CorruptFolderError, new_folder, read_json, verify_folder
 
 OPTIMISER, STATE = "optimiser.safetensors", "state.json"
 
@@ -79,10 +79,10 @@ def save_checkpoint(folder: Path, state: TrainState, model: nn.Module, optimiser
 
 def load_checkpoint(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> TrainState:
     """Put a checkpoint's numbers into the model and the optimiser; where the run was."""
-    verify_folder(path)
-    values = read_json(path / STATE)
-    load_parameters(model, read_tensors(path / WEIGHTS), str(path / WEIGHTS))
-    moments = read_tensors(path / OPTIMISER)
+    sealed = verify_folder(path)
+    values = read_json(sealed.file(STATE), finite=False)
+    load_parameters(model, read_tensors(sealed.file(WEIGHTS)), str(path / WEIGHTS))
+    moments = read_tensors(sealed.file(OPTIMISER))
     for name, parameter in _learned(model):
         own = {key.removeprefix(f"{name}."): value for key, value in moments.items() if key.startswith(f"{name}.")}
         optimiser.state[parameter] = {
@@ -110,8 +110,8 @@ def average_parameters(folder: Path, positions: list[int]) -> dict[str, Tensor]:
     """The mean of the parameters of some checkpoints, summed in float64."""
     total: dict[str, Tensor] = {}
     for position in positions:
-        verify_folder(checkpoint_path(folder, position))
-        for name, value in read_tensors(checkpoint_path(folder, position) / WEIGHTS).items():
+        sealed = verify_folder(checkpoint_path(folder, position))
+        for name, value in read_tensors(sealed.file(WEIGHTS)).items():
             total[name] = total[name] + value.double() if name in total else value.double()
     return {name: (value / len(positions)).float() for name, value in total.items()}
 
