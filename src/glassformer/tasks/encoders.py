@@ -12,13 +12,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from glassformer.checkpoint.safe_files import CorruptFolderError
 from glassformer.data.labelled import IGNORED, LabelledBatch, LabelledBatches, PairedBatches, Row, make_batch
 from glassformer.models import EncoderModel, ModelConfig
 from glassformer.models.base import Model
 from glassformer.models.costs import training_flops
 from glassformer.models.heads import pool
+from glassformer.nn.checks import shown
 from glassformer.tasks.beginnings import load_beginning
 from glassformer.tasks.registry import read_about
+from glassformer.tasks.settings import check_settings
 from glassformer.tasks.task import TASK, Prepared, Splits, Task, TaskConfig, Tool, kept_tokenizer, passed_over
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
@@ -76,8 +79,10 @@ class Reader:
         return cls(PretrainedTokenizer.from_folder(folder), files)
 
     @classmethod
-    def from_folder(cls, folder: Path, kind: str) -> "Reader":
-        """The reader that a model folder holds."""
+    def from_folder(cls, folder: Path, kind: object) -> "Reader":
+        """The reader that a model folder holds, of the kind that its `task.json` names."""
+        if kind not in ("own", "pretrained"):
+            raise CorruptFolderError(f"{folder / TASK} has tokenizer={shown(kind)}: expected 'own' or 'pretrained'")
         if kind == "own":
             return cls.own(Tokenizer.load(folder / "tokenizer.json"))
         return cls.of_checkpoint(folder)
@@ -116,11 +121,11 @@ class EncoderTool(Tool[Example]):
         self._settings = settings
 
     @classmethod
-    def from_folder(cls, folder: Path | str) -> Self:
-        """The tool that was saved there."""
-        folder = Path(folder)
+    def read_folder(cls, folder: Path) -> Self:
+        """As above."""
         model, settings = cls.open_folder(folder, EncoderModel)
-        reader = Reader.from_folder(folder, settings.pop("tokenizer"))
+        reader = Reader.from_folder(folder, settings.pop("tokenizer", None))
+        check_settings(cls, settings, folder / TASK)
         return cls(model, reader, **settings)
 
     def settings(self) -> dict[str, Any]:
@@ -298,7 +303,7 @@ def begin_from(folder: Path, head: str, settings: dict[str, Any]) -> tuple[Encod
 
 def reader_of(folder: Path) -> Reader:
     """The tokenizer of a model to begin with."""
-    return Reader.from_folder(folder, read_about(folder)["tokenizer"] if (folder / TASK).is_file() else "pretrained")
+    return Reader.from_folder(folder, read_about(folder).get("tokenizer") if (folder / TASK).exists() else "pretrained")
 
 
 def fresh_head(model: EncoderModel) -> list[str]:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.checkpoint import OutputExistsError, load_model, save_model
+from glassformer.checkpoint.load_errors import refusing_wrong_values
 from glassformer.checkpoint.output_folder import check_output
 from glassformer.metrics.scores import Scores, in_digits, title_of
 from glassformer.models import ModelConfig
@@ -86,9 +87,18 @@ class Tool(ABC, Generic[Example]):
         return {}
 
     @classmethod
-    @abstractmethod
     def from_folder(cls, folder: Path | str) -> Self:
-        """The tool that was saved there."""
+        """The tool that was saved there. An error names the file that is wrong."""
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise FileNotFoundError(f"{folder}: no such model folder")
+        with refusing_wrong_values(folder):
+            return cls.read_folder(folder)
+
+    @classmethod
+    @abstractmethod
+    def read_folder(cls, folder: Path) -> Self:
+        """What `from_folder` does for this kind of tool: `open_folder`, then the tokenizer's files."""
 
     @classmethod
     def open_folder(cls, folder: Path, kind: type[AnyModel]) -> tuple[AnyModel, dict[str, Any]]:

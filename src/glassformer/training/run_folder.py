@@ -18,9 +18,8 @@ from typing import Any
 import torch
 
 from glassformer import __version__
-from glassformer.checkpoint.model_folder import read_json
 from glassformer.checkpoint.output_folder import lock_folder
-from glassformer.checkpoint.safe_files import CorruptFolderError, sha256, write_text
+from glassformer.checkpoint.safe_files import CorruptFolderError, read_json, sha256, write_text
 from glassformer.training.schedules import Plan
 from glassformer.training.state import clean_checkpoints
 

@@ -17,9 +17,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from glassformer.checkpoint.model_folder import WEIGHTS, load_parameters, own_parameters, read_json, read_tensors
+from glassformer.checkpoint.model_folder import WEIGHTS, load_parameters, own_parameters, read_tensors
 from glassformer.checkpoint.output_folder import clean_leftovers, discard_folder, new_folder
-from glassformer.checkpoint.safe_files import CorruptFolderError, verify_folder
+from glassformer.checkpoint.safe_files import CorruptFolderError, read_json, verify_folder
 
 OPTIMISER, STATE = "optimiser.safetensors", "state.json"
 
@@ -107,10 +107,10 @@ def newest_saved(folder: Path) -> str:
 
 def load_checkpoint(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> TrainState:
     """Put a checkpoint's numbers into the model and the optimiser; where the run was."""
-    verify_folder(path)
-    values = read_json(path / STATE)
-    load_parameters(model, read_tensors(path / WEIGHTS), str(path / WEIGHTS))
-    moments = read_tensors(path / OPTIMISER)
+    sealed = verify_folder(path)
+    values = read_json(sealed.file(STATE))
+    load_parameters(model, read_tensors(sealed.file(WEIGHTS)), str(path / WEIGHTS))
+    moments = read_tensors(sealed.file(OPTIMISER))
     for name, parameter in _learned(model):
         own = {key.removeprefix(f"{name}."): value for key, value in moments.items() if key.startswith(f"{name}.")}
         optimiser.state[parameter] = {
@@ -125,7 +125,7 @@ def newest_state(folder: Path) -> TrainState:
     """Where the newest complete checkpoint of a folder stands; the start where there is none."""
     for position in reversed(saved_positions(folder)):
         try:
-            return _from_json(read_json(checkpoint_path(folder, position) / STATE))
+            return _from_json(read_json(verify_folder(checkpoint_path(folder, position)).file(STATE)))
         except CorruptFolderError:
             continue
     return TrainState()
@@ -175,8 +175,8 @@ def average_parameters(
     """The mean of the parameters of some checkpoints, summed in float64. `fold` is applied to each of them first."""
     total: dict[str, Tensor] = {}
     for position in positions:
-        verify_folder(checkpoint_path(folder, position))
-        for name, value in fold(read_tensors(checkpoint_path(folder, position) / WEIGHTS)).items():
+        sealed = verify_folder(checkpoint_path(folder, position))
+        for name, value in fold(read_tensors(sealed.file(WEIGHTS))).items():
             total[name] = total[name] + value.double() if name in total else value.double()
     return {name: (value / len(positions)).float() for name, value in total.items()}
 

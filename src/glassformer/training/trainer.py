@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from glassformer.checkpoint.model_folder import WEIGHTS, load_parameters, read_tensors
 from glassformer.checkpoint.output_folder import discard_folder
+from glassformer.checkpoint.safe_files import verify_folder
 from glassformer.metrics.scores import LOWER_IS_BETTER
 from glassformer.training.config import TrainConfig
 from glassformer.training.gradients import Batch, Gradients, GraphedGradients, TrainBatch, can_graph
@@ -262,7 +263,7 @@ class Trainer(Generic[Batch]):
         best = self.best()
         assert best is not None
         chosen_at = best.position if best.position in positions else positions[-1]
-        chosen = read_tensors(checkpoint_path(self.folder, chosen_at) / WEIGHTS)
+        chosen = read_tensors(verify_folder(checkpoint_path(self.folder, chosen_at)).file(WEIGHTS))
         last = self._regular(positions)[-self.config.average_last :] if self.config.average_last > 1 else []
         if len(last) > 1:
             average = average_parameters(self.folder, last, partial(fold_adapters, self.model))
