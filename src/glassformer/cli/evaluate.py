@@ -94,7 +94,7 @@ def _options_of(kind: Any) -> Any:
         samples: int = 1
         """Of a code model: programs for each problem; one is greedy, more are drawn."""
         sandbox: SandboxMode = "strict"
-        """Of a code model: strict refuses to run its programs where the operating system cannot hold them back; weak
+        """Of a code model: strict refuses to run its programs where the operating system cannot restrict them; weak
         runs them with whatever protections there are."""
         json: bool = False
         """Print one JSON object."""
@@ -103,7 +103,7 @@ def _options_of(kind: Any) -> Any:
 
 
 def _problems(tool: Any, path: Path, samples: int, sandbox: "SandboxMode") -> "Scores":
-    """The share of problems whose tests its programs pass. Prints on stderr what holds the programs back."""
+    """The share of problems whose tests its programs pass. Prints the active protections on stderr."""
     from glassformer.data.problems import read_problems
     from glassformer.metrics.sandbox import check_sandbox
     from glassformer.tasks.code_model import CodeModel

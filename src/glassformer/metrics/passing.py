@@ -43,7 +43,7 @@ def score_programs(
 ) -> Scores:
     """pass@k in percent, of equally many programs for each problem; `watch` is called with each one's result.
 
-    Raises WeakSandboxError where this machine cannot hold the programs back, unless `sandbox` is "weak".
+    Raises WeakSandboxError where this machine cannot restrict the programs, unless `sandbox` is "weak".
     """
     if not problems or len(problems) != len(programs):
         raise ValueError(f"{len(problems)} problems and programs for {len(programs)}: expected as many, at least one")

@@ -1,13 +1,13 @@
-"""Run Python programs that nobody has read, in a process without rights, without network and with little time.
+"""Run untrusted Python programs in a process without rights, without network and with little time.
 
 The kernel must provide enough for that: an unprivileged user (root becomes one), no files but Python's library and an
 empty folder, no network, no other processes to start or to signal. Where something is missing, nothing is run, unless
 the caller asks for `sandbox="weak"`. `check_sandbox` tells what is in force. Time, memory and files are always limited.
 
-A program and its tests share an interpreter. So ending early, reading files, arguments or the environment, and
-replacing functions does not pass a test; but a program written to cheat can, for example by values that are equal to
-everything, or by looking for the token in the frames that called it. pass@k assumes programs that try to be right.
-Against attacks on the kernel itself use a virtual machine that holds nothing.
+A program and its tests share one interpreter. A program does not pass by ending early, by reading files, arguments or
+the environment, or by replacing functions. A program written to cheat still can: its values can compare equal to
+everything, or it can search the calling frames for the token. pass@k assumes programs that try to be right. Against
+attacks on the kernel itself use a virtual machine that holds no data.
 """
 
 import contextlib
@@ -25,8 +25,8 @@ from typing import IO, Literal, NamedTuple, get_args
 
 SHOWN = 20_000
 """Bytes of output that are kept."""
-GRACE = 15.0
-"""Seconds after a program's time in which the supervisor process must have ended it."""
+GRACE = 90.0
+"""Seconds besides a program's time in which the supervisor must have prepared and ended it."""
 
 SandboxMode = Literal["strict", "weak"]
 """`strict` refuses to run anything where protections are missing; `weak` runs it with those that there are."""
@@ -50,11 +50,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class Protections:
-    """What holds a program back on this machine."""
+    """The protections that programs run under on this machine."""
 
     active: tuple[str, ...]
     missing: tuple[str, ...] = ()
-    """Empty where the sandbox is strong enough for programs that nobody has read."""
+    """Empty where the sandbox is strong enough for untrusted programs."""
 
     def __str__(self) -> str:
         missing = f"; MISSING: {'; '.join(self.missing)}" if self.missing else ""
@@ -62,7 +62,7 @@ class Protections:
 
 
 class WeakSandboxError(ValueError):
-    """This machine cannot hold back a program that nobody has read."""
+    """This machine cannot restrict an untrusted program."""
 
 
 class Outcome(NamedTuple):
@@ -101,7 +101,7 @@ def _run(
     if sandbox not in get_args(SandboxMode):
         raise ValueError(f"sandbox={sandbox!r}: expected strict or weak")
     if os.name != "posix":
-        raise WeakSandboxError(f"programs cannot be held back on {sys.platform}: run them on Linux")
+        raise WeakSandboxError(f"untrusted programs cannot be restricted on {sys.platform}: run them on Linux")
     token = secrets.token_hex(16)
     job = {
         "program": program,
@@ -176,7 +176,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     if process.poll() is None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE)
+            process.wait(10)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -185,6 +185,6 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 def _refuse_if_weak(protections: Protections, sandbox: SandboxMode) -> None:
     if protections.missing and sandbox == "strict":
         raise WeakSandboxError(
-            f"the sandbox is too weak here for programs that nobody has read. Missing: {'; '.join(protections.missing)}"
+            f"the sandbox is too weak on this machine for untrusted programs. Missing: {'; '.join(protections.missing)}"
             '. Use another machine, or --sandbox weak (sandbox="weak" in Python) to run them all the same'
         )

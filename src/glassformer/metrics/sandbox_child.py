@@ -5,7 +5,7 @@ Three processes, each the parent of the next:
 1. The supervisor keeps the time, ends everything, and writes to the status pipe how it ended.
 2. The first process of a new process namespace, where there is one. When it ends, the kernel ends the whole namespace.
 3. The program. It gives up its rights, writes to the report pipe which protections are in force, and stops there if
-   they are not enough. Then it runs the code that nobody has read, and the tests in the same interpreter.
+   they are not enough. Then it runs the untrusted code, and the tests in the same interpreter.
 
 The job, with the tests and the token, comes in a file without a name that is closed before the program runs. The token
 is written to the report pipe after the last test. A program that ends early, in whatever way, has not written it.
@@ -33,7 +33,9 @@ else:
 
 NOBODY = 65534
 MAX_ENTRIES = 4096
-"""Files and folders that a program may make, where its folder is no file system of its own."""
+"""Files and folders that a program may make, where no tmpfs limits them."""
+PREPARATION = 60.0
+"""Seconds for everything before the program begins."""
 POLL = 0.005
 """Seconds between two looks at the program."""
 
@@ -45,14 +47,19 @@ def supervise(job: dict[str, Any], status: int, report: int) -> None:
     active = {"pid"} if has_user and enter(job, "pid") else set()
     stops: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: stops.append(number))
-    deadline = time.monotonic() + job["seconds"]
+    ready, tell_ready = os.pipe()
+    os.set_blocking(ready, False)
     child = os.fork()
     if child == 0:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.close(status)
-        begin(job, report, active)
+        os.close(ready)
+        begin(job, (report, tell_ready), active)
         return
     os.close(report)
+    os.close(tell_ready)
+    # The program's time begins with the program, so that a busy machine does not spend it on the preparations.
+    late, deadline = "preparation", time.monotonic() + PREPARATION
     reason, code, next_look = "", -signal.SIGKILL, 0.0
     while not reason:
         ended, result = os.waitpid(child, os.WNOHANG)
@@ -60,8 +67,10 @@ def supervise(job: dict[str, Any], status: int, report: int) -> None:
             code = os.waitstatus_to_exitcode(result)
             break
         now = time.monotonic()
+        if late != "time" and is_ready(ready):
+            late, deadline = "time", now + job["seconds"]
         if now > deadline or stops:
-            reason = "time"
+            reason = late
         elif now > next_look:
             reason, next_look = "size" * (folder_size(".") > job["total_size"]), now + 0.05
         time.sleep(POLL)
@@ -70,7 +79,16 @@ def supervise(job: dict[str, Any], status: int, report: int) -> None:
     os._exit(0)
 
 
-def begin(job: dict[str, Any], report: int, active: set[str]) -> None:
+def is_ready(pipe: int) -> bool:
+    """Whether the program has begun, or all of its processes have ended."""
+    try:
+        os.read(pipe, 1)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def begin(job: dict[str, Any], pipes: tuple[int, int], active: set[str]) -> None:
     """Make namespaces for files and network. The program runs in a child, because process 1 ignores some signals."""
     os.setpgid(0, 0)
     kernel.end_with_parent()
@@ -80,9 +98,10 @@ def begin(job: dict[str, Any], report: int, active: set[str]) -> None:
         active.add("mount")
     child = os.fork()
     if child == 0:
-        run(job, report, active, readable)
+        run(job, pipes, active, readable)
         return
-    os.close(report)
+    for pipe in pipes:
+        os.close(pipe)
     ended, result = 0, 0
     while ended != child:  # process 1 is the parent of all orphans in its namespace
         ended, result = os.wait()
@@ -95,12 +114,15 @@ def enter(job: dict[str, Any], name: str) -> bool:
     return name not in job["without"] and kernel.enter_namespace(name)
 
 
-def run(job: dict[str, Any], report: int, active: set[str], readable: list[str]) -> None:
+def run(job: dict[str, Any], pipes: tuple[int, int], active: set[str], readable: list[str]) -> None:
     """Give up all rights, report what is in force, and run the program if that is enough."""
+    report, tell_ready = pipes
     names, missing = protect(job, active, readable)
     os.write(report, json.dumps({"active": names, "missing": missing}).encode() + b"\n")
     if missing and job["mode"] != "weak":
         os._exit(0)
+    os.write(tell_ready, b"!")
+    os.close(tell_ready)
     program, tests, token = job.pop("program"), job.pop("tests"), job.pop("token")
     linecache.cache["program.py"] = (len(program), None, program.splitlines(True), "program.py")
     sys.argv = ["program.py"]
@@ -126,7 +148,7 @@ def run_main(program: str) -> None:
 def run_tests(program: str, tests: str, token: bytes, report: int) -> None:
     """Import the program as a module, so that code under `__main__` does not run; then run the tests in it.
 
-    What is called after the program has run was looked up before, so that replacing it has no effect.
+    Functions that are called after the program has run were looked up before, so that replacing them has no effect.
     """
     write, leave, execute, tell = os.write, os._exit, exec, show
     flushes = (sys.stdout.flush, sys.stderr.flush)
@@ -157,7 +179,7 @@ def show(error: BaseException) -> None:
 
 
 def protect(job: dict[str, Any], active: set[str], readable: list[str]) -> tuple[list[str], list[str]]:
-    """Give up what can be given up. Returns what is in force, and what is missing for programs that nobody has read."""
+    """Give up all rights. Returns the protections in force, and those that are missing for untrusted programs."""
     names, missing = [], []
     supervisor = os.geteuid()
     without = job["without"]

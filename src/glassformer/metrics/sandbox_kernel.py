@@ -73,7 +73,7 @@ def enter_namespace(name: str) -> bool:
 
 
 def enter_own_files(folder: str, paths: list[str], size: int) -> bool:
-    """Make a root of our own in `folder`: `paths` read-only, a few devices, and /work in memory for `size` bytes.
+    """Make a new root file system in `folder`: `paths` read-only, a few devices, and /work in memory for `size` bytes.
 
     Needs a mount namespace. Nothing else of the system's files can be named afterwards.
     """

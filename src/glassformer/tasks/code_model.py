@@ -55,7 +55,7 @@ class CodeModel(LanguageModel):
         """pass@k of the programs it writes for problems, for k of 1, 10, 100 and `samples` where there are so many.
 
         One program is the likeliest; more are drawn, at temperature 0.8. They are run in the sandbox. Where it is too
-        weak for programs that nobody has read, WeakSandboxError is raised before any is written, unless `sandbox` is
+        weak for untrusted programs, WeakSandboxError is raised before any is written, unless `sandbox` is
         "weak".
         """
         if samples < 1:

@@ -25,7 +25,7 @@ MAX_NODES = 6_000
 
 _REFUSED = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends, nodes.Block, nodes.EvalContextModifier)
 _PRINTING_FILTERS = frozenset({"d", "default", "join"})
-"""Filters whose arguments are printed; those of the others are what they look for."""
+"""Filters whose arguments are printed; the arguments of all other filters are texts that they search for."""
 
 
 class ChatTemplate:
