@@ -7,8 +7,11 @@ no kernels of ours: without a compiler, or on a CPU without AVX-512's byte produ
 
 import copy
 import itertools
+import os
 import platform
+import warnings
 import weakref
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -95,8 +98,20 @@ _PACKED: "weakref.WeakValueDictionary[int, Packed]" = weakref.WeakValueDictionar
 
 @torch.library.custom_op("glassformer_packed::linear", mutates_args=())
 def _linear_of(x: Tensor, number: int, n_out: int) -> Tensor:
-    found: Tensor = torch.ops.quantized.linear_dynamic(x, _PACKED[number].weights)
+    return _multiply(x, _PACKED[number].weights)
+
+
+def _multiply(x: Tensor, weights: Any) -> Tensor:
+    found: Tensor = torch.ops.quantized.linear_dynamic(x, weights, reduce_range=_sums_saturate())
     return found
+
+
+@cache
+def _sums_saturate() -> bool:
+    """Whether torch's kernel adds pairs of products in 16 bits, as x86 does without VNNI. Products of 8 and 8 bits do
+    not fit there; those of 7 and 8 do."""
+    allowed = os.environ.get("FBGEMM_ENABLE_INSTRUCTIONS", "VNNI")  # what FBGEMM may use of what the CPU has
+    return platform.machine() in X86 and not (torch.cpu._is_vnni_supported() and allowed.upper().endswith("VNNI"))
 
 
 @_linear_of.register_fake
@@ -105,26 +120,33 @@ def _(x: Tensor, number: int, n_out: int) -> Tensor:
 
 
 class TorchInt8Linear(nn.Module):
-    """`nn.Linear` by torch's own dynamically quantised kernel."""
+    """`nn.Linear` by torch's own dynamically quantised kernel.
+
+    The kernel has one scale for all activations, so each row is divided by its largest magnitude first.
+    """
 
     def __init__(self, linear: nn.Linear):
         super().__init__()
         weight = linear.weight.detach().float()
         scales = (weight.abs().amax(1) / 127).clamp_min(1e-30)
         zeros = torch.zeros(len(weight), dtype=torch.long)
-        quantised = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
-        bias = None if linear.bias is None else linear.bias.detach().float()
+        with warnings.catch_warnings():  # these tensors will go one day; a user can do nothing about it
+            warnings.filterwarnings("ignore", message="torch.quantize_per_tensor", category=UserWarning)
+            quantised = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
+        self._bias = None if linear.bias is None else linear.bias.detach().float().clone()
         self._n_out = len(weight)
-        self._packed = Packed(torch.ops.quantized.linear_prepack(quantised, bias))
+        self._packed = Packed(torch.ops.quantized.linear_prepack(quantised, None))
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out)."""
-        y: Tensor
+        largest = x.abs().amax(-1, keepdim=True).clamp_min(1e-30)
+        rows = (x / largest).nan_to_num()  # what is no number comes back with the scale, and to its own row alone
         if torch.compiler.is_compiling():
-            y = _linear_of(x, self._packed.number, self._n_out)
+            y = _linear_of(rows, self._packed.number, self._n_out)
         else:
-            y = torch.ops.quantized.linear_dynamic(x, self._packed.weights)
-        return y
+            y = _multiply(rows, self._packed.weights)
+        y = y * largest
+        return y if self._bias is None else y + self._bias
 
 
 def _backend() -> type[OurInt8Linear] | type[TorchInt8Linear]:
