@@ -159,7 +159,7 @@ def test_a_run_killed_inside_a_save_ends_with_the_same_bits(tmp_path, uninterrup
     folder = tmp_path / "checkpoints"
     places = {"tests": str(Path(__file__).parents[1]), "folder": str(folder)}
     program = KILLED.format(**places, operations=operations, threads=torch.get_num_threads())
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=False)
     assert result.returncode == -9, result.stderr
     warnings = []
     assert fingerprint(make_trainer(folder, warn=warnings.append).run()) == uninterrupted
