@@ -4,11 +4,13 @@ They are int8 products (`cpu/int8.h`), and what a step of writing needs beside p
 which from then on is used wherever it fits (`nn/step_kernels.py`, `nn/choice_kernels.py`).
 """
 
+import ctypes
 import hashlib
 import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -55,10 +57,18 @@ def _compile_and_load() -> Any:
     if compiler is None:
         raise NoKernelsError("int8 compiles its kernels once and found no compiler: expected g++ or clang++, or CXX")
     identity = f"{torch.__version__} {compiler} {flags}".encode() + b"".join(path.read_bytes() for path in SOURCES)
-    library = cache_folder() / "kernels" / f"cpu-{hashlib.sha256(identity).hexdigest()[:16]}.so"
-    if not library.is_file():
-        _compile([compiler, *flags], library)
-    torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
+    try:
+        library = cache_folder() / "kernels" / f"cpu-{hashlib.sha256(identity).hexdigest()[:16]}.so"
+        if not library.is_file():
+            _compile([compiler, *flags], library)
+        torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
+    except NoKernelsError:
+        raise
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder at all
+        raise NoKernelsError(
+            f"the kernels cannot be kept or loaded: {error}; set GLASSFORMER_CACHE to a folder that can be written and "
+            "run from"
+        ) from error
     torch.library.register_fake("glassformer_cpu::linear", _shape_of_linear)
     torch.library.register_fake("glassformer_cpu::attend", _shape_of_attended)
     torch.library.register_fake("glassformer_cpu::move", lambda *_: None)
@@ -68,11 +78,23 @@ def _compile_and_load() -> Any:
 
 def _flags_of_this_cpu() -> tuple[str, ...]:
     is_unix = os.name == "posix"  # the others take other flags
-    if is_unix and platform.machine() in ("aarch64", "arm64"):
+    if is_unix and platform.machine() in ("aarch64", "arm64") and _has_dot_products():
         return ARM_FLAGS
     if is_unix and platform.machine() in X86 and torch.cpu._is_vnni_supported():
         return X86_FLAGS
     raise NoKernelsError(f"no int8 kernels for this {platform.machine()}: the float model runs everywhere")
+
+
+def _has_dot_products() -> bool:
+    """Whether an ARM CPU multiplies bytes by fours: Apple's do, and Linux tells of others."""
+    if sys.platform == "darwin":
+        return True
+    try:
+        capabilities = ctypes.CDLL(None).getauxval
+    except (AttributeError, OSError, TypeError):
+        return False
+    capabilities.restype = ctypes.c_ulong
+    return bool(capabilities(16) & 1 << 20)  # AT_HWCAP and HWCAP_ASIMDDP
 
 
 def _shape_of_linear(
