@@ -132,6 +132,7 @@ def test_a_run_interrupted_again_and_again_ends_with_the_same_bits(tmp_path, uni
 KILLED = """
 import os, sys
 from pathlib import Path
+import torch
 sys.path.insert(0, {tests!r})
 from training.test_trainer import make_trainer
 import glassformer.checkpoint.safe_files as safe
@@ -152,6 +153,7 @@ state.save_file = count(state.save_file)
 safe.sha256 = count(safe.sha256)
 os.fsync = count(os.fsync)
 Path.rename = count(Path.rename)
+torch.set_num_threads({threads})  # sums of another number of threads have other bits
 make_trainer(Path({folder!r})).run()
 """
 
@@ -159,8 +161,9 @@ make_trainer(Path({folder!r})).run()
 @pytest.mark.parametrize("operations", [0, 1, 5, 8, 9, 10, 11, 20])
 def test_a_run_killed_inside_a_save_ends_with_the_same_bits(tmp_path, uninterrupted, operations):
     folder = tmp_path / "checkpoints"
-    program = KILLED.format(tests=str(Path(__file__).parents[1]), folder=str(folder), operations=operations)
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    places = {"tests": str(Path(__file__).parents[1]), "folder": str(folder)}
+    program = KILLED.format(**places, operations=operations, threads=torch.get_num_threads())
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=False)
     assert result.returncode == -9, result.stderr
     warnings = []
     assert fingerprint(make_trainer(folder, warn=warnings.append).run()) == uninterrupted
