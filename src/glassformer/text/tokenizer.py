@@ -210,15 +210,20 @@ class Tokenizer:
     def from_json(cls, text: str, *, where: str = "tokenizer.json") -> "Tokenizer":
         """The tokenizer of these contents; `where` names them in errors."""
         try:
-            inner = tokenizers.Tokenizer.from_str(text)
-        except Exception as error:  # the library raises bare Exceptions
-            raise ValueError(f"{where} is not a tokenizer: {error}") from error
-        return cls(inner)
+            return cls(tokenizers.Tokenizer.from_str(text))
+        except BaseException as error:  # the library raises bare Exceptions, and panics that are none
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            raise ValueError(f"{where} is not a tokenizer: {str(error)[:300]}") from error
 
     @classmethod
     def load(cls, path: Path | str) -> "Tokenizer":
         """The tokenizer saved at `path`."""
-        return cls.from_json(Path(path).read_text(encoding="utf-8"), where=str(path))
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is not UTF-8 text: {error}") from error
+        return cls.from_json(text, where=str(path))
 
 
 def _of_characters(

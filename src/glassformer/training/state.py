@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from glassformer.checkpoint.load_errors import refusing_wrong_values
 from glassformer.checkpoint.model_folder import WEIGHTS, load_parameters, own_parameters, read_tensors
 from glassformer.checkpoint.safe_files import CorruptFolderError, new_folder, read_json, verify_folder
 
@@ -90,8 +91,9 @@ def load_checkpoint(path: Path, model: nn.Module, optimiser: torch.optim.Optimiz
             key: value if key == "step" and not _counts_on_device(optimiser) else value.to(parameter.device)
             for key, value in own.items()
         }
-    evaluations = [Evaluation(**evaluation) for evaluation in values.pop("evaluations")]
-    return TrainState(**values, evaluations=evaluations)
+    with refusing_wrong_values(path / STATE):
+        evaluations = [Evaluation(**evaluation) for evaluation in values.pop("evaluations")]
+        return TrainState(**values, evaluations=evaluations)
 
 
 def load_newest(
