@@ -63,6 +63,10 @@ def test_bad_files_and_sizes_are_named(tmp_path):
         Tokenizer.load(path)
     assert len(str(caught.value)) < 1000
     contents = json.loads(TOKENIZERS["bpe"].to_json())
+    contents["model"]["vocab"]["a"] = 2**31
+    with pytest.raises(ValueError, match="'a' at 2147483648: expected ids below"):
+        Tokenizer.from_json(json.dumps(contents))
+    contents = json.loads(TOKENIZERS["bpe"].to_json())
     contents["added_tokens"] = []
     del contents["model"]["vocab"]["<pad>"]
     with pytest.raises(ValueError, match="<pad> at None: expected id 0"):

@@ -54,6 +54,10 @@ class Tokenizer:
         for token, wanted in zip(SPECIAL, (PAD, BEGIN, END, UNKNOWN), strict=True):
             if inner.token_to_id(token) != wanted:
                 raise ValueError(f"the tokenizer has {token} at {inner.token_to_id(token)}: expected id {wanted}")
+        vocab = inner.get_vocab(with_added_tokens=True)
+        last = max(vocab, key=vocab.__getitem__)
+        if vocab[last] >= len(vocab):  # the library writes a vocabulary id by id, and would never end
+            raise ValueError(f"the tokenizer has {last[:40]!r} at {vocab[last]}: expected ids below {len(vocab)}")
         # Not part of the saved file, so it is set wherever a tokenizer comes from.
         inner.encode_special_tokens = True
         self._inner = inner
