@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -9,7 +10,15 @@ from torch import Tensor
 
 from glassformer.checkpoint.foreign import Tensors
 from glassformer.checkpoint.hf import bart, bert, gpt2, llama, t5
-from glassformer.checkpoint.hf.tables import Family, TensorMismatchError, needed_rows, to_ours, to_theirs
+from glassformer.checkpoint.hf.tables import (
+    Family,
+    TensorMismatchError,
+    equal_copies,
+    needed_rows,
+    stored_rows,
+    to_ours,
+    to_theirs,
+)
 from glassformer.checkpoint.hf.values import UnsupportedModelError, shown
 from glassformer.checkpoint.model_folder import check_sizes, fill_parameters
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig, build_model
@@ -60,13 +69,13 @@ def import_model(
     may change the config before: give it another head, say; the tensors of the old one are left behind.
     """
     family = family_called(values.get("model_type"))
-    whole = family.read_config(values, frozenset(tensors.keys()))
+    names = frozenset(tensors.keys())
+    whole = family.read_config(values, names - equal_copies(family, tensors) if family.ties_by_tensors else names)
     config = whole if adapt is None else adapt(whole)
     check_sizes(config, [*map(tensors.shape, tensors.keys())])
     with torch.device("meta"):
         model = build_model(config)
-    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    found = to_ours(family, config, tensors, shapes, known={row.theirs for row in family.table(whole)})
+    found = to_ours(family, config, tensors, _shapes(config), known=_used_names(family, whole, names))
     fill_parameters(model, found, dtype)
     return model.eval()
 
@@ -80,6 +89,9 @@ def export_model(
     """
     model = unscaled(model) if isinstance(model, DecoderModel) else model
     family = family or family_of(model.config)
+    lost = _lost_fields(family, model.config)
+    if lost:
+        raise UnsupportedModelError(f"HF's {family.model_type} cannot express {', '.join(lost)}")
     parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
     values = {"model_type": family.model_type, **family.write_config(model.config)}
     return values, to_theirs(family, model.config, parameters)
@@ -98,31 +110,46 @@ def family_called(model_type: object) -> Family:
 
 def family_of(config: ModelConfig) -> Family:
     """The first family that can express this model: written and read again, its config is the same."""
-    for family in FAMILIES.values():
-        if _expresses(family, config):
-            return family
+    lost: dict[str, list[str]] = {}
+    for name, family in FAMILIES.items():
+        with suppress(UnsupportedModelError):
+            lost[name] = _lost_fields(family, config)
+            if not lost[name]:
+                return family
+    nearest = min(lost, key=lambda name: len(lost[name]), default=None)
+    reason = "" if nearest is None else f"; the nearest, {nearest}, cannot express {', '.join(lost[nearest])}"
     raise UnsupportedModelError(
-        "no family of HF's can express this model: expected the shape of " + ", ".join(FAMILIES)
+        f"no family of HF's can express this model: expected the shape of {', '.join(FAMILIES)}{reason}"
     )
 
 
-def _expresses(family: Family, config: ModelConfig) -> bool:
-    with torch.device("meta"):
-        parameters = build_model(config).named_parameters()
-    shapes = {name: tuple(parameter.shape) for name, parameter in parameters}
+def _lost_fields(family: Family, config: ModelConfig) -> list[str]:
+    """The fields that have other values when a family has written this config and read it again."""
     try:
-        names = frozenset(row.theirs for row in needed_rows(family, config, shapes))
+        rows = needed_rows(family, config, _shapes(config))
+        names = frozenset(row.theirs for row in rows if not row.is_unread)
         values = {"model_type": family.model_type, **family.write_config(config)}
-        again = family.read_config(values, names)
-    except (ValueError, KeyError, TypeError):
-        return False
-    return _essence(again) == _essence(config)
+        again = _essence(family.read_config(values, names))
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnsupportedModelError(f"HF's {family.model_type} cannot express this model: {error}") from error
+    return [f"{key}={value!r}" for key, value in _essence(config).items() if again.get(key, value) != value]
+
+
+def _shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    with torch.device("meta"):
+        return {name: tuple(parameter.shape) for name, parameter in build_model(config).named_parameters()}
+
+
+def _used_names(family: Family, config: ModelConfig, names: frozenset[str]) -> set[str]:
+    """The tensors that a model of this config reads from a file with these names."""
+    return {row.theirs for row in stored_rows(family, config, names, _shapes(config))}
 
 
 def _essence(config: ModelConfig) -> dict[str, Any]:
     """What decides its answers, with the usual values spelled out."""
     idle = [*IRRELEVANT, *(key for kind, keys in POSITION_FIELDS.items() if kind != config.positions for key in keys)]
+    idle += [] if config.head == "language_model" else ["output_bias", "scale_output"]
     values = {key: value for key, value in config.to_dict().items() if key not in idle}
     spelled = {"n_kv_heads": config.kv_heads, "head_dim": config.head_size, "attention_scale": config.scale}
     spelled |= {"final_norm": config.has_final_norm, "source_vocab_size": config.source_vocab}
-    return values | spelled | {"embedding_width": config.table_width, "pooling": config.pool_by}
+    return values | spelled | {"pooling": config.pool_by}
