@@ -20,6 +20,7 @@ from glassformer.checkpoint.hf.tables import (
     to_theirs,
 )
 from glassformer.checkpoint.hf.values import UnsupportedModelError, shown
+from glassformer.checkpoint.limits import deciding_values
 from glassformer.checkpoint.model_folder import check_sizes, fill_parameters
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig, build_model
 from glassformer.models.unscaled import unscaled
@@ -28,22 +29,6 @@ FAMILIES: dict[str, Family] = {
     family.model_type: family
     for family in (*bert.FAMILIES, *gpt2.FAMILIES, *llama.FAMILIES, *t5.FAMILIES, *bart.FAMILIES)
 }
-IRRELEVANT = (
-    "dropout",
-    "attention_dropout",
-    "activation_dropout",
-    "embedding_dropout",
-    "layer_drop",
-    "init",
-    "init_std",
-)
-"""Fields that change no answer, and that not every family can express."""
-POSITION_FIELDS = {
-    "rotary": ("rope_theta",),
-    "relative": ("relative_buckets", "relative_max_distance"),
-    "sinusoidal": ("sinusoid_halves",),
-}
-"""Fields that count with one kind of positions alone."""
 
 __all__ = [
     "FAMILIES",
@@ -129,10 +114,10 @@ def _lost_fields(family: Family, config: ModelConfig) -> list[str]:
         rows = needed_rows(family, config, _shapes(config))
         names = frozenset(row.theirs for row in rows if not row.is_unread)
         values = {"model_type": family.model_type, **family.write_config(config)}
-        again = _essence(family.read_config(values, names))
+        again = deciding_values(family.read_config(values, names))
     except (ValueError, KeyError, TypeError) as error:
         raise UnsupportedModelError(f"HF's {family.model_type} cannot express this model: {error}") from error
-    return [f"{key}={value!r}" for key, value in _essence(config).items() if again.get(key, value) != value]
+    return [f"{key}={value!r}" for key, value in deciding_values(config).items() if again.get(key, value) != value]
 
 
 def _shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -143,13 +128,3 @@ def _shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 def _used_names(family: Family, config: ModelConfig, names: frozenset[str]) -> set[str]:
     """The tensors that a model of this config reads from a file with these names."""
     return {row.theirs for row in stored_rows(family, config, names, _shapes(config))}
-
-
-def _essence(config: ModelConfig) -> dict[str, Any]:
-    """What decides its answers, with the usual values spelled out."""
-    idle = [*IRRELEVANT, *(key for kind, keys in POSITION_FIELDS.items() if kind != config.positions for key in keys)]
-    idle += [] if config.head == "language_model" else ["output_bias", "scale_output"]
-    values = {key: value for key, value in config.to_dict().items() if key not in idle}
-    spelled = {"n_kv_heads": config.kv_heads, "head_dim": config.head_size, "attention_scale": config.scale}
-    spelled |= {"final_norm": config.has_final_norm, "source_vocab_size": config.source_vocab}
-    return values | spelled | {"pooling": config.pool_by}

@@ -83,9 +83,8 @@ def _window(values: Mapping[str, Any]) -> int | None:
         return None
     if window is None or any(kind != "sliding_attention" for kind in kinds):
         raise UnsupportedModelError(
-            f"config.json has layer_types={shown(kinds)}, use_sliding_window={shown(values.get('use_sliding_window'))}, "
-            f"sliding_window={shown(window)}: expected layers that all have a window, or none; a mixture of layers is "
-            "not supported"
+            f"config.json has layer_types={shown(kinds)}, sliding_window={shown(window)} (None without "
+            "use_sliding_window), a mixture of layers with and without a window: expected one kind"
         )
     return window
 

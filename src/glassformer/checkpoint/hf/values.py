@@ -76,8 +76,9 @@ def choice(values: Mapping[str, Any], *keys: str, default: str, known: Mapping[s
     """What is `known` under the name that stands there."""
     name = value(values, *keys, default=default)
     if not isinstance(name, str) or name not in known:
+        key = _key(values, keys)
         raise UnsupportedModelError(
-            f"config.json has {_key(values, keys)}={shown(name)}, which is not supported: expected one of {', '.join(known)}"
+            f"config.json has {key}={shown(name)}, which is not supported: expected one of {', '.join(known)}"
         )
     return known[name]
 
