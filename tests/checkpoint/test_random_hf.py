@@ -242,3 +242,16 @@ def test_mistral_has_a_window_unless_it_says_that_it_has_none(tmp_path):
         values = {name: value for name, value in whole.items() if name != "sliding_window"}
         path.write_text(json.dumps({**values, **change}))
         assert load_model(tmp_path).config.sliding_window == window
+
+
+def test_marians_waves_may_be_stored_and_no_other_table_may(tmp_path):
+    drawn = tied("marian", 0)
+    model = save(drawn, tmp_path, 0)
+    waves = model.model.encoder.embed_positions.weight.detach().clone()
+    name = "model.encoder.embed_positions.weight"
+    change_tensors(tmp_path, lambda tensors: tensors.update({name: waves}))
+    assert same_numbers(load_model(tmp_path), model, 0)
+    for other in (waves + 0.1, waves[:-1]):
+        change_tensors(tmp_path, lambda tensors, other=other: tensors.update({name: other.contiguous()}))
+        with pytest.raises(ValueError, match=f"{name} differs from what marian computes"):
+            load_model(tmp_path)

@@ -12,6 +12,7 @@ from glassformer.checkpoint.foreign import Tensors
 from glassformer.checkpoint.hf import bart, bert, gpt2, llama, t5
 from glassformer.checkpoint.hf.tables import (
     Family,
+    Shapes,
     TensorMismatchError,
     equal_copies,
     needed_rows,
@@ -25,6 +26,7 @@ from glassformer.checkpoint.model_folder import check_sizes, fill_parameters
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig, build_model
 from glassformer.models.unscaled import unscaled
 
+AnyModel = EncoderModel | DecoderModel | EncoderDecoderModel
 FAMILIES: dict[str, Family] = {
     family.model_type: family
     for family in (*bert.FAMILIES, *gpt2.FAMILIES, *llama.FAMILIES, *t5.FAMILIES, *bart.FAMILIES)
@@ -47,7 +49,7 @@ def import_model(
     *,
     dtype: torch.dtype = torch.float32,
     adapt: Callable[[ModelConfig], ModelConfig] | None = None,
-) -> EncoderModel | DecoderModel | EncoderDecoderModel:
+) -> AnyModel:
     """The model of a `config.json` and its tensors, in evaluation mode.
 
     It is built without memory first; then one tensor after the other is read, checked, and takes its place. `adapt`
@@ -58,23 +60,21 @@ def import_model(
     whole = family.read_config(values, names - equal_copies(family, tensors) if family.ties_by_tensors else names)
     config = whole if adapt is None else adapt(whole)
     check_sizes(config, [*map(tensors.shape, tensors.keys())])
-    with torch.device("meta"):
-        model = build_model(config)
-    found = to_ours(family, config, tensors, _shapes(config), known=_used_names(family, whole, names))
+    model = _without_memory(config)
+    known = () if config == whole else _used_names(family, whole, names)
+    found = to_ours(family, config, tensors, _shapes(model), known=known)
     fill_parameters(model, found, dtype)
     return model.eval()
 
 
-def export_model(
-    model: EncoderModel | DecoderModel | EncoderDecoderModel, family: Family | None = None
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def export_model(model: AnyModel, family: Family | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The `config.json` and the tensors of a model, as its family writes them.
 
     A decoder's factor on its token vectors is put into their table: the families that write know none.
     """
     model = unscaled(model) if isinstance(model, DecoderModel) else model
     family = family or family_of(model.config)
-    lost = _lost_fields(family, model.config)
+    lost = _lost_fields(family, model.config, _shapes(model))
     if lost:
         raise UnsupportedModelError(f"HF's {family.model_type} cannot express {', '.join(lost)}")
     parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
@@ -96,9 +96,10 @@ def family_called(model_type: object) -> Family:
 def family_of(config: ModelConfig) -> Family:
     """The first family that can express this model: written and read again, its config is the same."""
     lost: dict[str, list[str]] = {}
+    shapes = _shapes(_without_memory(config))
     for name, family in FAMILIES.items():
         with suppress(UnsupportedModelError):
-            lost[name] = _lost_fields(family, config)
+            lost[name] = _lost_fields(family, config, shapes)
             if not lost[name]:
                 return family
     nearest = min(lost, key=lambda name: len(lost[name]), default=None)
@@ -108,10 +109,10 @@ def family_of(config: ModelConfig) -> Family:
     )
 
 
-def _lost_fields(family: Family, config: ModelConfig) -> list[str]:
+def _lost_fields(family: Family, config: ModelConfig, shapes: Shapes) -> list[str]:
     """The fields that have other values when a family has written this config and read it again."""
     try:
-        rows = needed_rows(family, config, _shapes(config))
+        rows = needed_rows(family, config, shapes)
         names = frozenset(row.theirs for row in rows if not row.is_unread)
         values = {"model_type": family.model_type, **family.write_config(config)}
         again = deciding_values(family.read_config(values, names))
@@ -120,11 +121,15 @@ def _lost_fields(family: Family, config: ModelConfig) -> list[str]:
     return [f"{key}={value!r}" for key, value in deciding_values(config).items() if again.get(key, value) != value]
 
 
-def _shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+def _without_memory(config: ModelConfig) -> AnyModel:
     with torch.device("meta"):
-        return {name: tuple(parameter.shape) for name, parameter in build_model(config).named_parameters()}
+        return build_model(config)
+
+
+def _shapes(model: AnyModel) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
 
 
 def _used_names(family: Family, config: ModelConfig, names: frozenset[str]) -> set[str]:
     """The tensors that a model of this config reads from a file with these names."""
-    return {row.theirs for row in stored_rows(family, config, names, _shapes(config))}
+    return {row.theirs for row in stored_rows(family, config, names, _shapes(_without_memory(config)))}

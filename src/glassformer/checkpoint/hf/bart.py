@@ -22,6 +22,7 @@ from glassformer.models import ModelConfig, preset
 from glassformer.nn import sinusoids
 
 CLASSES = {"bart": ("BartModel", "BartForConditionalGeneration"), "marian": ("MarianModel", "MarianMTModel")}
+POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 SIDES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 LAYER = {
     "self_attn.q_proj": "self_attn.q_proj",
@@ -148,10 +149,9 @@ def _unread(kind: str, config: ModelConfig) -> Iterator[Row]:
         yield Row("model.shared.weight", source, is_unread=True)
 
 
-def _waves(config: ModelConfig) -> dict[str, Tensor]:
+def _waves(config: ModelConfig) -> Tensor:
     """Marian's positions, which HF's base class stores."""
-    table = sinusoids(config.max_len or 0, config.d_model, halves=True)
-    return {f"model.{side}.embed_positions.weight": table for side in ("encoder", "decoder")}
+    return sinusoids(config.max_len or 0, config.d_model, halves=True)
 
 
 def _family(kind: str) -> Family:
@@ -167,7 +167,7 @@ def _family(kind: str) -> Family:
             *([("lm_head.weight", "model.shared.weight")] if kind == "marian" else []),
         ],
         ties_by_tensors=True,
-        computed=_waves if kind == "marian" else lambda config: {},
+        computed=dict.fromkeys(POSITIONS, _waves) if kind == "marian" else {},
         # HF's untied Marian stores its shared table, and does not read it.
         unused=r"^(model\.)?shared\.weight$" if kind == "marian" else r"(?!)",
     )
