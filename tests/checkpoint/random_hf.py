@@ -18,7 +18,7 @@ Odd = list[tuple[dict[str, Any], str]]
 
 @dataclass
 class Drawn:
-    """What was drawn: HF's config, the class to build, and a pattern of the error where it must be refused."""
+    """HF's config, the class to build, and a pattern of the error if the model must be refused."""
 
     config: Any
     class_name: str

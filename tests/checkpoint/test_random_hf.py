@@ -17,7 +17,7 @@ from glassformer.models import EncoderDecoderModel, EncoderModel
 from glassformer.tasks.convert import convert
 
 TOLERANCE = 1e-5
-"""Of the largest number of what is compared, or of 1 where all are smaller."""
+"""Relative to the largest number, or to 1 if all are smaller."""
 
 
 def save(drawn, folder, seed):
@@ -35,7 +35,7 @@ def open_theirs(folder, class_name):
 
 
 def states_after_layers(model, call):
-    """What a model of ours answers, and the state after each of its layers, by stack."""
+    """The answer of our model, and the state after each layer, by stack."""
     found = {"encoder": [], "decoder": []}
     stacks = {name: getattr(model, name) for name in found if hasattr(model, name)}
     hooks = [
@@ -205,7 +205,7 @@ def test_a_tied_copy_is_the_same_or_an_error_by_name(family, tmp_path):
         folder = tmp_path / str(number)
         shutil.copytree(tmp_path / "stored", folder)
         change_tensors(folder, lambda tensors, name=name: tensors.update({name: every[name] + 0.5}))
-        if family == "t5" and name == "lm_head.weight":  # whose tie is told by the tensors alone
+        if family == "t5" and name == "lm_head.weight":  # HF's T5 unties what differs
             theirs, _ = open_theirs(folder, drawn.class_name)
             assert same_numbers(load_model(folder), theirs, seed)
             continue

@@ -1,4 +1,4 @@
-"""What a format can express: each field of a config is written, means nothing there, or must have one value."""
+"""Limits of the formats we write: each field of a config is stored, has no effect, or must have one value."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -199,7 +199,7 @@ def _open_result(out: Path, to: Format) -> tuple[str, Answer]:
 
 
 def _padding(*paths: Path) -> int | None:
-    """The padding's id by the first `config.json` of HF's among these folders that tells one."""
+    """The `pad_token_id` of the first of these folders whose `config.json` has one."""
     for path in paths:
         found = read_json_table(path / CONFIG).get("pad_token_id") if (path / CONFIG).is_file() else None
         if isinstance(found, int):
@@ -276,7 +276,7 @@ def _llama_cpp(path: Path) -> Answer:
 
 
 def _compare_ct2(model: EncoderDecoderModel, out: Path, *, n_steps: int = 16) -> tuple[float, float]:
-    """By log-probabilities of given targets, which CTranslate2 tells, and by what both write."""
+    """Compare log-probabilities of given targets, and the greedy translations."""
     import ctranslate2
 
     translator = ctranslate2.Translator(str(out), device="cpu", compute_type="float32")

@@ -269,9 +269,9 @@ def table(dialect: Dialect, config: ModelConfig) -> list[Row]:
 
 
 def _output(dialect: Dialect) -> tuple[str, str]:
-    """Where the masked-word head's bias stands, and the projection that HF multiplies by.
+    """Names of the masked-word head and of its projection to the vocabulary.
 
-    Most have two: HF's projection has a bias of its own, which is the other one unless the output is untied.
+    In BERT, RoBERTa and ALBERT both have a bias. A tied output shares one bias; an untied one adds the projection's.
     """
     words = dialect.words["head.out_proj"]
     return words, words if dialect.model_type in ("distilbert", "electra") else f"{words}.decoder"

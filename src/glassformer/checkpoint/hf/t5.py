@@ -33,8 +33,8 @@ def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig
     # HF stores what it made of that, and reads these where they are.
     act = activation(values, "dense_act_fn", default=THEIR_ACTIVATIONS[act])
     gated = flag(values, "is_gated_act", default=gated)
-    # Before version 5 of HF, `tie_word_embeddings` tells whether the output is tied, and scaled. Later files tell the
-    # scale by `scale_decoder_outputs`, and the tie by the tensors alone.
+    # Before version 5 of HF, `tie_word_embeddings` means that the output is tied, and scaled. Later files have
+    # `scale_decoder_outputs` for the scale; there the output is tied if its tensor is absent or equal.
     is_tied = flag(values, "tie_word_embeddings", default=True)
     is_scaled = flag(values, "scale_decoder_outputs", default=is_tied)
     is_own = "lm_head.weight" in names or not (is_tied or "scale_decoder_outputs" in values)
@@ -84,7 +84,7 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
         "dropout_rate": config.dropout,
         "layer_norm_epsilon": config.norm_eps,
         "feed_forward_proj": kinds[config.activation, config.gated],
-        "tie_word_embeddings": config.scale_output,  # which is how HF before version 5 tells the scale
+        "tie_word_embeddings": config.scale_output,  # HF before version 5 scales by this flag
         "scale_decoder_outputs": config.scale_output,
         "is_encoder_decoder": True,
         "decoder_start_token_id": 0,

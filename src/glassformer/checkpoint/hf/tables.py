@@ -68,8 +68,7 @@ class Family:
     """Tensors that a tied model may store a second time, each with the tensor that it must then be equal to. Where the
     original is not stored, its copy stands for it."""
     ties_by_tensors: bool = False
-    """Whether `read_config` is not told of copies that are equal to their original: where the config alone does not say
-    what is tied."""
+    """Hide copies that equal their original from `read_config`, because the config alone does not define the ties."""
     computed: Mapping[str, Callable[[ModelConfig], Tensor]] = field(default_factory=dict)
     """Tensors that are computed from the config. A file may store them, with these values."""
     unused: str = r"(?!)"
@@ -174,7 +173,7 @@ def _is_unused(family: Family, name: str) -> bool:
 def _check_left(
     family: Family, config: ModelConfig, tensors: Tensors, left: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Of the tensors that no row reads: those without a meaning, and those that differ from what they must be."""
+    """Check the tensors that no row reads. Return the unexpected names, and a sentence for each wrong copy."""
     names = frozenset(tensors.keys())
     place = place_names(family, names)
     copies = [(place(name), place(source)) for name, source in family.copies if place(source) in names]
