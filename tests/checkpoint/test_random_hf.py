@@ -174,9 +174,14 @@ def test_a_tensor_too_few_or_too_many_is_an_error_by_name(family, tmp_path, coun
             shutil.rmtree(tmp_path / folder)
 
 
-def tied(family, seed):
+def first_seed(family):
+    """The first number whose draw is a model that must load."""
+    return next(seed for seed in range(100) if random_hf.draw(family, seed).refusal is None)
+
+
+def tied(family):
     """A model of this family in which something is tied."""
-    drawn = random_hf.draw(family, seed)
+    drawn = random_hf.draw(family, first_seed(family))
     heads = {"gpt2": "LMHeadModel", "t5": "ForConditionalGeneration", "bart": "ForConditionalGeneration"}
     heads |= {"marian": "MTModel", **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), "ForCausalLM")}
     prefix = type(drawn.config).__name__.removesuffix("Config")
@@ -189,8 +194,8 @@ def tied(family, seed):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_tied_copy_is_the_same_or_an_error_by_name(family, tmp_path):
-    seed = next(seed for seed in range(100) if random_hf.draw(family, seed).refusal is None)
-    drawn = tied(family, seed)
+    seed = first_seed(family)
+    drawn = tied(family)
     model = save(drawn, tmp_path / "stored", seed)
     stored = load_file(tmp_path / "stored" / "model.safetensors")
     copies = sorted(
@@ -215,7 +220,7 @@ def test_a_tied_copy_is_the_same_or_an_error_by_name(family, tmp_path):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_absent_setting_means_what_hf_takes_it_to_mean(family, tmp_path, count):
-    seed = next(seed for seed in range(100) if random_hf.draw(family, seed).refusal is None)
+    seed = first_seed(family)
     drawn = random_hf.draw(family, seed)
     save(drawn, tmp_path / "model", seed)
     path = tmp_path / "model" / "config.json"
@@ -234,7 +239,7 @@ def test_an_absent_setting_means_what_hf_takes_it_to_mean(family, tmp_path, coun
 
 
 def test_mistral_has_a_window_unless_it_says_that_it_has_none(tmp_path):
-    drawn = next(drawn for drawn in (random_hf.draw("mistral", seed) for seed in range(100)) if drawn.refusal is None)
+    drawn = random_hf.draw("mistral", first_seed("mistral"))
     save(drawn, tmp_path, 0)
     path = tmp_path / "config.json"
     whole = json.loads(path.read_text())
@@ -245,7 +250,7 @@ def test_mistral_has_a_window_unless_it_says_that_it_has_none(tmp_path):
 
 
 def test_marians_waves_may_be_stored_and_no_other_table_may(tmp_path):
-    drawn = tied("marian", 0)
+    drawn = tied("marian")
     model = save(drawn, tmp_path, 0)
     waves = model.model.encoder.embed_positions.weight.detach().clone()
     name = "model.encoder.embed_positions.weight"
@@ -255,3 +260,30 @@ def test_marians_waves_may_be_stored_and_no_other_table_may(tmp_path):
         change_tensors(tmp_path, lambda tensors, other=other: tensors.update({name: other.contiguous()}))
         with pytest.raises(ValueError, match=f"{name} differs from what marian computes"):
             load_model(tmp_path)
+
+
+@pytest.mark.parametrize("family", ["bart", "marian"])
+def test_one_table_for_both_sides_and_another_for_the_output(family, tmp_path):
+    drawn = tied(family)
+    drawn.config.tie_word_embeddings = False
+    if family == "marian":
+        drawn.config.share_encoder_decoder_embeddings = True
+        drawn.config.decoder_vocab_size = drawn.config.vocab_size
+    model = random_hf.build(drawn, 0)
+    sides = [model.model.encoder.embed_tokens, model.model.decoder.embed_tokens]
+    with torch.no_grad():
+        for side in sides:
+            side.weight.copy_(model.model.shared.weight)
+    model.save_pretrained(tmp_path / "new")
+    assert same_numbers(load_model(tmp_path / "new"), model, 0)
+    # HF before version 5 stored the shared table alone.
+    shutil.copytree(tmp_path / "new", tmp_path / "old")
+    names = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+    change_tensors(tmp_path / "old", lambda tensors: [tensors.pop(name) for name in names])
+    ours = load_model(tmp_path / "old")
+    assert ours.config.tie == "embeddings"
+    assert same_numbers(ours, model, 0)
+    convert(tmp_path / "old", tmp_path / "out", "hf")
+    theirs, problems = open_theirs(tmp_path / "out", drawn.class_name)
+    assert not any(problems.values())
+    assert same_numbers(ours, theirs, 0)
