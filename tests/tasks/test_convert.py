@@ -10,7 +10,7 @@ import tokenizers
 import torch
 
 from checkpoint import hf_models
-from glassformer.checkpoint import load_model, save_model
+from glassformer.checkpoint import OutputExistsError, load_model, save_model
 from glassformer.checkpoint.gguf_file import halves_from_pairs
 from glassformer.checkpoint.gguf_out import pairs_from_halves, write_gguf
 from glassformer.checkpoint.hf.values import UnsupportedModelError
@@ -168,3 +168,22 @@ def test_through_our_own_folder_and_out_again_nothing_is_lost(family, tmp_path):
     one, two = load(tmp_path / "hf"), load(tmp_path / "ours")
     assert type(one) is type(two)
     assert one.run(["w1 w2 w3"]) == two.run(["w1 w2 w3"])
+
+
+@pytest.mark.parametrize("to", ["hf", "safetensors", "gguf", "onnx"])
+def test_an_output_that_exists_is_replaced_only_when_asked_and_other_files_never(tmp_path, to):
+    save_model(tmp_path / "m", build_model(preset("tiny-llama")))
+    out = tmp_path / "out"
+    convert(tmp_path / "m", out, to)
+    with pytest.raises(OutputExistsError, match="--overwrite"):
+        convert(tmp_path / "m", out, to)
+    convert(tmp_path / "m", out, to, overwrite=True)
+    mine = tmp_path / "thesis"
+    if to == "gguf":
+        mine.write_text("years of work")
+    else:
+        mine.mkdir()
+        (mine / "thesis.txt").write_text("years of work")
+    with pytest.raises(OutputExistsError, match="never replaced"):
+        convert(tmp_path / "m", mine, to, overwrite=True)
+    assert (mine if to == "gguf" else mine / "thesis.txt").read_text() == "years of work"

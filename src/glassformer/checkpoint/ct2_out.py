@@ -79,8 +79,11 @@ class Vocabulary:
     """Whether a source must end with `end`, which CTranslate2 then adds."""
 
 
-def export_ct2(model: EncoderDecoderModel, folder: Path, vocabulary: Vocabulary) -> None:
-    """Write a folder that CTranslate2 loads; what it cannot express is an error that names it."""
+def export_ct2(model: EncoderDecoderModel, folder: Path, vocabulary: Vocabulary, *, overwrite: bool = False) -> None:
+    """Write a folder that CTranslate2 loads; what it cannot express is an error that names it.
+
+    An existing model folder is replaced only with `overwrite`.
+    """
     try:
         import ctranslate2
     except ImportError as error:
@@ -120,7 +123,7 @@ def export_ct2(model: EncoderDecoderModel, folder: Path, vocabulary: Vocabulary)
         setattr(spec.config, name, value)
     spec.validate()
     spec.optimize()
-    with new_folder(folder) as work:
+    with new_folder(folder, overwrite=overwrite) as work:
         spec.save(str(work))
 
 

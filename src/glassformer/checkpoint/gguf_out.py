@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from glassformer.checkpoint.hf import export_model
 from glassformer.checkpoint.hf.values import UnsupportedModelError
 from glassformer.checkpoint.limits import Limits
+from glassformer.checkpoint.output_folder import check_output_file
 from glassformer.checkpoint.safe_files import replacing
 from glassformer.models import DecoderModel
 from glassformer.models.unscaled import unscaled
@@ -90,6 +91,9 @@ LIMITS = {
 }
 
 
+MAGIC = b"GGUF"
+
+
 def write_gguf(
     path: Path,
     model: DecoderModel,
@@ -98,8 +102,9 @@ def write_gguf(
     tokenizer_json: str | None = None,
     roles: Mapping[str, int | None] | None = None,
     chat_template: str | None = None,
+    overwrite: bool = False,
 ) -> None:
-    """Write a GGUF file, whole or not at all. `numbers` is for matrices; vectors stay float32.
+    """Write a GGUF file, whole or not at all; an existing GGUF file is replaced only with `overwrite`. `numbers` is for matrices; vectors stay float32.
 
     A BPE tokenizer goes into the file, on bytes or of SentencePiece's kind; `roles` names the tokens that begin and end
     a text (`bos`, `eos`).
@@ -119,6 +124,7 @@ def write_gguf(
             f"llama.cpp's architecture 'qwen2' cannot express head_dim={model.config.head_dim} (expected d_model / "
             f"n_heads, {model.config.d_model / model.config.n_heads:g})"
         )
+    check_output_file(path, MAGIC, overwrite=overwrite)
     with replacing(path) as work:
         writer = gguf.GGUFWriter(work, kind)
         _write_config(writer, values)

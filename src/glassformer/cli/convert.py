@@ -14,6 +14,7 @@ def convert(
     verify: bool = False,
     numbers: Literal["f32", "f16", "q8_0"] = "f16",
     allow_pickle: bool = False,
+    overwrite: bool = False,
 ) -> None:
     """Write a model in another library's format, or somebody else's in ours.
 
@@ -29,10 +30,11 @@ def convert(
             differences with their tolerances, and exit with 1 if one is exceeded.
         numbers: What matrices become in a GGUF file.
         allow_pickle: Open pytorch_model.bin too, by the reader that only knows tensors.
+        overwrite: Replace a model that --out holds. Files that are no part of a model are never replaced.
     """
     from glassformer.tasks import convert as conversion
 
-    model = conversion.convert(path, out, to, numbers=numbers, allow_pickle=allow_pickle)
+    model = conversion.convert(path, out, to, numbers=numbers, allow_pickle=allow_pickle, overwrite=overwrite)
     print(f"wrote {out}: {model.kind}, {model.n_parameters():,} parameters")
     if verify:
         from glassformer.tasks.agreement import verify as verify_result

@@ -8,10 +8,11 @@ import tokenizers
 
 from glassformer.checkpoint import load_model, save_model
 from glassformer.checkpoint.ct2_out import Vocabulary, export_ct2
-from glassformer.checkpoint.gguf_out import Numbers, write_gguf
+from glassformer.checkpoint.gguf_out import MAGIC, Numbers, write_gguf
 from glassformer.checkpoint.hf import family_called
 from glassformer.checkpoint.hf.folder import save_hf_folder
 from glassformer.checkpoint.onnx_out import export_onnx
+from glassformer.checkpoint.output_folder import check_output, check_output_file
 from glassformer.checkpoint.pretrained import ORIGIN, is_foreign, read_foreign, read_origin
 from glassformer.models import DecoderModel, EncoderDecoderModel
 from glassformer.tasks.agreement import AnyModel, Format
@@ -35,8 +36,23 @@ TEXTS = (
 """Files about text, which go along as they are."""
 
 
-def convert(path: Path, out: Path, to: Format, *, numbers: Numbers = "f16", allow_pickle: bool = False) -> AnyModel:
-    """Write the model at `path` to `out` in another format; the model itself, to compare with."""
+def convert(
+    path: Path,
+    out: Path,
+    to: Format,
+    *,
+    numbers: Numbers = "f16",
+    allow_pickle: bool = False,
+    overwrite: bool = False,
+) -> AnyModel:
+    """Write the model at `path` to `out` in another format; the model itself, to compare with.
+
+    `out` must be new or an empty folder; with `overwrite` it may be another model. Other files are never replaced.
+    """
+    if to == "gguf":
+        check_output_file(out, MAGIC, overwrite=overwrite)
+    else:
+        check_output(out, overwrite=overwrite)
     model = load_model(path, allow_pickle=allow_pickle)
     texts = {name: (path / name).read_text(encoding="utf-8") for name in TEXTS if (path / name).is_file()}
     foreign = read_foreign(path, allow_pickle=allow_pickle) if is_foreign(path) else None
@@ -56,19 +72,19 @@ def convert(path: Path, out: Path, to: Format, *, numbers: Numbers = "f16", allo
     if to == "safetensors" and origin is not None:
         texts[ORIGIN] = json.dumps({"model_type": origin["model_type"], **values}, indent=2)
     if to == "hf":
-        save_hf_folder(out, model, family=family, values=values, texts=texts)
+        save_hf_folder(out, model, family=family, values=values, texts=texts, overwrite=overwrite)
     elif to == "safetensors":
-        save_model(out, model, texts)
+        save_model(out, model, texts, overwrite=overwrite)
     elif to == "onnx":
-        export_onnx(model, out, texts)
+        export_onnx(model, out, texts, overwrite=overwrite)
     elif to == "ct2":
         if not isinstance(model, EncoderDecoderModel):
             raise ValueError(f"{path} is of kind {model.kind!r}: expected an encoder-decoder, for CTranslate2")
-        export_ct2(model, out, _both_sides(model, texts, values, reads_end=origin is None))
+        export_ct2(model, out, _both_sides(model, texts, values, reads_end=origin is None), overwrite=overwrite)
     else:
         if not isinstance(model, DecoderModel):
             raise ValueError(f"{path} is of kind {model.kind!r}: expected a decoder, for a GGUF file")
-        write_gguf(out, model, numbers=numbers, **_vocabulary(texts))
+        write_gguf(out, model, numbers=numbers, overwrite=overwrite, **_vocabulary(texts))
     return model
 
 
