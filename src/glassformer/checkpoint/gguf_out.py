@@ -104,7 +104,9 @@ def write_gguf(
     chat_template: str | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write a GGUF file, whole or not at all; an existing GGUF file is replaced only with `overwrite`. `numbers` is for matrices; vectors stay float32.
+    """Write a GGUF file, whole or not at all. `numbers` is for matrices; vectors stay float32.
+
+    An existing GGUF file is replaced only with `overwrite`.
 
     A BPE tokenizer goes into the file, on bytes or of SentencePiece's kind; `roles` names the tokens that begin and end
     a text (`bos`, `eos`).
