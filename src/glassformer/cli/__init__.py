@@ -47,11 +47,11 @@ def main() -> None:
         sys.exit(141)
     except OSError as error:  # of stdout: those of the verbs have become messages before
         _drop_output()
-        _fail(f"stdout cannot be written: {error.strerror or error}; expected a file or pipe with room", 1)
+        _fail(f"stdout cannot be written: {error.strerror or error}; expected a file or pipe that takes all of it", 1)
 
 
 def _open_streams() -> None:
-    """Refuse to run without stdout; without stdin or stderr, read nothing and tell nothing.
+    """Refuse to run without stdout; without stdin or stderr, read nothing and print nothing.
 
     A closed stream is None in Python, and the next file that is opened would get its number.
     """
