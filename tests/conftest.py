@@ -1,7 +1,7 @@
 import os
 
 # Two workers on two cores: one thread each is faster than four threads fighting. Set before torch or NumPy start
-# theirs.
+# theirs. Who sets OMP_NUM_THREADS wants to see whether the tests pass with that many.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -10,11 +10,27 @@ import pytest
 import torch
 from hypothesis import settings
 
-torch.set_num_threads(1)
-settings.register_profile("glassformer", deadline=None, derandomize=True)
+if os.environ["OMP_NUM_THREADS"].isdigit():
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+# The same examples everywhere, however slow the machine, and a line with which to repeat those that fail.
+settings.register_profile("glassformer", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("glassformer")
 
 
 @pytest.fixture(autouse=True)
 def _same_numbers_every_time():
     torch.manual_seed(0)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--full", action="store_true", help="run every test with its large counts (make test-full)")
+
+
+@pytest.fixture
+def count(request):
+    """Choose how many random cases a test runs: count(3, 100) is 3, and 100 with --full."""
+
+    def choose(few, many):
+        return many if request.config.getoption("--full") else few
+
+    return choose

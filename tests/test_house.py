@@ -112,7 +112,7 @@ def run_alone(folder, program):
         f"import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p] + [{str(folder)!r}]\n{program}"
     )
     return subprocess.run(
-        [sys.executable, "-I", "-S", "-c", command], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-I", "-S", "-c", command], capture_output=True, text=True, timeout=600, check=False
     )
 
 

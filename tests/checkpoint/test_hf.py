@@ -11,6 +11,7 @@ from glassformer.checkpoint.hf import FAMILIES, TensorMismatchError, Unsupported
 from glassformer.checkpoint.hf.folder import read_hf_folder, save_hf_folder
 from glassformer.decoding import GenerationConfig, generate
 from glassformer.models import build_model, preset
+from recording import assert_same, written_by_hf
 
 SEEDS = range(6)
 CLASS = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert", "albert": "Albert", "electra": "Electra"}
@@ -220,13 +221,10 @@ def test_generate_writes_the_same(family, seed, search):
             **settings,
         )
     begin = None if family in hf_models.DECODERS else 1
-    texts = generate(ours, tokens.tolist(), GenerationConfig(**settings), begin=begin, end=0)
-    start = 5 if begin is None else 1
-    for row, (text,) in enumerate(texts):
-        expected = found.sequences[row, start:].tolist()
-        assert text.tokens == (expected[: expected.index(0)] if 0 in expected else expected)
-        if text.score is not None:
-            assert text.score == pytest.approx(found.sequences_scores[row].item(), abs=1e-4)
+    config, is_greedy = GenerationConfig(**settings), settings["num_beams"] == 1
+    texts = generate(ours, tokens.tolist(), config, begin=begin, end=0, with_log_probs=is_greedy)
+    expected = written_by_hf(theirs, found, start=5 if begin is None else 1, end=0)
+    assert_same([[text] for text in expected], texts, tolerance=1e-4)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -259,6 +257,15 @@ def test_every_preset_finds_its_family(name):
     again = import_model(values, InMemory(tensors))
     for one, two in zip(model.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, two)
+
+
+def test_a_family_that_is_asked_for_must_have_a_place_for_everything():
+    model = build_model(preset("tiny-llama", sliding_window=3, activation="relu"))
+    assert export_model(model, FAMILIES["mistral"])[0]["sliding_window"] == 3
+    with pytest.raises(UnsupportedModelError, match="HF's llama cannot express sliding_window=3"):
+        export_model(model, FAMILIES["llama"])
+    with pytest.raises(UnsupportedModelError, match="HF's gpt2 cannot express this model"):
+        export_model(model, FAMILIES["gpt2"])
 
 
 def test_what_no_family_has_is_said():

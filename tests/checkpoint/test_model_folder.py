@@ -38,7 +38,7 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
         (work / "a").write_text("old")
 
     def fail():
-        with new_folder(path) as work:
+        with new_folder(path, overwrite=True) as work:
             (work / "a").write_text("half")
             raise RuntimeError("by hand")
 
@@ -46,7 +46,7 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
         fail()
     assert (path / "a").read_text() == "old"
     verify_folder(path)
-    with new_folder(path) as work:
+    with new_folder(path, overwrite=True) as work:
         (work / "a").write_text("new")
     assert (path / "a").read_text() == "new"
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]

@@ -34,7 +34,7 @@ finally:
 
 def glassformer(*arguments):
     return subprocess.run(
-        [sys.executable, "-m", "glassformer", *arguments], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-m", "glassformer", *arguments], capture_output=True, text=True, timeout=600, check=False
     )
 
 

@@ -120,7 +120,7 @@ def test_a_closed_pipe_ends_it_in_silence(arguments):
             stdout=writer,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=120,
+            timeout=600,
             check=False,
         )
     finally:

@@ -10,6 +10,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from glassformer.decoding import GenerationConfig, generate
 from glassformer.models import preset
 from oracle import random_model
+from recording import assert_same, written_by_hf
 
 END = 0
 
@@ -59,7 +60,8 @@ def test_texts_and_scores_are_hfs(name, config, max_new_tokens):
     model = random_model(preset(name, vocab_size=11))
     config = replace(config, max_new_tokens=max_new_tokens, min_new_tokens=min(config.min_new_tokens, max_new_tokens))
     prompts = torch.randint(1, 11, (3, 4))
-    theirs = Coat(model).generate(
+    coat = Coat(model)
+    theirs = coat.generate(
         prompts,
         attention_mask=torch.ones_like(prompts),
         max_new_tokens=max_new_tokens,
@@ -71,10 +73,10 @@ def test_texts_and_scores_are_hfs(name, config, max_new_tokens):
         output_scores=True,
         **{field: getattr(config, field) for field in NAMES},
     )
-    ours = [written for texts in generate(model, prompts.tolist(), config, end=END) for written in texts]
-    for index, written in enumerate(ours):
-        expected = theirs.sequences[index, 4:].tolist()
-        expected = expected[: expected.index(END)] if END in expected else expected
-        assert written.tokens == expected
-        if config.num_beams > 1:
-            assert written.score == pytest.approx(theirs.sequences_scores[index].item(), abs=1e-4)
+    has_log_probs = config == replace(GenerationConfig(), max_new_tokens=max_new_tokens)  # those of the model alone
+    ours = generate(model, prompts.tolist(), config, end=END, with_log_probs=has_log_probs)
+    expected = written_by_hf(coat, theirs, start=4, end=END)
+    if config.num_beams == 1 and not has_log_probs:
+        assert [text.tokens for (text,) in ours] == [text.tokens for text in expected]
+    else:
+        assert_same([[text] for text in expected], [[text] for texts in ours for text in texts], tolerance=1e-4)

@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.decoding import GenerationConfig, generate, record_steps
+from glassformer.decoding import cpu_kernels as cpu_kernels_module
 from glassformer.decoding.cpu_kernels import NoKernelsError, cpu_kernels
 from glassformer.decoding.recorded import Shape, recordings_of
 from glassformer.nn import Mask, attend, step_kernels
 from glassformer.nn.choice_kernels import best_few, best_of
 from glassformer.nn.step_kernels import attend_few, can_attend, can_move, find_reach, move_rows
-from recording import BEGIN, DECODERS, END, PAIR, make
+from recording import BEGIN, DECODERS, END, PAIR, assert_same, make
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -118,6 +119,16 @@ def test_the_best_few_of_a_vocabulary(rows, width, share, forbidden, broken, see
     assert all(len({*row}) == count for row in tokens.tolist()), "each once"
 
 
+@settings(max_examples=60, deadline=None)
+@given(rows=st.integers(1, 4), width=st.integers(1, 300), share=st.floats(0, 1), seed=st.integers(0, 2**32))
+def test_of_equal_tokens_the_lower_comes_first(rows, width, share, seed):
+    torch.manual_seed(seed)
+    count = 1 + int(share * (min(width, 64) - 1))
+    scores = torch.randint(-4, 4, (rows, width)).float()
+    _, tokens = best_few(scores, torch.zeros(width), count)
+    assert torch.equal(tokens, scores.sort(descending=True, stable=True).indices[:, :count])
+
+
 @settings(max_examples=40, deadline=None)
 @given(groups=st.integers(1, 3), width=st.integers(1, 6), place=st.integers(0, 7), seed=st.integers(0, 2**32))
 def test_rows_change_places(groups, width, place, seed):
@@ -136,20 +147,17 @@ def test_rows_change_places(groups, width, place, seed):
 @pytest.mark.parametrize("name", [*DECODERS, "pair"])
 @pytest.mark.parametrize("beams", [1, 3])
 def test_models_write_the_same_with_them(monkeypatch, name, beams):
-    config = PAIR if name == "pair" else DECODERS[name]
-    model = make(replace(config, d_model=64)).float()
+    model = make(replace(PAIR if name == "pair" else DECODERS[name], d_model=64)).float()
     texts = [[3, 4, 5], [6], [7, 8, 9, 10]]
     begin = BEGIN if name == "pair" else None
-    write = partial(generate, model, texts, GenerationConfig(max_new_tokens=12, num_beams=beams), begin=begin, end=END)
+    config = GenerationConfig(max_new_tokens=12, num_beams=beams)
+    write = partial(generate, model, texts, config, begin=begin, end=END, with_log_probs=beams == 1)
     with monkeypatch.context() as patch:
         patch.setattr(step_kernels, "on_cpu", None)
         plain = write()
     record_steps(model)
     for _ in range(2):
-        for expected, found in zip(plain, write(), strict=True):
-            assert [text.tokens for text in found] == [text.tokens for text in expected]
-            if beams > 1:
-                assert [text.score for text in found] == pytest.approx([text.score for text in expected], abs=1e-4)
+        assert_same(plain, write(), tolerance=1e-4)
         gc.collect()
         caches = [recording.cache for recording in recordings_of(model)._free]
         assert caches
@@ -172,11 +180,18 @@ def test_keys_and_values_may_be_kept_in_half_precision(monkeypatch, name, with_k
     record_steps(model, kept_as=torch.float16)
     recording = recordings_of(model).lend(Shape(1, 32))
     assert {store.dtype for store in recording.cache.keys} == {torch.float16}
-    for one, two in zip(expected, write(config), strict=True):
-        assert one[0].tokens == two[0].tokens
-        assert one[0].log_probs == pytest.approx(two[0].log_probs, abs=0.05)
+    assert_same(expected, write(config), tolerance=0.05)
     beams = GenerationConfig(max_new_tokens=12, num_beams=3)
     assert all(found[0].score is not None for found in write(beams))
+
+
+def test_a_cpu_without_their_instructions_has_none(monkeypatch):
+    for machine in ("aarch64", "x86_64", "riscv64"):
+        monkeypatch.setattr(cpu_kernels_module.platform, "machine", lambda machine=machine: machine)
+        monkeypatch.setattr(cpu_kernels_module, "_has_dot_products", lambda: False)
+        monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+        with pytest.raises(NoKernelsError, match=f"no int8 kernels for this {machine}"):
+            cpu_kernels_module._flags_of_this_cpu()
 
 
 def test_what_is_compiled_uses_them_too():

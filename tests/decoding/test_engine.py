@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from glassformer.decoding import Engine, EngineFullError, GenerationConfig, generate
 from glassformer.models import preset
 from oracle import random_model
+from recording import assert_same
 
 END, BEGIN = 0, 1
 torch.manual_seed(0)
@@ -80,7 +81,7 @@ def test_a_request_in_the_engine_equals_the_same_request_alone(name, arrivals, m
         assert request.error is None
         (alone,) = generate(MODELS[name], [request.tokens], request.config, **options(name))
         if not request.is_cancelled:
-            assert [text.tokens for text in request.texts] == [text.tokens for text in alone]
+            assert_same([alone], [request.texts])
         elif request.texts:
             for text, whole in zip(request.texts, alone, strict=True):
                 assert whole.tokens[: len(text.tokens)] == text.tokens

@@ -1,5 +1,8 @@
 """Cached, batched writing against the oracle, which computes everything anew for one sentence at a time."""
 
+import random
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,9 +11,12 @@ from hypothesis import strategies as st
 from glassformer import reference
 from glassformer.decoding import GenerationConfig, generate, score_pairs, stream
 from glassformer.decoding.beam import Search, stay_in_place
+from glassformer.decoding.generate import Written
 from glassformer.models import build_model, preset
 from glassformer.nn import capture_attention
+from glassformer.nn.choice_kernels import few_highest
 from oracle import random_model, twin
+from recording import assert_same
 
 END, BEGIN = 0, 1
 TRANSLATORS = ["tiny-transformer-base", "tiny-t5-small", "tiny-bart-base", "tiny-marian"]
@@ -64,8 +70,8 @@ def test_batched_beams_equal_the_oracles_one_by_one(name, width, length_penalty)
     for tokens, hypotheses in zip(inputs, found, strict=True):
         options = {"width": width, "length_penalty": length_penalty}
         expected = reference.beam_search(*next_log_probs(model, tokens), END, 7, **options)
-        assert [h.tokens for h in hypotheses] == [without_end(h.tokens) for h in expected]
-        assert [h.score for h in hypotheses] == pytest.approx([h.score for h in expected], abs=1e-8)
+        expected = [Written(without_end(h.tokens), score=h.score) for h in expected]
+        assert_same([expected], [hypotheses], tolerance=1e-8)
 
 
 def test_what_was_paid_decides_the_choice_of_a_group():
@@ -75,6 +81,65 @@ def test_what_was_paid_decides_the_choice_of_a_group():
     step = search.advance(logs.expand(2, -1), 0)
     assert step.tokens.tolist() == [[1, 2]]  # less 2.5 the best is worse than the second
     torch.testing.assert_close(step.scores, logs[:, [1, 2]])  # what was paid is no part of the score
+
+
+def tied_language(seed):
+    """Log-probabilities of few different values, exact in any floating-point format: totals are often equal."""
+
+    def next_log_probs(prefixes):
+        rows = [random.Random(f"{seed} {prefix}") for prefix in prefixes.tolist()]
+        return np.array([[-rng.randint(1, 3) / 2 for _ in range(TIED_VOCABULARY)] for rng in rows])
+
+    return next_log_probs
+
+
+TIED_VOCABULARY = 7
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    width=st.integers(1, 5),
+    max_new=st.integers(1, 6),
+    length_penalty=st.sampled_from([0.0, 1.0]),
+)
+def test_ties_have_one_rule(seed, width, max_new, length_penalty):
+    """The search and the oracle take the same of equal ones, wherever the search has put its beams."""
+    language = tied_language(seed)
+    config = GenerationConfig(
+        max_new_tokens=max_new, num_beams=width, num_return_sequences=width, length_penalty=length_penalty
+    )
+    search = Search(None, torch.tensor([[0]]), None, config, END, limits=torch.tensor([max_new]), room=max_new)
+    for length in range(max_new):
+        logs = torch.tensor(language(search.tokens[0, :, :length].numpy()), dtype=torch.float32)
+        search._extend_by(*few_highest(logs, min(2 * width, TIED_VOCABULARY)))
+        if search.are_decided().all():
+            break
+    expected = reference.beam_search(language, [], END, max_new, width=width, length_penalty=length_penalty)
+    (found,) = search.results(1)
+    assert [h.tokens for h in found] == [without_end(h.tokens) for h in expected]
+    assert [h.score for h in found] == pytest.approx([h.score for h in expected], rel=1e-6)
+
+
+def test_of_equal_wishes_a_group_takes_the_lower_token():
+    config = GenerationConfig(max_new_tokens=3, num_beams=4, num_beam_groups=2, diversity_penalty=0.5)
+    search = Search(None, torch.tensor([[0]]), None, config, end=6, limits=torch.tensor([3]), room=3)
+    step = search.advance(torch.zeros(4, 7), 0)
+    assert step.tokens.tolist() == [[0, 1, 2, 3]], "those that the first group took cost the second more"
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=st.integers(1, 4), width=st.integers(1, 80), share=st.floats(0, 1), seed=st.integers(0, 2**32))
+def test_of_equal_scores_the_lower_token_comes_first(rows, width, share, seed):
+    torch.manual_seed(seed)
+    scores = torch.randint(-4, 4, (rows, width)).float()
+    scores[torch.rand(rows, width) > 0.9] = -torch.inf
+    count = 1 + int(share * (width - 1))
+    values, tokens = few_highest(scores, count)
+    ordered = scores.sort(descending=True, stable=True)
+    assert torch.equal(values, ordered.values[:, :count])
+    is_possible = values > -torch.inf
+    assert torch.equal(tokens[is_possible], ordered.indices[:, :count][is_possible])
 
 
 @settings(max_examples=50, deadline=None)
@@ -111,8 +176,7 @@ def test_a_beam_as_wide_as_all_sentences_finds_the_best_there_is(name):
     best = sorted(sentences, reverse=True)[:5]
     config = GenerationConfig(max_new_tokens=4, num_beams=81, num_return_sequences=5)
     (found,) = generate(model, [tokens], config, end=END, **prompt_options(model))
-    assert [written.tokens for written in found] == [without_end(text) for _, text in best]
-    assert [written.score for written in found] == pytest.approx([score for score, _ in best], abs=1e-8)
+    assert_same([[Written(without_end(text), score=score) for score, text in best]], [found], tolerance=1e-8)
 
 
 CONFIGS = [
@@ -136,11 +200,10 @@ def test_any_batch_equals_one_by_one(name, config):
     options = {"end": END, **prompt_options(model)}
     together = generate(model, inputs, config, **options)
     for tokens, found in zip(inputs, together, strict=True):
-        (alone,) = generate(model, [tokens], config, **options)
-        assert [written.tokens for written in alone] == [written.tokens for written in found]
-        assert len(alone) == config.num_return_sequences
-    few = generate(model, inputs, config, max_batch_tokens=7, **options)
-    assert [[w.tokens for w in ws] for ws in few] == [[w.tokens for w in ws] for ws in together]
+        alone = generate(model, [tokens], config, **options)
+        assert_same(alone, [found])
+        assert len(found) == config.num_return_sequences
+    assert_same(together, generate(model, inputs, config, max_batch_tokens=7, **options))
 
 
 @pytest.mark.parametrize("name", ["tiny-marian", "tiny-llama"])
@@ -203,11 +266,9 @@ def test_the_models_limit_ends_a_text_whatever_the_padding():
     config = GenerationConfig(max_new_tokens=50, suppress_tokens=(END,))
     found = generate(model, [[5, 6, 7, 8], [9]], config, end=END)
     assert [len(written[0].tokens) for written in found] == [7, 10]
-    beams = generate(model, [[5, 6, 7, 8], [9]], GenerationConfig(max_new_tokens=50, num_beams=2), end=END)
-    assert [w[0].tokens for w in beams] == [
-        generate(model, [tokens], GenerationConfig(max_new_tokens=50, num_beams=2), end=END)[0][0].tokens
-        for tokens in ([5, 6, 7, 8], [9])
-    ]
+    config = GenerationConfig(max_new_tokens=50, num_beams=2)
+    together = generate(model, [[5, 6, 7, 8], [9]], config, end=END)
+    assert_same([generate(model, [tokens], config, end=END)[0] for tokens in ([5, 6, 7, 8], [9])], together)
 
 
 EVERYTHING = tuple(range(preset("tiny-gpt2").vocab_size))

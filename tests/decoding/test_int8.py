@@ -1,6 +1,7 @@
 """Int8 weights: close to the float model, in every layer and in what it writes."""
 
 import copy
+import platform
 
 import pytest
 import torch
@@ -9,20 +10,35 @@ from hypothesis import strategies as st
 from torch import nn
 
 from glassformer.data.toy import PairTaskData
-from glassformer.decoding import GenerationConfig, generate
-from glassformer.decoding.cpu_kernels import NoKernelsError
+from glassformer.decoding import GenerationConfig, generate, int8
+from glassformer.decoding.cpu_kernels import X86, NoKernelsError
 from glassformer.decoding.int8 import OurInt8Linear, TorchInt8Linear, _backend, quantise
 from glassformer.models import build_model, preset
 from glassformer.text.tokenizer import BEGIN, END, PAD
 from glassformer.training import fit, label_smoothed_cross_entropy
 
 
-@pytest.fixture(scope="module")
-def int8_linear():
-    try:
-        return _backend()
-    except NoKernelsError as error:
-        pytest.skip(str(error))
+@pytest.fixture(scope="module", params=["ours", "torch's"])
+def int8_linear(request):
+    """Our kernel where it runs, and torch's, which x86 falls back to, where torch has one."""
+    if request.param == "ours":
+        try:
+            found = _backend()
+        except NoKernelsError as error:
+            pytest.skip(str(error))
+        if found is not OurInt8Linear:
+            pytest.skip("our kernel does not run here")
+        yield found
+        return
+    usual, supported = torch.backends.quantized.engine, torch.backends.quantized.supported_engines
+    engine = usual if platform.machine() in X86 else "qnnpack"
+    if engine not in supported or engine == "none":
+        pytest.skip("torch has no int8 products here")
+    torch.backends.quantized.engine = engine
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(int8, "_backend", lambda: TorchInt8Linear)
+        yield TorchInt8Linear
+    torch.backends.quantized.engine = usual
 
 
 @settings(max_examples=30, deadline=None)
@@ -42,7 +58,7 @@ def test_a_layer_is_off_by_no_more_than_its_rounding(int8_linear, rows, width_in
     # Each factor is off by at most half a step of its scale: the sum of what that can come to.
     steps = x.abs().amax(1, keepdim=True) / 127, linear.weight.abs().amax(1) / 127
     bound = steps[0] / 2 * linear.weight.abs().sum(1) + (x.abs() + steps[0] / 2).sum(1, keepdim=True) * steps[1] / 2
-    assert ((found - exact).abs() <= 2.1 * bound + 1e-5).all()  # twice, for kernels that quantise unsymmetrically
+    assert ((found - exact).abs() <= 2.1 * bound + 1e-5).all()  # twice, for kernels with 7 bits for activations
 
 
 @settings(max_examples=60, deadline=None)
@@ -66,8 +82,8 @@ def test_our_kernel_passes_on_what_is_no_number(int8_linear):
     x[3, 19], x[35, 0] = torch.nan, torch.inf
     is_broken = ~torch.isfinite(int8_linear(nn.Linear(20, 9))(x))
     assert is_broken[[3, 35]].all()
-    if int8_linear is OurInt8Linear:  # torch's has one scale for all rows
-        assert is_broken.sum() == 2 * 9
+    assert is_broken.sum() == 2 * 9
+    if int8_linear is OurInt8Linear:
         assert (~torch.isfinite(int8_linear(nn.Linear(20, 9), relu=True)(x)))[3].all()
 
 
@@ -105,7 +121,6 @@ def test_a_relu_becomes_part_of_the_layer_before_it(int8_linear):
         torch.testing.assert_close(joined(x), network(x), rtol=0, atol=0.05 * network(x).abs().max().item())
 
 
-@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
 def test_torchs_kernel_is_one_operation_of_a_compiled_step():
     engines = [engine for engine in torch.backends.quantized.supported_engines if engine != "none"]
     if not engines:
@@ -118,6 +133,25 @@ def test_torchs_kernel_is_one_operation_of_a_compiled_step():
         assert copy.copy(layer._packed).number != layer._packed.number, "a copy would be looked for elsewhere"
     finally:
         torch.backends.quantized.engine = usual
+
+
+@pytest.mark.parametrize(
+    ("machine", "has_vnni", "allowed", "saturates"),
+    [
+        ("x86_64", True, None, False),
+        ("x86_64", True, "AVX512_VNNI", False),
+        ("x86_64", True, "AVX2", True),
+        ("x86_64", False, None, True),
+        ("aarch64", False, None, False),
+    ],
+)
+def test_where_sums_saturate_activations_have_7_bits(monkeypatch, machine, has_vnni, allowed, saturates):
+    monkeypatch.setattr(int8.platform, "machine", lambda: machine)
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: has_vnni)
+    monkeypatch.delenv("FBGEMM_ENABLE_INSTRUCTIONS", raising=False)
+    if allowed is not None:
+        monkeypatch.setenv("FBGEMM_ENABLE_INSTRUCTIONS", allowed)
+    assert int8._sums_saturate.__wrapped__() == saturates
 
 
 @pytest.mark.parametrize("name", ["tiny-transformer-base", "tiny-llama", "tiny-t5-small", "tiny-bert-base"])

@@ -10,6 +10,7 @@ from glassformer.decoding.cpu_kernels import NoKernelsError
 from glassformer.decoding.int8 import quantise
 from glassformer.decoding.packed import PaddedLinear, pack
 from glassformer.models import ModelConfig, build_model
+from recording import assert_same
 
 SMALL = ModelConfig(
     vocab_size=23, n_decoder_layers=2, d_model=16, n_heads=4, d_ff=24, head="language_model", max_len=64
@@ -40,7 +41,7 @@ def test_it_writes_the_same(config, beams):
     search = GenerationConfig(max_new_tokens=12, num_beams=beams)
     inputs = [[5, 6, 7], [8], [9, 10, 11, 12, 13]]
     plain, packed = (generate(m, inputs, search, begin=begin, end=2) for m in (model, pack(model)))
-    assert [[w.tokens for w in texts] for texts in plain] == [[w.tokens for w in texts] for texts in packed]
+    assert_same(plain, packed)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 

@@ -21,7 +21,7 @@ from glassformer.decoding.recorded import (
     recordings_of,
 )
 from glassformer.nn import capture_attention
-from recording import BEGIN, DECODERS, END, PAIR, assert_same, make
+from recording import BEGIN, DECODERS, END, FORGETFUL, PAIR, assert_same, make
 
 SEARCHES = {
     "greedy": GenerationConfig(max_new_tokens=9),
@@ -43,6 +43,13 @@ def both_ways(model, inputs, config, begin):
 def test_a_decoder_writes_the_same(name, search):
     inputs = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 3], [4, 4], [15, 3, 2]]
     assert_same(*both_ways(make(DECODERS[name]), inputs, SEARCHES[search], None))
+
+
+@pytest.mark.parametrize("search", ["greedy", "samples", "rules"])
+def test_a_decoder_that_soon_forgets_writes_the_same(search):
+    """Not with beams: of several texts with one probability any may be dropped, and what would follow it is lost."""
+    inputs = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 3], [4, 4], [15, 3, 2]]
+    assert_same(*both_ways(make(FORGETFUL), inputs, replace(SEARCHES[search], max_new_tokens=200), None))
 
 
 @settings(max_examples=25, deadline=None)
@@ -123,7 +130,13 @@ def test_a_compiled_step_writes_the_same():
     model = make(replace(DECODERS["rotary, grouped"], n_decoder_layers=1))
     expected = generate(model, [[5, 6, 7], [8]], SEARCHES["greedy"], end=END)
     record_steps(model, compile=True)
-    assert_same(expected, generate(model, [[5, 6, 7], [8]], SEARCHES["greedy"], end=END))
+    try:
+        found = generate(model, [[5, 6, 7], [8]], SEARCHES["greedy"], end=END)
+    except Exception as error:
+        if not any(cause in repr(error) for cause in ("CppCompileError", "InvalidCxxCompiler")):
+            raise
+        pytest.skip("torch's compiler finds no C++ compiler here, or writes what it does not compile")
+    assert_same(expected, found)
 
 
 def test_rows_of_unlike_length_reach_the_limit_of_the_model():
@@ -241,7 +254,9 @@ def test_a_recording_that_feeds_itself_changes_nothing(config, feeding):
     assert not feeding
     record_steps(model)
     for name, search in [*PLAIN.items(), *reversed(PLAIN.items())]:
-        assert write(search) == plain[name], name
+        found, streamed = write(search)
+        assert_same(plain[name][0], found)
+        assert streamed == plain[name][1], name
     assert len(feeding) == 4 * len(PLAIN)
 
 

@@ -82,6 +82,9 @@ logs = scores.log_softmax(-1) + bias
 assert torch.allclose(found, logs.topk(49).values, atol=1e-5, equal_nan=True)
 assert torch.allclose(found, logs.gather(1, whose), atol=1e-5, equal_nan=True)
 assert all(len({*row}) == 49 for row in whose.tolist())
+scores = torch.randint(-4, 4, (4, 50), device=device).float()
+_, whose = best_few(scores, torch.zeros(50, device=device), 20)
+assert torch.equal(whose, scores.sort(descending=True, stable=True).indices[:, :20]), "of equal ones the first"
 """
 
 

@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from glassformer.checkpoint.load_errors import naming_errors, refusing_wrong_values
-from glassformer.checkpoint.safe_files import CorruptFolderError, new_folder, read_json_object, verify_folder
+from glassformer.checkpoint.output_folder import new_folder, recover_folder
+from glassformer.checkpoint.safe_files import CorruptFolderError, read_json_object, verify_folder
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig, build_model
 from glassformer.nn.checks import shortened
 
@@ -117,10 +118,18 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def save_model(
-    folder: Path, model: EncoderModel | DecoderModel | EncoderDecoderModel, texts: Mapping[str, str] | None = None
+    folder: Path,
+    model: EncoderModel | DecoderModel | EncoderDecoderModel,
+    texts: Mapping[str, str] | None = None,
+    *,
+    overwrite: bool = False,
+    owner: str = "",
 ) -> None:
-    """Write a model, and the text files that belong to it (`tokenizer.json`, `README.md`), as one whole folder."""
-    with new_folder(folder) as work:
+    """Write a model, and the text files that belong to it (`tokenizer.json`, `README.md`), as one whole folder.
+
+    An existing model folder is replaced only with `overwrite`, or if the same `owner` (a training run) wrote it.
+    """
+    with new_folder(folder, overwrite=overwrite, owner=owner) as work:
         (work / CONFIG).write_text(json.dumps(model.config.to_dict(), indent=2), encoding="utf-8")
         save_file({name: value.contiguous().cpu() for name, value in own_parameters(model).items()}, work / WEIGHTS)
         for name, text in (texts or {}).items():
@@ -129,6 +138,7 @@ def save_model(
 
 def load_model(folder: Path) -> EncoderModel | DecoderModel | EncoderDecoderModel:
     """The model saved in a folder, in evaluation mode, on the CPU; its checksums are verified first."""
+    recover_folder(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such model folder")
     sealed = verify_folder(folder)

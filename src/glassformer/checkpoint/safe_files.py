@@ -1,11 +1,11 @@
-"""Folders that are whole or not there: written under another name, synced, sealed with checksums, then renamed."""
+"""Files that are written whole or not at all, and folders that are sealed with checksums."""
 
 import hashlib
 import json
 import math
 import os
 import re
-import shutil
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,38 +22,18 @@ class CorruptFolderError(ValueError):
     """A folder whose files are not what its manifest says."""
 
 
-@contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
-    """A folder to write files into; when the block ends well it is sealed and gets its name, else it is removed.
-
-    A folder that already has the name is replaced: it stays whole until the new one is.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    work = path.with_name(f".{path.name}.part")
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir()
-    try:
-        yield work
-        seal_folder(work)
-    except BaseException:
-        shutil.rmtree(work, ignore_errors=True)
-        raise
-    old = path.with_name(f".{path.name}.old")
-    if path.exists():
-        shutil.rmtree(old, ignore_errors=True)
-        path.rename(old)
-    work.rename(path)
-    sync_folder(path.parent)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def seal_folder(folder: Path) -> None:
-    """Sync every file to the disk and write the manifest: the SHA-256 of each."""
+def seal_folder(folder: Path, *, owner: str = "") -> None:
+    """Sync every file to the disk and write the manifest: the SHA-256 of each, and who wrote the folder."""
     files = sorted(file for file in folder.iterdir() if file.is_file() and file.name != MANIFEST)
     for file in files:
         with file.open("rb") as stream:
             os.fsync(stream.fileno())
-    write_text(folder / MANIFEST, json.dumps({"sha256": {file.name: sha256(file) for file in files}}, indent=2))
+    manifest = {"sha256": {file.name: sha256(file) for file in files}}
+    write_text(folder / MANIFEST, json.dumps({"owner": owner, **manifest} if owner else manifest, indent=2))
+    # Some libraries write their files readable by the owner alone. The manifest has the mode that the umask asks for.
+    mode = stat.S_IMODE((folder / MANIFEST).stat().st_mode)
+    for file in files:
+        file.chmod(mode)
     sync_folder(folder)
 
 
@@ -132,8 +112,8 @@ def _read_manifest(file: Path) -> dict[str, str]:
     return sums
 
 
-def read_json(file: Path, *, finite: bool = True) -> Any:
-    """The value in a JSON file of ours; `finite=False` lets NaN and Infinity through, as in the scores of a run.
+def read_json(file: Path) -> Any:
+    """The value in a JSON file of ours. NaN, Infinity and keys that are there twice are refused.
 
     Whatever is wrong with the file, the error is a CorruptFolderError that names it.
     """
@@ -144,8 +124,6 @@ def read_json(file: Path, *, finite: bool = True) -> Any:
         if size > MAX_JSON_BYTES:
             raise CorruptFolderError(f"{file} has {size:,} bytes: expected at most {MAX_JSON_BYTES:,} of JSON")
         text = file.read_text(encoding="utf-8")
-        if not finite:
-            return json.loads(text, object_pairs_hook=_without_twins)
         return json.loads(text, object_pairs_hook=_without_twins, parse_constant=_refuse, parse_float=_finite)
     except CorruptFolderError:
         raise

@@ -1,5 +1,6 @@
 """The command line: results go to stdout, progress to stderr. Verbs load what they need when they are called."""
 
+import io
 import os
 import signal
 import sys
@@ -34,7 +35,7 @@ def main() -> None:
     # On ARM torch gives freed memory back to the system after 10 ms, to get it again page by page for the next batch,
     # which takes 3 % of the time of writing. It is asked to wait for 10 s, before it is loaded.
     os.environ.setdefault("MIMALLOC_PURGE_DELAY", "10000")
-    _open_streams()
+    _prepare_streams()
     try:
         try:
             with _exiting_on_sigterm():
@@ -42,29 +43,36 @@ def main() -> None:
         finally:
             sys.stdout.flush()  # here, where an error can still be caught, rather than when Python ends
     except BrokenPipeError:
-        # The reader of our output has closed it, as `head` does. The exit code is a shell's for SIGPIPE.
-        _drop_output()
+        # The program that reads our output has closed it, as `head` does. 141 is a shell's code for SIGPIPE, the signal
+        # that ends other programs then.
+        _discard_output()
         sys.exit(141)
-    except OSError as error:  # of stdout: those of the verbs have become messages before
-        _drop_output()
-        _fail(f"stdout cannot be written: {error.strerror or error}; expected a file or pipe that takes all of it", 1)
+    except OSError as error:
+        _discard_output()
+        _fail(f"stdout cannot be written: {error}", 1)
 
 
-def _open_streams() -> None:
-    """Refuse to run without stdout; without stdin or stderr, read nothing and print nothing.
-
-    A closed stream is None in Python, and the next file that is opened would get its number.
-    """
-    if sys.stdin is None:
-        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115
-    if sys.stdout is None:
-        _fail("stdout is closed: expected a terminal, a file or a pipe for the results", 1)
+def _prepare_streams() -> None:
+    """Make all three streams usable: UTF-8 in every locale, and none of them closed but stdin."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which a file of ours would take otherwise
     if sys.stderr is None:
+        # print() would take None for stdout.
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stdout is None:
+        _fail("stdout is closed: expected a terminal, a file or a pipe; >/dev/null discards the output", 1)
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(newline="\n")
 
 
-def _drop_output() -> None:
-    """Let what still waits to be written to stdout go nowhere, so that Python does not fail over it when it ends."""
+def _discard_output() -> None:
+    """Let what still waits to be written go nowhere, so that Python does not fail on it when it ends."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -103,8 +111,8 @@ def _main() -> None:
         return
     try:
         _run(verb, rest)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    except KeyboardInterrupt as error:
+        sys.exit(getattr(error, "exit_code", 130))
     except BrokenPipeError:
         raise
     except OSError as error:

@@ -4,6 +4,12 @@ The textbook search, as `reference/decoding.py` writes it for one sentence: scor
 length_penalty, END counting as a token; an ending counts only among the best `width` continuations. A sentence that is
 decided leaves the batch. With groups (diverse beam search, Vijayakumar et al. 2018) the beam of a sentence is several
 smaller ones, each of which avoids what the ones before it have just chosen.
+
+Ties have one rule, here, in a recorded search and in `reference/decoding.py`. Of continuations with the same total the
+one of the beam that ranked higher a step before comes first; of one beam's, the likelier token; of equally likely
+tokens, the lower id. Of sentences with the same score the one that ended earlier comes first, then the one that ranked
+higher, then the one of the earlier group. Which totals are the same is a matter of rounding: on another CPU, or in
+another batch, two totals that should be equal may differ in their last bit.
 """
 
 from collections.abc import Generator, Sequence
@@ -20,7 +26,7 @@ from glassformer.decoding.rules import BROKEN, NEVER, History, Rules
 from glassformer.decoding.writer import Writer
 from glassformer.nn import capture_attention
 from glassformer.nn.capture import CapturedAttention
-from glassformer.nn.choice_kernels import best_few
+from glassformer.nn.choice_kernels import best_few, few_highest
 
 
 class Hypothesis(NamedTuple):
@@ -96,7 +102,7 @@ def beam_steps(
 
 def stay_in_place(parents: Tensor) -> Tensor:
     """How to order beams, (B, K), so that one child of each parent stands where the parent (B, K) did: to move what is
-    kept of a beam takes time. The order of beams matters only where scores are equal."""
+    kept of a beam takes time."""
     has_elder = (parents[:, :, None] == parents[:, None]).tril(-1).any(2)
     children = parents.masked_fill(has_elder, parents.shape[1]).argsort(stable=True)  # the others stand last
     places = torch.ones_like(parents).scatter(1, parents, 0).argsort(stable=True)  # as do the places that are free
@@ -134,6 +140,7 @@ class Search:
         self.latest = torch.full((beams, self.width), self.end, device=device)  # the newest token of each beam
         self.is_broken = torch.zeros((), dtype=torch.bool, device=device)
         self.parents = torch.arange(beams * self.width, device=device)  # of the writer's rows
+        self.by_rank = torch.arange(self.width, device=device).repeat(beams, 1)  # beams from the best to the worst
         self.memories: Tensor | None = None  # of the writer, where some are no longer needed
         self.coverage: Tensor | None = None  # (B·G·K, S), how much each source token was looked at
         self.rules: Rules | None = None
@@ -156,7 +163,7 @@ class Search:
             logs = scores.log_softmax(-1)
             ruled = rules.apply(logs, self._history(n_written)) if rules.are_any else logs
             if self.groups == 1:
-                chosen = self._extend_by(*ruled.topk(min(2 * self.width, ruled.shape[1])))
+                chosen = self._extend_by(*few_highest(ruled, min(2 * self.width, ruled.shape[1])))
             else:
                 chosen = self._continue(*self._by_groups(ruled))
         shape = (len(self.sentences), -1)
@@ -170,9 +177,19 @@ class Search:
     def _extend_by(self, logs: Tensor, tokens: Tensor) -> Tensor:
         """The same from the best continuations of each row, (B·K, n), which are found for all rows side by side: the
         best of all are among them."""
-        totals = self.alive[:, :, None] + logs.view(*self.alive.shape, -1)
-        best, place = totals.flatten(1).topk(min(2 * self.width, totals[0].numel()))  # (B, 2K)
-        return self._continue(best, place // logs.shape[1], tokens.view(len(totals), -1).gather(1, place))
+        shape = *self.alive.shape, -1
+        return self._continue(*self._rank(self.alive, logs.view(shape), tokens.view(shape), self.by_rank))
+
+    def _rank(self, alive: Tensor, logs: Tensor, tokens: Tensor, by_rank: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The best continuations of some beams (B, K) by their best tokens (B, K, n): by how much, of which, by what;
+        (B, 2K) each, the best first, and ties by the rule."""
+        totals = alive[:, :, None] + logs
+        if not totals.is_cuda:  # where beams stand in the order of their ranks
+            order = by_rank[:, :, None].expand_as(totals)
+            totals, tokens = totals.gather(1, order), tokens.gather(1, order)
+        best, place = _highest(totals.flatten(1), 2 * self.width)
+        parent = place // totals.shape[2]
+        return best, parent if totals.is_cuda else by_rank.gather(1, parent), tokens.flatten(1).gather(1, place)
 
     def _continue(self, scores: Tensor, parent: Tensor, token: Tensor, wishes: Tensor | None = None) -> Tensor:
         """From the best continuations of each beam, (B·G, 2K): by how much, of which, by what; and how much they are
@@ -188,11 +205,13 @@ class Search:
         # At its limit a sentence is over, even if nobody has noticed yet.
         is_over = (token == self.end) | self._at_limit()[:, None]
         scores = scores.masked_fill(is_over, NEVER)
-        kept = (scores if wishes is None else wishes.masked_fill(scores == NEVER, NEVER)).topk(self.width).indices
+        wanted = scores if wishes is None else wishes.masked_fill(scores == NEVER, NEVER)
+        kept = _highest(wanted, self.width)[1]
         self.alive = scores.gather(1, kept)
         own_parent = parent.gather(1, kept)
         if not parent.is_cuda:  # which moves all rows at once
             order = stay_in_place(own_parent)
+            self.by_rank = order.argsort()
             self.alive, kept, own_parent = (x.gather(1, order) for x in (self.alive, kept, own_parent))
         self.tokens = history[beams, kept]
         self.parents = (own_parent + beams * self.width).view(-1)
@@ -229,23 +248,23 @@ class Search:
         One group chooses after the other, and pays for every time that an earlier one has just taken the same token.
         """
         vocab_size = ruled.shape[1]
-        totals = self.alive[:, :, None] + ruled.view(*self.alive.shape, vocab_size)
-        split = totals.view(-1, self.groups, self.width, vocab_size)  # (B, G, K, V)
-        taken = torch.zeros(len(split), vocab_size, device=totals.device)
-        scores, flat, wishes = [], [], []
+        logs = ruled.view(-1, self.groups, self.width, vocab_size)  # (B, G, K, V)
+        alive, by_rank = (x.view(-1, self.groups, self.width) for x in (self.alive, self.by_rank))
+        taken = torch.zeros(len(logs), vocab_size, device=logs.device)
+        found = []
         for group in range(self.groups):
-            shy = split[:, group] - self.config.diversity_penalty * taken[:, None]
-            best, place = shy.flatten(1).topk(min(2 * self.width, self.width * vocab_size))
+            shy = logs[:, group] - self.config.diversity_penalty * taken[:, None]
+            values, tokens = few_highest(shy.flatten(0, 1), min(2 * self.width, vocab_size))
+            shape, own_alive = (len(logs), self.width, -1), alive[:, group]
+            wished, parent, token = self._rank(own_alive, values.view(shape), tokens.view(shape), by_rank[:, group])
             # What was paid decides the choice; it is no part of the sentence's own probability.
-            scores.append(split[:, group].flatten(1).gather(1, place))
-            flat.append(place)
-            wishes.append(best)
-            continuing = best.masked_fill(place % vocab_size == self.end, NEVER).topk(self.width).indices
-            chosen = (place % vocab_size).gather(1, continuing)
+            own = logs[:, group].flatten(1).gather(1, parent * vocab_size + token)
+            found.append((own_alive.gather(1, parent) + own, parent, token, wished))
+            continuing = _highest(wished.masked_fill(token == self.end, NEVER), self.width)[1]
+            chosen = token.gather(1, continuing)
             taken.scatter_add_(1, chosen, torch.ones_like(chosen, dtype=taken.dtype))
-        places = torch.stack(flat, 1).flatten(0, 1)
-        found, wished = (torch.stack(some, 1).flatten(0, 1) for some in (scores, wishes))
-        return found, places // vocab_size, places % vocab_size, wished
+        scores, parents, chosen, wishes = (torch.stack(some, 1).flatten(0, 1) for some in zip(*found, strict=True))
+        return scores, parents, chosen, wishes
 
     def _collect(self, history: Tensor, scores: Tensor, parent: Tensor, is_end: Tensor) -> None:
         """Let what ended now compete with what ended before. At a sentence's limit everything ends."""
@@ -257,7 +276,7 @@ class Search:
             looked = looked.gather(1, parent[:, :, None].expand(-1, -1, looked.shape[2]))
             values = values + self.config.coverage_penalty * self._covered(looked)
         ended = values.masked_fill(~(ends & in_reach), NEVER)
-        self.found_scores, place = torch.cat((self.found_scores, ended), 1).topk(self.width)
+        self.found_scores, place = _highest(torch.cat((self.found_scores, ended), 1), self.width)
         texts = torch.cat((self.found, history), 1)
         self.found = texts[torch.arange(len(place), device=place.device)[:, None], place]
 
@@ -306,7 +325,7 @@ class Search:
             return False
         beams = self._expand(staying, self.groups)
         rows = self._expand(beams, self.width)
-        for name in ("tokens", "alive", "found", "found_scores", "latest"):
+        for name in ("tokens", "alive", "found", "found_scores", "latest", "by_rank"):
             setattr(self, name, getattr(self, name)[beams])
         self.parents = self.parents[rows]
         self.given, self.limits = self.given[staying], self.limits[staying]
@@ -351,3 +370,9 @@ class Search:
         self._hear(self._asked)
         self._finish(torch.arange(len(self.sentences), device=self.found.device))
         return [self.finished[sentence] for sentence in range(n_sentences)]
+
+
+def _highest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` highest of each row (N, n), or all, and where they stand; of equal ones the first comes first."""
+    found = values.sort(descending=True, stable=True)
+    return found.values[:, :count], found.indices[:, :count]

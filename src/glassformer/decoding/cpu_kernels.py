@@ -4,12 +4,14 @@ They are int8 products (`cpu/int8.h`), and what a step of writing needs beside p
 which from then on is used wherever it fits (`nn/step_kernels.py`, `nn/choice_kernels.py`).
 """
 
+import ctypes
 import hashlib
 import os
 import platform
 import shlex
 import shutil
 import subprocess
+import sys
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -73,11 +75,23 @@ def _compile_and_load() -> Any:
 
 def _flags_of_this_cpu() -> tuple[str, ...]:
     is_unix = os.name == "posix"  # the others take other flags
-    if is_unix and platform.machine() in ("aarch64", "arm64"):
+    if is_unix and platform.machine() in ("aarch64", "arm64") and _has_dot_products():
         return ARM_FLAGS
     if is_unix and platform.machine() in X86 and torch.cpu._is_vnni_supported():
         return X86_FLAGS
     raise UnsupportedCPUError(f"no int8 kernels for this {platform.machine()}: the float model runs everywhere")
+
+
+def _has_dot_products() -> bool:
+    """Whether an ARM CPU multiplies bytes by fours: Apple's do, and Linux tells of others."""
+    if sys.platform == "darwin":
+        return True
+    try:
+        capabilities = ctypes.CDLL(None).getauxval
+    except (AttributeError, OSError, TypeError):
+        return False
+    capabilities.restype = ctypes.c_ulong
+    return bool(capabilities(16) & 1 << 20)  # AT_HWCAP and HWCAP_ASIMDDP
 
 
 def _shape_of_linear(

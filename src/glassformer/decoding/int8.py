@@ -8,6 +8,8 @@ of ours: without a compiler, or on a CPU without AVX-512's byte products.
 import copy
 import itertools
 import logging
+import os
+import platform
 import warnings
 import weakref
 from collections.abc import Iterator
@@ -18,7 +20,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from glassformer.decoding.cpu_kernels import NoKernelsError, UnsupportedCPUError, cpu_kernels
+from glassformer.decoding.cpu_kernels import X86, NoKernelsError, UnsupportedCPUError, cpu_kernels
 from glassformer.models import Model
 from glassformer.nn import FeedForward
 
@@ -100,8 +102,20 @@ _PACKED: "weakref.WeakValueDictionary[int, Packed]" = weakref.WeakValueDictionar
 
 @torch.library.custom_op("glassformer_packed::linear", mutates_args=())
 def _linear_of(x: Tensor, number: int, n_out: int) -> Tensor:
-    found: Tensor = torch.ops.quantized.linear_dynamic(x, _PACKED[number].weights)
+    return _multiply(x, _PACKED[number].weights)
+
+
+def _multiply(x: Tensor, weights: Any) -> Tensor:
+    found: Tensor = torch.ops.quantized.linear_dynamic(x, weights, reduce_range=_sums_saturate())
     return found
+
+
+@cache
+def _sums_saturate() -> bool:
+    """Whether torch's kernel adds pairs of products in 16 bits, as x86 does without VNNI. Products of 8 and 8 bits do
+    not fit there; those of 7 and 8 do."""
+    allowed = os.environ.get("FBGEMM_ENABLE_INSTRUCTIONS", "VNNI")  # what FBGEMM may use of what the CPU has
+    return platform.machine() in X86 and not (torch.cpu._is_vnni_supported() and allowed.upper().endswith("VNNI"))
 
 
 @_linear_of.register_fake
@@ -110,28 +124,33 @@ def _(x: Tensor, number: int, n_out: int) -> Tensor:
 
 
 class TorchInt8Linear(nn.Module):
-    """`nn.Linear` by torch's own dynamically quantised kernel."""
+    """`nn.Linear` by torch's own dynamically quantised kernel.
+
+    The kernel has one scale for all activations, so each row is divided by its largest magnitude first.
+    """
 
     def __init__(self, linear: nn.Linear, *, engine: str | None = None):
         super().__init__()
         weight = linear.weight.detach().float()
         scales = (weight.abs().amax(1) / 127).clamp_min(1e-30)
         zeros = torch.zeros(len(weight), dtype=torch.long)
-        bias = None if linear.bias is None else linear.bias.detach().float()
+        self._bias = None if linear.bias is None else linear.bias.detach().float().clone()
         self._n_out = len(weight)
         with _using(_torch_engine() if engine is None else engine), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch means to take these tensors away one day
             quantised = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
-            self._packed = Packed(torch.ops.quantized.linear_prepack(quantised, bias))
+            self._packed = Packed(torch.ops.quantized.linear_prepack(quantised, None))
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out)."""
-        y: Tensor
+        largest = x.abs().amax(-1, keepdim=True).clamp_min(1e-30)
+        rows = (x / largest).nan_to_num()  # what is no number comes back with the scale, and to its own row alone
         if torch.compiler.is_compiling():
-            y = _linear_of(x, self._packed.number, self._n_out)
+            y = _linear_of(rows, self._packed.number, self._n_out)
         else:
-            y = torch.ops.quantized.linear_dynamic(x, self._packed.weights)
-        return y
+            y = _multiply(rows, self._packed.weights)
+        y = y * largest
+        return y if self._bias is None else y + self._bias
 
 
 @cache

@@ -19,7 +19,7 @@ from glassformer.decoding.rules import BROKEN, NEVER, Rules
 from glassformer.decoding.writer import Writer
 
 STATE = ("tokens", "alive", "found", "found_scores", "length", "latest", "is_broken", "parents")
-"""What a step of a search changes."""
+"""What a step of a search changes. Off a GPU beams do not stand in the order of their ranks, and `by_rank` does too."""
 
 
 def can_search_recorded(writer: Writer, config: GenerationConfig) -> bool:
@@ -84,7 +84,8 @@ class RecordedSearch:
         self._search = Search(None, given, None, config, end, limits, room=capacity)
         for name in ("alive", "found_scores"):
             setattr(self._search, name, getattr(self._search, name).to(dtype))
-        self._places = {name: getattr(self._search, name) for name in STATE}
+        names = STATE if device.type == "cuda" else (*STATE, "by_rank")
+        self._places = {name: getattr(self._search, name) for name in names}
         self._cache, self._bias = recording.cache, recording.bias  # not the recording, which holds this
         self._step = recording.record(_Step(recording, self._search, self._places), *self._places.values())
 
@@ -98,6 +99,7 @@ class RecordedSearch:
         for name, value in (("tokens", search.end), ("found", search.end), ("found_scores", NEVER), ("alive", NEVER)):
             places[name].fill_(value)
         places["alive"][:n, 0] = 0.0  # all beams begin alike: only the first may speak
+        search.by_rank.copy_(torch.arange(search.width, device=scores.device))
         for name in ("length", "is_broken", "latest"):
             places[name].zero_()
         # Nobody moves while the step is recorded, which plays it a few times on what is there.

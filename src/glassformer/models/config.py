@@ -91,7 +91,8 @@ class ModelConfig:
     token_types: int = 0
     embedding_norm: bool = False
     embedding_width: int | None = None
-    """Narrower tables, projected up to d_model (ALBERT). None is d_model."""
+    """Width of the embedding tables, which a linear layer projects to d_model (ALBERT). None: d_model, and no such
+    layer."""
     tie: Literal["none", "output", "embeddings", "all"] = "none"
     """What shares one table: the (target) embedding and the output, the two embeddings, or all three."""
 

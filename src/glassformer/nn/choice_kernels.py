@@ -86,7 +86,7 @@ def choose_best(scores: Tensor, bias: Tensor, tokens: Tensor, slot: Tensor, told
 
 
 def best_of(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """The highest of each row (N, V), and where it stands, by whoever is the fastest. A NaN is higher than any."""
+    """The highest of each row (N, V), and where it first stands. A NaN is higher than any."""
     if _are_for_cpu(scores):
         highest, places = step_kernels.on_cpu.best(scores)
         return highest, places
@@ -96,7 +96,8 @@ def best_of(scores: Tensor) -> tuple[Tensor, Tensor]:
 
 def best_few(scores: Tensor, bias: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The `count` highest log-probabilities of each row of scores (N, V), once the bias (V,) is added, and whose they
-    are: (N, count) each, the highest first. Where a score is NaN, so are those of its row."""
+    are: (N, count) each, the highest first, of equal ones the lower token (see `few_highest`). Where a score is NaN, so
+    are those of its row."""
     vocab_size = scores.shape[1]
     if count <= MAX_FEW and _are_for_cpu(scores):
         values, tokens = step_kernels.on_cpu.best_few(scores, bias, count)
@@ -109,8 +110,24 @@ def best_few(scores: Tensor, bias: Tensor, count: int) -> tuple[Tensor, Tensor]:
             block = triton.next_power_of_2(vocab_size)
             launch(scores, bias, values, tokens, scores.stride(0), count, vocab_size, block, num_warps=8)
         return values, tokens
-    found = (scores.log_softmax(-1) + bias).topk(count)
-    return found.values, found.indices
+    return few_highest(scores.log_softmax(-1) + bias, count)
+
+
+def few_highest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` highest of each row (N, V), and where they stand: the highest first, of equal ones the first.
+
+    torch's `topk` has equal ones in any order. On a GPU they are put in order only where all of them are among the
+    `count`: to find the first of more would mean to wait for the GPU, or to sort the vocabulary.
+    """
+    values, places = scores.topk(min(count + 1, scores.shape[1]))
+    if not scores.is_cuda:
+        are_equal = (values[:, 1:] == values[:, :-1]) & (values[:, 1:] > float("-inf"))
+        if are_equal.any():
+            values, places = scores.sort(descending=True, stable=True)
+        return values[:, :count], places[:, :count]
+    values, (places, order) = values[:, :count], places[:, :count].sort()
+    values, order = values.gather(1, order).sort(descending=True, stable=True)
+    return values, places.gather(1, order)
 
 
 def _are_for_cpu(scores: Tensor) -> bool:

@@ -57,6 +57,9 @@ def beam_search(
 ) -> list[Hypothesis]:
     """The `width` best sentences found, best first, scored by log-probability / length ** length_penalty.
 
+    Of equal totals the one whose beam ranked higher a step before comes first, then the likelier token, then the lower
+    id. Of equal scores the sentence that ended earlier comes first, then the one that ranked higher.
+
     It stops when no unfinished sentence can still come in: log-probabilities only fall, so the best an unfinished one
     can hope for is to lose nothing more, at the length that flatters it most.
     """
@@ -65,7 +68,8 @@ def beam_search(
     for length in range(1, max_new + 1):
         log_probs = next_log_probs(np.array([begin + tokens for tokens, _ in alive]))
         totals = np.array([total for _, total in alive])[:, None] + log_probs  # (alive, V)
-        order = np.argsort(-totals, axis=None, kind="stable")[: 2 * width]
+        rows, tokens_of = np.divmod(np.arange(totals.size), totals.shape[1])
+        order = np.lexsort((tokens_of, -log_probs.ravel(), rows, -totals.ravel()))[: 2 * width]
         alive_next: list[tuple[list[int], float]] = []
         for rank, flat in enumerate(order):
             row, token = divmod(int(flat), totals.shape[1])

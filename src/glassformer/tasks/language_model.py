@@ -149,14 +149,15 @@ class LanguageModel(Generator, Tool[Document]):
         """Bits a byte, nats a token, perplexity: of all of each text, every token foretold once.
 
         A window slides along by `stride` tokens, half of what the model sees where none is given; the end of a
-        document is foretold too, and counted, where the model learned from documents.
+        document is foretold too, and counted, where the model learned from documents. Bytes are those of the text that
+        the model predicts: where its tokenizer lower-cases, of the lower-cased text.
         """
         texts = self.tokenizer.encode_batch([example.text for example in examples])
         last = [END] if self.has_documents else []
         rows = [[*self.start, *tokens, *last] for tokens in texts]
         step = max(1, self.context // 2) if stride is None else stride
         nats = -sum(score_long_texts(self.model, rows, context=self.context, stride=step))
-        n_bytes = sum(len(example.text.encode()) for example in examples)
+        n_bytes = sum(len(self.tokenizer.normalize(example.text).encode()) for example in examples)
         scores = score_surprise(
             nats, sum(len(row) - 1 for row in rows), n_bytes, by_character=self.tokenizer.is_of_characters
         )

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from glassformer.training.gradients import Batch, GraphedGradients
 from glassformer.training.optimisers import make_optimiser
 from glassformer.training.precision import autocast
-from glassformer.training.resident import forget_peak, peak_resident
+from glassformer.training.resident import forget_peak, peak_resident, resident
 from glassformer.training.trainer import Trainer
 
 LOOKED_AT = 64
@@ -142,7 +142,8 @@ class MemoryWatch:
     """The most memory that a run takes, weights included, from the moment this is made to the moment it is asked.
 
     On cuda it is what torch allocates. On a CPU it is the growth of the process, which is only nearly the run's: it
-    holds the working space of torch's kernels too, and what was freed before is taken again without a trace.
+    holds the working space of torch's kernels too. Memory that was freed before goes back to the system first where
+    the C library can do that (glibc); elsewhere the run takes it again without a trace.
     """
 
     def __init__(self, trainer: Trainer[Batch]):
@@ -150,10 +151,12 @@ class MemoryWatch:
         self._weights = sum(parameter.nbytes for parameter in trainer.model.parameters())
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
-            self._before: int | None = torch.cuda.memory_allocated(self.device)
+            self._before = self._older_peak = torch.cuda.memory_allocated(self.device)
         else:
             forget_peak()
-            self._before = peak_resident()
+            # Where the system cannot forget, the peak is an older one, and higher than what is in use now.
+            self._older_peak = peak_resident() or 0
+            self._before = resident() or self._older_peak
 
     def peak_bytes(self) -> int | None:
         """None where it is unknown: on other devices, and where an older, higher peak of the process hides it."""
@@ -161,7 +164,7 @@ class MemoryWatch:
             now: int | None = torch.cuda.max_memory_allocated(self.device)
         else:
             now = peak_resident() if self.device.type == "cpu" else None
-        if now is None or self._before is None or now <= self._before:
+        if now is None or now <= self._older_peak:
             return None
         return now - self._before + self._weights
 
