@@ -112,9 +112,10 @@ def _read_manifest(file: Path) -> dict[str, str]:
     return sums
 
 
-def read_json(file: Path) -> Any:
+def read_json(file: Path, *, finite: bool = True) -> Any:
     """The value in a JSON file of ours. NaN, Infinity and keys that are there twice are refused.
 
+    `finite=False` accepts NaN and Infinity: earlier versions wrote them as scores into the state of a run.
     Whatever is wrong with the file, the error is a CorruptFolderError that names it.
     """
     if not file.is_file():  # a pipe would be waited for
@@ -124,6 +125,8 @@ def read_json(file: Path) -> Any:
         if size > MAX_JSON_BYTES:
             raise CorruptFolderError(f"{file} has {size:,} bytes: expected at most {MAX_JSON_BYTES:,} of JSON")
         text = file.read_text(encoding="utf-8")
+        if not finite:
+            return json.loads(text, object_pairs_hook=_without_twins)
         return json.loads(text, object_pairs_hook=_without_twins, parse_constant=_refuse, parse_float=_finite)
     except CorruptFolderError:
         raise

@@ -109,7 +109,7 @@ def newest_saved(folder: Path) -> str:
 def load_checkpoint(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> TrainState:
     """Put a checkpoint's numbers into the model and the optimiser; where the run was."""
     sealed = verify_folder(path)
-    values = read_json(sealed.file(STATE))
+    values = read_json(sealed.file(STATE), finite=False)  # earlier versions wrote NaN and Infinity
     load_parameters(model, read_tensors(sealed.file(WEIGHTS)), str(path / WEIGHTS))
     moments = read_tensors(sealed.file(OPTIMISER))
     for name, parameter in _learned(model):
@@ -127,7 +127,7 @@ def newest_state(folder: Path) -> TrainState:
     for position in reversed(saved_positions(folder)):
         try:
             file = verify_folder(checkpoint_path(folder, position)).file(STATE)
-            return _from_json(read_json(file), file)
+            return _from_json(read_json(file, finite=False), file)
         except CorruptFolderError:
             continue
     return TrainState()
