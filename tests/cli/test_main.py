@@ -41,9 +41,7 @@ def verb(monkeypatch):
 def test_a_closed_stdout_is_told(call, monkeypatch, capfd):
     monkeypatch.setattr(sys, "stdout", None)
     assert call("--version") == 1
-    assert capfd.readouterr().err == (
-        "glassformer: stdout is closed: expected a terminal, a file or a pipe; >/dev/null discards the output\n"
-    )
+    assert capfd.readouterr().err.startswith("glassformer: stdout is closed: expected a terminal, a file or a pipe")
 
 
 class Full(io.StringIO):
@@ -65,7 +63,8 @@ def test_a_full_stdout_is_told_once(call, verb, when, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdout", Full())
     assert call("info") == 1
     told = capsys.readouterr().err.splitlines()
-    assert told[-1].startswith("glassformer: stdout cannot be written: No space left on device")
+    assert told[-1].startswith("glassformer: stdout cannot be written: ")
+    assert "No space left on device" in told[-1]
     assert told[:-1] == (["glassformer: by hand"] if when == "with an error of its own" else [])
 
 
@@ -86,7 +85,7 @@ def test_a_closed_pipe_is_no_error(call, verb, monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_without_stderr_results_are_written_all_the_same(call, verb, monkeypatch, capsys):
+def test_without_stderr_an_error_is_not_written_among_the_results(call, verb, monkeypatch, capsys):
     def fail():
         print("a result")
         raise ValueError("by hand")

@@ -1,5 +1,7 @@
 import json
+import math
 
+import numpy as np
 import pytest
 
 from glassformer.decoding import GenerationConfig
@@ -19,6 +21,24 @@ from glassformer.decoding import GenerationConfig
         ({"repetition_penalty": 0.0}, "repetition_penalty=0.0"),
         ({"logit_bias": {5: float("nan")}}, r"logit_bias\[5\]=nan"),
         ({"early_stopping": "soon"}, "early_stopping='soon'"),
+        ({"early_stopping": 1}, "early_stopping=1"),
+        ({"max_source_ratio": float("inf")}, "max_source_ratio=inf: expected a finite number"),
+        ({"length_penalty": float("nan")}, "length_penalty=nan: expected a finite number"),
+        ({"length_penalty": 10**400}, "length_penalty=1000"),
+        ({"coverage_penalty": float("inf")}, "coverage_penalty=inf: expected a finite number"),
+        ({"presence_penalty": "much"}, "presence_penalty='much': expected a finite number"),
+        ({"temperature": float("inf"), "do_sample": True}, "temperature=inf: expected a finite number"),
+        ({"repetition_penalty": True}, "repetition_penalty=True: expected a finite number"),
+        ({"do_sample": 1}, "do_sample=1: expected True or False"),
+        ({"seed": 1.5}, "seed=1.5: expected a whole number"),
+        ({"min_new_tokens": 1.0}, "min_new_tokens=1.0: expected a whole number"),
+        ({"max_new_tokens": 2**63}, "max_new_tokens=9223372036854775808: expected at most"),
+        ({"suppress_tokens": (-1,)}, "token of suppress_tokens=-1: expected 0 or more"),
+        ({"prefix": "abc"}, "prefix='abc': expected a list"),
+        ({"stop_strings": (3,)}, "stop_strings holds 3"),
+        ({"logit_bias": {5: "x"}}, r"logit_bias\[5\]='x': expected a finite number"),
+        ({"logit_bias": {5: float("inf")}}, r"logit_bias\[5\]=inf"),
+        ({"logit_bias": [5]}, r"logit_bias=\[5\]: expected a table"),
         ({"bad_words_ids": ((),)}, "an empty run"),
         ({"stop_strings": ("",)}, "an empty string"),
         ({"min_new_tokens": 9, "max_new_tokens": 8}, "min_new_tokens=9: expected at most max_new_tokens=8"),
@@ -35,11 +55,19 @@ def test_a_wrong_wish_is_named(wrong, message):
         GenerationConfig(**wrong)
 
 
+def test_numbers_of_numpy_are_numbers():
+    assert GenerationConfig(temperature=np.float32(0.5), top_k=np.int64(3), do_sample=True).top_k == 3
+
+
 def test_json_holds_what_is_not_the_default_and_gives_it_back():
     config = GenerationConfig(
-        repetition_penalty=1.2, logit_bias={3: 1.5}, bad_words_ids=((1, 2), (3,)), prefix=(4,), stop_strings=("a", "b")
+        repetition_penalty=1.2,
+        logit_bias={3: 1.5, 4: -math.inf},
+        bad_words_ids=((1, 2), (3,)),
+        prefix=(4,),
+        stop_strings=("a", "b"),
     )
-    text = json.dumps(config.to_dict())
+    text = json.dumps(config.to_dict(), allow_nan=False)
     assert GenerationConfig.from_dict(json.loads(text)) == config
     assert GenerationConfig().to_dict() == {}
     with pytest.raises(ValueError, match=r"unknown setting 'num_beam'.*did you mean 'num_beams'"):

@@ -91,7 +91,10 @@ assert torch.equal(whose, scores.sort(descending=True, stable=True).indices[:, :
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
 def test_they_compute_the_formula():
     environment = os.environ | ({} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"})
-    subprocess.run([sys.executable, "-c", COMPARE], check=True, env=environment)
+    done = subprocess.run([sys.executable, "-c", COMPARE], check=False, env=environment, capture_output=True, text=True)
+    if "InterpreterError: TypeError('only 0-dimensional arrays" in done.stderr:
+        pytest.skip("the interpreter of this Triton does not work with this NumPy")
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_cpu_has_none_of_its_own(monkeypatch):

@@ -1,6 +1,7 @@
 """A checkpoint of a run is read through its manifest: nothing that it does not list."""
 
 import json
+import math
 from functools import partial
 
 import pytest
@@ -15,6 +16,7 @@ from glassformer.training.state import (
     average_parameters,
     load_checkpoint,
     load_newest,
+    newest_state,
     save_checkpoint,
 )
 
@@ -38,7 +40,7 @@ def test_what_the_manifest_does_not_list_is_not_read(run, name, tmp_path):
     manifest.write_text(json.dumps({"sha256": sums}))
     readers = [partial(load_checkpoint, path, *run)]
     if name == "model.safetensors":
-        readers.append(partial(average_parameters, tmp_path, [3]))
+        readers.append(partial(average_parameters, tmp_path, [3], dict))
     for read in readers:
         with pytest.raises(CorruptFolderError, match=rf"{name} is not in manifest\.json"):
             read()
@@ -56,6 +58,11 @@ def test_a_state_that_is_none_is_passed_over(run, contents, tmp_path):
     assert str(path / "state.json") in told[0]
 
 
-def test_a_score_that_is_no_number_comes_back(run, tmp_path):
-    state = TrainState(position=3, evaluations=[Evaluation(3, 3, {"perplexity": float("inf")})])
-    assert load_checkpoint(save_checkpoint(tmp_path, state, *run), *run) == state
+def test_a_score_that_is_no_number_does_not_lose_the_checkpoint(run, tmp_path):
+    state = TrainState(position=3, evaluations=[Evaluation(3, 3, {"perplexity": float("nan"), "bleu": 7.5})])
+    path = save_checkpoint(tmp_path, state, *run)
+    for found in (load_checkpoint(path, *run), newest_state(tmp_path)):
+        assert found.position == 3
+        scores = found.evaluations[0].scores
+        assert math.isnan(scores.pop("perplexity"))
+        assert scores == {"bleu": 7.5}

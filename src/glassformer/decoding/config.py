@@ -180,9 +180,10 @@ def _check_whole(name: str, value: Any) -> None:
 def _number(name: str, value: Any) -> float:
     """A finite number as a float; an error for anything else."""
     is_number = isinstance(value, Real) and not isinstance(value, bool)
-    if not is_number or not abs(value) <= sys.float_info.max:  # so that NaN is refused too
+    number = int(value) if isinstance(value, Integral) else float(value) if is_number else math.nan
+    if not is_number or not abs(number) <= sys.float_info.max:  # so that NaN is refused too
         raise ValueError(f"{name}={shown(value)}: expected a finite number")
-    return float(value)
+    return float(number)
 
 
 def _check_number(name: str, value: Any, low: float, high: float) -> None:
