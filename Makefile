@@ -6,7 +6,7 @@ TASK ?= translation
 LANG_TO ?= de
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-everywhere test-pretrained fuzz check verify-documents verify-gpu benchmark-train benchmark-decode format clean
+.PHONY: help install demo test test-everywhere test-pretrained fuzz storm check verify-documents verify-gpu benchmark-train benchmark-decode format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -33,6 +33,9 @@ test-pretrained: $(READY) ## fetch real weights (120 MB, once) and hold them to 
 
 fuzz: $(READY) ## break small models of every format 10,000 times; each must be refused in good order
 	OMP_NUM_THREADS=1 $(BIN)/python tools/fuzz.py
+
+storm: $(READY) ## kills, signals, full disks, damaged files, odd environments and texts, for about ten minutes
+	$(BIN)/python tools/storm.py
 
 check: $(READY) ## lint, formatting and types
 	$(BIN)/ruff check .

@@ -1,7 +1,8 @@
 """Small valid models in every format, and seeded ways to break them: corrupt, cut off, or written by an enemy.
 
 A case is a number. It chooses a model, one or two of its files and what happens to them; the same number always gives
-the same files. `tools/fuzz.py` runs thousands of cases, `test_hostile_files.py` a few hundred.
+the same files. `tools/fuzz.py` runs thousands of cases, `test_hostile_files.py` a few hundred. A model that is refused
+must be refused with one of the `ALLOWED` errors, in at most `MAX_MESSAGE` characters that name the file or its folder.
 """
 
 import copy
@@ -14,7 +15,7 @@ import struct
 import time
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +30,25 @@ from glassformer.checkpoint.hf.folder import save_hf_folder
 from glassformer.checkpoint.safe_files import MANIFEST, sha256
 from glassformer.decoding import GenerationConfig
 from glassformer.models import ModelConfig, build_model, preset
-from glassformer.tasks.embedder import Embedder
+from glassformer.tasks.answering import Answerer
+from glassformer.tasks.classification import Classifier
+from glassformer.tasks.denoising import Denoiser
+from glassformer.tasks.encoders import Reader
+from glassformer.tasks.extraction import Extractor
 from glassformer.tasks.generator import Generator
+from glassformer.tasks.language_model import LanguageModel
 from glassformer.tasks.load import load
+from glassformer.tasks.masking import WordGuesser
+from glassformer.tasks.rewriter import Rewriter
+from glassformer.tasks.similarity import Comparer
+from glassformer.tasks.tagger import Tagger
+from glassformer.tasks.text_to_text import TextToText
 from glassformer.tasks.translation import Translator
 from glassformer.text.tokenizer import Tokenizer
 
 MAX_SECONDS = 1.0
 MAX_GROWTH = 256 * 2**20
+MAX_MESSAGE = 2000
 ALLOWED = (ValueError, OSError, FloatingPointError)
 """The last is what a run says of weights that are not numbers."""
 
@@ -67,9 +79,9 @@ def build_models(root: Path) -> dict[str, Path]:
         _save_hf(found[kind], kind, config)
     for kind in SHARDED:
         _split(found[kind])
-    _save_own(root / "own")
+    found |= _save_own(root)
     _save_llama2c(root / "llama2c")
-    found |= {"own": root / "own", "llama2c": root / "llama2c" / "model.bin"}
+    found |= {"llama2c": root / "llama2c" / "model.bin"}
     try:
         import gguf
     except ImportError:
@@ -116,12 +128,33 @@ def _split(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
-def _save_own(folder: Path) -> None:
+def _save_own(root: Path) -> dict[str, Path]:
+    """A folder of each kind of tool that a task of ours writes: "own" is a translator."""
     torch.manual_seed(0)
-    tokenizer = Tokenizer.train(["the cat sat on the mat", "a dog"] * 3, 270)
-    sizes = SMALL | {"vocab_size": tokenizer.vocab_size}
-    model = build_model(preset("transformer-base", **sizes, n_encoder_layers=1, n_decoder_layers=1, max_len=24))
-    Translator(model, tokenizer, tokenizer, GenerationConfig(num_beams=2, max_new_tokens=5)).save(folder, "# A model")
+    tokenizer = Tokenizer.train(["the cat sat on the mat", "a dog"] * 3, 280, more_special=["<mask>"])
+    sizes = SMALL | {"vocab_size": tokenizer.vocab_size, "max_len": 24}
+    pair = build_model(preset("transformer-base", **sizes, n_encoder_layers=1, n_decoder_layers=1))
+    writer = build_model(preset("gpt2", **sizes, n_decoder_layers=1))
+    body = preset("bert-base", **sizes, n_encoder_layers=1)
+    encoder = {name: build_model(body.with_head(name)) for name in ("embedding", "span")}
+    encoder |= {"classes": build_model(body.with_head("sequence_class", n_labels=2)), "words": build_model(body)}
+    encoder["tags"] = build_model(body.with_head("token_class", n_labels=9))
+    search, reader = GenerationConfig(num_beams=2, max_new_tokens=5), Reader.own(tokenizer)
+    noise = {"noise": "infilling", "share": 0.3, "mean_span": 3.0}
+    tools: dict[str, Any] = {
+        "own": Translator(pair, tokenizer, tokenizer, search),
+        "answerer": Answerer(pair, tokenizer, tokenizer, search, quotes=True, number_sentences=True, last_sentences=2),
+        "denoiser": Denoiser(pair, tokenizer, tokenizer, search, **noise),
+        "writer": LanguageModel(writer, tokenizer, GenerationConfig(max_new_tokens=5), has_documents=True),
+        "classifier": Classifier(encoder["classes"], reader, labels=["a", "b"], multi_label=True),
+        "comparer": Comparer(encoder["embedding"], reader, lowest=0.0, highest=5.0),
+        "extractor": Extractor(encoder["span"], reader, abstains=False, overlap=4, longest_answer=5),
+        "guesser": WordGuesser(encoder["words"], reader, share=0.15),
+        "tagger": Tagger(encoder["tags"], reader, labels=["LOC", "PER"]),
+    }
+    for name, tool in tools.items():
+        tool.save(root / name, "# A model")
+    return {name: root / name for name in tools}
 
 
 def _save_llama2c(folder: Path) -> None:
@@ -195,15 +228,16 @@ def run_case(case: int, paths: dict[str, Path], work: Path, *, show: bool = Fals
     deeds = break_folder(draw, broken)
     path = broken if whole.is_dir() else broken / whole.name
     before, start = _peak_memory(), time.process_time()
-    result, violation = "loaded", ""
+    result, violation, is_loaded = "loaded", "", False
     try:
-        use(load(path))
+        model = load(path)
+        is_loaded = True
+        use(model)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # panics of the libraries in Rust are no Exceptions
         result = type(error).__name__
-        if not isinstance(error, ALLOWED):
-            violation = f"{result} at {_place(error)}: {str(error)[:200]}"
+        violation = judge(error, None if is_loaded else folder_of(path))
         if show:
             traceback.print_exception(error)
     seconds, growth = time.process_time() - start, _peak_memory() - before
@@ -214,6 +248,23 @@ def run_case(case: int, paths: dict[str, Path], work: Path, *, show: bool = Fals
     return Outcome(case, kind, deeds, result, violation, seconds)
 
 
+def folder_of(path: Path) -> Path:
+    """The folder of a model: where it is one file, the folder that the file is in."""
+    return path if path.is_dir() else path.parent
+
+
+def judge(error: BaseException, folder: Path | None) -> str:
+    """What is wrong with an error, in words, or nothing; `folder` is what it must name, where it must."""
+    message = str(error)
+    if not isinstance(error, ALLOWED):
+        return f"{type(error).__name__} at {_place(error)}: {message[:200]}"
+    if len(message) > MAX_MESSAGE:
+        return f"{type(error).__name__} of {len(message)} characters at {_place(error)}: {message[:200]}"
+    if folder is not None and str(folder) not in message:
+        return f"{type(error).__name__} without a path at {_place(error)}: {message[:200]}"
+    return ""
+
+
 def use(model: Any) -> None:
     """The shortest run of what was loaded."""
     if isinstance(model, Generator):
@@ -222,11 +273,11 @@ def use(model: Any) -> None:
         if model.can_chat:
             model.run(["the cat"], chat=True, config=config)
         return
-    if not isinstance(model, Embedder):
+    if isinstance(model, Rewriter | TextToText):
         # A long answer is no hang: what a file asks for in earnest is cut short here.
         short = min(model.generation.max_new_tokens, 5)
         model.generation = replace(model.generation, max_new_tokens=short, min_new_tokens=0)
-    model.run(["the cat"])
+    model.run(["the ___\ta cat sat"])
 
 
 def _peak_memory() -> int:
@@ -256,14 +307,16 @@ def break_folder(draw: random.Random, folder: Path) -> str:
         file = draw.choice(files)
         deeds.append(f"{file.relative_to(folder)}: {_break_file(draw, file)}")
     if (folder / MANIFEST).is_file():
-        # What the checksums would catch is let through to the readers behind them.
-        sums = {
-            file.name: sha256(file) for file in sorted(folder.iterdir()) if file.is_file() and file.name != MANIFEST
-        }
-        (folder / MANIFEST).write_text(json.dumps({"sha256": sums}))
-        if draw.random() < 0.05:
+        seal(folder)
+        if draw.random() < 0.1:
             deeds.append(f"{MANIFEST}: {_break_file(draw, folder / MANIFEST)}")
     return "; ".join(deeds)
+
+
+def seal(folder: Path) -> None:
+    """Write the manifest anew: what the checksums would catch is let through to the readers behind them."""
+    files = sorted(file for file in folder.iterdir() if file.is_file() and file.name != MANIFEST)
+    (folder / MANIFEST).write_text(json.dumps({"sha256": {file.name: sha256(file) for file in files}}))
 
 
 def _break_file(draw: random.Random, file: Path) -> str:
@@ -352,9 +405,10 @@ DEEP = "{deep}"
 HOSTILE: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2, 3, 7, -(2**31), 2**31, 2**32, 10**9, 2**63, 2**64, 10**30),
     *(0.0, 0.5, -1.5, 1e-45, 1e308, float("nan"), float("inf"), -float("inf")),
-    *("", "x", "1", "\0", "\ud800", "../../etc/passwd", "x" * 5000, "{{ 9**9**9 }}", DEEP),
+    *("", "x", "1", "\0", "\ud800", "../../etc/passwd", "x" * 5000, "x" * 100_000, "{{ 9**9**9 }}", DEEP),
     *([], {}, [None], [[]], [1, 2], ["a"], {"a": 1}, {"content": 3}, [{}], list(range(2000))),
 )
+SEARCH_SETTINGS = [item.name for item in fields(GenerationConfig)]
 TEMPLATES = (
     "{% for a in range(10**9) %}x{% endfor %}",
     "{{ 9**9**9**9 }}",
@@ -373,12 +427,37 @@ def _break_json(draw: random.Random, file: Path) -> str:
         tree = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
         return _break_bytes(draw, file)
-    deeds = [_break_tree(draw, tree) for _ in range(draw.choice((1, 1, 1, 2, 4)))]
+    deeds = []
+    if file.name == "generation_config.json" and isinstance(tree, dict) and draw.random() < 0.6:
+        # A folder names few settings of its search: the others are put in, with a value like any.
+        name = draw.choice(SEARCH_SETTINGS)
+        tree[name] = copy.deepcopy(draw.choice(HOSTILE))
+        deeds.append(f"{name} = {tree[name]!r:.40} put in")
+    if not deeds or draw.random() < 0.3:
+        deeds += [_break_tree(draw, tree) for _ in range(draw.choice((1, 1, 1, 2, 4)))]
     if draw.random() < 0.03:
         tree = copy.deepcopy(draw.choice(HOSTILE))
         deeds.append(f"whole = {tree!r:.40}")
-    file.write_text(_written(tree), encoding="utf-8", errors="surrogatepass")
+    text = _written(tree)
+    if draw.random() < 0.03:
+        text, deed = _break_text(draw, text)
+        deeds.append(deed)
+    file.write_text(text, encoding="utf-8", errors="surrogatepass")
     return ", ".join(deeds)
+
+
+def _break_text(draw: random.Random, text: str) -> tuple[str, str]:
+    """Change JSON in ways that no tree of values can be written: what it is then, and what was done."""
+    deed = draw.choice(("deep lists", "deep tables", "a key twice", "a long number", "1e999"))
+    if deed == "deep lists":
+        return "[" * 100_000, deed
+    if deed == "deep tables":
+        return '{"a":' * 100_000, deed
+    begin, colon, rest = text.partition(":")
+    if deed == "a key twice" or not colon:
+        return text.replace("{", '{"task": "x", "task": "y", ', 1), deed
+    number = "9" * 10_000 if deed == "a long number" else "1e999"
+    return f"{begin}: {number}, {begin.lstrip('{')}_{colon}{rest}".replace('"_', '_"'), deed
 
 
 def _break_tree(draw: random.Random, tree: Any) -> str:

@@ -1,10 +1,11 @@
 """Nothing in a file is trusted: whatever it says, it loads or is refused in good order. More cases: `make fuzz`."""
 
 import json
+import shutil
 
 import pytest
 
-from checkpoint.hostile_files import build_models, run_case, use
+from checkpoint.hostile_files import MAX_MESSAGE, build_models, run_case, seal, use
 from glassformer.tasks.load import load
 
 
@@ -46,7 +47,7 @@ HUGE = [
 
 
 @pytest.mark.parametrize(("kind", "key", "value", "message"), HUGE)
-def test_sizes_are_refused_before_memory_is_taken(kind, key, value, message, paths, tmp_path, monkeypatch):
+def test_sizes_are_refused_before_memory_is_taken(kind, key, value, message, paths, tmp_path):
     folder = tmp_path / kind
     folder.mkdir()
     for file in paths[kind].rglob("*"):
@@ -55,7 +56,59 @@ def test_sizes_are_refused_before_memory_is_taken(kind, key, value, message, pat
     (folder / "generation_config.json").write_text("{}")
     values = json.loads((paths[kind] / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(values | {key: value}))
-    # The checksums of our own folder are an enemy's too.
-    monkeypatch.setattr("glassformer.checkpoint.model_folder.verify_folder", lambda folder: None)
+    if kind == "own":
+        seal(folder)  # the checksums are an enemy's too
     with pytest.raises(ValueError, match=message):
         load(folder)
+
+
+INFINITE, LONG = float("inf"), "x" * 100_000
+WRONG = [
+    ("own", "task.json", {"task": ["x"]}, r"names the task \['x'\]"),
+    ("own", "task.json", {"task": {}}, "names the task {}"),
+    ("own", "task.json", {"task": LONG}, "names the task 'xxx"),
+    ("own", "task.json", "[" * 100_000, "cannot be read"),
+    ("own", "task.json", '{"task": "translation", "task": "code"}', "'task' is there twice"),
+    ("own", "task.json", {"task": "translation", "data": float("nan")}, "it holds NaN"),
+    ("own", "generation_config.json", {"max_source_ratio": INFINITE}, "it holds Infinity"),
+    ("own", "generation_config.json", '{"max_source_ratio": 1e999}', "it holds '1e999'"),
+    ("own", "generation_config.json", {"max_source_ratio": 1e308}, "max_source_ratio=1e.308: expected 0.0 to"),
+    ("own", "generation_config.json", {"length_penalty": float("nan")}, "it holds NaN"),
+    ("own", "generation_config.json", {"length_penalty": 1e308}, "length_penalty=1e.308: expected"),
+    ("own", "generation_config.json", {"coverage_penalty": -INFINITE}, "it holds -Infinity"),
+    ("own", "generation_config.json", {"num_beams": LONG}, "num_beams='xxx"),
+    ("own", "generation_config.json", {"seed": None}, "seed=None: expected a whole number"),
+    ("own", "generation_config.json", {"prefix": 5}, "prefix=5: expected a list"),
+    ("own", "generation_config.json", {"prefix": ["a"]}, "token of prefix='a'"),
+    ("own", "generation_config.json", {"logit_bias": {"a": 1}}, "logit_bias has the token 'a'"),
+    ("own", "generation_config.json", {"suppress_tokens": [10**30]}, "token of suppress_tokens=10000"),
+    ("own", "generation_config.json", [], r"holds \[\]: expected a JSON object"),
+    ("own", "manifest.json", "[" * 100_000, "cannot be read"),
+    ("own", "manifest.json", {"sha256": []}, "no table of checksums"),
+    ("own", "config.json", {"vocab_size": "9" * 5000}, "vocab_size='999"),
+    ("own", "config.json", '{"vocab_size": ' + "9" * 5000 + "}", "cannot be read"),
+    ("own", "tokenizer.json", '{"version": "' + LONG + '"}', "is not a tokenizer"),
+    ("classifier", "task.json", {"labels": [1, 2]}, r"labels=\[1, 2\]: expected a list of texts"),
+    ("classifier", "task.json", {"tokenizer": ["own"]}, r"tokenizer=\['own'\]: expected 'own' or"),
+    ("comparer", "task.json", {"lowest": "a"}, "lowest='a': expected a number"),
+    ("extractor", "task.json", {"overlap": 1.5}, "overlap=1.5: expected a whole number"),
+    ("extractor", "task.json", {"overlaps": 1}, "the setting 'overlaps'"),
+    ("denoiser", "task.json", {"noise": "loud"}, "noise='loud': expected one of"),
+    ("writer", "task.json", {"has_documents": "no"}, "has_documents='no': expected true or false"),
+    ("answerer", "task.json", {"last_sentences": "two"}, "last_sentences='two': expected a whole number"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "contents", "message"), WRONG)
+def test_a_wrong_value_in_our_folder_is_named_with_its_file(kind, name, contents, message, paths, tmp_path):
+    folder = tmp_path / kind
+    shutil.copytree(paths[kind], folder)
+    if isinstance(contents, dict) and name == "task.json":
+        contents = json.loads((folder / name).read_text()) | contents
+    (folder / name).write_text(contents if isinstance(contents, str) else json.dumps(contents))
+    if name != "manifest.json":
+        seal(folder)
+    with pytest.raises(ValueError, match=message) as caught:
+        load(folder)
+    assert str(folder / name) in str(caught.value)
+    assert len(str(caught.value)) <= MAX_MESSAGE

@@ -1,9 +1,20 @@
 import json
+import re
+from pathlib import Path
 
 import pytest
 import torch
 
-from glassformer.checkpoint import CorruptFolderError, load_model, new_folder, save_model, verify_folder
+from glassformer.checkpoint import (
+    CorruptFolderError,
+    load_model,
+    model_folder,
+    new_folder,
+    save_model,
+    verify_folder,
+)
+from glassformer.checkpoint.hf.folder import save_hf_folder
+from glassformer.checkpoint.model_folder import READ_FILES
 from glassformer.models import PRESETS, preset
 from oracle import random_model
 
@@ -27,7 +38,7 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
         (work / "a").write_text("old")
 
     def fail():
-        with new_folder(path) as work:
+        with new_folder(path, overwrite=True) as work:
             (work / "a").write_text("half")
             raise RuntimeError("by hand")
 
@@ -35,7 +46,7 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
         fail()
     assert (path / "a").read_text() == "old"
     verify_folder(path)
-    with new_folder(path) as work:
+    with new_folder(path, overwrite=True) as work:
         (work / "a").write_text("new")
     assert (path / "a").read_text() == "new"
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]
@@ -60,6 +71,101 @@ def test_damage_is_found_and_named(tmp_path, damage):
         manifest.write_text(json.dumps({"sha256": {"../outside": "0"}}))
     with pytest.raises(CorruptFolderError, match=r"model\.safetensors|manifest\.json"):
         load_model(folder)
+
+
+@pytest.mark.parametrize("unlisted", ["model.safetensors", "config.json", "all"])
+def test_what_the_manifest_does_not_list_is_not_read(tmp_path, unlisted):
+    folder = tmp_path / "model"
+    save_model(folder, random_model(preset("tiny-gpt2"), dtype=torch.float32))
+    weights = folder / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    manifest = folder / "manifest.json"
+    sums = json.loads(manifest.read_text())["sha256"]
+    sums.pop("model.safetensors")
+    sums.pop(unlisted, None)
+    manifest.write_text(json.dumps({"sha256": {} if unlisted == "all" else sums}))
+    with pytest.raises(CorruptFolderError, match=r"is not in manifest\.json"):
+        load_model(folder)
+
+
+def test_no_file_that_is_read_may_be_added_to_a_folder(tmp_path):
+    folder = tmp_path / "model"
+    save_model(folder, random_model(preset("tiny-gpt2"), dtype=torch.float32), {"README.md": "a card"})
+    for name in READ_FILES:
+        file = folder / name
+        if not file.exists():
+            file.write_text("{}")
+            with pytest.raises(CorruptFolderError, match=rf"{re.escape(str(file))} is not in manifest\.json"):
+                load_model(folder)
+            file.unlink()
+    for name in ("notes.txt", "scores.json"):  # nobody reads these
+        (folder / name).write_text("{}")
+    load_model(folder)
+
+
+def test_the_list_of_files_that_are_read_is_complete():
+    source = Path(model_folder.__file__).parents[1]
+    readers = [*(source / "text").glob("*.py"), *(source / "tasks").glob("*.py"), source / "checkpoint/pretrained.py"]
+    found = set()
+    for path in readers:
+        text = path.read_text(encoding="utf-8")
+        found |= {*re.findall(r"""(?:folder|path) / [("']*([\w.]+\.(?:json|txt|jinja|model|spm|safetensors))""", text)}
+    assert len(found) > 10
+    assert found <= {*READ_FILES}
+
+
+BAD_MANIFESTS = [
+    ({"sha256": None}, "no table of checksums"),
+    ({}, "no table of checksums"),
+    ([], "expected a JSON object"),
+    ({"sha256": {"a": "0" * 63}}, "expected 64 hexadecimal digits"),
+    ({"sha256": {"a": "G" * 64}}, "expected 64 hexadecimal digits"),
+    ({"sha256": {"a": "0" * 64 + "\n"}}, "expected 64 hexadecimal digits"),
+    ({"sha256": {"a": 7}}, "expected 64 hexadecimal digits"),
+    ({"sha256": {"a/b": "0" * 64}}, "expected a plain file name"),
+    ({"sha256": {"": "0" * 64}}, "expected a plain file name"),
+    ({"sha256": {"..": "0" * 64}}, "expected a plain file name"),
+    ({"sha256": {"a\x00": "0" * 64}}, "expected a plain file name"),
+    ({"sha256": {"manifest.json": "0" * 64}}, "expected a plain file name"),
+    ('{"sha256": {"a": "x", "a": "y"}}', "the key 'a' is there twice"),
+    ("[" * 100_000, "cannot be read"),
+    ('{"sha256": NaN}', "it holds NaN"),
+]
+
+
+@pytest.mark.parametrize(("manifest", "message"), BAD_MANIFESTS)
+def test_a_manifest_that_is_not_one_is_refused(tmp_path, manifest, message):
+    (tmp_path / "manifest.json").write_text(manifest if isinstance(manifest, str) else json.dumps(manifest))
+    (tmp_path / "a").touch()
+    with pytest.raises(CorruptFolderError, match=message) as caught:
+        verify_folder(tmp_path)
+    assert str(tmp_path / "manifest.json") in str(caught.value)
+
+
+def test_a_listed_file_may_not_lead_out_of_its_folder(tmp_path):
+    folder = tmp_path / "folder"
+    with new_folder(folder) as work:
+        (work / "a").write_text("inside")
+    (tmp_path / "b").write_text("inside")
+    (folder / "a").unlink()
+    (folder / "a").symlink_to(tmp_path / "b")
+    with pytest.raises(CorruptFolderError, match="leads out of its folder"):
+        verify_folder(folder)
+
+
+def test_an_exported_folder_is_compared_with_its_manifest(tmp_path):
+    folder = tmp_path / "hf"
+    save_hf_folder(folder, random_model(preset("tiny-gpt2"), dtype=torch.float32))
+    load_model(folder)
+    data = bytearray((folder / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (folder / "model.safetensors").write_bytes(data)
+    with pytest.raises(CorruptFolderError, match=r"checksum differs.*remove .*manifest"):
+        load_model(folder)
+    (folder / "manifest.json").write_text('{"files": ["somebody else\'s"]}')
+    load_model(folder)
 
 
 def test_weights_of_another_model_are_named(tmp_path):

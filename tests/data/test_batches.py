@@ -18,13 +18,13 @@ def corpus(folder, count=400, seed=0):
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, 40, (count, 2))
     pairs = [Pair(*(" ".join([str(4 + i)] * n) for n in pair)) for i, pair in enumerate(lengths)]
-    return write_token_files(folder / "train", pairs, numbers, numbers, max_len=100)[0]
+    return write_token_files(folder / "train", pairs, numbers, numbers, max_len=100)
 
 
 def test_token_files_hold_what_was_written(tmp_path):
     pairs = [Pair("4 5 6", "7"), Pair("8", "9 10"), Pair("5 " * 11, "3")]
-    files, n_long = write_token_files(tmp_path / "train", pairs, numbers, numbers, max_len=10)
-    assert (len(files), n_long) == (2, 1)
+    files = write_token_files(tmp_path / "train", pairs, numbers, numbers, max_len=10)
+    assert (len(files), files.n_long) == (2, 1)
     assert files.ids("source", 0).tolist() == [4, 5, 6]
     assert files.ids("target", 1).tolist() == [9, 10]
     again = TokenFiles(tmp_path / "train")
@@ -88,7 +88,7 @@ def test_the_grid_rounds_up_by_an_eighth_at_most(length, step):
 def test_what_cannot_be_batched_is_named(tmp_path):
     with pytest.raises(ValueError, match="max_tokens=16: expected at least"):
         TokenBudgetBatches(corpus(tmp_path), max_tokens=16)
-    empty, _ = write_token_files(tmp_path / "none", [], numbers, numbers, max_len=5)
+    empty = write_token_files(tmp_path / "none", [], numbers, numbers, max_len=5)
     with pytest.raises(ValueError, match="the corpus is empty"):
         TokenBudgetBatches(empty)
 
@@ -99,7 +99,7 @@ def versions(folder, lengths=(20, 30, 45), **options):
     for number, longest in enumerate(lengths):
         sizes = np.random.default_rng(number).integers(1, longest, (90, 2))
         pairs = [Pair(*(" ".join([str(4 + i)] * n) for n in pair)) for i, pair in enumerate(sizes)]
-        files, _ = write_token_files(folder / str(number), pairs, numbers, numbers, max_len=100)
+        files = write_token_files(folder / str(number), pairs, numbers, numbers, max_len=100)
         made.append(TokenBudgetBatches(files, max_tokens=200, **options))
     return made
 

@@ -104,6 +104,23 @@ def test_a_cancelled_request_leaves_before_the_next_token():
     assert len(second.texts[0].tokens) == 20
 
 
+def test_a_cancelled_request_that_waits_makes_room_at_once():
+    engine = Engine(MODELS["tiny-llama"], max_rows=1, max_waiting=2, **options("tiny-llama"))
+    config = GenerationConfig(max_new_tokens=3, suppress_tokens=(END,))
+    for _ in range(5):  # without a step between them
+        requests = [engine.submit([5], config) for _ in range(2)]
+        for request in requests:
+            request.cancel()
+            assert request.is_done
+            assert request.texts == []
+    assert engine.is_idle
+    first, second = engine.submit([5], config), engine.submit([6], config)
+    first.cancel()
+    first.cancel()
+    engine.run()
+    assert len(second.texts[0].tokens) == 3
+
+
 def test_memory_is_bounded_and_a_full_engine_says_so():
     engine = Engine(MODELS["tiny-llama"], max_rows=2, max_tokens=60, max_waiting=2, **options("tiny-llama"))
     with pytest.raises(EngineFullError, match=r"needs 3 rows and 15 tokens: expected at most max_rows=2"):

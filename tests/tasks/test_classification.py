@@ -17,6 +17,7 @@ from glassformer.metrics.classification import score_classes
 from glassformer.tasks.classification import Classification, ClassificationConfig, Classifier, LabelledData
 from glassformer.tasks.encoders import begin_from
 from glassformer.tasks.load import load
+from glassformer.training.run_folder import RunFolder
 
 ANIMALS, TOOLS = ["cat", "dog", "cow", "hen"], ["saw", "axe", "awl", "nail"]
 
@@ -274,7 +275,7 @@ def test_what_was_passed_over_is_told(data, tmp_path):
         stream.write("\ttool\n")
     for chosen in (data, replace(data, valid=())):
         task = Classification(quick(replace(chosen, on_bad="skip")))
-        assert "passed over 1 bad records: 1 with empty text" in task.prepare(tmp_path / "run").notes
+        assert "passed over 1 bad records: 1 with empty text" in task.prepare(RunFolder(tmp_path / "run")).notes
 
 
 def test_a_setting_that_a_task_has_no_use_for_is_refused(data, tmp_path):

@@ -11,8 +11,9 @@ from glassformer.data.middles import Cut, encode_cuts
 from glassformer.data.problems import read_problems
 from glassformer.data.records import BadRecordError
 from glassformer.decoding import GenerationConfig, Written
+from glassformer.metrics import sandbox
 from glassformer.metrics.passing import Problem
-from glassformer.metrics.sandbox import Limits
+from glassformer.metrics.sandbox import Limits, Outcome, Protections, WeakSandboxError
 from glassformer.tasks import code_model
 from glassformer.tasks.code import Code, CodeConfig, CodeData
 from glassformer.tasks.code_model import CodeModel, prompt_of
@@ -104,13 +105,22 @@ def test_problems_are_solved_in_the_sandbox(trained, monkeypatch):
     model, _ = trained
     problems = [Problem("zero", ("assert ff(3) == 0",)), Problem("one", ("assert ff(3) == 1",))]
     limits = Limits(seconds=4)
-    drawn = model.solve(problems[:1], samples=2, limits=limits, max_new_tokens=20)
+    drawn = model.solve(problems[:1], samples=2, limits=limits, max_new_tokens=20, sandbox="weak")
     assert list(drawn.values) == ["pass_at_1", "pass_at_2"]
     monkeypatch.setattr(model, "write_after", lambda prompts, config: [source("ff")] * len(prompts))
-    assert model.solve(problems, limits=limits).values == {"pass_at_1": 50.0}
+    assert model.solve(problems, limits=limits, sandbox="weak").values == {"pass_at_1": 50.0}
     assert prompt_of(problems[0]) == '"""\nzero\nassert ff(3) == 0\n"""\n'
     with pytest.raises(ValueError, match="samples=0"):
         model.solve(problems, samples=0)
+
+
+def test_no_program_is_written_where_none_may_run(trained, monkeypatch):
+    model, _ = trained
+    monkeypatch.setattr(model, "write_after", lambda prompts, config: pytest.fail("it wrote a program"))
+    nothing = (Outcome(0, "", False), Protections((), ("no network",)))
+    monkeypatch.setattr(sandbox, "_run", lambda *arguments: nothing)
+    with pytest.raises(WeakSandboxError, match=r"Missing: no network\. .*--sandbox weak"):
+        model.solve([Problem("zero", ("assert True",))])
 
 
 def test_problems_are_read_or_explained(tmp_path):
@@ -134,14 +144,25 @@ def test_the_demo_is_the_standard_library():
 def test_the_command_line_scores_and_completes(trained, folder, tmp_path, monkeypatch, capsys):
     from glassformer.cli import main
 
+    told = []
+
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["glassformer", *map(str, arguments)])
         main()
-        return capsys.readouterr().out
+        out, err = capsys.readouterr()
+        told.append(err)
+        return out
 
     held_out = json.loads(call("eval", folder / "model", "--data", folder / "src", "--json"))
     assert held_out["bits_per_byte"] < 0.4
     path = tmp_path / "problems.jsonl"
     path.write_text(json.dumps({"text": "nothing", "test_list": ["assert True"]}) + "\n")
-    assert "pass_at_1" in json.loads(call("eval", folder / "model", "--problems", path, "--json"))
+    problems = ("eval", folder / "model", "--problems", path, "--json")
+    assert "pass_at_1" in json.loads(call(*problems, "--sandbox", "weak"))
+    assert told[-1].count("sandbox: ") == 1
+    nothing = (Outcome(0, "", False), Protections((), ("no network",)))
+    monkeypatch.setattr(sandbox, "_run", lambda *arguments: nothing)
+    with pytest.raises(SystemExit):
+        call(*problems)
+    assert "Missing: no network. " in capsys.readouterr().err
     assert call("run", folder / "model", "--prompt", "def ff(x):").startswith("\n    if x:")

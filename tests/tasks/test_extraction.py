@@ -19,6 +19,7 @@ from glassformer.tasks.load import load
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
 from glassformer.text.windows import windows
+from glassformer.training.run_folder import RunFolder
 
 COLOURS, THINGS = ["red", "dark blue", "green", "white"], ["hat", "car", "cup", "door", "bird"]
 
@@ -100,7 +101,7 @@ def test_one_question_and_many_give_the_same(folder):
 
 def test_the_notes_tell_of_windows_and_of_questions_without_answers(data, tmp_path):
     config = quick(data)
-    ready = Extraction(replace(config, model=replace(config.model, max_len=16))).prepare(tmp_path)
+    ready = Extraction(replace(config, model=replace(config.model, max_len=16))).prepare(RunFolder(tmp_path))
     assert "have no answer" in ready.notes[0]
     assert "longer than 16 tokens, and are read in windows" in ready.notes[1]
 
@@ -109,7 +110,7 @@ def test_the_notes_tell_what_was_passed_over(data, tmp_path):
     told = squad([*questions(60), ("q", CONTEXT, [{"text": "cow", "answer_start": 0}])])
     (tmp_path / "some.json").write_text(json.dumps(told))
     config = quick(SpanData(data=(tmp_path / "some.json",), valid=data.valid, on_bad="skip"))
-    (note,) = [note for note in Extraction(config).prepare(tmp_path).notes if "passed over" in note]
+    (note,) = [note for note in Extraction(config).prepare(RunFolder(tmp_path)).notes if "passed over" in note]
     assert note.startswith("passed over 1 bad records: 1 with the answer 'cow' is not at character 0")
 
 
@@ -120,7 +121,7 @@ def test_version_one_always_answers(tmp_path):
     (tmp_path / "v1.json").write_text(json.dumps(told))
     data = SpanData(data=(tmp_path / "v1.json",), valid=(tmp_path / "v1.json",))
     config = quick(data)
-    ready = Extraction(replace(config, train=replace(config.train, updates=1))).prepare(tmp_path)
+    ready = Extraction(replace(config, train=replace(config.train, updates=1))).prepare(RunFolder(tmp_path))
     assert not ready.tool.abstains
     assert all(one.text for one in ready.tool.find([("Who?", "Nobody knows it.")] * 3))
 
@@ -133,7 +134,7 @@ def test_a_checkpoint_is_a_beginning(data, tmp_path):
     transformers.BertModel(config).save_pretrained(tmp_path / "bert")
     (tmp_path / "bert" / "vocab.txt").write_text("\n".join(names))
     task = Extraction(replace(quick(data), start_from=tmp_path / "bert"))
-    ready = task.prepare(tmp_path)
+    ready = task.prepare(RunFolder(tmp_path))
     examples = [example for example in ready.test if example.answers]
     for row in task.rows(ready.tool, examples):
         assert len(row.ids) <= 20

@@ -15,11 +15,14 @@ from glassformer.data.documents import Document
 from glassformer.data.records import BadRecordError
 from glassformer.decoding import GenerationConfig
 from glassformer.decoding.scoring import score_long_texts
+from glassformer.models import DecoderModel
 from glassformer.tasks.code import Code, CodeConfig
-from glassformer.tasks.language import DocumentData, Language, LanguageConfig, first_characters
+from glassformer.tasks.language import DocumentData, Language, LanguageConfig, first_characters, small_decoder
 from glassformer.tasks.language_model import LanguageModel
 from glassformer.tasks.load import load
-from glassformer.text import TokenizerConfig
+from glassformer.tasks.task import Splits
+from glassformer.text import Tokenizer, TokenizerConfig
+from glassformer.training.run_folder import RunFolder
 
 RHYME = "one two three four five six seven eight nine ten, "
 
@@ -124,6 +127,28 @@ def test_every_token_is_foretold_once_with_all_there_is_before_it(trained):
         score_long_texts(model.model, texts, context=32, stride=40)
 
 
+@pytest.mark.parametrize("kind", ["characters", "bpe"])
+def test_a_text_and_its_lower_case_score_alike_where_the_model_reads_lower_case(kind):
+    text = "İI Kelvin \u212a, ΟΔΟΣ, STRASSE \u1e9e"
+    tokenizer = Tokenizer.train([text], 300, TokenizerConfig(kind=kind, prefix_space=False, lowercase=True))
+    config = small_decoder(vocab_size=tokenizer.vocab_size, d_model=16, d_ff=16, n_decoder_layers=1, max_len=8)
+    model = LanguageModel(DecoderModel(config).eval(), tokenizer, has_documents=True)
+    scores, lowered = (model.score([Document(one)]) for one in (text, tokenizer.normalize(text)))
+    assert scores.values == lowered.values
+    assert not scores.signatures  # nothing is unknown
+    n_bytes, n_tokens = len(tokenizer.normalize(text).encode()), len(tokenizer.encode(text)) + 1
+    assert n_bytes != len(text.encode())
+    assert scores["bits_per_byte"] == pytest.approx(scores["loss"] * n_tokens / math.log(2) / n_bytes)
+
+
+def test_the_compressor_reads_lower_case_where_the_model_does(one_text):
+    config = quick(one_text)
+    lower = replace(config, tokenizer=replace(config.tokenizer, lowercase=True))
+    splits = Splits([Document("Some Text " * 9)], [Document("OTHER Text " * 9)])
+    lowered = Splits(*([Document(one.text.lower()) for one in side] for side in splits))
+    assert Language(lower).baseline(splits)[1].values == Language(config).baseline(lowered)[1].values
+
+
 def test_unknown_characters_are_told(trained):
     model, _ = trained
     assert model.score([Document("one two")]).signatures == {}
@@ -226,16 +251,16 @@ def test_the_command_line_trains_scores_and_writes(tmp_path, monkeypatch, capsys
 def test_a_trained_model_is_a_beginning(whole_run, folder, one_text, tmp_path):
     task = Language(quick(one_text, start_from=folder / "model"))
     (tmp_path / "run").mkdir()
-    begun = task.prepare(tmp_path / "run").tool.model
+    begun = task.prepare(RunFolder(tmp_path / "run")).tool.model
     trained = load(folder / "model").model
     assert all(torch.equal(a, b) for a, b in zip(begun.parameters(), trained.parameters(), strict=True))
     with pytest.raises(ValueError, match="knows no"):
-        Code(CodeConfig(data=one_text, start_from=folder / "model")).prepare(tmp_path / "run")
+        Code(CodeConfig(data=one_text, start_from=folder / "model")).prepare(RunFolder(tmp_path / "run"))
 
 
 def test_hidden_words_are_hidden_from_the_model_alone(one_text, tmp_path):
     task = Language(quick(one_text))
-    prepared = task.prepare(tmp_path)
+    prepared = task.prepare(RunFolder(tmp_path))
     batch = prepared.batches[0]
     read = []
 

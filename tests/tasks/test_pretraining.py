@@ -348,4 +348,4 @@ def test_the_command_line_trains_runs_embeds_and_begins_with_it(data, tmp_path, 
     file = labelled(tmp_path, 40, 0)
     flags = ["--data", file, "--valid", file, "--updates", 2, "--lora-rank", 2, "--out", tmp_path / "c"]
     assert "accuracy" in call("train", "classification", "--from", tmp_path / "m", *flags)
-    assert json.loads((tmp_path / "c.run" / "config.json").read_text())["start_from"] == str(tmp_path / "m")
+    assert json.loads((tmp_path / "c.run" / "run.json").read_text())["config"]["start_from"] == str(tmp_path / "m")

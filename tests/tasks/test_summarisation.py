@@ -14,6 +14,7 @@ from glassformer.data.records import BadRecordError
 from glassformer.tasks.load import load
 from glassformer.tasks.summarisation import Summarisation, SummarisationConfig, Summariser, SummaryData, copies, lead
 from glassformer.text.sentences import split_sentences
+from glassformer.training.run_folder import RunFolder
 
 ANIMALS, PLACES = ["cat", "dog", "cow", "hen"], ["house", "garden", "street"]
 
@@ -68,7 +69,7 @@ def test_it_learns_and_remembers(data, folder):
 
 def test_the_notes_tell_how_many_were_cut(data, tmp_path):
     config = quick(data)
-    notes = Summarisation(replace(config, model=replace(config.model, max_len=12))).prepare(tmp_path).notes
+    notes = Summarisation(replace(config, model=replace(config.model, max_len=12))).prepare(RunFolder(tmp_path)).notes
     assert "400 pairs to learn from (400 too long, and cut)" in notes[0]  # 200 texts with two summaries each
 
 

@@ -20,6 +20,7 @@ from glassformer.tasks.tagger import Tagger
 from glassformer.tasks.tagging import TaggedData, Tagging, TaggingConfig
 from glassformer.text import TokenizerConfig
 from glassformer.text.tags import Entity, tags_of
+from glassformer.training.run_folder import RunFolder
 
 TOWNS, FOLK = ["Rome", "Oslo", "Bern", "Lima"], ["Ann", "Bob", "Eva", "Max"]
 
@@ -149,7 +150,7 @@ def test_a_run_that_was_stopped_ends_the_same(data, tmp_path, monkeypatch, chanc
 def test_bpe_dropout_cuts_in_other_ways_and_keeps_the_answers(data, tmp_path):
     task = Tagging(quick(data, tokenizer=TokenizerConfig(bpe_dropout=0.5, bpe_versions=3)))
     train = list(task.config.data.splits().train)
-    ready = task.prepare(tmp_path)
+    ready = task.prepare(RunFolder(tmp_path))
     usual = task.rows(ready.tool, train)
     versions = [version.rows for version in ready.batches.versions]
     assert len(versions) == 3
@@ -166,7 +167,7 @@ def test_bpe_dropout_cuts_in_other_ways_and_keeps_the_answers(data, tmp_path):
 def test_whole_words_are_hidden(data, tmp_path):
     config = quick(data)
     task = Tagging(replace(config, model=replace(config.model, vocab_size=270, max_len=256)))
-    batch = task.prepare(tmp_path).batches[0]
+    batch = task.prepare(RunFolder(tmp_path)).batches[0]
     task.config = replace(task.config, train=replace(task.config.train, word_dropout=1 - 1e-9))
     tokens = task.hiding.hide(batch.tokens, task.hidden(batch))
     assert ((tokens == 3) == (batch.tokens > 3)).all()
@@ -183,7 +184,7 @@ def test_whole_words_are_hidden(data, tmp_path):
 def test_r_drop_is_the_loss_of_two_passes_and_how_they_differ(data, tmp_path):
     config = quick(data)
     task = Tagging(replace(config, model=replace(config.model, dropout=0.0)))
-    ready = task.prepare(tmp_path)
+    ready = task.prepare(RunFolder(tmp_path))
     model, batch = ready.tool.model.train(), ready.batches[0]
     once, cost = task.loss(model, batch), task.flops(model, batch)
     task.config = replace(task.config, train=replace(config.train, r_drop=1.0))

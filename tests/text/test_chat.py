@@ -12,7 +12,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from glassformer.text import chat
 from glassformer.text.chat import render_chat
-from glassformer.text.chat_sandbox import MAX_CHARS, MAX_NODES
+from glassformer.text.chat_bounds import MAX_CHARS, MAX_NODES
 from glassformer.text.chat_template import MAX_SOURCE, ChatTemplate
 from glassformer.text.pretrained import PretrainedTokenizer
 
@@ -185,9 +185,20 @@ def test_a_token_made_of_the_templates_and_a_messages_letters_is_no_token():
 def test_where_origins_cannot_be_told_the_template_is_refused():
     loud = "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content | upper }}{% endfor %}"
     picky = "{% if messages[0].content != 'a' %}{{ raise_exception('no') }}{% endif %}" + loud
-    for template, content in ((loud, "hello"), (picky, "a")):
+    for template, content in ((loud, "hello <|stop|>"), (picky, "a")):
         with pytest.raises(ValueError, match=r"mixes its control tokens .* but '<\|user\|>' could be either's"):
             render_chat([{"role": "user", "content": content}], template, TOKENIZER)
+
+
+def test_a_token_put_together_is_found_where_no_message_holds_one():
+    loud = "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content | upper }}{% endfor %}"
+    messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "<|"}]
+    ids = render_chat(messages, loud, TOKENIZER)
+    assert ids == told(messages, loud)
+    assert control_tokens(ids) == ["<|user|>", "<|assistant|>"]
+    adds_one = "{% for m in messages %}{{ '<|' + m.role + '|>' + '<|' + (m.content | lower) + '|>' }}{% endfor %}"
+    with pytest.raises(ValueError, match="mixes its control tokens"):
+        render_chat([{"role": "user", "content": "SYSTEM"}], adds_one, TOKENIZER)
 
 
 def test_a_template_without_control_tokens_and_one_that_objects(monkeypatch):
@@ -202,6 +213,8 @@ def test_a_template_without_control_tokens_and_one_that_objects(monkeypatch):
         deep = [deep]
     with pytest.raises(ValueError, match="the messages are nested too deeply"):
         render_chat([{"role": "user", "content": deep}], "", TOKENIZER)
+    with pytest.raises(ValueError, match=r"no {1000,} \.\.\.$"):
+        render_chat(messages, "{{ raise_exception('no' + ' ' * 99999) }}", TOKENIZER)
     picky = "{% if messages[0].content != 'hello' %}{{ raise_exception('no') }}{% endif %}<s>{{ messages[0].content }}"
     assert control_tokens(render_chat(messages, picky, TOKENIZER)) == ["<s>"]
 
@@ -260,7 +273,7 @@ HOSTILE = {
     "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}": "recursion",
     "{{ 'a' * 10**10 }}": LONG,
     "{{ (['a'] * 10**6) | length }}": MANY,
-    "{{ 10**10**10 }}": "too large a power",
+    "{{ 10**9999 }}": "too large a power",
     doubling("3", "n.x * n.x"): "too large a number",
     doubling("'a'", "n.x + n.x"): LONG,
     doubling("'a'", "n.x ~ n.x"): LONG,
@@ -277,19 +290,39 @@ HOSTILE = {
     "{% set x = 'a' * 99999 %}{{ x | replace('a', x) }}": LONG,
     "{% set x = 'a' * 99999 %}{{ range(999) | join(x) }}": LONG,
     "{% set x = 'a' * 99999 %}{{ x.join(range(9999) | map('string')) }}": LONG,
-    "{{ 'a'.center(10**10) }}": "'center'",
-    "{{ '{:9999999999}'.format(1) }}": "'format'",
-    "{{ '%9999999999d' % 1 }}": "it formats text with %",
-    "{{ 'a' | center(10**10) }}": "No filter named 'center'",
-    "{{ 'a' | indent(10**10) }}": "it indents by 10000000000",
+    "{{ 'a'.center(10**10) }}": LONG,
+    "{{ '{:9999999999}'.format(1) }}": "it formats text to a width of 9999999999",
+    "{{ '{:{}}'.format(1, 9999999999) }}": "it formats text to a width of 9999999999",
+    "{{ ('{:9999}' * 9999).format(*range(9999)) }}": LONG,
+    "{{ '{a.__class__}'.format(a=1) }}": "it reaches for '__class__' of a int",
+    "{{ '{a.__class__}'.format_map({'a': 1}) }}": "it reaches for '__class__' of a int",
+    "{{ '%9999999999d' % 1 }}": "it formats text to a width of 9999999999",
+    "{{ '%*d' % (99999999, 1) }}": "a width from outside",
+    "{{ ('%(a)s' * 999) % {'a': 'a' * 99999} }}": LONG,
+    "{{ '%9999999d' | format(1) }}": "it formats text to a width of 9999999",
+    "{{ 'a' | center(10**10) }}": LONG,
+    "{{ 'a' | indent(10**10) }}": LONG,
     "{{ [1] | tojson(indent=10**10) }}": "it indents JSON by 10000000000",
     "{{ [1, 1] | tojson(separators=('a' * 99, '')) }}": "it separates JSON",
+    "{{ 'a'.ljust(10**10) }}{{ 'a'.zfill(10**10) }}": LONG,
+    "{{ '\\t'.expandtabs(10**10) }}": LONG,
+    "{{ ('a' * 9999).translate({97: 'a' * 9999}) }}": LONG,
+    "{{ ('a ' * 99999).split() | length }}": MANY,
+    "{{ ('a\\n' * 99999).splitlines() | length }}": MANY,
+    "{{ ('a' * 99999) | list | length }}": MANY,
+    "{{ [1] | batch(10**9, 0) | list | length }}": MANY,
+    "{{ [1] | slice(10**9) | list | length }}": MANY,
+    "{{ {}.fromkeys(range(99999)) | length }}": MANY,
+    "{{ 5 | round(-10**9) }}": "it rounds to -1000000000 digits",
+    "{{ 'a'.encode('idna') }}": "it encodes text as 'idna'",
+    "{{ 'a'.encode().decode('punycode') }}": "it encodes text as 'punycode'",
     "{{ strftime_now('%999999Y') }}": "it writes the time as '%999999Y'",
+    "{{ (['a'] * 9999) | groupby('a' * 5000000) | list }}": SLOW,
     "{{ ''.__class__ }}": "it reaches for '__class__' of a str",
     "{{ messages['__class__'] }}": "it reaches for '__class__' of a list",
     "{{ raise_exception.__globals__ }}": "it reaches for '__globals__' of a function",
     "{{ messages | map(attribute='__class__') | list }}": "it reaches for '__class__' of a dict",
-    "{{ '' | attr('__class__') }}": "No filter named 'attr'",
+    "{{ '' | attr('__class__') }}": "it reaches for '__class__' of a str",
     "{{ messages.append(1) }}": "'append' of 'list' object is unsafe",
     "{{ messages[0].update(a=1) }}": "'update' of 'dict' object is unsafe",
     "{{ namespace() }}": "it prints a Namespace",
@@ -306,13 +339,13 @@ HOSTILE = {
 @pytest.mark.parametrize("source", HOSTILE, ids=range(len(HOSTILE)))
 def test_a_hostile_template_is_stopped_at_once(monkeypatch, source):
     # Narrower bounds, to spare the tests' own time.
-    monkeypatch.setattr("glassformer.text.chat_sandbox.MAX_NODES", 10_000)
+    monkeypatch.setattr("glassformer.text.chat_bounds.MAX_NODES", 10_000)
     if HOSTILE[source] == SLOW:
         monkeypatch.setattr("glassformer.text.chat_sandbox.MAX_SECONDS", 0.1)
     start = time.thread_time()
     with pytest.raises(ValueError, match=re.escape(HOSTILE[source])):
         render_chat(CHAT, source, TOKENIZER)
-    assert time.thread_time() - start < 2
+    assert time.thread_time() - start < 60  # far more than the limit: it fails only where nothing stops a template
 
 
 def test_the_bounds_leave_room_for_long_conversations():

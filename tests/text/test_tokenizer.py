@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.text import Tokenizer, TokenizerConfig
-from glassformer.text.tokenizer import SPECIAL
+from glassformer.text.tokenizer import SPECIAL, UNKNOWN
 
 TEXTS = ["the cat sat on the mat", "der Hund läuft über die Straße", "numbers 123 and </s> too", "привет мир"] * 20
 TOKENIZERS = {kind: Tokenizer.train(TEXTS, 320, TokenizerConfig(kind=kind)) for kind in ("bpe", "unigram")}
@@ -46,6 +46,14 @@ def test_it_is_saved_and_loaded_and_trained_alike(tmp_path):
 def test_lower_casing_is_a_choice():
     tokenizer = Tokenizer.train(TEXTS, 320, TokenizerConfig(lowercase=True))
     assert tokenizer.decode(tokenizer.encode("The CAT")) == "the cat"
+
+
+@pytest.mark.parametrize("kind", ["characters", "bpe"])
+@pytest.mark.parametrize("text", ["ΟΔΟΣ", "İ", "\u212aelvin", "Straße"])
+def test_no_character_of_a_lower_cased_text_is_unknown(kind, text):
+    tokenizer = Tokenizer.train([text], 320, TokenizerConfig(kind=kind, lowercase=True, prefix_space=False))
+    assert UNKNOWN not in tokenizer.encode(text)
+    assert tokenizer.decode(tokenizer.encode(text)) == tokenizer.normalize(text)
 
 
 def test_bad_files_and_sizes_are_named(tmp_path):

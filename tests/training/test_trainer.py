@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,15 +15,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from glassformer.checkpoint.model_folder import WEIGHTS, load_parameters, own_parameters
 from glassformer.data.batches import PairBatch
 from glassformer.data.toy import PairTaskData
 from glassformer.models import build_model, preset
 from glassformer.nn import Dropout
 from glassformer.tasks.rewriting import pair_loss
 from glassformer.training.config import TrainConfig
-from glassformer.training.schedules import share_of_peak
-from glassformer.training.state import saved_positions
+from glassformer.training.lora import add_adapters, fold_adapters
+from glassformer.training.schedules import Plan, lr_factor
+from glassformer.training.state import checkpoint_path, saved_positions
 from glassformer.training.trainer import DivergedError, Interrupted, Trainer
 
 CONFIG = TrainConfig(
@@ -192,7 +196,7 @@ def test_a_full_disk_is_a_clear_error_and_loses_nothing(tmp_path, uninterrupted,
 
     monkeypatch.setattr(state, "save_file", full)
     with pytest.raises(
-        OSError, match=r"could not save .*No space left on device; the newest whole one is .*step-00000003"
+        OSError, match=r"could not save .*No space left on device; the newest complete one is .*step-00000003"
     ):
         make_trainer(folder).run()
     monkeypatch.setattr(state, "save_file", plain)
@@ -249,7 +253,7 @@ def test_a_bad_step_is_skipped_and_counted_and_the_schedule_waits(tmp_path):
 
 def test_five_bad_steps_in_a_row_stop_the_run_and_keep_the_last_good_checkpoint(tmp_path):
     trainer = make_trainer(tmp_path / "a", loss=spoiled(set(range(8, 100))))
-    with pytest.raises(DivergedError, match=r"5 steps in a row .*the last good checkpoint is .*step-00000008"):
+    with pytest.raises(DivergedError, match=r"5 steps in a row .*the newest complete one is .*step-00000008"):
         trainer.run()
     assert trainer.state.update == 4
 
@@ -275,7 +279,7 @@ def test_patience_ends_a_run_that_gets_no_better(tmp_path):
 
 @pytest.mark.parametrize("schedule", ["inverse_sqrt", "cosine", "linear", "constant"])
 def test_schedules_rise_and_fall(schedule):
-    shares = [share_of_peak(schedule, u, warmup=10, updates=100) for u in range(1, 101)]
+    shares = [lr_factor(schedule, u, warmup=10, updates=100) for u in range(1, 101)]
     assert shares[:10] == pytest.approx([(u + 1) / 10 for u in range(10)])
     assert all(a >= b for a, b in itertools.pairwise(shares[10:]))
     last = {"inverse_sqrt": math.sqrt(0.1), "cosine": 0.0, "linear": 0.0, "constant": 1.0}[schedule]
@@ -283,10 +287,27 @@ def test_schedules_rise_and_fall(schedule):
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("updates", 0), ("label_smoothing", 1.0), ("warmup", -1), ("average_last", 9)]
+    ("field", "value"),
+    [
+        ("updates", 0),
+        ("label_smoothing", 1.0),
+        ("warmup", -1),
+        ("average_last", 9),
+        ("lr", math.inf),
+        ("lr", math.nan),
+        ("lr", 0.0),
+        ("minutes", math.inf),
+        ("beta2", 1.0),
+        ("eps", math.nan),
+        ("weight_decay", -1.0),
+        ("clip", math.nan),
+        ("schedule", "cosin"),
+        ("optimiser", "sgd"),
+        ("precision", "fp8"),
+    ],
 )
 def test_wrong_settings_are_named(field, value):
-    with pytest.raises(ValueError, match=f"{field}={value}"):
+    with pytest.raises(ValueError, match=re.escape(f"{field}={value!r}")):
         TrainConfig(**{field: value})
 
 
@@ -333,3 +354,131 @@ def test_a_model_that_sees_its_answers_is_caught(tmp_path, leak):
     entropy = math.log(6)
     assert losses(leaky=False) > 0.95 * entropy
     assert losses(leaky=True) < 0.8 * entropy
+
+
+def test_a_validation_that_is_nan_is_never_the_best(tmp_path):
+    config = replace(CONFIG, updates=30, patience=3, average_last=0)
+    trainer = make_trainer(tmp_path / "a", config)
+    scores = iter([math.nan, 3.0, 2.0, math.nan, 1.0, *[0.5] * 20])
+    trainer.evaluate = lambda: {"loss": next(scores)}
+    trainer.run()
+    assert trainer.best().scores == {"loss": 0.5}
+    resumed = make_trainer(tmp_path / "a", config)
+    resumed.run()
+    assert math.isnan(resumed.state.evaluations[0].scores["loss"]), "a checkpoint can tell of it"
+
+
+@pytest.mark.parametrize("what", ["weights", "moments"])
+def test_a_checkpoint_never_holds_a_nan_or_an_infinity(tmp_path, what):
+    trainer = make_trainer(tmp_path / "a")
+
+    def spoil(update):
+        if update.position == 3:
+            parameter = next(trainer.model.parameters())
+            target = parameter.data if what == "weights" else trainer.optimiser.state[parameter]["exp_avg"]
+            target.view(-1)[0] = math.inf
+
+    trainer.on_update = spoil
+    wanted = r"NaN or an infinity at update 3; the newest complete one is .*step-00000002"
+    with pytest.raises(DivergedError, match=wanted):
+        trainer.run()
+    assert saved_positions(tmp_path / "a") == [2]
+
+
+def test_a_learning_rate_that_ruins_the_weights_saves_no_ruins(tmp_path):
+    trainer = make_trainer(tmp_path / "a", replace(CONFIG, lr=1e38, warmup=0, save_every=1, eval_every=100))
+    with pytest.raises(DivergedError, match="diverged"):
+        trainer.run()
+    for position in saved_positions(tmp_path / "a"):
+        assert all(v.isfinite().all() for v in load_file(checkpoint_path(tmp_path / "a", position) / WEIGHTS).values())
+
+
+def test_overflows_of_fp16_lower_the_scale_and_are_no_divergence(tmp_path, monkeypatch):
+    """The gradients overflow until the scale is 2^6; later the scale doubles again."""
+    monkeypatch.setattr("glassformer.training.trainer.SCALE_GROWTH", 4)
+    trainer = make_trainer(tmp_path / "a", replace(CONFIG, accumulate=1, updates=6))
+    trainer.precision, scales = "fp16", []
+    trainer.gradients.autocast = lambda: torch.autocast("cpu", enabled=False)
+    plain = trainer.gradients.add
+
+    def add(batch, *, divisor, scale):
+        scales.append(scale)
+        loss = plain(batch, divisor=divisor, scale=scale)
+        return loss if scale <= 2**6 else math.inf
+
+    trainer.gradients.add = add
+    trainer.run()
+    assert scales == [2.0**n for n in range(16, 5, -1)] + [2.0**6] * 3 + [2.0**7, 2.0**6, 2.0**6]
+    assert (trainer.state.update, trainer.state.bad_in_a_row) == (6, 0)
+
+
+def test_a_second_sigterm_stops_at_once_with_its_own_exit_code(tmp_path):
+    def stop_twice(update):
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        make_trainer(tmp_path / "a", on_update=stop_twice).run()
+    assert stopped.value.exit_code == 143
+
+
+def stopped_at(folder, position, **options):
+    """Train until a signal stops the run at this position."""
+
+    def stop(update):
+        if update.position == position:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    trainer = make_trainer(folder, on_update=stop, **options)
+    with pytest.raises(Interrupted):
+        trainer.run()
+    return trainer
+
+
+def test_a_position_that_is_saved_is_not_saved_again(tmp_path):
+    """A signal saves before the validation that is due there. The resumed run validates and keeps the checkpoint."""
+    stopped_at(tmp_path / "a", 3)
+    before = (tmp_path / "a" / "step-00000003").stat().st_ino
+    trainer = stopped_at(tmp_path / "a", 4)
+    assert [evaluation.position for evaluation in trainer.state.evaluations] == [3]
+    assert (tmp_path / "a" / "step-00000003").stat().st_ino == before
+
+
+def test_a_damaged_checkpoint_is_replaced_when_its_position_is_reached_again(tmp_path, uninterrupted):
+    stopped_at(tmp_path / "a", 4)
+    (tmp_path / "a" / "step-00000004" / "state.json").write_text("{}")
+    assert fingerprint(make_trainer(tmp_path / "a", warn=lambda _: None).run()) == uninterrupted
+
+
+def test_the_average_of_adapted_models_is_that_of_their_matrices():
+    model = build_model(preset("tiny-gpt2"))
+    adapted = add_adapters(model, replace(CONFIG, lora_rank=2))
+    states = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        states.append({name: torch.randn_like(value) for name, value in own_parameters(model).items()})
+    merged = []
+    for tensors in states:
+        load_parameters(model, tensors, "a state")
+        merged.append([model.get_submodule(name).weight.detach().clone() for name in adapted])
+    folded = [fold_adapters(model, tensors) for tensors in states]
+    load_parameters(model, {name: (folded[0][name] + folded[1][name]) / 2 for name in folded[0]}, "the mean")
+    for name, *both in zip(adapted, *merged, strict=True):
+        torch.testing.assert_close(model.get_submodule(name).weight, sum(both) / 2)
+
+
+def test_a_continued_plan_approaches_a_higher_learning_rate_and_takes_a_lower_one_at_once():
+    assert Plan(updates=100, warmup=20).lr("linear", 1.0, 100) == 0.0
+    longer = Plan(updates=200, warmup=20, start=100, start_lr=0.0)
+    rates = [longer.lr("linear", 1.0, update) for update in range(101, 201)]
+    assert rates[0] < 0.1
+    assert all(b - a < 0.1 for a, b in itertools.pairwise(rates))
+    assert rates[9] == lr_factor("linear", 110, warmup=20, updates=200)
+    assert rates[-1] == 0.0
+    lower = Plan(updates=200, warmup=20, start=100, start_lr=0.5)
+    assert lower.lr("linear", 0.1, 101) == pytest.approx(0.1 * lr_factor("linear", 101, warmup=20, updates=200))
+
+
+def test_an_unknown_schedule_is_an_error():
+    with pytest.raises(ValueError, match="schedule='cosin': expected one of inverse_sqrt, cosine"):
+        lr_factor("cosin", 5, warmup=1, updates=10)

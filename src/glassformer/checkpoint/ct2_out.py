@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from glassformer.checkpoint.hf.values import UnsupportedModelError
-from glassformer.checkpoint.safe_files import new_folder
+from glassformer.checkpoint.output_folder import new_folder
 from glassformer.models import EncoderDecoderModel, ModelConfig
 from glassformer.nn import Embeddings, Layer, LearnedPositions, MultiHeadAttention, Stack, sinusoids
 

@@ -4,18 +4,27 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from glassformer.checkpoint.safe_files import CorruptFolderError, new_folder, verify_folder
+from glassformer.checkpoint.load_errors import naming_errors, refusing_wrong_values
+from glassformer.checkpoint.output_folder import new_folder, recover_folder
+from glassformer.checkpoint.safe_files import CorruptFolderError, read_json_object, verify_folder
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig, build_model
+from glassformer.nn.checks import shortened
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 STORED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+READ_FILES = (
+    *(CONFIG, WEIGHTS, "task.json", "origin.json", "generation_config.json", "labels.json"),
+    *("tokenizer.json", "source_tokenizer.json", "target_tokenizer.json", "tokenizer_config.json"),
+    *("special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "vocab.txt", "vocab.json", "merges.txt"),
+    *("source.spm", "target.spm", "tokenizer.model", "spiece.model", "sentence_bert_config.json", "1_Pooling"),
+)
+"""Everything that is read of a model folder: none of these may be there without a checksum in the manifest."""
 # What a hostile file may ask for where no tensor sets a limit; real ones stay far below.
 MAX_SHARED_LAYERS = 1 << 10
 MAX_SINUSOIDS = 1 << 16
@@ -100,33 +109,27 @@ def fill_parameters(model: nn.Module, found: Iterable[tuple[str, Tensor]], dtype
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file."""
-    _check_file(path)
+    if not path.is_file():  # a pipe would be waited for
+        raise CorruptFolderError(f"{path} is missing: expected a file")
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
-        raise CorruptFolderError(f"{path} cannot be read: {error}") from error
-
-
-def read_json(path: Path) -> Any:
-    """The value in a JSON file."""
-    _check_file(path)
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CorruptFolderError(f"{path} cannot be read: {error}") from error
-
-
-def _check_file(path: Path) -> None:
-    """A folder cannot be read as a file; a pipe could, but for ever."""
-    if not path.is_file():
-        raise CorruptFolderError(f"{path} is missing: expected a file")
+        raise CorruptFolderError(f"{path} cannot be read: {shortened(str(error))}") from error
 
 
 def save_model(
-    folder: Path, model: EncoderModel | DecoderModel | EncoderDecoderModel, texts: Mapping[str, str] | None = None
+    folder: Path,
+    model: EncoderModel | DecoderModel | EncoderDecoderModel,
+    texts: Mapping[str, str] | None = None,
+    *,
+    overwrite: bool = False,
+    owner: str = "",
 ) -> None:
-    """Write a model, and the text files that belong to it (`tokenizer.json`, `README.md`), as one whole folder."""
-    with new_folder(folder) as work:
+    """Write a model, and the text files that belong to it (`tokenizer.json`, `README.md`), as one whole folder.
+
+    An existing model folder is replaced only with `overwrite`, or if the same `owner` (a training run) wrote it.
+    """
+    with new_folder(folder, overwrite=overwrite, owner=owner) as work:
         (work / CONFIG).write_text(json.dumps(model.config.to_dict(), indent=2), encoding="utf-8")
         save_file({name: value.contiguous().cpu() for name, value in own_parameters(model).items()}, work / WEIGHTS)
         for name, text in (texts or {}).items():
@@ -135,23 +138,23 @@ def save_model(
 
 def load_model(folder: Path) -> EncoderModel | DecoderModel | EncoderDecoderModel:
     """The model saved in a folder, in evaluation mode, on the CPU; its checksums are verified first."""
+    recover_folder(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such model folder")
-    verify_folder(folder)
-    config, tensors = _read_config(folder / CONFIG), read_tensors(folder / WEIGHTS)
-    check_sizes(config, [tuple(tensor.shape) for tensor in tensors.values()])
-    with torch.device("meta"):
-        model = build_model(config)
-    _matching(model, tensors, str(folder / WEIGHTS))
-    fill_parameters(model, tensors.items(), torch.float32)
+    sealed = verify_folder(folder)
+    sealed.check_listed(READ_FILES)
+    config, weights = _read_config(sealed.file(CONFIG)), sealed.file(WEIGHTS)
+    with naming_errors(weights):
+        tensors = read_tensors(weights)
+    with naming_errors(folder):
+        check_sizes(config, [tuple(tensor.shape) for tensor in tensors.values()])
+        with torch.device("meta"):
+            model = build_model(config)
+        _matching(model, tensors, str(weights))
+        fill_parameters(model, tensors.items(), torch.float32)
     return model.eval()
 
 
 def _read_config(path: Path) -> ModelConfig:
-    values = read_json(path)
-    if not isinstance(values, dict):
-        raise CorruptFolderError(f"{path} holds a {type(values).__name__}: expected a JSON object")
-    try:
-        return ModelConfig.from_dict(values)
-    except (TypeError, ArithmeticError) as error:  # a value of another type, or of an absurd size
-        raise CorruptFolderError(f"{path}: {error}") from error
+    with refusing_wrong_values(path):
+        return ModelConfig.from_dict(read_json_object(path))

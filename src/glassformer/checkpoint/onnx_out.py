@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from glassformer.checkpoint.safe_files import new_folder
+from glassformer.checkpoint.output_folder import new_folder
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from glassformer.nn import KVCache
 from glassformer.nn.attend import Attend

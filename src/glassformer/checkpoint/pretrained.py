@@ -9,9 +9,12 @@ import torch
 from glassformer.checkpoint.foreign import ForeignModel
 from glassformer.checkpoint.gguf_file import read_gguf
 from glassformer.checkpoint.hf import import_model
-from glassformer.checkpoint.hf.folder import inside, is_hf_folder, read_hf_folder, read_json_table
+from glassformer.checkpoint.hf.folder import is_hf_folder, read_hf_folder
 from glassformer.checkpoint.llama2c import read_llama2c
+from glassformer.checkpoint.load_errors import naming_errors
+from glassformer.checkpoint.model_folder import READ_FILES
 from glassformer.checkpoint.model_folder import load_model as load_own
+from glassformer.checkpoint.safe_files import MANIFEST, CorruptFolderError, SealedFolder, read_json_object
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
 
 ORIGIN = "origin.json"
@@ -24,7 +27,10 @@ def is_foreign(path: Path) -> bool:
 
 def read_origin(folder: Path) -> dict[str, Any] | None:
     """What a folder of ours says of the foreign model it was made from: its family, and the ids of special tokens."""
-    return read_json_table(inside(folder, ORIGIN)) if (folder / ORIGIN).is_file() else None
+    if not (folder / MANIFEST).is_file():
+        return None  # `load_model` refuses a folder of ours without one
+    sealed = SealedFolder(folder)
+    return read_json_object(sealed.file(ORIGIN)) if sealed.has(ORIGIN) else None
 
 
 def read_foreign(path: Path, *, allow_pickle: bool = False) -> ForeignModel:
@@ -54,7 +60,26 @@ def load_model(
     `adapt` changes a foreign model's config before it is built: to put another head on it, say.
     """
     path = Path(path)
-    if not is_foreign(path):
-        return load_own(path)
-    foreign = read_foreign(path, allow_pickle=allow_pickle)
-    return import_model(foreign.config, foreign.tensors, dtype=dtype, adapt=adapt)
+    with naming_errors(path):
+        if not is_foreign(path):
+            return load_own(path)
+        _verify_seal(path)
+        foreign = read_foreign(path, allow_pickle=allow_pickle)
+        return import_model(foreign.config, foreign.tensors, dtype=dtype, adapt=adapt)
+
+
+def _verify_seal(path: Path) -> None:
+    """Compare the checksums of a foreign folder that was written here; other people's manifests say other things."""
+    manifest = path / MANIFEST
+    try:
+        is_ours = manifest.is_file() and isinstance(read_json_object(manifest).get("sha256"), dict)
+    except CorruptFolderError:
+        return
+    if is_ours:
+        weights = [file.name for file in path.iterdir() if file.suffix in (".safetensors", ".bin")]
+        try:
+            sealed = SealedFolder(path)
+            sealed.verify()
+            sealed.check_listed((*READ_FILES, *weights))
+        except CorruptFolderError as error:
+            raise CorruptFolderError(f"{error}. If you changed the folder yourself, remove {manifest}") from error

@@ -1,8 +1,13 @@
 """The command line: results go to stdout, progress to stderr. Verbs load what they need when they are called."""
 
+import io
 import os
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import NoReturn
 
 VERBS = """\
@@ -18,6 +23,11 @@ usage: glassformer VERB ...
 
 glassformer VERB --help teaches each; glassformer --version tells the version."""
 
+LESS_MEMORY = (
+    "Lower --max-tokens (a higher --accumulate keeps the size of an update), choose a smaller model, or --device cpu."
+)
+SMALLER_MODEL = "Use a smaller model, shorter texts or a smaller --beam."
+
 
 def main() -> None:
     """Run `glassformer VERB ...`; exit 0, or 1 on failure, 2 on wrong usage, 130 or 143 when stopped by a signal, and
@@ -25,16 +35,68 @@ def main() -> None:
     # On ARM torch gives freed memory back to the system after 10 ms, to get it again page by page for the next batch,
     # which takes 3 % of the time of writing. It is asked to wait for 10 s, before it is loaded.
     os.environ.setdefault("MIMALLOC_PURGE_DELAY", "10000")
+    _prepare_streams()
     try:
         try:
-            _main()
+            with _exiting_on_sigterm():
+                _main()
         finally:
             sys.stdout.flush()  # here, where an error can still be caught, rather than when Python ends
     except BrokenPipeError:
-        # Whoever read our output has had enough, as `head` does. Nobody is left to tell, and what still waits to be
-        # written goes nowhere; the exit code is a shell's for the signal that ends other programs then.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The program that reads our output has closed it, as `head` does. 141 is a shell's code for SIGPIPE, the signal
+        # that ends other programs then.
+        _discard_output()
         sys.exit(141)
+    except OSError as error:
+        _discard_output()
+        _fail(f"stdout cannot be written: {error}", 1)
+
+
+def _prepare_streams() -> None:
+    """Make all three streams usable: UTF-8 in every locale, and none of them closed but stdin."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which a file of ours would take otherwise
+    if sys.stderr is None:
+        # print() would take None for stdout.
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stdout is None:
+        _fail("stdout is closed: expected a terminal, a file or a pipe; >/dev/null discards the output", 1)
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(newline="\n")
+
+
+def _discard_output() -> None:
+    """Let what still waits to be written go nowhere, so that Python does not fail on it when it ends."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def _exiting_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM end a command by an exception, so that half-written files are removed; a second one ends it at once.
+
+    Training has a handler of its own, which saves first.
+    """
+    is_usual = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if not is_usual or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _main() -> None:
@@ -49,11 +111,15 @@ def _main() -> None:
         return
     try:
         _run(verb, rest)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    except KeyboardInterrupt as error:
+        sys.exit(getattr(error, "exit_code", 130))
     except BrokenPipeError:
         raise
-    except (ValueError, OSError, ImportError, FloatingPointError) as error:
+    except OSError as error:
+        if error.filename is None:
+            sys.stdout.flush()  # which fails again, and is told above, where stdout is what could not be written
+        _fail(error, 1)
+    except (ValueError, ImportError, FloatingPointError) as error:
         _fail(error, 1)
     except Exception as error:
         from glassformer.decoding.cpu_kernels import NoKernelsError
@@ -63,7 +129,18 @@ def _main() -> None:
             _fail(f"{error}; the same command goes on", error.exit_code)
         if isinstance(error, DivergedError | NoKernelsError):
             _fail(error, 1)
+        if _is_out_of_memory(error):
+            told = (str(error) or "the system gave no more").splitlines()[0][:300]
+            _fail(f"out of memory: {told}\n{LESS_MEMORY if verb in ('train', 'demo') else SMALLER_MODEL}", 1)
         raise  # a bug of ours
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether there was no memory, of a GPU or of the machine; torch raises a RuntimeError for both."""
+    words = ("out of memory", "can't allocate memory", "not enough memory")
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+    )
 
 
 def _fail(reason: object, exit_code: int) -> NoReturn:

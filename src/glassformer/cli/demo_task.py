@@ -107,7 +107,7 @@ def demo_task(
 
 def talk(answer: Callable[[str], str], invitation: str) -> None:
     """On a terminal: answer what the user types, until an empty line."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if sys.stdin is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return
     print(f"\n{invitation}")
     while True:

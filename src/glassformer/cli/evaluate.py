@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from glassformer.metrics import Scores
+    from glassformer.metrics.sandbox import SandboxMode
 
 USAGE = """\
 usage: glassformer eval FOLDER [OPTIONS]
@@ -54,7 +55,7 @@ def evaluate(arguments: list[str]) -> None:
 
         tool.model = quantise(tool.model)
     if options.problems is not None:
-        results = {"": _problems(tool, options.problems, options.samples)}
+        results = {"": _problems(tool, options.problems, options.samples, options.sandbox)}
     else:
         examples = options.data.examples()
         if about["task"] == "translation":
@@ -73,6 +74,8 @@ def _options_of(kind: Any) -> Any:
     """The data's own fields, and what every task's evaluation can be asked for."""
     from dataclasses import dataclass
 
+    from glassformer.metrics.sandbox import SandboxMode
+
     @dataclass(frozen=True)
     class Options:
         """How to score."""
@@ -90,20 +93,26 @@ def _options_of(kind: Any) -> Any:
         writes is run, in a sandbox."""
         samples: int = 1
         """Of a code model: programs for each problem; one is greedy, more are drawn."""
+        sandbox: SandboxMode = "strict"
+        """Of a code model: strict refuses to run its programs where the operating system cannot restrict them; weak
+        runs them with whatever protections there are."""
         json: bool = False
         """Print one JSON object."""
 
     return Options
 
 
-def _problems(tool: Any, path: Path, samples: int) -> "Scores":
-    """The share of problems whose tests its programs pass."""
+def _problems(tool: Any, path: Path, samples: int, sandbox: "SandboxMode") -> "Scores":
+    """The share of problems whose tests its programs pass. Prints the active protections on stderr."""
     from glassformer.data.problems import read_problems
+    from glassformer.metrics.sandbox import check_sandbox
     from glassformer.tasks.code_model import CodeModel
 
     if not isinstance(tool, CodeModel):
         raise ValueError(f"--problems for a model of {tool.task}: expected one that was trained for code")
-    return tool.solve(read_problems(path), samples=samples)
+    problems = read_problems(path)
+    print(check_sandbox(sandbox), file=sys.stderr)
+    return tool.solve(problems, samples=samples, sandbox=sandbox)
 
 
 def _translations(tool: Any, pairs: Any, beam: int, tokenised: str) -> "dict[str, Scores]":

@@ -5,6 +5,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
+HOW = ("restart", "accept_changes", "overwrite")
+"""Flags that are no part of a recipe."""
+
 
 def train(arguments: list[str]) -> None:
     """Parse `TASK [--recipe FILE] --out FOLDER [--any-config-field ...]` and train."""
@@ -20,12 +23,12 @@ def train(arguments: list[str]) -> None:
         sys.exit(2)
     task, *rest = arguments
     kind = task_named(task)
-    config, out = _parse(task, rest, kind.Config)
-    print(f"wrote {out}: {kind(config).train(out)}")
+    config, out, how = _parse(task, rest, kind.Config)
+    print(f"wrote {out}: {kind(config).train(out, **how)}")
 
 
-def _parse(task: str, arguments: list[str], kind: Any) -> tuple[Any, Path]:
-    """The task's config, from a recipe and flags, and where the model goes."""
+def _parse(task: str, arguments: list[str], kind: Any) -> tuple[Any, Path, dict[str, bool]]:
+    """The task's config, from a recipe and flags, where the model goes, and how to treat what is there."""
     import tyro
 
     from glassformer.tasks.recipes import load_recipe
@@ -40,14 +43,16 @@ def _parse(task: str, arguments: list[str], kind: Any) -> tuple[Any, Path]:
         args=rest,
         default=flags(**_values(usual)),
         prog=f"glassformer train {task} --out FOLDER [--recipe FILE]",
-        description=f"From {TASKS[task].about}, in the model folder --out. It can be stopped at any time, and goes on "
-        "when called again.",
+        description=f"From {TASKS[task].about}, in the model folder --out. It can be stopped at any time; run the same "
+        "command again to resume.",
         config=(tyro.conf.OmitArgPrefixes,),
     )
     if out is None:
         print("glassformer: --out is missing: expected a name for the model folder", file=sys.stderr)
         sys.exit(2)
-    return kind(**_values(told)), Path(out)
+    values = _values(told)
+    how = {name: values.pop(name) for name in HOW}
+    return kind(**values), Path(out), how
 
 
 def _flags_of(kind: Any) -> Any:
@@ -61,6 +66,12 @@ def _flags_of(kind: Any) -> Any:
         start_from: Annotated[Path | None, tyro.conf.arg(name="from")] = None
         """A trained model to begin with, instead of chance: its shape, its numbers and its tokenizer; a head for
         another task is replaced by a fresh one. An encoder may be somebody else's, in HF's folder."""
+        restart: bool = False
+        """Discard the run in OUT.run and start anew."""
+        accept_changes: Annotated[bool, tyro.conf.arg(name="continue")] = False
+        """Go on from the newest checkpoint with other settings or other data, or with more updates."""
+        overwrite: bool = False
+        """Replace a model in --out that another run wrote. Other files are never replaced."""
 
     return Flags
 

@@ -1,18 +1,19 @@
 """`glassformer run` and `info`: use a model folder."""
 
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from tyro.conf import Positional
 
+from glassformer.cli.lines import CHUNK, check_stdin, run_lines
+
 if TYPE_CHECKING:
     from glassformer.tasks.generator import Generator
-
-CHUNK = 1000
-"""Lines translated at a time, so that a long input gives output as it goes and memory stays flat."""
 
 
 def run(
@@ -29,8 +30,12 @@ def run(
     embed: bool = False,
     int8: bool = False,
     allow_pickle: bool = False,
+    on_bad: Literal["error", "skip"] = "skip",
 ) -> None:
     """Use a model on stdin: one line out for each line in.
+
+    Input and output are UTF-8 in every locale, and only a line feed ends a line. A line that the model cannot read
+    gets an error on stderr and an empty line of output; the exit code is then 1.
 
     A model that was trained here does its task with each line; blank lines stay blank. T5, BART and Marian in HF's
     folder rewrite each line. A decoder (of language or code, trained here; GPT-2, Llama, Mistral, Qwen, SmolLM as HF's
@@ -50,7 +55,19 @@ def run(
         embed: Of an encoder that was trained here: a vector for each line, a JSON list, instead of its task.
         int8: Compute with 8-bit weights: several times as fast on most CPUs, and nearly the same.
         allow_pickle: Open pytorch_model.bin too, by the reader that only knows tensors.
+        on_bad: What to do with a line that the model cannot read: skip it (report it on stderr, write an empty line,
+            go on, exit with 1 at the end), or stop at it with an error.
     """
+    if prompt is None:
+        check_stdin()
+    else:
+        prompt = _as_utf8(prompt)
+    stop = tuple(map(_as_utf8, stop))
+    # Options are checked here: an error in the middle of the lines is one of its line.
+    if beam is not None and beam < 1:
+        raise ValueError(f"--beam {beam}: expected at least 1")
+    if not temperature >= 0:  # so that NaN is refused too
+        raise ValueError(f"--temperature {temperature}: expected 0 or more")
     from glassformer.decoding import GenerationConfig
     from glassformer.tasks.embedder import Embedder
     from glassformer.tasks.encoders import EncoderTool, embed_lines
@@ -59,6 +76,7 @@ def run(
     from glassformer.tasks.rewriter import Rewriter
     from glassformer.tasks.text_to_text import TextToText
 
+    lines = partial(run_lines, on_bad=on_bad, size=CHUNK)
     model = load(path, allow_pickle=allow_pickle)
     if int8:
         from glassformer.decoding.int8 import quantise
@@ -68,15 +86,17 @@ def run(
     if embed and not isinstance(model, Embedder):
         if not isinstance(model, EncoderTool):
             raise ValueError(f"{path} makes no vectors of texts: expected an encoder, for --embed")
-        _run_lines(partial(embed_lines, model))
+        lines(partial(embed_lines, model))
         return
     if not isinstance(model, Generator):
         if chat or prompt is not None:
             raise ValueError(f"{path} does not go on writing: expected a decoder, for --prompt or --chat")
         if isinstance(model, Rewriter | TextToText):
-            _run_lines(partial(model.run, beam=beam))
+            if beam is not None:
+                replace(model.generation, num_beams=beam)  # refuses a beam that the other settings do not allow
+            lines(partial(model.run, beam=beam))
         else:
-            _run_lines(model.run)
+            lines(model.run)
         return
     model.generation = GenerationConfig(
         max_new_tokens=max_new_tokens,
@@ -88,28 +108,24 @@ def run(
         stop_strings=stop,
         eos_token_id=() if beam and beam > 1 else model.tokenizer.ends,
     )
+    if chat and not model.can_chat:
+        model.answer_to([])  # raises the error that explains it
     if prompt is not None:
         _show(model.chat([{"role": "user", "content": prompt}]) if chat else model.stream(prompt))
     elif chat and sys.stdin.isatty():
         _converse(model)
     else:
-        _run_lines(partial(model.run, chat=chat), size=16)
+        lines(partial(model.run, chat=chat), size=16)
 
 
-def _run_lines(answer: Callable[[list[str]], list[str]], size: int = CHUNK) -> None:
-    chunk: list[str] = []
-    for line in sys.stdin:
-        chunk.append(line.rstrip("\r\n"))
-        if len(chunk) == size or sys.stdin.isatty():
-            _print_lines(answer(chunk))
-            chunk.clear()
-    if chunk:
-        _print_lines(answer(chunk))
-
-
-def _print_lines(answers: list[str]) -> None:
-    """One line each, whatever they hold."""
-    print(*(text.replace("\n", "\\n") for text in answers), sep="\n", flush=True)
+def _as_utf8(text: str) -> str:
+    """An argument of the command line, read again as UTF-8 where the locale's encoding could not read it."""
+    if not any("\ud800" <= character <= "\udfff" for character in text):
+        return text
+    try:
+        return os.fsencode(text).decode("utf-8")
+    except UnicodeError as error:
+        raise ValueError(f"the argument {text!r} is not valid UTF-8: expected text") from error
 
 
 def _show(pieces: Iterator[str]) -> str:
@@ -125,9 +141,17 @@ def _show(pieces: Iterator[str]) -> str:
 def _converse(model: "Generator") -> None:
     print("Type, and press Enter; an empty line ends it.", file=sys.stderr)
     messages: list[dict[str, str]] = []
-    while text := input("> "):
+    while text := _ask():
         messages.append({"role": "user", "content": text})
         messages.append({"role": "assistant", "content": _show(model.chat(messages))})
+
+
+def _ask() -> str:
+    """A line of the user's; empty at the end of stdin."""
+    try:
+        return input("> ")
+    except EOFError:
+        return ""
 
 
 def info(path: Positional[Path], *, allow_pickle: bool = False) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.data.pairs import Pair, PairReader
-from glassformer.data.records import open_bytes
 from glassformer.data.splits import Split, split_pairs
+from glassformer.data.text_files import BadRecordError, read_lines
 
 INTERFACE_WHEEL = "homeassistant-2024.3.3-py3-none-any.whl"
 INTERFACE_SHA256 = "6e1ec2c07441d63fdcfb8acd2c4bbb6f68bc97330855784d3623d10c38fe3577"
@@ -190,11 +190,12 @@ def _check_sum(path: Path) -> None:
 def _tatoeba(folder: Path, source: str, target: str) -> Iterator[Pair]:
     if {source, target} != {"en", "de"}:
         raise ValueError(f"tatoeba has en and de here, not {source} and {target}")
-    path = _plain_or_gzip(folder / "deu-eng.tsv")
-    with open_bytes(path) as stream:
-        for line in stream:
-            english, german = line.decode("utf-8").rstrip("\n").split("\t")[:2]
-            yield Pair(english, german) if source == "en" else Pair(german, english)
+    for text, problem, where in read_lines(_plain_or_gzip(folder / "deu-eng.tsv")):
+        cells = text.split("\t")
+        if problem or len(cells) < 2:
+            raise BadRecordError(f"{where}: {problem or 'one column: expected a sentence in English and in German'}")
+        english, german = cells[:2]
+        yield Pair(english, german) if source == "en" else Pair(german, english)
 
 
 def _plain_or_gzip(path: Path) -> Path:

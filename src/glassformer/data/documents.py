@@ -6,12 +6,13 @@ A text comes as it stands in its file, to the last space: what a decoder learns 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from glassformer.data.records import BadRecordError, OnBad, kind_of, open_bytes, read_records
+from glassformer.data.records import BadRecordError, OnBad, kind_of, read_records
 from glassformer.data.splits import split_examples
+from glassformer.data.text_files import NOT_UTF8, BadUtf8Error, Line, read_lines, read_text
 
 BLANK = "blank"
 """The separator that stands for an empty line."""
@@ -72,37 +73,32 @@ class DocumentReader:
         if self.separator:
             yield from self._parts(path)
             return
-        with open_bytes(path) as stream:
-            contents = stream.read()
         try:
-            text = contents.decode("utf-8")
-        except UnicodeDecodeError as error:
-            line = contents.count(b"\n", 0, error.start) + 1
-            self._refuse(f"{path}:{line}", "not valid UTF-8")
+            text = read_text(path)
+        except BadUtf8Error as error:
+            self._refuse(error.where, NOT_UTF8)
             return
         if text.strip():
             yield Document(text, str(path))
 
     def _parts(self, path: Path) -> Iterator[Document]:
-        """The documents between separators, a line at a time: a file may be larger than memory."""
-        wanted = "" if self.separator == BLANK else self.separator
-        lines: list[str] = []
-        begin = 1
-        with open_bytes(path) as stream:
-            for number, line in enumerate(stream, start=1):
-                try:
-                    text = line.decode("utf-8")
-                except UnicodeDecodeError:
-                    self._refuse(f"{path}:{number}", "not valid UTF-8")
-                    continue
-                if text.strip() != wanted:
-                    lines.append(text)
-                    continue
-                if document := "".join(lines).rstrip("\r\n"):
-                    yield Document(document, f"{path}:{begin}")
-                lines, begin = [], number + 1
-        if document := "".join(lines).rstrip("\r\n"):
-            yield Document(document, f"{path}:{begin}")
+        """The documents between separators, a line at a time: a file may be larger than memory.
+
+        A line that is not UTF-8 makes its whole document bad.
+        """
+        wanted = "" if self.separator == BLANK else self.separator.strip()
+        lines: list[Line] = []
+        for line in chain(read_lines(path, keep_ends=True), [None]):
+            if line is not None and (line.problem or line.text.strip() != wanted):
+                lines.append(line)
+                continue
+            bad = next((one for one in lines if one.problem), None)
+            document = "".join(one.text for one in lines).rstrip("\r\n")
+            if bad is not None:
+                self._refuse(bad.where, bad.problem)
+            elif document.strip():
+                yield Document(document, lines[0].where)
+            lines = []
 
     def _refuse(self, where: str, problem: str) -> None:
         if self.on_bad == "error":

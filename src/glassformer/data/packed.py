@@ -1,11 +1,13 @@
-"""Documents end to end, cut into windows: every token of a batch is a lesson, and none is padding.
+"""Documents end to end, cut into windows of one length without padding.
 
 A document is read after an END and written up to the next, which begins the document after it: END d1 END d2 END. The
 stream lies in a file that is read through a memory map. A window's `segments` keep the documents in it apart. One long
 text has no borders and no END.
 
-Epoch e lays windows side by side from a place that is drawn for it, and draws their order: a batch is a function of
-the seed and its number, and each token comes about once an epoch.
+In every epoch each token but the very first is a target exactly once. The windows lie side by side from a place that is
+drawn for the epoch, and come in an order that is drawn too. So that the first and the last token are covered, the
+windows at the two ends of the stream overlap their neighbors; a target that two windows share counts in the first of
+them alone, and is IGNORED in the other. A batch is a function of the seed and its number.
 """
 
 import json
@@ -20,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glassformer.data.labelled import IGNORED
 from glassformer.data.plan import Numbers
 from glassformer.data.token_files import Ids
 from glassformer.text.tokenizer import END
@@ -30,7 +33,7 @@ CHUNK = 256
 
 
 class PackedBatch(NamedTuple):
-    """Windows of equal length; `targets` is what follows each of `tokens`."""
+    """Windows of equal length; `targets` is what follows each of `tokens`, or IGNORED."""
 
     tokens: Tensor  # (B, T)
     targets: Tensor  # (B, T)
@@ -43,8 +46,8 @@ class PackedBatch(NamedTuple):
 
     @property
     def n_target_tokens(self) -> int:
-        """What the loss is averaged over: all of them."""
-        return self.targets.numel()
+        """The number of targets that are not IGNORED. The loss is averaged over them."""
+        return int((self.targets != IGNORED).sum())
 
     def to(self, device: torch.device | str) -> "PackedBatch":
         """The same batch on another device."""
@@ -115,16 +118,22 @@ class PackedBatches:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        room = len(self.stream) - 1  # each token needs the one that follows it
-        self.width = min(self.context, room)
+        n_targets = len(self.stream) - 1  # all but the first token, which follows none
+        self.width = min(self.context, n_targets)
         self.rows = max(1, self.max_tokens // self.width)
-        # One window fewer than would fit leaves room to begin anywhere.
-        self.n_windows = max(1, (room - self.width + 1) // self.width)
-        self._spare = min(room - self.n_windows * self.width, self.width - 1)
-        self._drawn: tuple[int, Numbers] | None = None
+        self.n_windows = -(-n_targets // self.width)
+        # Windows overlap by `over` tokens in all: the second window begins `shift` tokens early, and the last one
+        # takes the rest. No overlap may be a whole window, so `shift` has over + 1 values, or with one window more
+        # width - over - 1. Take the number of windows that leaves more places to begin at.
+        over = self.n_windows * self.width - n_targets
+        self._shifts = (0, over)
+        if self.n_windows > 1 and self.width - over - 1 > over + 1:
+            self.n_windows += 1
+            self._shifts = (over + 1, self.width - 1)
+        self._drawn: tuple[int, Numbers, Numbers] | None = None
 
     def __len__(self) -> int:
-        """Batches in an epoch, the last of which may reach into the next."""
+        """Batches that show every target once. Batches have no gaps between epochs: the last reaches into the next."""
         return -(-self.n_windows // self.rows)
 
     def epoch_of(self, step: int) -> int:
@@ -134,23 +143,34 @@ class PackedBatches:
     def __getitem__(self, step: int) -> PackedBatch:
         """The batch of this step, whatever was asked for before."""
         first = step * self.rows
-        begins = [
-            self._begins(number // self.n_windows)[number % self.n_windows]
-            for number in range(first, first + self.rows)
-        ]
-        windows = np.stack([self.stream.ids[begin : begin + self.width + 1] for begin in begins]).astype(np.int64)
+        places = [self._window(number) for number in range(first, first + self.rows)]
+        windows = np.stack([self.stream.ids[begin : begin + self.width + 1] for begin, _ in places]).astype(np.int64)
         tokens, targets = torch.from_numpy(windows[:, :-1].copy()), torch.from_numpy(windows[:, 1:].copy())
+        for row, (_, n_shared) in enumerate(places):
+            if n_shared:
+                targets[row, :n_shared] = IGNORED
         if not self.stream.has_documents:
             return PackedBatch(tokens, targets, torch.empty(0, dtype=torch.long))
         return PackedBatch(tokens, targets, (tokens == END).cumsum(1))
 
-    def _begins(self, epoch: int) -> Numbers:
-        """Where the windows of an epoch begin, in their order."""
+    def _window(self, number: int) -> tuple[int, int]:
+        """Where a window begins, and how many of its first targets the window before it in the stream has too."""
+        epoch, place = divmod(number, self.n_windows)
         if self._drawn is None or self._drawn[0] != epoch:
-            random = np.random.default_rng([self.seed, epoch])
-            shift = random.integers(self._spare + 1)
-            self._drawn = epoch, random.permutation(self.n_windows) * self.width + shift
-        return self._drawn[1]
+            self._drawn = epoch, *self._draw(epoch)
+        _, begins, shared = self._drawn
+        return int(begins[place]), int(shared[place])
+
+    def _draw(self, epoch: int) -> tuple[Numbers, Numbers]:
+        """The windows of an epoch in their order: where they begin, and how many targets they share."""
+        random = np.random.default_rng([self.seed, epoch])
+        shift = random.integers(self._shifts[0], self._shifts[1] + 1)
+        last = len(self.stream) - 1 - self.width
+        begins = np.clip(np.arange(self.n_windows) * self.width - shift, 0, last)
+        shared = np.zeros_like(begins)
+        shared[1:] = begins[:-1] + self.width - begins[1:]
+        order = random.permutation(self.n_windows)
+        return begins[order], shared[order]
 
 
 def _chunks(texts: Iterable[Text]) -> Iterator[list[Text]]:

@@ -11,7 +11,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-from glassformer.data.records import BadRecordError, OnBad, kind_of, open_bytes, read_lines, read_records
+from glassformer.data.records import BadRecordError, OnBad, kind_of, read_records
+from glassformer.data.text_files import read_lines
 
 
 class Pair(NamedTuple):
@@ -71,9 +72,7 @@ class PairReader:
                     yield _judge(cells[0], cells[1], where)
 
 
-def _judge(source: str | None, target: str | None, where: str) -> tuple[Pair | None, str, str]:
-    if source is None or target is None:
-        return None, "not valid UTF-8", where
+def _judge(source: str, target: str, where: str) -> tuple[Pair | None, str, str]:
     pair = Pair(source.strip(), target.strip())
     if not pair.source or not pair.target:
         return pair, f"empty {'source' if not pair.source else 'target'}", where
@@ -81,11 +80,13 @@ def _judge(source: str | None, target: str | None, where: str) -> tuple[Pair | N
 
 
 def _aligned(source: Path, target: Path) -> Iterator[tuple[Pair | None, str, str]]:
-    with open_bytes(source) as sources, open_bytes(target) as targets:
-        lines = zip_longest(read_lines(sources, str(source)), read_lines(targets, str(target)))
-        for left, right in lines:
-            if left is None or right is None:
-                # From here on nothing is aligned with certainty, so skipping cannot mend it.
-                short, long_place = (source, right[1]) if right is not None else (target, left[1] if left else "")
-                raise BadRecordError(f"{long_place}: {short} has fewer lines: expected two files aligned line by line")
-            yield _judge(left[0], right[0], left[1] if left[0] is None or not left[0].strip() else right[1])
+    for left, right in zip_longest(read_lines(source), read_lines(target)):
+        if left is None or right is None:
+            # From here on nothing is aligned with certainty, so skipping cannot mend it.
+            short, long_place = (source, right.where) if left is None else (target, left.where)
+            raise BadRecordError(f"{long_place}: {short} has fewer lines: expected two files aligned line by line")
+        if left.problem or right.problem:
+            bad = left if left.problem else right
+            yield None, bad.problem, bad.where
+        else:
+            yield _judge(left.text, right.text, right.where if left.text.strip() else left.where)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from glassformer.data.records import BadRecordError, OnBad, as_text, kind_of, open_bytes, read_lines, read_records
+from glassformer.data.records import BadRecordError, OnBad, as_text, kind_of, read_records
+from glassformer.data.text_files import read_lines
 
 
 class PlainText(NamedTuple):
@@ -51,12 +52,9 @@ class TextReader:
 
 
 def _lines(path: Path) -> Iterator[tuple[PlainText, str]]:
-    with open_bytes(path) as stream:
-        for text, where in read_lines(stream, str(path)):
-            if text is None:
-                yield PlainText("", where), "not valid UTF-8"
-            elif text.strip():
-                yield PlainText(text.strip(), where), ""
+    for text, problem, where in read_lines(path):
+        if problem or text.strip():
+            yield PlainText(text.strip(), where), problem
 
 
 def _records(path: Path, column: str) -> Iterator[tuple[PlainText, str]]:

@@ -18,9 +18,9 @@ from glassformer.data.records import (
     as_text,
     examples_of,
     kind_of,
-    open_bytes,
     read_records,
 )
+from glassformer.data.text_files import read_text
 
 
 class SpanQuestion(NamedTuple):
@@ -110,11 +110,13 @@ def _is_squad(path: Path) -> bool:
 
 def _squad(path: Path) -> Iterator[Record]:
     """Each question of a SQuAD file as a record, under its id."""
-    with open_bytes(path) as stream:
-        try:
-            articles = json.load(stream)["data"]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise BadRecordError(f"{path} is not SQuAD's JSON ({error}): expected an object with 'data'") from error
+    try:
+        articles = json.loads(read_text(path))["data"]
+    except BadRecordError:
+        raise
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        where = f"{path}:{error.lineno}" if isinstance(error, json.JSONDecodeError) else str(path)
+        raise BadRecordError(f"{where} is not SQuAD's JSON ({error}): expected an object with 'data'") from error
     for number, article in enumerate(_list(articles, f"{path}: data")):
         for place, paragraph in enumerate(_list(_get(article, "paragraphs"), f"{path}: data[{number}].paragraphs")):
             here = f"{path}: data[{number}].paragraphs[{place}]"

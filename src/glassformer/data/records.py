@@ -1,25 +1,25 @@
 """Records of TSV, CSV or JSONL files, plain or gzip; a bad one names its file and line.
 
+Each record of a table has as many cells as its header. CSV cells may be quoted, and hold line breaks then. TSV has no
+quoting: a quote is an ordinary character, and no cell can hold a tab or a line break.
+
 Files stream: memory stays flat however long they are.
 """
 
-import csv
-import gzip
-import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
+
+from glassformer.data.csv_rows import CsvRow, read_csv_rows
+from glassformer.data.text_files import BadRecordError as BadRecordError
+from glassformer.data.text_files import read_lines
 
 OnBad = Literal["error", "skip"]
 TABLES = {".tsv": "\t", ".csv": ","}
 Example = TypeVar("Example")
-
-
-class BadRecordError(ValueError):
-    """A record that cannot be used, with the place it was found."""
 
 
 class Record(NamedTuple):
@@ -94,20 +94,6 @@ def kind_of(path: Path) -> Literal["text", "table", "jsonl"]:
     return "jsonl" if suffix in (".jsonl", ".ndjson") else "text"
 
 
-def open_bytes(path: Path) -> IO[bytes]:
-    """The file's bytes, unpacked where its name ends in .gz."""
-    return gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb")  # type: ignore[return-value]
-
-
-def read_lines(stream: Iterable[bytes], name: str) -> Iterator[tuple[str | None, str]]:
-    """Each line as text, or None where it is not UTF-8, and its place `name:number`."""
-    for number, line in enumerate(stream, start=1):
-        try:
-            yield line.decode("utf-8").rstrip("\r\n"), f"{name}:{number}"
-        except UnicodeDecodeError:
-            yield None, f"{name}:{number}"
-
-
 def read_records(path: Path, columns: Sequence[str]) -> Iterator[Record]:
     """The records of a table or a JSONL file; the cells of a table are strings, those of JSONL any value."""
     return (_json_lines if kind_of(path) == "jsonl" else _table)(path, columns)
@@ -119,52 +105,73 @@ def as_text(cell: object, column: str) -> str:
         raise ValueError(f"no text under {column!r}")
     if not cell.strip():
         raise ValueError(f"empty {column}")
-    if any("\ud800" <= character <= "\udfff" for character in cell):
-        raise ValueError(f"half a surrogate pair under {column!r}: expected whole characters")
+    if has_lone_surrogate(cell):
+        raise ValueError(lone_surrogate(column))
     return cell.strip()
 
 
+def has_lone_surrogate(value: object) -> bool:
+    """Whether a text holds half of a surrogate pair, which is no character; or a text inside a list or object does."""
+    if isinstance(value, str):
+        return any("\ud800" <= character <= "\udfff" for character in value)
+    if isinstance(value, dict):
+        return any(map(has_lone_surrogate, value.values()))
+    return isinstance(value, list) and any(map(has_lone_surrogate, value))
+
+
+def lone_surrogate(column: str) -> str:
+    """The problem of a cell that has a lone surrogate."""
+    return f"half a surrogate pair under {column!r}: expected whole characters"
+
+
 def _table(path: Path, wanted: Sequence[str]) -> Iterator[Record]:
-    with open_bytes(path) as stream:
-        delimiter = TABLES[Path(path.name.removesuffix(".gz")).suffix.lower()]
-        places = read_lines(stream, str(path))
-        header = (next(places, (None, ""))[0] or "").removeprefix("\ufeff")  # some programs begin a file with it
-        columns = next(csv.reader([header], delimiter=delimiter), [])
-        for column in wanted:
-            if column not in columns:
-                raise BadRecordError(
-                    f"{path}:1: no column {column!r} in the header ({', '.join(columns) or 'which is empty'}): "
-                    "name yours with the options for columns"
-                )
-        indices = [columns.index(column) for column in wanted]
-        for text, where in places:
-            if text is None:
-                yield Record((), "not valid UTF-8", where)
-                continue
-            # A tab-separated line is split as it stands; only CSV quotes, and a quoted field may not hold a line break.
-            try:
-                cells = text.split("\t") if delimiter == "\t" else next(csv.reader(io.StringIO(text)), [])
-            except csv.Error as error:
-                yield Record((), f"not CSV ({error})", where)
-                continue
-            if len(cells) <= max(indices):
-                yield Record((), f"{len(cells)} columns, expected {len(columns)}", where)
-            else:
-                yield Record(tuple(cells[index] for index in indices), "", where)
+    is_csv = Path(path.name.removesuffix(".gz")).suffix.lower() == ".csv"
+    rows = read_csv_rows(read_lines(path, keep_ends=True)) if is_csv else _tsv_rows(path)
+    header = next(rows, None)
+    if header is None or header.problem:
+        raise BadRecordError(f"{path}:1: {header.problem if header else 'the file is empty'}: expected a header")
+    columns = header.cells
+    for column in wanted:
+        if column not in columns:
+            raise BadRecordError(
+                f"{path}:1: no column {column!r} in the header ({', '.join(columns)}): "
+                "name yours with the options for columns"
+            )
+        if columns.count(column) > 1:
+            raise BadRecordError(f"{path}:1: {columns.count(column)} columns are named {column!r}: expected one")
+    indices = [columns.index(column) for column in wanted]
+    for cells, problem, where in rows:
+        if not problem and len(cells) != len(columns):
+            problem = f"{len(cells)} columns, expected {len(columns)}"
+            if not is_csv and any(cell.startswith('"') for cell in cells):
+                problem += " (TSV has no quoting; CSV has, for cells that hold tabs or line breaks)"
+        yield Record((), problem, where) if problem else Record(tuple(cells[index] for index in indices), "", where)
+
+
+def _tsv_rows(path: Path) -> Iterator[CsvRow]:
+    for text, problem, where in read_lines(path):
+        yield CsvRow(text.split("\t"), problem, where)
 
 
 def _json_lines(path: Path, wanted: Sequence[str]) -> Iterator[Record]:
-    with open_bytes(path) as stream:
-        for text, where in read_lines(stream, str(path)):
-            if text is None:
-                yield Record((), "not valid UTF-8", where)
-                continue
-            try:
-                record = json.loads(text)
-            except (json.JSONDecodeError, RecursionError) as error:
-                yield Record((), f"not JSON ({getattr(error, 'msg', error)})", where)
-                continue
-            if not isinstance(record, dict):
-                yield Record((), "not a JSON object", where)
-            else:
-                yield Record(tuple(record.get(column) for column in wanted), "", where)
+    for text, problem, where in read_lines(path):
+        cells: tuple[Any, ...] = ()
+        if not problem:
+            cells, problem = _json_cells(text, wanted)
+        yield Record(() if problem else cells, problem, where)
+
+
+def _json_cells(text: str, wanted: Sequence[str]) -> tuple[tuple[Any, ...], str]:
+    """The values under the wanted keys of a JSON object, and what is wrong with it."""
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:  # a ValueError too where a number has thousands of digits
+        return (), f"not JSON ({getattr(error, 'msg', error)})"
+    if not isinstance(record, dict):
+        return (), "not a JSON object"
+    cells = tuple(record.get(column) for column in wanted)
+    if "\\ud" in text.lower():  # only an escape can be half a pair
+        for column, cell in zip(wanted, cells, strict=True):
+            if has_lone_surrogate(cell):
+                return (), lone_surrogate(column)
+    return cells, ""

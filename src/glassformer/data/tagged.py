@@ -17,9 +17,8 @@ from glassformer.data.records import (
     Record,
     RecordReader,
     kind_of,
-    open_bytes,
-    read_lines,
 )
+from glassformer.data.text_files import Line, read_lines
 from glassformer.text.tags import BadTagError, Entity, MixedTagsError, Scheme, detect_scheme, entities_of
 from glassformer.text.words import cut_words
 
@@ -77,8 +76,6 @@ class TaggedReader:
             raise ValueError(f"no text under {self.text_column!r}")
         if not isinstance(spans, list):
             raise ValueError(f"no spans under {self.spans_column!r}: expected a list of [begin, end, label]")
-        if any("\ud800" <= character <= "\udfff" for character in text):
-            raise ValueError("half a surrogate pair in the text: expected whole characters")
         places = cut_words(text)
         entities = _entities_of_spans(text, spans, places)
         return TaggedSentence(tuple(text[begin:end] for begin, end in places), entities, record.where)
@@ -88,7 +85,7 @@ class TaggedReader:
         sentences: list[list[_Line]] = []
         for lines in _blocks(path):
             try:
-                sentences.append([self._line(columns, where) for columns, where in lines])
+                sentences.append([self._line(line, len(_columns(lines[0]))) for line in lines])
             except BadRecordError as error:
                 self._skip(error, found)
         scheme = self._scheme(sentences) if self.scheme == "auto" else self.scheme
@@ -99,9 +96,11 @@ class TaggedReader:
             except BadTagError as error:
                 self._skip(BadRecordError(f"{places[error.place]}: {error}"), found)
 
-    def _line(self, columns: list[str] | None, where: str) -> "_Line":
-        if columns is None:
-            raise BadRecordError(f"{where}: not valid UTF-8")
+    def _line(self, line: Line, expected: int) -> "_Line":
+        """The word and the tag of a line; `expected` is the number of columns in the first line of its sentence."""
+        columns, where = _columns(line), line.where
+        if line.problem:
+            raise BadRecordError(f"{where}: {line.problem}")
         indices = [
             column - 1 if column > 0 else len(columns) + column for column in (self.word_column, self.tag_column)
         ]
@@ -109,6 +108,10 @@ class TaggedReader:
             raise BadRecordError(
                 f"{where}: {len(columns)} columns: expected a word in column {self.word_column} and a tag in column "
                 f"{self.tag_column}; choose yours with word_column and tag_column"
+            )
+        if len(columns) != expected:
+            raise BadRecordError(
+                f"{where}: {len(columns)} columns: expected {expected}, as in the first line of its sentence"
             )
         return _Line(columns[indices[0]], columns[indices[1]], where)
 
@@ -135,17 +138,20 @@ class _Line(NamedTuple):
     where: str
 
 
-def _blocks(path: Path) -> Iterator[list[tuple[list[str] | None, str]]]:
-    """The columns of each line, and where it is, sentence by sentence."""
-    block: list[tuple[list[str] | None, str]] = []
-    with open_bytes(path) as stream:
-        for text, where in read_lines(stream, str(path)):
-            columns = None if text is None else [cell for cell in _BLANKS.split(text) if cell]
-            if columns is None or (columns and DOCUMENT not in columns):
-                block.append((columns, where))
-            elif block:
-                yield block
-                block = []
+def _columns(line: Line) -> list[str]:
+    return [cell for cell in _BLANKS.split(line.text) if cell]
+
+
+def _blocks(path: Path) -> Iterator[list[Line]]:
+    """The lines of each sentence."""
+    block: list[Line] = []
+    for line in read_lines(path):
+        columns = _columns(line)
+        if line.problem or (columns and DOCUMENT not in columns):
+            block.append(line)
+        elif block:
+            yield block
+            block = []
     if block:
         yield block
 

@@ -4,6 +4,7 @@
 sentence begins. They are written once, streaming, in a temporary folder that gets its name when it is complete.
 """
 
+import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -38,6 +39,8 @@ class TokenFiles:
     def __init__(self, folder: Path):
         self.offsets = {side: np.memmap(folder / f"{side}.offsets", dtype=np.int64, mode="r") for side in SIDES}
         self._ids = {side: _map_ids(folder / f"{side}.bin") for side in SIDES}
+        self.n_long: int = json.loads((folder / "counts.json").read_text(encoding="utf-8"))["n_long"]
+        """Pairs that had a side longer than the limit."""
 
     def __len__(self) -> int:
         return len(self.offsets["source"]) - 1
@@ -60,10 +63,10 @@ def write_token_files(
     *,
     max_len: int,
     kept: Kept = "none",
-) -> tuple[TokenFiles, int]:
-    """Tokenise `pairs` into `folder`; the files, and how many pairs had a side longer than `max_len`.
+) -> TokenFiles:
+    """Tokenize `pairs` into `folder`.
 
-    `kept` is what stays of those: none of them, or their first or last tokens.
+    `kept` is what stays of pairs with a side longer than `max_len`: none of them, or their first or last tokens.
     """
     work = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(work, ignore_errors=True)
@@ -87,9 +90,10 @@ def write_token_files(
                     offsets[side].append(offsets[side][-1] + len(ids))
     for side in SIDES:
         np.asarray(offsets[side], dtype=np.int64).tofile(work / f"{side}.offsets")
+    (work / "counts.json").write_text(json.dumps({"n_long": n_long}), encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)
     work.rename(folder)
-    return TokenFiles(folder), n_long
+    return TokenFiles(folder)
 
 
 def _chunks(pairs: Iterable[TextPair]) -> Iterator[list[TextPair]]:

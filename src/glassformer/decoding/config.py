@@ -1,11 +1,14 @@
 """How a text is to be written: which search, which chances, what may not be said. Names as in HF's `generate`."""
 
-from collections.abc import Mapping
+import math
+import sys
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from numbers import Integral, Real
 from typing import Any, Literal
 
-from glassformer.nn.checks import check_positive
+from glassformer.nn.checks import check_positive, shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,27 +68,43 @@ class GenerationConfig:
     """The text ends where one of these appears, and is cut before it."""
 
     def __post_init__(self) -> None:
-        for name in ("max_new_tokens", "num_beams", "num_return_sequences", "num_beam_groups"):
+        for name in _POSITIVE:
             check_positive(name, getattr(self, name))
+        for name in _WHOLE:
+            _check_whole(name, getattr(self, name))
         for name, low, high in _RANGES:
-            value = getattr(self, name)
-            if not low <= value <= high:
-                span = f"{low} or more" if high == float("inf") else f"{low} to {high}"
-                raise ValueError(f"{name}={value}: expected {span}")
-        if not self.temperature > 0:  # so that NaN is refused too
+            _check_number(name, getattr(self, name), low, high)
+        if not _number("temperature", self.temperature) > 0:
             raise ValueError(f"temperature={self.temperature}: expected more than 0; do_sample=False takes the best")
-        if not self.repetition_penalty > 0:
+        if not _number("repetition_penalty", self.repetition_penalty) > 0:
             raise ValueError(f"repetition_penalty={self.repetition_penalty}: expected more than 0; 1 changes nothing")
-        if self.early_stopping not in (True, False, "never"):
-            raise ValueError(f"early_stopping={self.early_stopping!r}: expected True, False or 'never'")
-        for token, value in self.logit_bias.items():
-            if not value < float("inf"):  # so that NaN is refused too
-                raise ValueError(f"logit_bias[{token}]={value}: expected a number, or minus infinity to forbid a token")
-        if any(not words for words in self.bad_words_ids):
-            raise ValueError("bad_words_ids holds an empty run: expected at least one token in each")
-        if any(not text for text in self.stop_strings):
-            raise ValueError("stop_strings holds an empty string: expected at least one character in each")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, Integral):
+            raise ValueError(f"seed={shown(self.seed)}: expected a whole number")
+        if not isinstance(self.do_sample, bool):
+            raise ValueError(f"do_sample={shown(self.do_sample)}: expected True or False")
+        if not (isinstance(self.early_stopping, bool) or self.early_stopping == "never"):
+            raise ValueError(f"early_stopping={shown(self.early_stopping)}: expected True, False or 'never'")
+        self._check_tokens()
         self._check_together()
+
+    def _check_tokens(self) -> None:
+        if not isinstance(self.logit_bias, Mapping):
+            raise ValueError(f"logit_bias={shown(self.logit_bias)}: expected a table of tokens and numbers")
+        for token, value in self.logit_bias.items():
+            _check_whole("token of logit_bias", token)
+            if not (isinstance(value, float) and value == -math.inf):  # which forbids a token
+                _number(f"logit_bias[{token}]", value)
+        for name in ("suppress_tokens", "prefix", "eos_token_id"):
+            _check_run(name, getattr(self, name))
+        for run in _several("bad_words_ids", self.bad_words_ids):
+            _check_run("bad_words_ids", run)
+            if not run:
+                raise ValueError("bad_words_ids holds an empty run: expected at least one token in each")
+        for text in _several("stop_strings", self.stop_strings):
+            if not isinstance(text, str):
+                raise ValueError(f"stop_strings holds {shown(text)}: expected strings")
+            if not text:
+                raise ValueError("stop_strings holds an empty string: expected at least one character in each")
 
     def to_dict(self) -> dict[str, Any]:
         """Everything that is not the default, as JSON can hold it."""
@@ -93,7 +112,10 @@ class GenerationConfig:
         default = GenerationConfig()
         changed = {name: value for name, value in values.items() if value != getattr(default, name)}
         if "logit_bias" in changed:
-            changed["logit_bias"] = {str(token): value for token, value in self.logit_bias.items()}
+            # JSON has no infinity.
+            changed["logit_bias"] = {
+                str(token): _FORBIDDEN if value == -math.inf else value for token, value in self.logit_bias.items()
+            }
         return changed
 
     @classmethod
@@ -104,15 +126,16 @@ class GenerationConfig:
             if name not in names:
                 near = get_close_matches(name, names, 1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise ValueError(f"unknown setting {name!r}: expected one of {', '.join(names)}{hint}")
+                raise ValueError(f"unknown setting {shown(name)}: expected one of {', '.join(names)}{hint}")
         known = dict(values)
         for name in ("suppress_tokens", "prefix", "eos_token_id", "stop_strings"):
             if name in known:
-                known[name] = tuple(known[name])
+                known[name] = tuple(_several(name, known[name]))
         if "bad_words_ids" in known:
-            known["bad_words_ids"] = tuple(tuple(run) for run in known["bad_words_ids"])
+            runs = _several("bad_words_ids", known["bad_words_ids"])
+            known["bad_words_ids"] = tuple(tuple(_several("bad_words_ids", run)) for run in runs)
         if "logit_bias" in known:
-            known["logit_bias"] = {int(token): value for token, value in known["logit_bias"].items()}
+            known["logit_bias"] = _read_bias(known["logit_bias"])
         return cls(**known)
 
     def _check_together(self) -> None:
@@ -146,15 +169,64 @@ class GenerationConfig:
             raise ValueError(f"diversity_penalty={self.diversity_penalty} with one group: expected num_beam_groups > 1")
 
 
+def _check_whole(name: str, value: Any) -> None:
+    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_whole:
+        raise ValueError(f"{name}={shown(value)}: expected a whole number, 0 or more")
+    if not 0 <= value <= _MAX_WHOLE:
+        raise ValueError(f"{name}={shown(value)}: expected {'0 or more' if value < 0 else f'at most {_MAX_WHOLE}'}")
+
+
+def _number(name: str, value: Any) -> float:
+    """A finite number as a float; an error for anything else."""
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not is_number or not abs(value) <= sys.float_info.max:  # so that NaN is refused too
+        raise ValueError(f"{name}={shown(value)}: expected a finite number")
+    return float(value)
+
+
+def _check_number(name: str, value: Any, low: float, high: float) -> None:
+    if not low <= _number(name, value) <= high:
+        raise ValueError(f"{name}={value}: expected {low} to {high}")
+
+
+def _several(name: str, values: Any) -> Collection[Any]:
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Collection):
+        raise ValueError(f"{name}={shown(values)}: expected a list")
+    return values
+
+
+def _check_run(name: str, tokens: Any) -> None:
+    for token in _several(name, tokens):
+        _check_whole(f"token of {name}", token)
+
+
+def _read_bias(values: Any) -> dict[int, Any]:
+    """What `to_dict` made of `logit_bias`."""
+    if not isinstance(values, Mapping):
+        raise ValueError(f"logit_bias={shown(values)}: expected a table of tokens and numbers")
+    found = {}
+    for token, value in values.items():
+        if not (isinstance(token, int) or (isinstance(token, str) and token.isascii() and token.isdecimal())):
+            raise ValueError(f"logit_bias has the token {shown(token)}: expected a whole number")
+        if len(str(token)) > len(str(_MAX_WHOLE)):
+            raise ValueError(f"logit_bias has the token {shown(token)}: expected at most {_MAX_WHOLE}")
+        found[int(token)] = -math.inf if value == _FORBIDDEN else value
+    return found
+
+
+_MAX_WHOLE = 2**63 - 1
+_FORBIDDEN = "-Infinity"
+_POSITIVE = ("max_new_tokens", "num_beams", "num_return_sequences", "num_beam_groups")
+_WHOLE = (*_POSITIVE, "min_new_tokens", "top_k", "no_repeat_ngram_size")
 _RANGES = (
-    ("min_new_tokens", 0, float("inf")),
-    ("max_source_ratio", 0.0, float("inf")),
-    ("top_k", 0, float("inf")),
+    ("max_source_ratio", 0.0, 1e6),
+    ("length_penalty", -30.0, 30.0),  # more, and the power of a length is no number
+    ("coverage_penalty", 0.0, 1e6),
+    ("diversity_penalty", 0.0, 1e6),
+    ("presence_penalty", -1e6, 1e6),
     ("top_p", 0.0, 1.0),
     ("min_p", 0.0, 1.0),
     ("typical_p", 0.0, 1.0),
-    ("coverage_penalty", 0.0, float("inf")),
-    ("diversity_penalty", 0.0, float("inf")),
-    ("no_repeat_ngram_size", 0, float("inf")),
 )
 _CHANCES = ("temperature", "top_k", "top_p", "min_p", "typical_p")

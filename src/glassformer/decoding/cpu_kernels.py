@@ -8,23 +8,25 @@ import ctypes
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from glassformer.data.corpora import cache_folder
+from glassformer.decoding.kernel_cache import built_library
 from glassformer.nn import step_kernels
 
 FOLDER = Path(__file__).with_name("cpu")
 SOURCES = sorted([*FOLDER.glob("*.cpp"), *FOLDER.glob("*.h")])
 FLAGS = ("-O3", "-std=c++20", "-shared", "-fPIC", "-fopenmp")
+MAX_SECONDS = 600
+"""What a compiler may take; it takes half a minute on a slow machine."""
 X86 = ("x86_64", "AMD64")
 ARM_FLAGS = ("-march=armv8.2-a+dotprod",)
 X86_FLAGS = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vnni", "-mamx-tile", "-mamx-int8")
@@ -32,6 +34,10 @@ X86_FLAGS = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vnni", "-mamx-til
 
 class NoKernelsError(RuntimeError):
     """This machine cannot have them."""
+
+
+class UnsupportedCPUError(NoKernelsError):
+    """There are none for this kind of CPU."""
 
 
 def cpu_kernels() -> Any:
@@ -44,31 +50,22 @@ def cpu_kernels() -> Any:
 
 @cache
 def _load() -> Any:
-    """They, or why there are none: nobody wants to wait for a compiler that fails twice."""
+    """The compiled kernels, or the error that tells why there are none: a build that failed is not tried again."""
     try:
         return _compile_and_load()
     except NoKernelsError as error:
         return error
+    except (OSError, ValueError) as error:  # no folder to build in, or a library that cannot be loaded
+        return NoKernelsError(f"the compiled kernels cannot be used: {error}")
 
 
 def _compile_and_load() -> Any:
     flags = FLAGS + _flags_of_this_cpu()
-    compiler = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
-    if compiler is None:
-        raise NoKernelsError("int8 compiles its kernels once and found no compiler: expected g++ or clang++, or CXX")
+    compiler = _compiler()
     identity = f"{torch.__version__} {compiler} {flags}".encode() + b"".join(path.read_bytes() for path in SOURCES)
-    try:
-        library = cache_folder() / "kernels" / f"cpu-{hashlib.sha256(identity).hexdigest()[:16]}.so"
-        if not library.is_file():
-            _compile([compiler, *flags], library)
+    name = f"cpu-{hashlib.sha256(identity).hexdigest()[:16]}"
+    with built_library(name, partial(_compile, [*compiler, *flags])) as library:
         torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
-    except NoKernelsError:
-        raise
-    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder at all
-        raise NoKernelsError(
-            f"the kernels cannot be kept or loaded: {error}; set GLASSFORMER_CACHE to a folder that can be written and "
-            "run from"
-        ) from error
     torch.library.register_fake("glassformer_cpu::linear", _shape_of_linear)
     torch.library.register_fake("glassformer_cpu::attend", _shape_of_attended)
     torch.library.register_fake("glassformer_cpu::move", lambda *_: None)
@@ -82,7 +79,7 @@ def _flags_of_this_cpu() -> tuple[str, ...]:
         return ARM_FLAGS
     if is_unix and platform.machine() in X86 and torch.cpu._is_vnni_supported():
         return X86_FLAGS
-    raise NoKernelsError(f"no int8 kernels for this {platform.machine()}: the float model runs everywhere")
+    raise UnsupportedCPUError(f"no int8 kernels for this {platform.machine()}: the float model runs everywhere")
 
 
 def _has_dot_products() -> bool:
@@ -108,22 +105,29 @@ def _shape_of_attended(q: Tensor, k: Tensor, v: Tensor, added: Tensor, reach: Te
     return torch.empty_like(q.transpose(1, 2), memory_format=torch.contiguous_format).transpose(1, 2)
 
 
-def _compile(command: list[str], library: Path) -> None:
-    import fcntl
+def _compiler() -> list[str]:
+    """The command of a C++ compiler: `$CXX`, which may hold arguments too, or else g++ or clang++."""
+    asked = shlex.split(os.environ.get("CXX", ""))
+    for command in (asked, ["g++"], ["clang++"]):
+        if command and (found := shutil.which(command[0])) is not None:
+            return [found, *command[1:]]
+    raise NoKernelsError("int8 compiles its kernels once and found no compiler: expected g++ or clang++, or CXX")
 
+
+def _compile(command: list[str], library: Path) -> None:
     home = Path(torch.__file__).parent
-    library.parent.mkdir(parents=True, exist_ok=True)
-    with library.with_suffix(".lock").open("w") as lock, tempfile.TemporaryDirectory(dir=library.parent) as work:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if library.is_file():  # another process was faster
-            return
-        built = Path(work) / library.name
-        source = next(path for path in SOURCES if path.suffix == ".cpp")
-        command = [*command, f"-I{home / 'include'}", f"-I{home / 'include/torch/csrc/api/include'}"]
-        command += [str(source), "-o", str(built), f"-L{home / 'lib'}", "-ltorch_cpu", "-lc10"]
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-        if result.returncode:
-            lines = result.stderr.strip().splitlines() or ["no reason given"]
-            reason = next((line for line in lines if "error" in line), lines[0])
-            raise NoKernelsError(f"the kernels could not be compiled: {reason}")
-        built.replace(library)  # whole or not there
+    source = next(path for path in SOURCES if path.suffix == ".cpp")
+    command = [*command, f"-I{home / 'include'}", f"-I{home / 'include/torch/csrc/api/include'}"]
+    command += [str(source), "-o", str(library), f"-L{home / 'lib'}", "-ltorch_cpu", "-lc10"]
+    # The compiler's temporary files go where they are removed with the folder, also after a kill.
+    environment = os.environ | {"TMPDIR": str(library.parent)}
+    try:
+        result = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False, env=environment, timeout=MAX_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NoKernelsError(f"the kernels could not be compiled: {error}") from error
+    if result.returncode or not library.is_file():
+        lines = result.stderr.strip().splitlines() or [f"{command[0]} gave no reason"]
+        reason = next((line for line in lines if "error" in line), lines[0])
+        raise NoKernelsError(f"the kernels could not be compiled: {reason}")

@@ -36,6 +36,8 @@ class Request:
     error: Exception | None = None
     is_cancelled: bool = False
     done: threading.Event = field(default_factory=threading.Event)
+    on_cancel: Callable[["Request"], None] | None = None
+    """Called by `cancel`: the engine takes a waiting request out of its queue."""
 
     @property
     def is_done(self) -> bool:
@@ -43,8 +45,10 @@ class Request:
         return self.done.is_set()
 
     def cancel(self) -> None:
-        """Stop it: it leaves the batch before the next step, with what it has written."""
+        """Stop it: it leaves the queue at once, or the batch before the next step, with what it has written."""
         self.is_cancelled = True
+        if self.on_cancel is not None:
+            self.on_cancel(self)
 
     def settle(self) -> None:
         """Hand over the texts, if the last row has ended or nobody wants more."""
@@ -105,7 +109,7 @@ class Engine:
         on_token: Callable[[int, int], None] | None = None,
     ) -> Request:
         """Ask for a text. It is refused with an error where it is wrong, or where there is no room."""
-        request = Request(list(tokens), config or GenerationConfig(), on_token)
+        request = Request(list(tokens), config or GenerationConfig(), on_token, on_cancel=self._withdraw)
         check_inputs(self.model, [tokens], self.begin)
         rows, size = self._cost([request])
         if rows > self.max_rows or size > self.max_tokens:
@@ -153,6 +157,13 @@ class Engine:
         longest = max((size for key, size in room.items() if key not in beams), default=0)
         return sum(rows.values()), apart + n_together * longest
 
+    def _withdraw(self, request: Request) -> None:
+        """Take a request that still waits out of the queue, so that another one finds room there."""
+        with self._lock:
+            if request in self._waiting:
+                self._waiting.remove(request)
+                request.done.set()
+
     def _admit(self) -> None:
         admitted: list[Request] = []
         with self._lock:
@@ -160,13 +171,9 @@ class Engine:
             while self._waiting:
                 request = self._waiting[0]
                 rows, size = self._cost([*running.values(), *admitted, request])
-                if not request.is_cancelled and (rows > self.max_rows or size > self.max_tokens):
+                if rows > self.max_rows or size > self.max_tokens:
                     break
-                self._waiting.popleft()
-                if request.is_cancelled:
-                    request.done.set()
-                else:
-                    admitted.append(request)
+                admitted.append(self._waiting.popleft())
         for request in admitted:
             try:
                 self._start(request)

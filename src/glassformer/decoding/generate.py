@@ -207,7 +207,7 @@ def open_writer(
         model.target_embeddings.check("target", given)
         recorded = RecordedWriter(model, recordings, rows, max(max_new), memory_mask=real, source=source)
         return recorded, given, None, max_new
-    memory = model.encode(source, real)
+    memory = EncoderDecoderModel.encode(model, source, real)  # the documents' own `encode` takes other masks
     if config.num_beams == 1 and copies > 1:  # beams stay together and share a memory; samples leave one by one
         memory = memory.repeat_interleave(copies, 0)
         real = None if real is None else real.repeat_interleave(copies, 0)

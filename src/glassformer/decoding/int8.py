@@ -1,23 +1,26 @@
 """A model with int8 weights, for writing on a CPU: a quarter of the bytes, several times the speed.
 
 Weights are quantised once, by output channel; activations on the fly, by row. The model's code is the same: its linear
-layers are swapped for others. Our kernel (`cpu/int8.h`) does the products; on x86 torch's own does where there are
-no kernels of ours: without a compiler, or on a CPU without AVX-512's byte products.
+layers are swapped for others. Our kernel (`cpu/int8.h`) does the products; torch's own does where there are no kernels
+of ours: without a compiler, or on a CPU without AVX-512's byte products.
 """
 
 import copy
 import itertools
+import logging
 import os
 import platform
 import warnings
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from glassformer.decoding.cpu_kernels import X86, NoKernelsError, cpu_kernels
+from glassformer.decoding.cpu_kernels import X86, NoKernelsError, UnsupportedCPUError, cpu_kernels
 from glassformer.models import Model
 from glassformer.nn import FeedForward
 
@@ -25,6 +28,7 @@ CHANNELS = 32
 """The kernel computes this many outputs together, at most."""
 
 AnyModel = TypeVar("AnyModel", bound=Model)
+_LOG = logging.getLogger(__name__)
 
 
 def quantise(model: AnyModel) -> AnyModel:
@@ -125,17 +129,17 @@ class TorchInt8Linear(nn.Module):
     The kernel has one scale for all activations, so each row is divided by its largest magnitude first.
     """
 
-    def __init__(self, linear: nn.Linear):
+    def __init__(self, linear: nn.Linear, *, engine: str | None = None):
         super().__init__()
         weight = linear.weight.detach().float()
         scales = (weight.abs().amax(1) / 127).clamp_min(1e-30)
         zeros = torch.zeros(len(weight), dtype=torch.long)
-        with warnings.catch_warnings():  # these tensors will go one day; a user can do nothing about it
-            warnings.filterwarnings("ignore", message="torch.quantize_per_tensor", category=UserWarning)
-            quantised = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
         self._bias = None if linear.bias is None else linear.bias.detach().float().clone()
         self._n_out = len(weight)
-        self._packed = Packed(torch.ops.quantized.linear_prepack(quantised, None))
+        with _using(_torch_engine() if engine is None else engine), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch means to take these tensors away one day
+            quantised = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
+            self._packed = Packed(torch.ops.quantized.linear_prepack(quantised, None))
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out)."""
@@ -149,11 +153,42 @@ class TorchInt8Linear(nn.Module):
         return y if self._bias is None else y + self._bias
 
 
+@cache
+def _torch_engine() -> str:
+    """The engine of torch whose int8 products run on this CPU, or nothing: what torch lists need not work."""
+    for engine in dict.fromkeys((torch.backends.quantized.engine, *torch.backends.quantized.supported_engines)):
+        try:
+            found = TorchInt8Linear(nn.Linear(4, 4), engine=engine)(torch.zeros(1, 4))
+        except RuntimeError:
+            continue
+        if found.shape == (1, 4):
+            return str(engine)
+    return ""
+
+
+@contextmanager
+def _using(engine: str) -> Iterator[None]:
+    usual = torch.backends.quantized.engine
+    torch.backends.quantized.engine = engine
+    try:
+        yield
+    finally:
+        torch.backends.quantized.engine = usual
+
+
 def _backend() -> type[OurInt8Linear] | type[TorchInt8Linear]:
     try:
         cpu_kernels()
-    except NoKernelsError:
-        if platform.machine() not in X86 or torch.backends.quantized.engine not in ("x86", "fbgemm", "onednn"):
+    except NoKernelsError as error:
+        if not _torch_engine():
             raise
+        if not isinstance(error, UnsupportedCPUError):
+            _warn_of(str(error))
         return TorchInt8Linear
     return OurInt8Linear
+
+
+@cache
+def _warn_of(reason: str) -> None:
+    """Say once why torch's kernels are used."""
+    _LOG.warning("int8 computes with torch's own kernels, which are slower: %s", reason)

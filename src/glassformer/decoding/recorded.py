@@ -208,7 +208,7 @@ class Steps:
         assert isinstance(model, EncoderDecoderModel)
         assert memory is not None
         assert source is not None
-        memory.copy_(model.encode(source, mask))
+        memory.copy_(EncoderDecoderModel.encode(model, source, mask))
         cache.restart()
         scores = self._score(tokens, cache, memory, mask)
         cache.fix()

@@ -29,7 +29,8 @@ def score_pairs(
             source, source_mask = _pad(model, [list(sources[index]) for index in chosen])
             target, target_mask = _pad(model, [[begin, *targets[index]] for index in chosen])
             wanted, _ = _pad(model, [[*targets[index], end] for index in chosen])
-            logits = model(source, target, source_mask, target_mask)
+            # The base class's forward: causal, with (batch, length) masks, which the documents' `Transformer` is not.
+            logits = EncoderDecoderModel.forward(model, source, target, source_mask, target_mask)
             for index, row in zip(chosen, _gather(logits, wanted), strict=True):
                 results[index] = row[: len(targets[index]) + 1].tolist()
     return results

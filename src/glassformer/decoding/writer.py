@@ -38,6 +38,8 @@ class Writer:
         memory: Tensor | None = None,
         memory_mask: Tensor | None = None,
     ):
+        if not cache.counts_real_tokens:  # a text must not depend on the padding of its batch
+            cache.counts_real_tokens = True
         self.model = model
         self.cache = cache
         self.memory = memory
@@ -63,7 +65,10 @@ class Writer:
             hidden = self.model.decode(tokens, mask, cache=self.cache)
         else:
             assert self.memory is not None
-            hidden = self.model.decode(tokens, self.memory, self.memory_mask, mask, cache=self.cache)
+            # The base class's method: the documents' `Transformer.decode` takes four-dimensional masks.
+            hidden = EncoderDecoderModel.decode(
+                self.model, tokens, self.memory, self.memory_mask, mask, cache=self.cache
+            )
         # The head is the widest layer: only the last position needs it.
         scores = self.model.answer(hidden[:, -1:])[:, 0]
         return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores

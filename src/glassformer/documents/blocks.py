@@ -1,6 +1,8 @@
-"""The documents' blocks. Each is a thin coat over one of ours; what it adds is the documents' calling convention."""
+"""The documents' blocks, as `glassformer` exports them: our blocks with the documents' calling convention.
 
-from typing import Any
+Where two documents use one name differently, these classes take both. `document_000.py` to `document_004.py` have each
+document's exact signatures, over these classes.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +10,7 @@ from torch import Tensor, nn
 from glassformer.documents.styles import MODERN, PAPER, document_mask
 from glassformer.models.build import make_layer
 from glassformer.models.config import ModelConfig
-from glassformer.nn import Embeddings, Mask, MeanStdNorm, SinusoidalPositions, Sublayer, attend
+from glassformer.nn import Embeddings, Mask, MeanStdNorm, SinusoidalPositions, Sublayer, attend, sinusoids
 from glassformer.nn.attention import MultiHeadAttention as OurMultiHeadAttention
 from glassformer.nn.checks import check_length, check_width
 from glassformer.nn.dropout import Dropout
@@ -20,6 +22,7 @@ class TokenEmbedding(nn.Module):
 
     def __init__(self, vocab_size: int, embedding_dim: int):
         super().__init__()
+        self.embedding_dim = embedding_dim
         self.embeddings = Embeddings(vocab_size, embedding_dim, scale=True)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -33,6 +36,7 @@ class InputEmbedding(TokenEmbedding):
 
     def __init__(self, d_model: int, vocab_size: int):
         super().__init__(vocab_size, d_model)
+        self.d_model, self.vocab_size = d_model, vocab_size
 
 
 class PositionalEncoding(nn.Module):
@@ -64,6 +68,11 @@ class PositionalEncoding(nn.Module):
         self.positions = SinusoidalPositions(self.max_len, d_model)
         self.dropout = Dropout(dropout)
 
+    @property
+    def pe(self) -> Tensor:
+        """The documents' name for the table, (1, max_len, C). It is computed, so it is no part of the state."""
+        return sinusoids(self.max_len, self.d_model)[None].float()
+
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
         check_width("x", x, self.d_model)
@@ -77,19 +86,23 @@ class MultiHeadAttention(OurMultiHeadAttention):
 
     def __init__(self, d_model: int, num_heads: int, dropout: float = 0.1):
         super().__init__(d_model, num_heads, dropout=dropout)
+        self.num_heads = num_heads
 
     def forward(  # type: ignore[override]  # the documents' signature
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, need_weights: bool = False
     ) -> Tensor | tuple[Tensor, Tensor | None]:
         """(B, T, C), (B, S, C), (B, S, C) -> (B, T, C), and the weights (B, H, T, S) where asked for."""
-        shape = len(query), 1, query.shape[1], key.shape[1]
-        allowed = Mask(allowed=document_mask("mask", mask, shape))
-        if not need_weights:
-            return super().forward(query, key, value, mask=allowed)
         q, k, v = self.project(query, key, value)
+        allowed = self.allowed(q, k, mask)
+        if not need_weights:
+            return self.join(self.attend(q, k, v, mask=allowed, bias=None))
         dropout = self.attend.dropout if self.training else 0.0
         output, weights = attend(q, k, v, mask=allowed, scale=self.attend.scale, dropout=dropout, need_weights=True)
         return self.join(output), weights
+
+    def allowed(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Mask:
+        """A document's mask as ours, for queries (B, H, T, D) and keys (B, H, S, D)."""
+        return Mask(allowed=document_mask("mask", mask, (len(q), self.n_heads, q.shape[2], k.shape[2])))
 
 
 class FeedForward(OurFeedForward):
@@ -136,20 +149,45 @@ class ProjectionLayer(nn.Module):
         return self.proj(x)
 
 
-class EncoderLayer(nn.Module):
-    """000 and 001: self-attention and feed-forward, post-norm."""
+class DocumentLayer(nn.Module):
+    """Base of the documents' layers: one `Layer` of ours, in a document's style."""
 
-    style, drops_attention = PAPER, False
+    style, drops_attention, cross = PAPER, False, False
 
     def __init__(self, d_model: int, num_heads: int, d_ff: int = 2048, dropout: float = 0.1):
         super().__init__()
-        config = _layer_config(self.style, d_model, num_heads, d_ff, dropout, self.drops_attention)
-        self.layer = make_layer(config, cross=False, backend="sdpa")
+        config = ModelConfig(
+            vocab_size=1,
+            n_encoder_layers=1,
+            d_model=d_model,
+            n_heads=num_heads,
+            d_ff=d_ff,
+            dropout=dropout,
+            activation_dropout=dropout,
+            attention_dropout=dropout if self.drops_attention else 0.0,
+            **self.style,
+        )
+        self.layer = make_layer(config, cross=self.cross, backend="sdpa")
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def encode(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
         shape = len(x), 1, x.shape[1], x.shape[1]
         return self.layer(x, mask=Mask(allowed=document_mask("mask", mask, shape)))
+
+    def decode(self, x: Tensor, memory: Tensor, src_mask: Tensor | None, tgt_mask: Tensor | None) -> Tensor:
+        """(B, T, C), (B, S, C) -> (B, T, C)."""
+        shape = len(x), 1, x.shape[1], x.shape[1]
+        mask = Mask(allowed=document_mask("tgt_mask", tgt_mask, shape))
+        memory_mask = Mask(allowed=document_mask("src_mask", src_mask, (*shape[:3], memory.shape[1])))
+        return self.layer(x, mask=mask, memory=memory, memory_mask=memory_mask)
+
+
+class EncoderLayer(DocumentLayer):
+    """000 and 001: self-attention and feed-forward, post-norm."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(B, T, C) -> (B, T, C)."""
+        return self.encode(x, mask)
 
 
 class EncoderBlock(EncoderLayer):
@@ -158,24 +196,16 @@ class EncoderBlock(EncoderLayer):
     style, drops_attention = MODERN, True
 
 
-class DecoderLayer(nn.Module):
+class DecoderLayer(DocumentLayer):
     """000 and 001: masked self-attention, cross-attention, feed-forward, post-norm."""
 
-    style, drops_attention = PAPER, False
-
-    def __init__(self, d_model: int, num_heads: int, d_ff: int = 2048, dropout: float = 0.1):
-        super().__init__()
-        config = _layer_config(self.style, d_model, num_heads, d_ff, dropout, self.drops_attention)
-        self.layer = make_layer(config, cross=True, backend="sdpa")
+    cross = True
 
     def forward(
         self, x: Tensor, encoder_output: Tensor, src_mask: Tensor | None = None, tgt_mask: Tensor | None = None
     ) -> Tensor:
         """(B, T, C), (B, S, C) -> (B, T, C)."""
-        shape = len(x), 1, x.shape[1], x.shape[1]
-        mask = Mask(allowed=document_mask("tgt_mask", tgt_mask, shape))
-        memory_mask = Mask(allowed=document_mask("src_mask", src_mask, (*shape[:3], encoder_output.shape[1])))
-        return self.layer(x, mask=mask, memory=encoder_output, memory_mask=memory_mask)
+        return self.decode(x, encoder_output, src_mask, tgt_mask)
 
 
 class DecoderBlock(DecoderLayer):
@@ -184,16 +214,24 @@ class DecoderBlock(DecoderLayer):
     style, drops_attention = MODERN, True
 
 
-class Encoder(nn.Module):
-    """003: positions, blocks and a final norm over embeddings."""
+class DocumentStack(nn.Module):
+    """Base of 003's encoder and decoder: positions, blocks and a final norm over embeddings."""
+
+    block: type[DocumentLayer]
 
     def __init__(
         self, d_model: int, num_heads: int, d_ff: int, num_layers: int, dropout: float = 0.1, max_seq_len: int = 5000
     ):
         super().__init__()
         self.positional_encoding = PositionalEncoding(d_model, max_seq_len, dropout)
-        self.layers = nn.ModuleList([EncoderBlock(d_model, num_heads, d_ff, dropout) for _ in range(num_layers)])
+        self.layers = nn.ModuleList([self.block(d_model, num_heads, d_ff, dropout) for _ in range(num_layers)])
         self.norm = LayerNormalization(d_model)
+
+
+class Encoder(DocumentStack):
+    """003's encoder."""
+
+    block = EncoderBlock
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """(B, S, C) -> (B, S, C)."""
@@ -203,16 +241,10 @@ class Encoder(nn.Module):
         return self.norm(x)
 
 
-class Decoder(nn.Module):
-    """003: positions, blocks and a final norm over embeddings, looking at the encoder's output."""
+class Decoder(DocumentStack):
+    """003's decoder, which also looks at the encoder's output."""
 
-    def __init__(
-        self, d_model: int, num_heads: int, d_ff: int, num_layers: int, dropout: float = 0.1, max_seq_len: int = 5000
-    ):
-        super().__init__()
-        self.positional_encoding = PositionalEncoding(d_model, max_seq_len, dropout)
-        self.layers = nn.ModuleList([DecoderBlock(d_model, num_heads, d_ff, dropout) for _ in range(num_layers)])
-        self.norm = LayerNormalization(d_model)
+    block = DecoderBlock
 
     def forward(
         self, x: Tensor, encoder_output: Tensor, src_mask: Tensor | None = None, tgt_mask: Tensor | None = None
@@ -222,19 +254,3 @@ class Decoder(nn.Module):
         for layer in self.layers:
             x = layer(x, encoder_output, src_mask, tgt_mask)
         return self.norm(x)
-
-
-def _layer_config(
-    style: dict[str, Any], d_model: int, num_heads: int, d_ff: int, dropout: float, drops_attention: bool
-) -> ModelConfig:
-    return ModelConfig(
-        vocab_size=1,
-        n_encoder_layers=1,
-        d_model=d_model,
-        n_heads=num_heads,
-        d_ff=d_ff,
-        dropout=dropout,
-        activation_dropout=dropout,
-        attention_dropout=dropout if drops_attention else 0.0,
-        **style,
-    )

@@ -1,7 +1,8 @@
 """The documents' complete models, each one of our three models with the documents' keywords and calls.
 
 Two habits of the documents differ from our own models': positions are simply 0, 1, 2, ..., whatever the mask says,
-and in `Transformer` the masks given are the whole truth, so that without a target mask the decoder sees ahead.
+and in `Transformer` the masks given are the whole truth, so that without a target mask the decoder sees ahead. Text
+generation and scoring use the base classes' methods instead: a text must not depend on the padding of its batch.
 """
 
 from dataclasses import replace
@@ -60,7 +61,7 @@ class Transformer(EncoderDecoderModel):
         self, src: Tensor, tgt: Tensor, src_mask: Tensor | None = None, tgt_mask: Tensor | None = None
     ) -> Tensor:
         """src (B, S), tgt (B, T), masks that broadcast to (B, 1, query, key) -> logits (B, T, V)."""
-        source, target = self._prepare_source(src, src_mask), self._prepare_target(tgt, tgt_mask)
+        source, target = self._document_source(src, src_mask), self._document_target(tgt, tgt_mask)
         memory_mask = self._memory_mask(src_mask, tgt, src.shape[1])
         if len(src) != len(tgt):
             raise ValueError(f"tgt has {len(tgt)} rows: expected {len(src)}, as src")
@@ -68,7 +69,7 @@ class Transformer(EncoderDecoderModel):
 
     def encode(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:
         """(B, S) -> (B, S, C)."""
-        return self._encode(src, self._prepare_source(src, src_mask))
+        return self._encode(src, self._document_source(src, src_mask))
 
     def decode(
         self,
@@ -82,14 +83,14 @@ class Transformer(EncoderDecoderModel):
         """The hidden states under the projection: (B, T), (B, S, C) -> (B, T, C)."""
         check_memory(encoder_output, tgt, self.config.d_model, cache)
         memory_mask = self._memory_mask(src_mask, tgt, encoder_output.shape[1])
-        return self._decode(tgt, self._prepare_target(tgt, tgt_mask, cache), encoder_output, memory_mask, cache)
+        return self._decode(tgt, self._document_target(tgt, tgt_mask, cache), encoder_output, memory_mask, cache)
 
-    def _prepare_source(self, source: Tensor, mask: Tensor | None) -> Inputs:
+    def _document_source(self, source: Tensor, mask: Tensor | None) -> Inputs:
         inputs = prepare("src", source, self.source_embeddings, self.config, causal=False, plain_positions=True)
         shape = len(source), 1, source.shape[1], source.shape[1]
         return inputs._replace(mask=replace(inputs.mask, allowed=document_mask("src_mask", mask, shape)))
 
-    def _prepare_target(self, target: Tensor, mask: Tensor | None, cache: KVCache | None = None) -> Inputs:
+    def _document_target(self, target: Tensor, mask: Tensor | None, cache: KVCache | None = None) -> Inputs:
         embeddings = self.target_embeddings
         inputs = prepare("tgt", target, embeddings, self.config, causal=False, cache=cache, plain_positions=True)
         shape = len(target), 1, target.shape[1], inputs.key_positions.shape[1]

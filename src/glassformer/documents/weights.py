@@ -1,62 +1,180 @@
 """Load what was trained with the documents' own code: a table from their parameter names to ours."""
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-# Applied in this order, each to the whole name. The first group is documents 000 and 001, the second 003.
+from glassformer.documents.styles import MODERN, PAPER, PRE_NORM
+from glassformer.nn import Embeddings, FeedForward, MeanStdNorm, Sublayer
+from glassformer.nn.feedforward import ACTIVATIONS
+
+Names = Mapping[str, Tensor]
+Pairs = list[tuple[str, str]]
+"""Our name and theirs."""
+
+# Applied in this order, each to the whole name.
 RENAMES: tuple[tuple[str, str], ...] = (
+    # Complete models. Documents 000 and 001, then 003.
     (r"^encoder_embedding\.", "source_embeddings.tokens."),
     (r"^decoder_embedding\.", "target_embeddings.tokens."),
     (r"^(en|de)coder_layers\.", r"\1coder.layers."),
-    (r"^fc_out\.", "head.out_proj."),
-    (r"\.W_([qkv])\.", r".\1_proj."),
-    (r"\.W_o\.", ".out_proj."),
-    (r"(layers\.\d+)\.norm1\.", r"\1.self_attn_sublayer.norm."),
-    (r"^(encoder\.layers\.\d+)\.norm2\.", r"\1.ffn_sublayer.norm."),
-    (r"^(decoder\.layers\.\d+)\.norm2\.", r"\1.cross_attn_sublayer.norm."),
-    (r"(layers\.\d+)\.norm3\.", r"\1.ffn_sublayer.norm."),
-    (r"\.ffn\.linear1\.", ".ffn.up_proj."),
-    (r"\.ffn\.linear2\.", ".ffn.down_proj."),
-    #
     (r"^src_embedding\.embedding\.", "source_embeddings.tokens."),
     (r"^tgt_embedding\.embedding\.", "target_embeddings.tokens."),
     (r"^shared_embedding\.embedding\.", "source_embeddings.tokens."),
-    (r"^embedding\.embedding\.", "embeddings.tokens."),
-    (r"^(linear|lm_head|head)\.(?=weight|bias)", "head.out_proj."),
-    (r"^norm\.", "decoder.norm."),
-    (r"^blocks\.(\d+)\.residual2\.", r"decoder.layers.\1.ffn_sublayer."),
+    (r"^(embedding\.)?embedding\.", "embeddings.tokens."),
+    (r"^(fc_out|linear|lm_head|head)\.(?=weight|bias)", "head.out_proj."),
     (r"^blocks\.", "decoder.layers."),
-    (r"\.w_([qkv])\.", r".\1_proj."),
-    (r"\.w_o\.", ".out_proj."),
-    (r"\.(self|cross)_attention\.", r".\1_attn."),
-    (r"\.feed_forward\.linear1\.", ".ffn.up_proj."),
-    (r"\.feed_forward\.linear2\.", ".ffn.down_proj."),
-    (r"\.residual1\.", ".self_attn_sublayer."),
-    (r"^(encoder\.layers\.\d+)\.residual2\.", r"\1.ffn_sublayer."),
-    (r"^(decoder\.layers\.\d+)\.residual2\.", r"\1.cross_attn_sublayer."),
-    (r"\.residual3\.", ".ffn_sublayer."),
-    (r"\.gamma$", ".weight"),
-    (r"\.beta$", ".bias"),
+    # Parts, wherever they are. The names with an underscore or `_block` are document 002's.
+    (r"\b[Ww]_([qkv])\.", r"\1_proj."),
+    (r"\b[Ww]_o\.", "out_proj."),
+    (r"\b(self|cross)_attention(_block)?\.", r"\1_attn."),
+    (r"\bfeed_forward(_block)?\.", "ffn."),
+    (r"\blinear_?1\.", "up_proj."),
+    (r"\blinear_?2\.", "down_proj."),
+    (r"\bgamma$", "weight"),
+    (r"\bbeta$", "bias"),
 )
+RESIDUAL = re.compile(r"^(?P<layer>.*?)\b(norm|residual)(?P<number>[123])\.(norm\.)?")
+"""The norm of a layer's first, second or third step, by its place: `norm2` in 000, `residual2.norm` in 003."""
+
+KINDS: tuple[tuple[str, str], ...] = (
+    (r"encoder_embedding\.", "document 000's Transformer"),
+    (r"src_embedding\.", "document 003's Transformer"),
+    (r"shared_embedding\.", "document 003's T5Model"),
+    (r"blocks\.", "document 003's GPTModel"),
+    (r"embedding\.embedding\.", "document 003's BERTModel"),
+    (r"layers\.\d+\.cross_attention\.", "document 003's Decoder"),
+    (r"layers\.\d+\.self_attention\.", "document 003's Encoder"),
+    (r"cross_attn\.W_", "document 000's DecoderLayer"),
+    (r"self_attn\.W_", "document 000's EncoderLayer"),
+    (r"cross_attention\.w_", "document 003's DecoderBlock"),
+    (r"self_attention\.w_", "document 003's EncoderBlock"),
+    (r"cross_attention_block\.", "document 002's DecoderBlock"),
+    (r"self_attention_block\.", "document 002's EncoderLayer"),
+    (r"W_q\.", "document 000's MultiHeadAttention"),
+    (r"w_q\.", "document 003's MultiHeadAttention"),
+    (r"linear1\.", "document 000's FeedForward or 003's PositionWiseFeedForward"),
+    (r"linear_1\.", "document 002's FeedForwardBlock"),
+    (r"norm\.gamma$", "document 003's ResidualConnection"),
+    (r"gamma$", "document 003's LayerNormalization"),
+    (r"embedding\.", "document 002's InputEmbedding or 003's TokenEmbedding"),
+    (r"proj\.", "document 002's ProjectionLayer"),
+    (r"pe$", "a PositionalEncoding"),
+)
+"""Modules of the documents, each by how one of its names begins. The first that matches counts."""
+
+STYLES: tuple[tuple[str, dict[str, Any]], ...] = (
+    (r"\bnorm1\.weight$", {**PAPER, "scale_embeddings": False}),
+    (r"\bresidual1\.norm\.", {**MODERN, "scale_embeddings": True}),
+    (r"\bresidual_connections\.", {**PRE_NORM, "scale_embeddings": True}),
+)
+"""Styles of layers, each by a name that only such a layer's state has."""
 
 
 def load_document_weights(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Copy the `state_dict()` of a document's model into ours; every parameter must be there, and nothing more.
+    """Copy the `state_dict()` of a document's module, a complete model or a part of one, into ours.
 
-    The documents keep their sinusoids in the state (`pe`); ours are computed, so these are passed over.
+    Every parameter must be there, and nothing more; the model must be built in the document's style. The documents keep
+    their sinusoids in the state (`pe`); ours are computed, so these are passed over.
     """
-    renamed = {rename(name): value for name, value in state.items() if not name.endswith(".pe")}
-    own = model.state_dict(keep_vars=True)
-    by_identity = {id(value): renamed[name] for name, value in own.items() if name in renamed}
-    # A tied table stands in our state under each of its names, in theirs perhaps under one.
-    complete = {name: by_identity[id(value)] for name, value in own.items() if id(value) in by_identity}
-    model.load_state_dict(complete | renamed, strict=True)
+    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise TypeError(f"state is a {type(state).__name__}: expected a state_dict(), tensors by their names")
+    theirs = {name: value for name, value in state.items() if name.split(".")[-1] != "pe"}
+    # Our blocks wrap a layer: `layer.self_attn` in ours is `self_attn` in theirs.
+    own = {re.sub(r"\blayer\.", "", name): value for name, value in model.state_dict(keep_vars=True).items()}
+    pairs = [(rename(name, theirs), name) for name in theirs]
+    _check_names(model, state, own, pairs)
+    _check_style(model, state)
+    _check_values(model, theirs, own, pairs)
+    with torch.no_grad():
+        for name, their_name in pairs:
+            own[name].copy_(theirs[their_name])
 
 
-def rename(name: str) -> str:
-    """Our name of a document's parameter."""
+def rename(name: str, names: Collection[str] = ()) -> str:
+    """Our name of a document's parameter.
+
+    `names` are all names of its state: a layer with a third step is a decoder's, and a state with blocks is GPTModel's.
+    """
+    if name.startswith("norm.") and any(other.startswith("blocks.") for other in names):
+        name = f"decoder.{name}"
+    name = re.sub(r"\bresidual_connections\.([012])\.", lambda found: f"residual{int(found[1]) + 1}.", name)
+    place = RESIDUAL.match(name)
+    if place is not None:
+        layer, number = place["layer"], int(place["number"])
+        is_decoder = any(
+            re.match(re.escape(layer) + r"(norm3|residual3|residual_connections\.2)\.", other) for other in names
+        )
+        steps = ("self_attn", "cross_attn", "ffn") if is_decoder else ("self_attn", "ffn", "ffn")
+        name = f"{layer}{steps[number - 1]}_sublayer.norm.{name[place.end() :]}"
     for pattern, replacement in RENAMES:
         name = re.sub(pattern, replacement, name)
     return name
+
+
+def _check_names(model: nn.Module, state: Mapping[str, Tensor], own: Names, pairs: Pairs) -> None:
+    """Each of our parameters has one of theirs, and each of theirs one of ours."""
+    # A tied table is in our state under each of its names, in theirs perhaps under one.
+    given = {id(own[name]) for name, _ in pairs if name in own}
+    missing = [name for name, value in own.items() if id(value) not in given]
+    unknown = [their_name for name, their_name in pairs if name not in own]
+    count = Counter(name for name, _ in pairs)
+    twice = [their_name for name, their_name in pairs if count[name] > 1]
+    if not (missing or unknown or twice):
+        return
+    parts = ("Missing", missing), ("Not a parameter of the model", unknown), ("Given twice", twice)
+    listed = ". ".join(f"{title}: {_shorten(names)}" for title, names in parts if names)
+    raise ValueError(
+        f"the state is {_kind_of(state)}: expected the state of the document's module for {type(model).__name__}, with "
+        f"{len(own)} parameters. {listed}"
+    )
+
+
+def _check_style(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """The model's layers compute what the layers of the state's document compute."""
+    style = next((style for pattern, style in STYLES if any(re.search(pattern, name) for name in state)), None)
+    if style is None:
+        return
+    found: dict[str, Any] = {}
+    for module in model.modules():
+        if isinstance(module, Sublayer):
+            found["norm_placement"] = module.placement
+            found["norm"] = "mean_std" if isinstance(module.norm, MeanStdNorm) else "layer"
+        elif isinstance(module, FeedForward):
+            found["activation"] = next(name for name, act in ACTIVATIONS.items() if act is module.act)
+        elif isinstance(module, Embeddings):
+            found["scale_embeddings"] = module.scale is not None
+    wrong = [
+        f"{name}={found[name]!r} where {style[name]!r} is expected" for name in found if found[name] != style[name]
+    ]
+    if wrong:
+        raise ValueError(f"the state is {_kind_of(state)}, and {type(model).__name__} has {', '.join(wrong)}")
+
+
+def _check_values(model: nn.Module, theirs: Names, own: Names, pairs: Pairs) -> None:
+    """Shapes fit, and what the model shares is equal."""
+    first: dict[int, str] = {}
+    for name, their_name in pairs:
+        value, expected = theirs[their_name], own[name]
+        if value.shape != expected.shape:
+            raise ValueError(
+                f"{their_name} has shape {tuple(value.shape)}: expected {tuple(expected.shape)}, as "
+                f"{type(model).__name__} has it; build the model with the sizes of the state"
+            )
+        other = first.setdefault(id(expected), their_name)
+        if not torch.equal(value, theirs[other]):
+            raise ValueError(f"{other} and {their_name} differ: expected equal values, for the model shares them")
+
+
+def _kind_of(state: Mapping[str, Tensor]) -> str:
+    kinds = (kind for pattern, kind in KINDS if any(re.match(pattern, name) for name in state))
+    return next(kinds, f"no document's, with the names {_shorten(list(state))}" if state else "empty")
+
+
+def _shorten(names: list[str], most: int = 3) -> str:
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from glassformer.metrics.sandbox import Limits, run_program
+from glassformer.metrics.sandbox import Limits, SandboxMode, run_tests
 from glassformer.metrics.scores import Scores
 
 
@@ -39,15 +39,19 @@ def score_programs(
     ks: Sequence[int] = (1,),
     limits: Limits | None = None,
     watch: Callable[[Problem, str, bool], None] = lambda problem, program, passed: None,
+    sandbox: SandboxMode = "strict",
 ) -> Scores:
-    """pass@k in percent, of equally many programs for each problem; `watch` is told how each one fared."""
+    """pass@k in percent, of equally many programs for each problem; `watch` is called with each one's result.
+
+    Raises WeakSandboxError where this machine cannot restrict the programs, unless `sandbox` is "weak".
+    """
     if not problems or len(problems) != len(programs):
         raise ValueError(f"{len(problems)} problems and programs for {len(programs)}: expected as many, at least one")
     counts = []
     for problem, tried in zip(problems, programs, strict=True):
         passed = 0
         for program in tried:
-            result = passes(problem, program, limits)
+            result = passes(problem, program, limits, sandbox)
             watch(problem, program, result)
             passed += result
         counts.append((len(tried), passed))
@@ -58,10 +62,9 @@ def score_programs(
     return Scores(values)
 
 
-def passes(problem: Problem, program: str, limits: Limits | None = None) -> bool:
-    """Whether a program runs to its end with all the tests behind it, in the sandbox."""
-    # The last line is reached by a program that did not leave early: exit(0) is no solution.
-    token = f"passed-{abs(hash((program, problem.tests))):x}"
-    source = "\n".join([program, problem.setup, *problem.tests, f"print({token!r})", ""])
-    outcome = run_program(source, limits)
-    return outcome.code == 0 and outcome.output.rstrip().endswith(token)
+def passes(problem: Problem, program: str, limits: Limits | None = None, sandbox: SandboxMode = "strict") -> bool:
+    """Whether all tests of a problem hold for a program, which is imported in the sandbox: `__main__` code is not run.
+
+    `glassformer.metrics.sandbox` says what a program that is written to cheat can still do.
+    """
+    return run_tests(program, "\n".join([problem.setup, *problem.tests, ""]), limits, sandbox).passed

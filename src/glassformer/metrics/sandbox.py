@@ -1,25 +1,37 @@
-"""Programs that nobody has read, run in a process of their own with little to harm and little time to do it.
+"""Run untrusted Python programs in a process without rights, without network and with little time.
 
-Python starts isolated (`-I -S`) in a fresh folder: no environment, no input, limits on time, memory, the size of files
-and the number of processes, in a session of its own that is killed as a whole. On Linux nothing outside the folder can
-be written (Landlock) and, where the system lets us, there is no network and no other process; root becomes nobody
-where nobody can read Python. It is a fence against accidents and clumsy programs. For programs of an enemy use a
-machine that holds nothing.
+The kernel must provide enough for that: an unprivileged user (root becomes one), no files but Python's library and an
+empty folder, no network, no other processes to start or to signal. Where something is missing, nothing is run, unless
+the caller asks for `sandbox="weak"`. `check_sandbox` tells what is in force. Time, memory and files are always limited.
+
+A program and its tests share one interpreter. A program does not pass by ending early, by reading files, arguments or
+the environment, or by replacing functions. A program written to cheat still can: its values can compare equal to
+everything, or it can search the calling frames for the token. pass@k assumes programs that try to be right. Against
+attacks on the kernel itself use a virtual machine that holds no data.
 """
 
+import contextlib
+import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, Literal, NamedTuple, get_args
 
 SHOWN = 20_000
 """Bytes of output that are kept."""
-NOBODY = 65534
+GRACE = 90.0
+"""Seconds besides a program's time in which the supervisor must have prepared and ended it."""
+
+SandboxMode = Literal["strict", "weak"]
+"""`strict` refuses to run anything where protections are missing; `weak` runs it with those that there are."""
+
+_CHILD = Path(__file__).with_name("sandbox_child.py")
 
 
 @dataclass(frozen=True)
@@ -27,121 +39,152 @@ class Limits:
     """What a program may use."""
 
     seconds: float = 5.0
-    """By the clock; the processor's time is limited to as much and a little more."""
+    """By the clock; processor time is limited to one second more."""
     memory: int = 512 << 20
     """Bytes."""
     file_size: int = 1 << 20
     """Bytes of any file it writes, output included."""
+    total_size: int = 16 << 20
+    """Bytes of all files it writes together."""
+
+
+@dataclass(frozen=True)
+class Protections:
+    """The protections that programs run under on this machine."""
+
+    active: tuple[str, ...]
+    missing: tuple[str, ...] = ()
+    """Empty where the sandbox is strong enough for untrusted programs."""
+
+    def __str__(self) -> str:
+        missing = f"; MISSING: {'; '.join(self.missing)}" if self.missing else ""
+        return f"sandbox: {'; '.join(self.active) or 'no protection'}{missing}"
+
+
+class WeakSandboxError(ValueError):
+    """This machine cannot restrict an untrusted program."""
 
 
 class Outcome(NamedTuple):
     """How a program ended."""
 
     code: int
-    """Its exit code; where a signal ended it 128 and its number, or where its time was up -9."""
+    """Its exit code; 128 and a signal's number where that ended it; -9 where its time or its space was up."""
     output: str
     """What it printed, errors too."""
     timed_out: bool
+    passed: bool = False
+    """Whether its tests ran to their end."""
 
 
-# Runs in the child before the program, so that nothing needs to run between fork and exec in a process with threads.
-FENCE = """
-import ctypes, os, resource, sys
-seconds, memory, size, user = (int(x) for x in sys.argv[1:5])
-def limit(name, value):
-    kind = getattr(resource, name, None)
-    if kind is not None:
-        resource.setrlimit(kind, (value, value))
-if user and os.geteuid() == 0:
-    os.setgroups([]); os.setgid(user); os.setuid(user)
-if sys.platform == "linux":
-    libc = ctypes.CDLL(None, use_errno=True)
-    # A user, a network and a family of processes of its own, which ends with its first one; it may be refused.
-    if libc.unshare(0x10000000 | 0x40000000 | 0x20000000) == 0:
-        child = os.fork()
-        if child:
-            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            os._exit(status if status >= 0 else 128 - status)
-        libc.prctl(1, 9, 0, 0, 0)  # it ends with whoever waits for it, whatever session it makes for itself
-    libc.prctl(38, 1, 0, 0, 0)  # no new privileges, which Landlock asks for
-    writes = sum(1 << bit for bit in (1, *range(4, 13)))  # write, remove and make files of every kind
-    class Rules(ctypes.Structure):
-        _fields_ = [("handled", ctypes.c_uint64)]
-    class Beneath(ctypes.Structure):
-        _pack_ = 1
-        _fields_ = [("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32)]
-    rules = libc.syscall(444, ctypes.byref(Rules(writes)), ctypes.c_size_t(8), 0)
-    if rules >= 0:
-        for path in (".", "/dev/null"):
-            kept = writes if path == "." else 2
-            place = os.open(path, getattr(os, "O_PATH", 0))
-            libc.syscall(445, rules, 1, ctypes.byref(Beneath(kept, place)), 0)
-            os.close(place)
-        libc.syscall(446, rules, 0)
-        os.close(rules)
-limit("RLIMIT_CORE", 0)
-limit("RLIMIT_CPU", seconds)
-limit("RLIMIT_AS", memory)
-limit("RLIMIT_FSIZE", size)
-limit("RLIMIT_NOFILE", 64)
-limit("RLIMIT_NPROC", 0)
-os.execv(sys.executable, [sys.executable, "-I", "-S", "-B", "program.py"])
-"""
-
-
-def run_program(source: str, limits: Limits | None = None) -> Outcome:
+def run_program(source: str, limits: Limits | None = None, sandbox: SandboxMode = "strict") -> Outcome:
     """Run a Python program to its end, or to the end of its time."""
-    limits = limits or Limits()
-    with tempfile.TemporaryDirectory(prefix="glassformer-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        # Bytes that are no text (a lone surrogate) are the program's own syntax error.
-        (folder / "program.py").write_bytes(source.encode("utf-8", "surrogatepass"))
-        user = NOBODY if os.geteuid() == 0 and _anybody_has_python() and _can_be_left(folder) else 0
-        numbers = (max(1, round(limits.seconds + 1)), limits.memory, limits.file_size, user)
-        with (folder / "output").open("wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-B", "-c", FENCE, *map(str, numbers)],
-                cwd=folder,
-                env={},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                close_fds=True,
-            )
-            timed_out = False
-            try:
-                code = process.wait(limits.seconds)
-            except subprocess.TimeoutExpired:
-                timed_out = True
-                code = -signal.SIGKILL
-            finally:
-                _kill_group(process)
-        told = (folder / "output").read_bytes()
-        return Outcome(code, told[-SHOWN:].decode("utf-8", "replace"), timed_out)
+    return _run(source, None, limits or Limits(), sandbox)[0]
 
 
-def _anybody_has_python() -> bool:
-    paths = [Path(sys.executable), Path(sys.executable).resolve(), Path(sys.base_prefix).resolve() / "lib"]
-    return all(parent.stat().st_mode & 0o001 for path in paths for parent in (path, *path.parents) if parent.exists())
+def run_tests(program: str, tests: str, limits: Limits | None = None, sandbox: SandboxMode = "strict") -> Outcome:
+    """Import a program as a module, so that nothing under `__main__` runs, then run tests in its namespace."""
+    return _run(program, tests, limits or Limits(), sandbox)[0]
 
 
-def _can_be_left(folder: Path) -> bool:
-    """Hand the folder to nobody, who can then work in it; False where not even root may."""
+def check_sandbox(sandbox: SandboxMode = "strict", limits: Limits | None = None) -> Protections:
+    """The protections that programs run under here. Raises WeakSandboxError where they are not enough for `sandbox`."""
+    _, protections = _run("", None, limits or Limits(), "weak")
+    _refuse_if_weak(protections, sandbox)
+    return protections
+
+
+def _run(
+    program: str, tests: str | None, limits: Limits, sandbox: SandboxMode, without: Sequence[str] = ()
+) -> tuple[Outcome, Protections]:
+    """Run a program; `without` names protections to leave out, so that tests can try those that are left."""
+    if sandbox not in get_args(SandboxMode):
+        raise ValueError(f"sandbox={sandbox!r}: expected strict or weak")
+    if os.name != "posix":
+        raise WeakSandboxError(f"untrusted programs cannot be restricted on {sys.platform}: run them on Linux")
+    token = secrets.token_hex(16)
+    job = {
+        "program": program,
+        "tests": tests,
+        "token": token,
+        "mode": sandbox,
+        "without": list(without),
+        "seconds": limits.seconds,
+        "memory": limits.memory,
+        "file_size": limits.file_size,
+        "total_size": limits.total_size,
+    }
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="glassformer-", ignore_cleanup_errors=True))
+        # Files without names: the program can neither find them nor leave them behind.
+        job_file = stack.enter_context(tempfile.TemporaryFile())
+        output = stack.enter_context(tempfile.TemporaryFile())
+        job_file.write(json.dumps(job).encode())
+        job_file.seek(0)
+        status, report = _supervised(folder, job_file, output, limits)
+        output.seek(0, os.SEEK_END)
+        output.seek(max(0, output.tell() - SHOWN))
+        text = output.read(SHOWN).decode("utf-8", "replace")
+    first, _, rest = report.partition(b"\n")
+    if not status or not first:
+        raise RuntimeError(f"the sandbox ended before the program began: {text.strip()[-500:] or 'no output'}")
+    protections = Protections(**{name: tuple(found) for name, found in json.loads(first).items()})
+    _refuse_if_weak(protections, sandbox)
+    ended = json.loads(status)
+    if ended["reason"] == "size":
+        text += f"\n[ended: it wrote more than {limits.total_size} bytes]\n"
+    passed = ended["code"] == 0 and not ended["reason"] and rest == token.encode()
+    return Outcome(ended["code"], text, ended["reason"] == "time", passed), protections
+
+
+def _supervised(folder: str, job: IO[bytes], output: IO[bytes], limits: Limits) -> tuple[bytes, bytes]:
+    """Run the supervisor to its end. Returns what it and the program wrote to their pipes."""
+    pipes = [*os.pipe(), *os.pipe()]
+    process: subprocess.Popen[bytes] | None = None
     try:
-        for path in (folder, *folder.iterdir()):
-            os.chown(path, NOBODY, NOBODY)
-    except OSError:
-        return False
-    return True
+        for pipe in pipes[::2]:
+            os.set_blocking(pipe, False)
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-B", str(_CHILD), str(job.fileno()), str(pipes[1]), str(pipes[3])],
+            cwd=folder,
+            env={},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=(job.fileno(), pipes[1], pipes[3]),
+        )
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(limits.seconds + GRACE)
+        return _drain(pipes[0]), _drain(pipes[2])
+    finally:
+        if process is not None:
+            _end(process)
+        for pipe in pipes:
+            os.close(pipe)
 
 
-def _kill_group(process: "subprocess.Popen[bytes]") -> None:
-    """End the program and whatever it has started."""
-    for _ in range(3):  # what is being forked meanwhile is met the next time
-        try:
+def _drain(pipe: int) -> bytes:
+    try:
+        return os.read(pipe, 1 << 16)
+    except BlockingIOError:
+        return b""
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """Ask the supervisor to end what it has started, where it has not ended by itself; then end it."""
+    if process.poll() is None:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            break
-        time.sleep(0.005)
     process.wait()
+
+
+def _refuse_if_weak(protections: Protections, sandbox: SandboxMode) -> None:
+    if protections.missing and sandbox == "strict":
+        raise WeakSandboxError(
+            f"the sandbox is too weak on this machine for untrusted programs. Missing: {'; '.join(protections.missing)}"
+            '. Use another machine, or --sandbox weak (sandbox="weak" in Python) to run them all the same'
+        )

@@ -10,6 +10,9 @@ from glassformer.metrics.scores import Scores
 def score_surprise(nats: float, n_tokens: int, n_bytes: int, *, by_character: bool = False) -> Scores:
     """`nats` is the negative log-probability of `n_tokens` tokens, which are `n_bytes` bytes of text.
 
+    The text is the one that was predicted, after normalization: what lower-casing removes is neither predicted nor
+    counted. Scores of a lower-cased text and of the original one do not compare.
+
     Bits a byte compare models whatever their tokens are, so they come first; where tokens are characters, nats a
     character do, for that is how such models are compared.
     """

@@ -34,8 +34,9 @@ def prepare(
     """Everything the stack needs to know about these tokens, or an error that names what is wrong with them.
 
     Positions count real tokens, so that padding changes nothing, wherever it stands; packed documents count from 0
-    each. Plain positions are 0, 1, 2, ... whatever the tokens are.
+    each. Plain positions are 0, 1, 2, ... whatever the tokens are, unless the cache counts real tokens.
     """
+    plain_positions = plain_positions and (cache is None or not cache.counts_real_tokens)
     embeddings.check(name, tokens, token_types)
     batch, length = tokens.shape
     if real is not None:

@@ -19,6 +19,8 @@ class KVCache:
 
     is_fixed = False
     """Whether every forward is one step that looks at all of the room, filled or not."""
+    counts_real_tokens = False
+    """Whether a model with plain positions numbers the real tokens instead, so that padding moves none of them."""
 
     def __init__(
         self,

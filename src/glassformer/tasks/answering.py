@@ -186,10 +186,12 @@ class Answerer(Rewriter[Question]):
         generation: GenerationConfig | None = None,
         *,
         quotes: bool = False,
-        **layout: Any,
+        number_sentences: bool = False,
+        last_sentences: int = 0,
     ):
         if generation is None and quotes:
             generation = replace(self.search, max_new_tokens=256)
+        layout: dict[str, Any] = {"number_sentences": number_sentences, "last_sentences": last_sentences}
         super().__init__(model, source_tokenizer, target_tokenizer, generation, quotes=quotes, **layout)
         self._quotes = quotes
         self._layout = layout

@@ -97,7 +97,7 @@ class LabelledData:
             cell = [part for part in cell.split(",") if part.strip()]
         if not isinstance(cell, list) or not all(isinstance(label, str) for label in cell):
             raise ValueError(f"no labels under {self.label_column!r}: expected a list, or text separated by commas")
-        return tuple(label.strip() for label in cell)
+        return tuple(as_text(label, self.label_column) for label in cell)
 
 
 def small_encoder(**changes: Any) -> ModelConfig:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from glassformer.decoding import GenerationConfig, generate
 from glassformer.metrics.passing import Problem, score_programs
-from glassformer.metrics.sandbox import Limits
+from glassformer.metrics.sandbox import Limits, SandboxMode, check_sandbox
 from glassformer.metrics.scores import Scores
 from glassformer.tasks.language_model import LanguageModel
 from glassformer.text.tokenizer import END
@@ -44,14 +44,23 @@ class CodeModel(LanguageModel):
         return found[0][0].text or ""
 
     def solve(
-        self, problems: Sequence[Problem], *, samples: int = 1, limits: Limits | None = None, max_new_tokens: int = 256
+        self,
+        problems: Sequence[Problem],
+        *,
+        samples: int = 1,
+        limits: Limits | None = None,
+        max_new_tokens: int = 256,
+        sandbox: SandboxMode = "strict",
     ) -> Scores:
         """pass@k of the programs it writes for problems, for k of 1, 10, 100 and `samples` where there are so many.
 
-        One program is the likeliest; more are drawn, at temperature 0.8. They are run in the sandbox.
+        One program is the likeliest; more are drawn, at temperature 0.8. They are run in the sandbox. Where it is too
+        weak for untrusted programs, WeakSandboxError is raised before any is written, unless `sandbox` is
+        "weak".
         """
         if samples < 1:
             raise ValueError(f"samples={samples}: expected at least 1")
+        check_sandbox(sandbox, limits)
         config = GenerationConfig(max_new_tokens=max_new_tokens, stop_strings=STOPS)
         if samples > 1:
             config = replace(config, do_sample=True, temperature=0.8, top_p=0.95)
@@ -59,7 +68,8 @@ class CodeModel(LanguageModel):
         # A seed for each program, and room between them for those of its rounds.
         tries = [self.write_after(prompts, replace(config, seed=1000 * number)) for number in range(samples)]
         programs = [list(found) for found in zip(*tries, strict=True)]
-        return score_programs(problems, programs, [k for k in (1, 10, 100, samples) if k <= samples], limits)
+        ks = [k for k in (1, 10, 100, samples) if k <= samples]
+        return score_programs(problems, programs, ks, limits, sandbox=sandbox)
 
 
 def prompt_of(problem: Problem) -> str:

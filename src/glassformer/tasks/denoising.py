@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +16,7 @@ from glassformer.data.noise import Noised, hide_spans, infill, shuffle_sentences
 from glassformer.data.noised_batches import DenoisingBatches
 from glassformer.data.plain_texts import PlainText
 from glassformer.data.plan import Numbers
-from glassformer.data.text_rows import HeldRows, Rows, write_text_rows
+from glassformer.data.text_rows import HeldRows, Rows
 from glassformer.decoding import GenerationConfig, generate
 from glassformer.metrics.guesses import score_commonest, score_guesses
 from glassformer.metrics.scores import Scores
@@ -32,14 +31,16 @@ from glassformer.tasks.pretraining import (
     fill_in,
     put_marks,
     texts_of,
+    token_rows,
     without_blanks,
 )
 from glassformer.tasks.rewriter import Rewriter
 from glassformer.tasks.rewriting import begin_from, pair_flops, pair_loss, small_encoder_decoder
-from glassformer.tasks.task import Prepared, Splits, Task, TaskConfig
+from glassformer.tasks.task import Prepared, Splits, Task, TaskConfig, kept_tokenizer
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import BEGIN, END, PAD
 from glassformer.training.config import TrainConfig
+from glassformer.training.run_folder import RunFolder
 
 MASK, SENTINEL = "<mask>", "<extra_id_{}>"
 """The special tokens that stand for something hidden: one for all, or one for each."""
@@ -169,7 +170,7 @@ class Denoising(Task[PlainText, PairBatch]):
     name, title = "denoising", "An encoder-decoder"
     Config, Data, Tool = DenoisingConfig, TextData, Denoiser
 
-    def begin(self, train: Iterable[PlainText]) -> Denoiser:
+    def begin(self, train: Iterable[PlainText], run: RunFolder | None = None) -> Denoiser:
         """The tool before it learns."""
         config: DenoisingConfig = self.config
         settings: dict[str, Any] = {
@@ -186,19 +187,19 @@ class Denoising(Task[PlainText, PairBatch]):
             raise ValueError(f"source_vocab_size={config.model.source_vocab_size}: expected none, for one vocabulary")
         longest = max(1, (config.model.max_len or 512) - ROOM)
         special = specials_of(config.noise, longest, config.hidden_share, config.mean_span)
-        own = Tokenizer.train(texts_of(train), config.model.vocab_size, config.tokenizer, more_special=special)
+        size, how = config.model.vocab_size, config.tokenizer
+        own = kept_tokenizer(run, lambda: Tokenizer.train(texts_of(train), size, how, more_special=special))
         model = EncoderDecoderModel(replace(config.model, vocab_size=own.vocab_size))
         return Denoiser(model, own, own, **settings)
 
-    def prepare(self, run: Path) -> Prepared[PlainText, PairBatch]:
+    def prepare(self, run: RunFolder) -> Prepared[PlainText, PairBatch]:
         """As above."""
         config, splits = self.config, self.config.data.splits()
         valid, test = list(islice(splits.valid, MAX_VALID)), list(splits.test)
         if not valid:
             raise ValueError("no texts are left for validation: expected valid files, or more data")
-        tool = self.begin(splits.train)
-        encode = tool.source_tokenizer.encode_batch
-        rows = write_text_rows(run / "tokens", texts_of(splits.train), encode, longest=tool.longest)
+        tool = self.begin(splits.train, run)
+        rows = token_rows(run, splits.train, tool.source_tokenizer.encode_batch, tool.longest)
         batches = tool.batches(rows, max_tokens=config.train.max_tokens, seed=config.train.seed)
         notes = [
             f"{len(rows):,} rows of at most {tool.longest} tokens to learn from, {rows.lengths.sum():,} in all; "

@@ -12,20 +12,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from glassformer.checkpoint.safe_files import CorruptFolderError
 from glassformer.data.labelled import IGNORED, LabelledBatch, LabelledBatches, PairedBatches, Row, make_batch
 from glassformer.models import EncoderModel, ModelConfig
 from glassformer.models.base import Model
 from glassformer.models.costs import training_flops
 from glassformer.models.heads import pool
+from glassformer.nn.checks import shown
 from glassformer.tasks.beginnings import load_beginning
 from glassformer.tasks.registry import read_about
-from glassformer.tasks.task import TASK, Prepared, Splits, Task, TaskConfig, Tool, passed_over
+from glassformer.tasks.settings import check_settings
+from glassformer.tasks.task import TASK, Prepared, Splits, Task, TaskConfig, Tool, kept_tokenizer, passed_over
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
 from glassformer.text.pretrained import PretrainedTokenizer
 from glassformer.text.tokenizer import PAD, UNKNOWN
 from glassformer.training.config import TrainConfig
 from glassformer.training.losses import summed_loss
+from glassformer.training.run_folder import RunFolder
 from glassformer.training.trainer import Batches
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
@@ -75,8 +79,10 @@ class Reader:
         return cls(PretrainedTokenizer.from_folder(folder), files)
 
     @classmethod
-    def from_folder(cls, folder: Path, kind: str) -> "Reader":
-        """The reader that a model folder holds."""
+    def from_folder(cls, folder: Path, kind: object) -> "Reader":
+        """The reader that a model folder holds, of the kind that its `task.json` names."""
+        if kind not in ("own", "pretrained"):
+            raise CorruptFolderError(f"{folder / TASK} has tokenizer={shown(kind)}: expected 'own' or 'pretrained'")
         if kind == "own":
             return cls.own(Tokenizer.load(folder / "tokenizer.json"))
         return cls.of_checkpoint(folder)
@@ -115,11 +121,11 @@ class EncoderTool(Tool[Example]):
         self._settings = settings
 
     @classmethod
-    def from_folder(cls, folder: Path | str) -> Self:
-        """The tool that was saved there."""
-        folder = Path(folder)
+    def read_folder(cls, folder: Path) -> Self:
+        """As above."""
         model, settings = cls.open_folder(folder, EncoderModel)
-        reader = Reader.from_folder(folder, settings.pop("tokenizer"))
+        reader = Reader.from_folder(folder, settings.pop("tokenizer", None))
+        check_settings(cls, settings, folder / TASK)
         return cls(model, reader, **settings)
 
     def settings(self) -> dict[str, Any]:
@@ -206,7 +212,7 @@ class EncoderTask(Task[Example, LabelledBatch]):
         train, kind = self.config.train, PairedBatches if self.apart else LabelledBatches
         return kind(rows, pad=pad, max_tokens=train.max_tokens, seed=train.seed, per_token=self.per_token)
 
-    def prepare(self, run: Path) -> Prepared[Example, LabelledBatch]:
+    def prepare(self, run: RunFolder) -> Prepared[Example, LabelledBatch]:
         """As above."""
         config = self.config
         splits = config.data.splits()
@@ -214,7 +220,8 @@ class EncoderTask(Task[Example, LabelledBatch]):
         skipped = Counter(getattr(splits.train, "skipped", ()))  # of those that were read from files
         if not train:
             raise ValueError("no examples are left to learn from: expected more data")
-        head, settings = self.begin(train)
+        begun = self.begin(train)  # in a resumed run too: the data may be other than the run was started with
+        head, settings = run.keep_json("head.json", lambda: begun)
         if not valid:
             raise ValueError("no examples are left for validation: expected valid files, or more data")
         kind: Any = self.Tool
@@ -222,8 +229,9 @@ class EncoderTask(Task[Example, LabelledBatch]):
         if config.start_from is not None:
             model, reader = begin_from(config.start_from, kind.head, head)
         else:
-            own = Tokenizer.train(_parts(texts), config.model.vocab_size, config.tokenizer)
+            own = kept_tokenizer(run, lambda: Tokenizer.train(_parts(texts), config.model.vocab_size, config.tokenizer))
             two = 2 if any(second is not None for _, second in texts) else config.model.token_types
+            two = run.keep_json("token_types.json", lambda: two)
             body = replace(config.model, vocab_size=own.vocab_size, token_types=two)
             model, reader = EncoderModel(body.with_head(kind.head, **head)), Reader.own(own)
         tool = kind(model, reader, **settings)
@@ -295,7 +303,7 @@ def begin_from(folder: Path, head: str, settings: dict[str, Any]) -> tuple[Encod
 
 def reader_of(folder: Path) -> Reader:
     """The tokenizer of a model to begin with."""
-    return Reader.from_folder(folder, read_about(folder)["tokenizer"] if (folder / TASK).is_file() else "pretrained")
+    return Reader.from_folder(folder, read_about(folder).get("tokenizer") if (folder / TASK).exists() else "pretrained")
 
 
 def fresh_head(model: EncoderModel) -> list[str]:

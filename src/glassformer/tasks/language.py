@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from glassformer.data.batches import hide_words
 from glassformer.data.documents import Document, DocumentReader, TwoSides, is_one_text, split_documents
+from glassformer.data.labelled import IGNORED
 from glassformer.data.packed import PackedBatch, PackedBatches, TokenStream, write_stream
 from glassformer.data.records import OnBad
 from glassformer.data.standard_library import standard_library
@@ -23,10 +24,11 @@ from glassformer.models.costs import training_flops
 from glassformer.nn.checks import check_positive
 from glassformer.tasks.beginnings import load_beginning, was_trained_here
 from glassformer.tasks.language_model import LanguageModel
-from glassformer.tasks.task import Prepared, Splits, Task, TaskConfig, passed_over
+from glassformer.tasks.task import Prepared, Splits, Task, TaskConfig, kept_tokenizer, passed_over
 from glassformer.text import Tokenizer, TokenizerConfig
 from glassformer.text.tokenizer import UNKNOWN
 from glassformer.training.config import TrainConfig
+from glassformer.training.run_folder import RunFolder
 
 MAX_VALID = 1 << 18
 """Characters that are looked at in each validation."""
@@ -146,19 +148,23 @@ class Language(Task[Document, PackedBatch]):
     marks: ClassVar[tuple[str, ...]] = ()
     """Special tokens beside the usual ones."""
 
-    def prepare(self, run: Path) -> Prepared[Document, PackedBatch]:
+    def prepare(self, run: RunFolder) -> Prepared[Document, PackedBatch]:
         """As above."""
         config, train = self.config, self.config.train
         splits: Splits[Document] = config.data.splits()
         valid = list(splits.valid)
         if not valid:
             raise ValueError("no text is left for validation: expected valid files, or more data")
-        has_documents = self.has_documents(splits.train)
-        model, tokenizer = self.begin(splits.train)
+        has_documents: bool = run.keep_json("has_documents.json", lambda: self.has_documents(splits.train))
+        model, tokenizer = self.begin(splits.train, run)
         context = model.config.max_len or config.context
         if context != config.context:
             raise ValueError(f"context={config.context}: expected {context}, as the model to begin with has it")
-        stream = self.write(run / "tokens", splits.train, tokenizer, has_documents)
+        folder = run.tokens / "stream"
+        if run.has_tokens(folder.name):
+            stream = TokenStream(folder)
+        else:
+            stream = self.write(folder, splits.train, tokenizer, has_documents)
         tool: LanguageModel = self.Tool(model, tokenizer, has_documents=has_documents)
         batches = PackedBatches(stream, context, train.max_tokens, train.seed)
         looked_at = first_characters(valid, MAX_VALID)
@@ -172,13 +178,13 @@ class Language(Task[Document, PackedBatch]):
 
         return Prepared(tool, batches, evaluate, valid, notes)
 
-    def begin(self, train: Iterable[Document]) -> tuple[DecoderModel, Tokenizer]:
+    def begin(self, train: Iterable[Document], run: RunFolder | None = None) -> tuple[DecoderModel, Tokenizer]:
         """The model before its first update and its tokenizer, from scratch or of a decoder that was trained here."""
         config, folder = self.config, self.config.start_from
         if folder is None:
             texts = (document.text for document in train)
-            size = config.model.vocab_size
-            tokenizer = Tokenizer.train(texts, size, config.tokenizer, more_special=self.marks)
+            size, how = config.model.vocab_size, config.tokenizer
+            tokenizer = kept_tokenizer(run, lambda: Tokenizer.train(texts, size, how, more_special=self.marks))
             torch.manual_seed(config.train.seed)
             return DecoderModel(
                 replace(config.model, vocab_size=tokenizer.vocab_size, max_len=config.context)
@@ -228,7 +234,9 @@ class Language(Task[Document, PackedBatch]):
         tokens = hide_words(batch.tokens, self.config.train.word_dropout)
         logits = model(tokens, segments=batch.segments).flatten(0, 1)
         smoothing = self.config.train.label_smoothing
-        return F.cross_entropy(logits, batch.targets.flatten(), reduction="sum", label_smoothing=smoothing)
+        return F.cross_entropy(
+            logits, batch.targets.flatten(), reduction="sum", ignore_index=IGNORED, label_smoothing=smoothing
+        )
 
     def flops(self, model: Model, batch: PackedBatch) -> int:
         """As above."""
@@ -242,10 +250,13 @@ class Language(Task[Document, PackedBatch]):
         return replace(config, train=replace(config.train, minutes=2.0, eval_every=1000, save_every=1000))
 
     def baseline(self, splits: Splits[Document]) -> tuple[str, Scores]:
-        """A compressor's."""
-        valid = [document.text for document in splits.valid]
-        alone = compressed_bits(valid)
-        primed = compressed_bits(valid, after=[document.text for document in splits.train])
+        """A compressor's, of the text that the model predicts: lower-cased if its tokenizer does so."""
+        lowercase = self.config.tokenizer.lowercase
+        train, valid = (
+            [document.text.lower() if lowercase else document.text for document in side]
+            for side in (splits.train, splits.valid)
+        )
+        alone, primed = compressed_bits(valid), compressed_bits(valid, after=train)
         how = f"xz at its best on the held-out text; behind the training text it needs {primed:.4f} bits a byte"
         return how, Scores({"bits_per_byte": alone, "bits_per_byte_after_training_text": primed})
 

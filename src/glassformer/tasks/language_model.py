@@ -1,7 +1,7 @@
 """A trained decoder with its tokenizer: it goes on writing, and says how well it could foretell a text."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -13,8 +13,9 @@ from glassformer.metrics.scores import Scores
 from glassformer.metrics.surprise import score_surprise
 from glassformer.models import DecoderModel
 from glassformer.tasks.generator import Generator
-from glassformer.tasks.rewriter import GENERATION
-from glassformer.tasks.task import Tool
+from glassformer.tasks.rewriter import GENERATION, read_search
+from glassformer.tasks.settings import check_settings
+from glassformer.tasks.task import TASK, Tool
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import END, UNKNOWN
 
@@ -38,14 +39,12 @@ class LanguageModel(Generator, Tool[Document]):
         """Whether it learned from many documents, each after END, rather than from one long text without any."""
 
     @classmethod
-    def from_folder(cls, folder: Path | str) -> Self:
+    def read_folder(cls, folder: Path) -> Self:
         """As above."""
-        folder = Path(folder)
         model, about = cls.open_folder(folder, DecoderModel)
-        settings: Mapping[str, Any] = json.loads((folder / GENERATION).read_text(encoding="utf-8"))
+        check_settings(cls, about, folder / TASK)
         tokenizer = Tokenizer.load(folder / "tokenizer.json")
-        has_documents = bool(about.get("has_documents", True))
-        return cls(model, tokenizer, GenerationConfig.from_dict(settings), has_documents=has_documents)
+        return cls(model, tokenizer, read_search(folder), **about)
 
     def files(self) -> dict[str, str]:
         """As above."""
@@ -150,14 +149,15 @@ class LanguageModel(Generator, Tool[Document]):
         """Bits a byte, nats a token, perplexity: of all of each text, every token foretold once.
 
         A window slides along by `stride` tokens, half of what the model sees where none is given; the end of a
-        document is foretold too, and counted, where the model learned from documents.
+        document is foretold too, and counted, where the model learned from documents. Bytes are those of the text that
+        the model predicts: where its tokenizer lower-cases, of the lower-cased text.
         """
         texts = self.tokenizer.encode_batch([example.text for example in examples])
         last = [END] if self.has_documents else []
         rows = [[*self.start, *tokens, *last] for tokens in texts]
         step = max(1, self.context // 2) if stride is None else stride
         nats = -sum(score_long_texts(self.model, rows, context=self.context, stride=step))
-        n_bytes = sum(len(example.text.encode()) for example in examples)
+        n_bytes = sum(len(self.tokenizer.normalize(example.text).encode()) for example in examples)
         scores = score_surprise(
             nats, sum(len(row) - 1 for row in rows), n_bytes, by_character=self.tokenizer.is_of_characters
         )

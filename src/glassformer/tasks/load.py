@@ -6,23 +6,19 @@ from typing import Any
 import torch
 
 from glassformer.checkpoint import load_model
-from glassformer.checkpoint.hf.folder import inside, read_json_table
-from glassformer.checkpoint.hf.values import flag, number, shown, whole
+from glassformer.checkpoint.hf.folder import read_json_table
+from glassformer.checkpoint.hf.values import flag, number, whole
+from glassformer.checkpoint.load_errors import naming_errors
 from glassformer.checkpoint.pretrained import is_foreign, read_foreign, read_origin
-from glassformer.checkpoint.safe_files import CorruptFolderError
 from glassformer.decoding import GenerationConfig
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from glassformer.tasks.embedder import Embedder, as_embedder, longest_text, with_pooling
 from glassformer.tasks.generator import Generator
 from glassformer.tasks.registry import read_about, task_named
-from glassformer.tasks.rewriter import GENERATION
-from glassformer.tasks.task import TASK, Tool
+from glassformer.tasks.rewriter import GENERATION, check_cost
+from glassformer.tasks.task import Tool
 from glassformer.tasks.text_to_text import TextToText
 from glassformer.text.pretrained import PretrainedTokenizer
-
-# What a hostile folder may ask for; real ones stay below a tenth of it.
-MAX_BEAMS = 1 << 8
-MAX_LENGTH = 1 << 16
 
 Loaded = Tool[Any] | Generator | Embedder | TextToText
 
@@ -35,15 +31,15 @@ def load(path: Path | str, *, dtype: torch.dtype = torch.float32, allow_pickle: 
     Nothing is fetched, and nothing in the files is run.
     """
     path = Path(path)
+    with naming_errors(path):
+        return _load(path, dtype, allow_pickle)
+
+
+def _load(path: Path, dtype: torch.dtype, allow_pickle: bool) -> Loaded:
     foreign = read_foreign(path, allow_pickle=allow_pickle) if is_foreign(path) else None
     origin = foreign.config if foreign is not None else read_origin(path)
     if origin is None:
-        _check_search(path)
-        tool = task_named(read_about(path)["task"]).Tool
-        try:
-            return tool.from_folder(path)
-        except (TypeError, KeyError, AttributeError) as error:  # a setting that is missing, unknown or of another type
-            raise CorruptFolderError(f"{path / TASK} does not describe a {tool.__name__}: {error}") from error
+        return task_named(read_about(path)["task"]).Tool.from_folder(path)
     is_encoder = origin.get("model_type") in ("bert", "roberta", "distilbert", "albert", "electra")
     model = load_model(
         path,
@@ -72,7 +68,7 @@ def load(path: Path | str, *, dtype: torch.dtype = torch.float32, allow_pickle: 
             f"below {model.config.vocab_size}"
         )
     beams, longest = whole(settings, "num_beams", default=4), whole(settings, "max_length", default=512)
-    _check_cost(path, beams, longest)
+    check_cost(path, beams, longest)
     target = PretrainedTokenizer.from_folder(path, target=True)
     pad = target.pad
     search = GenerationConfig(
@@ -85,26 +81,6 @@ def load(path: Path | str, *, dtype: torch.dtype = torch.float32, allow_pickle: 
         suppress_tokens=() if pad is None or pad == target.end else (pad,),
     )
     return TextToText(model, tokenizer, target, begin=begin, generation=search)
-
-
-def _check_search(folder: Path) -> None:
-    """Raise unless the search that a folder of ours asks for, if any, is one that can be made."""
-    if not (folder / GENERATION).exists():
-        return
-    settings = read_json_table(inside(folder, GENERATION))
-    try:
-        search = GenerationConfig.from_dict(settings)
-    except (TypeError, AttributeError) as error:  # a value of another type
-        raise CorruptFolderError(f"{folder / GENERATION}: {error}") from error
-    _check_cost(folder, search.num_beams, search.max_new_tokens)
-
-
-def _check_cost(path: Path, beams: int, longest: int) -> None:
-    if not 1 <= beams <= MAX_BEAMS or not 1 <= longest <= MAX_LENGTH:
-        raise ValueError(
-            f"{path} asks for {shown(beams)} beams and texts of {shown(longest)} tokens: expected at most {MAX_BEAMS}, "
-            f"and {MAX_LENGTH}"
-        )
 
 
 def _generation(path: Path) -> dict[str, object]:

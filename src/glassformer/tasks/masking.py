@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from glassformer.data.labelled import IGNORED, LabelledBatch
 from glassformer.data.noised_batches import Frame, MaskedBatch, MaskedBatches
 from glassformer.data.plain_texts import PlainText
-from glassformer.data.text_rows import HeldRows, Rows, write_text_rows
+from glassformer.data.text_rows import HeldRows, Rows
 from glassformer.metrics.guesses import score_commonest, score_guesses
 from glassformer.metrics.scores import Scores
 from glassformer.models import EncoderModel, ModelConfig
@@ -32,13 +31,15 @@ from glassformer.tasks.pretraining import (
     fill_in,
     put_marks,
     texts_of,
+    token_rows,
     without_blanks,
 )
-from glassformer.tasks.task import Prepared, Splits, Task
+from glassformer.tasks.task import Prepared, Splits, Task, kept_tokenizer
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
 from glassformer.text.tokenizer import UNKNOWN
 from glassformer.training.config import TrainConfig
+from glassformer.training.run_folder import RunFolder
 
 MASK = "<mask>"
 """The special token that hides a word from a model of ours."""
@@ -154,11 +155,12 @@ class Masking(Task[PlainText, MaskedBatch]):
     name, title = "masking", "An encoder"
     Config, Data, Tool = MaskingConfig, TextData, WordGuesser
 
-    def begin(self, train: Iterable[PlainText]) -> tuple[WordGuesser, list[str]]:
+    def begin(self, train: Iterable[PlainText], run: RunFolder | None = None) -> tuple[WordGuesser, list[str]]:
         """The tool before it learns, and the names of its parameters that a checkpoint to begin with did not bring."""
         config = self.config
         if config.start_from is None:
-            own = Tokenizer.train(texts_of(train), config.model.vocab_size, config.tokenizer, more_special=[MASK])
+            size, how = config.model.vocab_size, config.tokenizer
+            own = kept_tokenizer(run, lambda: Tokenizer.train(texts_of(train), size, how, more_special=[MASK]))
             shape = replace(config.model, vocab_size=own.vocab_size)
             return WordGuesser(EncoderModel(shape), Reader.own(own), share=config.share), []
         body, reader = load_beginning(config.start_from, EncoderModel), reader_of(config.start_from)
@@ -168,14 +170,14 @@ class Masking(Task[PlainText, MaskedBatch]):
         model = body.under(body.config.with_head("language_model", tie="output", head_transform=narrow))
         return WordGuesser(model, reader, share=config.share), fresh_head(model)
 
-    def prepare(self, run: Path) -> Prepared[PlainText, MaskedBatch]:
+    def prepare(self, run: RunFolder) -> Prepared[PlainText, MaskedBatch]:
         """As above."""
         config, splits = self.config, self.config.data.splits()
         valid, test = list(islice(splits.valid, MAX_VALID)), list(splits.test)
         if not valid:
             raise ValueError("no texts are left for validation: expected valid files, or more data")
-        tool, fresh = self.begin(splits.train)
-        rows = write_text_rows(run / "tokens", texts_of(splits.train), tool.encode, longest=tool.longest)
+        tool, fresh = self.begin(splits.train, run)
+        rows = token_rows(run, splits.train, tool.encode, tool.longest)
         batches = tool.batches(rows, max_tokens=config.train.max_tokens, seed=config.train.seed)
         hidden = "a special token of its own" if mask_of(tool.reader) != UNKNOWN else "<unk>"
         notes = [

@@ -8,9 +8,12 @@ from glassformer.data.docstrings import docstrings
 from glassformer.data.plain_texts import PlainText, TextReader
 from glassformer.data.records import OnBad
 from glassformer.data.splits import split_examples
+from glassformer.data.text_rows import TextRows, write_text_rows
+from glassformer.data.token_files import EncodeBatch
 from glassformer.tasks.task import Splits
 from glassformer.text import TokenizerConfig
 from glassformer.text.encoded import Encoded
+from glassformer.training.run_folder import RunFolder
 
 MAX_VALID = 2000
 """Texts that each validation looks at."""
@@ -60,6 +63,14 @@ class TextData:
 def texts_of(examples: Iterable[PlainText]) -> Iterable[str]:
     """Their texts, as they are asked for."""
     return (example.text for example in examples)
+
+
+def token_rows(run: RunFolder, examples: Iterable[PlainText], encode: EncodeBatch, longest: int) -> TextRows:
+    """The texts as rows of tokens on disk; those of an earlier start of the run, where there are."""
+    folder = run.tokens / "rows"
+    if run.has_tokens(folder.name):
+        return TextRows(folder)
+    return write_text_rows(folder, texts_of(examples), encode, longest=longest)
 
 
 def without_blanks(line: str) -> tuple[str, list[tuple[int, int]]]:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import cattrs
 from cattrs.v import format_exception
 
+from glassformer.data.text_files import read_text
 from glassformer.models import ModelConfig
 
 Config = TypeVar("Config")
@@ -15,10 +16,10 @@ Config = TypeVar("Config")
 
 def load_recipe(path: Path, kind: type[Config]) -> Config:
     """The config of a task that a recipe describes; an unknown key or a wrong type is an error that names it."""
+    text = read_text(path)
     try:
-        with path.open("rb") as stream:
-            values = tomllib.load(stream)
-    except tomllib.TOMLDecodeError as error:
+        values = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # a ValueError too where a number has thousands of digits
         raise ValueError(f"{path} is not TOML: {error}") from error
     usual = kind()
     for name, table in values.items():

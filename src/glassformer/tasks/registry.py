@@ -4,6 +4,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from glassformer.nn.checks import shown
+
 if TYPE_CHECKING:
     from glassformer.tasks.task import Task
 
@@ -34,7 +36,7 @@ TASKS = {
 def task_named(name: str) -> "type[Task[Any, Any]]":
     """The class of a task."""
     if name not in TASKS:
-        raise ValueError(f"{name!r} is no task: expected one of {', '.join(TASKS)}")
+        raise ValueError(f"{shown(name)} is no task: expected one of {', '.join(TASKS)}")
     entry = TASKS[name]
     found: type[Task[Any, Any]] = getattr(import_module(f"glassformer.tasks.{entry.module}"), entry.name)
     return found
@@ -42,13 +44,16 @@ def task_named(name: str) -> "type[Task[Any, Any]]":
 
 def read_about(folder: Path) -> dict[str, Any]:
     """What a folder of ours says of itself: its task, and the task's own settings."""
-    from glassformer.checkpoint.hf.folder import inside, read_json_table
-    from glassformer.checkpoint.safe_files import CorruptFolderError
+    from glassformer.checkpoint.safe_files import MANIFEST, CorruptFolderError, SealedFolder, read_json_object
     from glassformer.tasks.task import TASK
 
-    if not (folder / TASK).exists():
+    if not (folder / MANIFEST).exists() and not (folder / TASK).exists():
+        return {"task": "translation"}  # what is no folder of ours is refused by whoever reads its model
+    sealed = SealedFolder(folder)
+    if not sealed.has(TASK):
         return {"task": "translation"}  # folders were all of one kind once
-    about = read_json_table(inside(folder, TASK))
-    if about.get("task") not in TASKS:
-        raise CorruptFolderError(f"{folder / TASK} names the task {about.get('task')!r}: expected one of {[*TASKS]}")
+    about = read_json_object(sealed.file(TASK))
+    name = about.get("task")
+    if not isinstance(name, str) or name not in TASKS:
+        raise CorruptFolderError(f"{folder / TASK} names the task {shown(name)}: expected one of {', '.join(TASKS)}")
     return about

@@ -9,16 +9,22 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 import torch
 from torch import Tensor
 
+from glassformer.checkpoint.load_errors import refusing_wrong_values
+from glassformer.checkpoint.safe_files import SealedFolder, read_json_object
 from glassformer.data.token_files import Kept
 from glassformer.decoding import GenerationConfig, generate
 from glassformer.models import EncoderDecoderModel
 from glassformer.nn import capture_attention
-from glassformer.tasks.task import Tool
+from glassformer.nn.checks import shown
+from glassformer.tasks.settings import check_settings
+from glassformer.tasks.task import TASK, Tool
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import BEGIN, END
 
 GENERATION = "generation_config.json"
-
+# What a hostile folder may ask for; real ones stay below a tenth of it.
+MAX_BEAMS = 1 << 8
+MAX_LENGTH = 1 << 16
 
 Example = TypeVar("Example")
 
@@ -56,13 +62,12 @@ class Rewriter(Tool[Example]):
         self._settings = settings
 
     @classmethod
-    def from_folder(cls, folder: Path | str) -> Self:
+    def read_folder(cls, folder: Path) -> Self:
         """The tool saved in a model folder."""
-        folder = Path(folder)
         model, about = cls.open_folder(folder, EncoderDecoderModel)
+        check_settings(cls, about, folder / TASK)
         source, target = load_tokenizers(folder)
-        settings = json.loads((folder / GENERATION).read_text(encoding="utf-8"))
-        return cls(model, source, target, GenerationConfig.from_dict(settings), **about)
+        return cls(model, source, target, read_search(folder), **about)
 
     def files(self) -> dict[str, str]:
         """As above."""
@@ -123,6 +128,24 @@ class Rewriter(Tool[Example]):
             [*self.source_tokenizer.tokens(source[:-1]), "(end)"],
             [*self.target_tokenizer.tokens(target), "(end)"],
             weights.float().cpu(),
+        )
+
+
+def read_search(folder: Path) -> GenerationConfig:
+    """The search that a folder of ours asks for, if it is one that can be made."""
+    file = SealedFolder(folder).file(GENERATION)
+    with refusing_wrong_values(file):
+        search = GenerationConfig.from_dict(read_json_object(file))
+        check_cost(file, search.num_beams, search.max_new_tokens)
+    return search
+
+
+def check_cost(path: Path, beams: int, longest: int) -> None:
+    """Raise where a file asks for a search that no machine could make."""
+    if not 1 <= beams <= MAX_BEAMS or not 1 <= longest <= MAX_LENGTH:
+        raise ValueError(
+            f"{path} asks for {shown(beams)} beams and texts of {shown(longest)} tokens: expected at most {MAX_BEAMS}, "
+            f"and {MAX_LENGTH}"
         )
 
 

@@ -1,7 +1,7 @@
 """How an encoder-decoder learns to write one text from another: translation, summaries, answers."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -13,17 +13,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from glassformer.data.batches import CycledBatches, PairBatch, TokenBudgetBatches, hide_words
-from glassformer.data.token_files import EncodeBatch, TextPair, TokenFiles, write_token_files
+from glassformer.data.token_files import EncodeBatch, Kept, TextPair, TokenFiles, write_token_files
 from glassformer.models import EncoderDecoderModel, ModelConfig
 from glassformer.models.base import Model
 from glassformer.models.costs import training_flops
 from glassformer.tasks.beginnings import load_beginning, was_trained_here
 from glassformer.tasks.rewriter import Rewriter, load_tokenizers
-from glassformer.tasks.task import Prepared, Task, TaskConfig, passed_over
+from glassformer.tasks.task import Prepared, Task, TaskConfig, kept_tokenizer, passed_over
 from glassformer.text import BpeDropout, Tokenizer
 from glassformer.text.tokenizer import PAD
 from glassformer.training.config import TrainConfig
 from glassformer.training.losses import summed_loss
+from glassformer.training.run_folder import RunFolder
 
 MAX_VALID = 500
 """Texts written at each validation."""
@@ -82,8 +83,11 @@ class RewritingTask(Task[Example, PairBatch]):
     cuts_long: ClassVar[bool] = False
     """Whether a source that is too long is cut, rather than left out with its target."""
 
-    def tokenise(self, folder: Path, beginning: "Beginning | None" = None) -> TokenisedPairs:
-        """Read the pairs, train the tokenizers or take those of the beginning, write the token files."""
+    def tokenise(self, run: RunFolder, beginning: "Beginning | None" = None) -> TokenisedPairs:
+        """Read the pairs, train the tokenizers or take those of the beginning, write the token files.
+
+        A resumed run takes the tokenizers and the token files that it keeps.
+        """
         config: TaskConfig = self.config
         splits = self.config.data.splits()
         valid_pairs, test_pairs = list(islice(splits.valid, MAX_VALID)), list(splits.test)
@@ -94,32 +98,48 @@ class RewritingTask(Task[Example, PairBatch]):
             _, source_tokenizer, target_tokenizer = beginning
         elif sizes[1] is None:
             texts = (text for pair in splits.train for text in (pair.source, pair.target))
-            source_tokenizer = target_tokenizer = Tokenizer.train(texts, sizes[0], config.tokenizer)
+            source_tokenizer = target_tokenizer = kept_tokenizer(
+                run, lambda: Tokenizer.train(texts, sizes[0], config.tokenizer)
+            )
         else:
-            source_tokenizer = Tokenizer.train((p.source for p in splits.train), sizes[1], config.tokenizer)
-            target_tokenizer = Tokenizer.train((p.target for p in splits.train), sizes[0], config.tokenizer)
+            source_size, target_size = sizes[1], sizes[0]
+            source_tokenizer = kept_tokenizer(
+                run,
+                lambda: Tokenizer.train((p.source for p in splits.train), source_size, config.tokenizer),
+                "source_tokenizer.json",
+            )
+            target_tokenizer = kept_tokenizer(
+                run,
+                lambda: Tokenizer.train((p.target for p in splits.train), target_size, config.tokenizer),
+                "target_tokenizer.json",
+            )
         max_len = (config.model.max_len if beginning is None else beginning.model.config.max_len) or 10**9
         plain: list[EncodeBatch] = [source_tokenizer.encode_batch, target_tokenizer.encode_batch]
         kind: Any = self.Tool
-        write = partial(write_token_files, max_len=max_len - 1, kept=kind.kept if self.cuts_long else "none")
-        valid, _ = write(folder / "valid", splits.valid, *plain)
+
+        def write(name: str, some: Iterable[TextPair], encoders: Sequence[EncodeBatch]) -> TokenFiles:
+            folder = run.tokens / name
+            kept: Kept = kind.kept if self.cuts_long else "none"
+            if run.has_tokens(name):
+                return TokenFiles(folder)
+            return write_token_files(folder, some, *encoders, max_len=max_len - 1, kept=kept)
+
+        valid = write("valid", splits.valid, plain)
         versions = [plain]
         if config.tokenizer.bpe_dropout:
             chance, seed = config.tokenizer.bpe_dropout, config.train.seed
             droppers = [BpeDropout(tokenizer, chance, seed) for tokenizer in (source_tokenizer, target_tokenizer)]
             numbers = range(config.tokenizer.bpe_versions)
             versions = [[partial(dropper.encode_batch, version=number) for dropper in droppers] for number in numbers]
-        written = [
-            write(folder / f"train-{number}", splits.train, *encoders) for number, encoders in enumerate(versions)
-        ]
+        train = [write(f"train-{number}", splits.train, encoders) for number, encoders in enumerate(versions)]
         return TokenisedPairs(
             source_tokenizer=source_tokenizer,
             target_tokenizer=target_tokenizer,
-            train=[files for files, _ in written],
+            train=train,
             valid=valid,
             valid_pairs=valid_pairs,
             test_pairs=test_pairs,
-            n_long=max(n_long for _, n_long in written),
+            n_long=max(files.n_long for files in train),
             skipped=Counter(getattr(splits.train, "skipped", ())),
         )
 
@@ -127,11 +147,11 @@ class RewritingTask(Task[Example, PairBatch]):
         """What the tool is told beside its model and tokenizers."""
         return {}
 
-    def prepare(self, run: Path) -> Prepared[Example, PairBatch]:
+    def prepare(self, run: RunFolder) -> Prepared[Example, PairBatch]:
         """As above."""
         train: TrainConfig = self.config.train
         beginning = None if self.config.start_from is None else begin_from(self.config.start_from)
-        pairs = self.tokenise(run / "tokens", beginning)
+        pairs = self.tokenise(run, beginning)
         torch.manual_seed(train.seed)
         model = EncoderDecoderModel(pairs.fit(self.config.model)) if beginning is None else beginning.model
         kind: type[Rewriter[Example]] = self.Tool  # type: ignore[assignment]

@@ -1,39 +1,28 @@
-"""What every task's training has in common: a folder beside the model, an estimate, a journal, the trainer."""
+"""What every task's training has in common: the estimate, the plan, the journal, the trainer."""
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from glassformer.checkpoint.safe_files import write_text
 from glassformer.training.config import TrainConfig
 from glassformer.training.estimate import Estimate, MemoryWatch, Truth, compare, estimate_run, in_words
 from glassformer.training.gradients import TrainBatch
 from glassformer.training.journal import Journal
-from glassformer.training.state import TrainState
+from glassformer.training.run_folder import RunFolder
+from glassformer.training.schedules import Plan
+from glassformer.training.state import TrainState, newest_state
 from glassformer.training.trainer import Batches, Trainer
 
 Batch = TypeVar("Batch", bound=TrainBatch)
-
-
-def run_folder(out: Path, config: Any) -> Path:
-    """The folder of a run, beside the model folder `out`; an error where it holds a run with other settings."""
-    run = out.with_name(f"{out.name}.run")
-    path = run / "config.json"
-    text = json.dumps(asdict(config), indent=2, default=str)
-    if path.is_file() and path.read_text(encoding="utf-8") != text:
-        raise ValueError(f"{run} holds a run with other settings: expected the same, another out, or remove it")
-    run.mkdir(parents=True, exist_ok=True)
-    write_text(path, text)
-    return run
+WARMUP_SHARE = 4
+"""With --minutes, the warm-up takes at most one update in so many."""
 
 
 def train_run(
-    run: Path,
+    run: RunFolder,
     model: nn.Module,
     config: TrainConfig,
     *,
@@ -43,9 +32,10 @@ def train_run(
     flops: Callable[[Batch], int],
     notes: Sequence[str],
 ) -> TrainState:
-    """Train `model` in place, from where the run stopped; where it is when it ends.
+    """Train `model` in place, from the run's newest checkpoint, and return the state at the end.
 
-    `loss` makes the loss of a model, compiled or not; `flops` counts the training of a batch; `notes` are told first.
+    `loss` makes the loss of a model, compiled or not; `flops` counts the training of a batch; `notes` are printed
+    first.
     """
     trainer = Trainer(
         model=model,
@@ -53,17 +43,31 @@ def train_run(
         batches=batches,
         loss=loss(torch.compile(model) if config.compile else model),  # type: ignore[arg-type]
         evaluate=evaluate,
-        folder=run / "checkpoints",
+        folder=run.checkpoints,
     )
     estimate = estimate_run(trainer, flops)
-    if config.minutes:
-        trainer.config, estimate = _fit_into(config, estimate, run / "plan.json")
+    state = TrainState() if run.record is None else newest_state(run.checkpoints)
+    plan = make_plan(run, config, estimate, state)
+    run.begin(plan, state.position)
+    share = plan.updates / config.updates
+    estimate = replace(estimate, flops=round(estimate.flops * share), seconds=estimate.seconds * share)
+    trainer.plan, trainer.config = plan, replace(config, updates=plan.updates, warmup=plan.warmup)
     watch = MemoryWatch(trainer)
-    with Journal(run, trainer.config) as journal:
+    with Journal(run.path, trainer.config) as journal:
         trainer.on_update, trainer.on_evaluation, trainer.warn = journal.update, journal.evaluation, journal.say
         for note in notes:
             journal.say(note)
-        journal.say(f"{trainer.config.updates:,} updates: {in_words(estimate)}")
+        journal.say(f"{plan.updates:,} updates: {in_words(estimate)}")
+        if plan.warmup < config.warmup:
+            journal.say(
+                f"the learning rate rises over {plan.warmup:,} of them, not {config.warmup:,}: there are too few"
+            )
+        elif plan.warmup >= plan.updates:
+            journal.say(f"the learning rate never reaches its peak: it rises over {plan.warmup:,} updates (--warmup)")
+        if state.update:
+            journal.say(f"resuming at update {state.update:,}")
+        if state.update >= plan.updates:
+            journal.say("the run is complete: --continue with more --updates or --minutes extends it")
         trainer.run()
         share = trainer.state.position / trainer.config.updates
         truth = Truth(
@@ -73,13 +77,30 @@ def train_run(
     return trainer.state
 
 
-def _fit_into(train: TrainConfig, estimate: Estimate, path: Path) -> tuple[TrainConfig, Estimate]:
-    """As many updates as fit into the minutes asked for. Chosen once: a run that goes on keeps to its plan."""
-    if path.is_file():
-        updates = int(json.loads(path.read_text(encoding="utf-8"))["updates"])
-    else:
-        updates = max(1, round(train.updates * 60 * train.minutes / estimate.seconds))
-        write_text(path, json.dumps({"updates": updates}))
-    share = updates / train.updates
-    whole = replace(estimate, flops=round(estimate.flops * share), seconds=estimate.seconds * share)
-    return replace(train, updates=updates), whole
+def make_plan(run: RunFolder, config: TrainConfig, estimate: Estimate, state: TrainState) -> Plan:
+    """The plan of a run: as recorded, or new where the run is fresh or its training settings were changed.
+
+    A changed plan starts at the newest checkpoint. With `minutes`, the number of updates comes from the estimate.
+    """
+    recorded = run.plan()
+    fitting = max(1, round(config.updates * 60 * config.minutes / estimate.seconds)) if config.minutes else 0
+    if recorded is None:
+        updates = fitting or config.updates
+        return Plan(updates=updates, warmup=_warmup(config, updates))
+    changed = {
+        name.removeprefix("train."): values for change in run.changes for name, values in change["settings"].items()
+    }
+    if not changed.keys() & {"updates", "minutes", "warmup", "lr", "schedule"}:
+        return recorded
+    updates, warmup = recorded.updates, recorded.warmup
+    if changed.keys() & {"updates", "minutes"}:
+        updates = state.update + fitting if config.minutes else config.updates
+    if changed.keys() & {"warmup", "minutes"}:
+        warmup = _warmup(config, updates)
+    schedule, peak = (changed.get(name, [getattr(config, name)])[0] for name in ("schedule", "lr"))
+    start_lr = recorded.lr(schedule, peak, state.update) if state.update else 0.0
+    return Plan(updates=updates, warmup=warmup, start=state.update, start_lr=start_lr)
+
+
+def _warmup(config: TrainConfig, updates: int) -> int:
+    return min(config.warmup, updates // WARMUP_SHARE) if config.minutes else config.warmup

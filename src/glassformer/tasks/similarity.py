@@ -69,10 +69,12 @@ class SimilarityData:
         text, second, score = record.cells
         try:
             number = math.nan if isinstance(score, bool) else float(score)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             number = math.nan
         if not self.lowest <= number <= self.highest:
-            raise ValueError(f"{score!r} under {self.score_column!r}: expected {self.lowest:g} to {self.highest:g}")
+            raise ValueError(
+                f"{repr(score)[:60]} under {self.score_column!r}: expected {self.lowest:g} to {self.highest:g}"
+            )
         return ScoredPair(as_text(text, self.text_column), as_text(second, self.second_column), number)
 
 

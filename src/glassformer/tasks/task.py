@@ -16,16 +16,20 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from glassformer.checkpoint import load_model, save_model
+from glassformer.checkpoint import OutputExistsError, load_model, save_model
+from glassformer.checkpoint.load_errors import refusing_wrong_values
+from glassformer.checkpoint.output_folder import check_output
 from glassformer.metrics.scores import Scores, in_digits, title_of
 from glassformer.models import ModelConfig
 from glassformer.models.base import Model
 from glassformer.tasks.registry import read_about
-from glassformer.tasks.runs import run_folder, train_run
-from glassformer.text import TokenizerConfig
+from glassformer.tasks.runs import train_run
+from glassformer.text import Tokenizer, TokenizerConfig
 from glassformer.training.config import TrainConfig
+from glassformer.training.fingerprints import fingerprint_examples, fingerprint_path, fingerprint_paths
 from glassformer.training.gradients import TrainBatch
 from glassformer.training.lora import add_adapters, merge_adapters, n_trained
+from glassformer.training.run_folder import RunFolder, open_run
 from glassformer.training.state import TrainState
 from glassformer.training.trainer import Batches
 
@@ -83,9 +87,18 @@ class Tool(ABC, Generic[Example]):
         return {}
 
     @classmethod
-    @abstractmethod
     def from_folder(cls, folder: Path | str) -> Self:
-        """The tool that was saved there."""
+        """The tool that was saved there. An error names the file that is wrong."""
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise FileNotFoundError(f"{folder}: no such model folder")
+        with refusing_wrong_values(folder):
+            return cls.read_folder(folder)
+
+    @classmethod
+    @abstractmethod
+    def read_folder(cls, folder: Path) -> Self:
+        """What `from_folder` does for this kind of tool: `open_folder`, then the tokenizer's files."""
 
     @classmethod
     def open_folder(cls, folder: Path, kind: type[AnyModel]) -> tuple[AnyModel, dict[str, Any]]:
@@ -99,11 +112,15 @@ class Tool(ABC, Generic[Example]):
             raise ValueError(f"{folder} holds a model of kind {model.kind!r}: expected {kind.kind!r}")
         return model.eval(), about
 
-    def save(self, folder: Path, card: str, data: Any = None) -> None:
-        """Write the model folder; `data` is how its examples were read, so that others are read alike."""
+    def save(self, folder: Path, card: str, data: Any = None, *, overwrite: bool = False, owner: str = "") -> None:
+        """Write the model folder; `data` is how its examples were read, so that others are read alike.
+
+        An existing model folder is replaced only with `overwrite`, or if the same `owner` (a training run) wrote it.
+        """
         about = {"task": self.task, **self.settings(), "data": {} if data is None else _columns(data)}
         text = json.dumps(about, indent=2, ensure_ascii=False)
-        save_model(folder, self.model, {**self.files(), TASK: text, "README.md": card})
+        files = {**self.files(), TASK: text, "README.md": card}
+        save_model(folder, self.model, files, overwrite=overwrite, owner=owner)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,8 +166,8 @@ class Task(ABC, Generic[Example, Batch]):
         self.config = config
 
     @abstractmethod
-    def prepare(self, run: Path) -> Prepared[Example, Batch]:
-        """Read the data, make the tokenizer and the model; files that may be large go into the folder `run`."""
+    def prepare(self, run: RunFolder) -> Prepared[Example, Batch]:
+        """Read the data, make the tokenizer and the model, or take what the run keeps of an earlier start."""
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -164,13 +181,42 @@ class Task(ABC, Generic[Example, Batch]):
         """Settings of training or tokenizer that other tasks have a use for, and this one has not."""
         return set()
 
-    def train(self, out: Path | str) -> Scores:
-        """Train into the model folder `out`; what the run needs to go on stands in `out.run` beside it.
+    def train(
+        self, out: Path | str, *, restart: bool = False, accept_changes: bool = False, overwrite: bool = False
+    ) -> Scores:
+        """Train into the model folder `out`. What the run needs to resume is in `out.run` beside it.
 
-        Called again with the same config, it goes on where it stopped. Returns the scores on the test examples, or
-        where there are none on those for validation.
+        Called again with the same config and data, it resumes. Returns the scores on the test examples, or on the
+        validation examples where there are none.
+
+        Args:
+            out: A new or empty folder, or one that this run wrote before.
+            restart: Discard the run in `out.run` and start anew.
+            accept_changes: Go on from the newest checkpoint with other settings or other data; `--continue` on the
+                command line.
+            overwrite: Replace a model in `out` that another run wrote. Other files are never replaced.
         """
-        out, train = Path(out), self.config.train
+        if restart and accept_changes:
+            raise ValueError("--restart discards the run and --continue goes on with it: expected one of them")
+        with open_run(Path(out).absolute(), restart=restart) as run:
+            check_output(Path(out), overwrite=overwrite, owner=run.id)
+            return self._train(Path(out), run, accept_changes=accept_changes, overwrite=overwrite)
+
+    def inputs(self, *, leave_out: Sequence[Path] = ()) -> dict[str, str]:
+        """A fingerprint of each input, by content: data files, a named corpus, the model to begin with."""
+        data = self.config.data
+        if getattr(data, "corpus", ""):
+            found = {
+                f"data.corpus ({side})": fingerprint_examples(some) for side, some in data.splits()._asdict().items()
+            }
+        else:
+            found = fingerprint_paths(data, "data", leave_out=leave_out)
+        if self.config.start_from is not None and self.config.start_from.exists():
+            found["start_from"] = fingerprint_path(self.config.start_from)
+        return found
+
+    def _train(self, out: Path, run: RunFolder, *, accept_changes: bool, overwrite: bool) -> Scores:
+        train = self.config.train
         for name in self.unused():
             value = getattr(train, name, None) or getattr(self.config.tokenizer, name, None)
             if value:
@@ -179,7 +225,7 @@ class Task(ABC, Generic[Example, Batch]):
             raise ValueError(
                 f"lora_rank={train.lora_rank} without a model to adapt: expected one to begin with (--from)"
             )
-        run = run_folder(out, self.config)
+        run.bind(self.config, self.inputs(leave_out=(out, run.path)), accept_changes=accept_changes)
         torch.manual_seed(train.seed)
         ready = self.prepare(run)
         model, notes = ready.tool.model, [*ready.notes]
@@ -201,7 +247,14 @@ class Task(ABC, Generic[Example, Batch]):
         if train.lora_rank:
             merge_adapters(model)
         scores = ready.tool.score(ready.test)
-        ready.tool.save(out, self.card(state, scores, len(ready.test)), self.config.data)
+        save = partial(
+            ready.tool.save, card=self.card(state, scores, len(ready.test)), data=self.config.data, owner=run.id
+        )
+        try:
+            save(out, overwrite=overwrite)
+        except OutputExistsError as error:  # somebody put files there while the model trained
+            save(run.path / "model", overwrite=True)
+            raise OutputExistsError(f"{error}. The trained model is in {run.path / 'model'}") from error
         return scores
 
     @classmethod
@@ -239,6 +292,13 @@ class Task(ABC, Generic[Example, Batch]):
         """What the model learned from, in a few words."""
         data = self.config.data
         return getattr(data, "corpus", "") or ", ".join(str(path) for path in data.data)
+
+
+def kept_tokenizer(run: RunFolder | None, make: Callable[[], Tokenizer], name: str = "tokenizer.json") -> Tokenizer:
+    """The tokenizer that a run keeps. A fresh run makes it; so does a caller without a run."""
+    if run is None:
+        return make()
+    return Tokenizer.from_json(run.keep(name, lambda: make().to_json()), where=str(run.path / name))
 
 
 def passed_over(skipped: Counter[str]) -> list[str]:

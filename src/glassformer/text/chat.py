@@ -1,12 +1,14 @@
 """A conversation as the ids a model reads: its chat template's control tokens, and everybody's words as mere words.
 
 The template decides where control tokens stand, and nothing in a message can add one. So each character of the rendered
-text must be known to be the template's or a message's. Two ways lead there:
+text must be known to be the template's or a message's. Three ways lead there:
 
 1. Render again with a random mark in place of every text in the messages. Where the result, with the texts put back,
    is the first rendering, what is not a text is the template's.
 2. A template that looks into its messages renders the marks otherwise. Then render with every control token that the
    template itself writes under a random name; what bears such a name is the template's.
+3. A template may put a token together, as in `'<|' + message.role + '|>'`. Where no message holds a control token, and
+   the rendering with marks has the same ones in the same order, all of them are the template's.
 """
 
 import functools
@@ -97,6 +99,9 @@ def _origins(source: str, said: dict[str, Any], prompt: bool, tokenizer: Pretrai
     except ValueError:
         bare = _unsaid(parts, control, marks)
     if bare is not None or "".join(part for part, _ in parts) != text:
+        if not any(map(control.search, marks)) and control.findall(skeleton) == control.findall(text):
+            pieces = re.split(f"({control.pattern})", text)
+            return [(piece, index % 2 == 1) for index, piece in enumerate(pieces)]
         raise ValueError(
             "the chat template mixes its control tokens with what the messages say: expected to tell them apart"
             + (f", but {bare[0]!r} could be either's" if bare else "")

@@ -1,14 +1,13 @@
 """Where chat templates run: Jinja's sandbox, made narrower, with little time, little memory and no way out.
 
-Only the methods and filters that templates use are there. Whatever could run long or grow large asks for leave first:
-each call, each sum, each value that is built or printed.
+Every method and filter that templates use is there, with a bound on the work of each call (`chat_bounds.py`). Between
+calls a clock is looked at: at each call, each sum, each turn of a loop, each value that is built or printed.
 """
 
 import functools
-import json
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, ItemsView, Iterable, KeysView, ValuesView
 from datetime import datetime
 from typing import Any
 
@@ -17,38 +16,20 @@ from jinja2 import nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
 from jinja2.ext import loopcontrols as loop_controls
+from jinja2.filters import make_attrgetter
 from jinja2.parser import Parser
-from jinja2.runtime import Context, LoopContext, Macro, Undefined
+from jinja2.runtime import Context, LoopContext, Macro, Undefined, markup_join
 from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
-from jinja2.utils import Namespace
+from jinja2.utils import Cycler, Joiner, Namespace
+from markupsafe import Markup
+
+from glassformer.text import chat_bounds as bounds
 
 MAX_SECONDS = 1.0
 """Computing time of one rendering."""
-MAX_CHARS = 1 << 23
-"""Characters printed, and of any one value."""
-MAX_NODES = 300_000
-"""Values inside one value."""
-
-# fmt: off
-TEXT_METHODS = frozenset((
-    "capitalize", "casefold", "count", "endswith", "find", "index", "isalnum", "isalpha", "isdecimal", "isdigit",
-    "islower", "isnumeric", "isspace", "istitle", "isupper", "join", "lower", "lstrip", "partition", "removeprefix",
-    "removesuffix", "replace", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "split", "splitlines",
-    "startswith", "strip", "swapcase", "title", "upper",
-))
-_FILTERS = (
-    "abs", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first", "float", "int", "items", "last",
-    "length", "list", "lower", "map", "max", "min", "reject", "rejectattr", "reverse", "safe", "select", "selectattr",
-    "sort", "string", "title", "trim", "unique", "upper",
-)
-# fmt: on
-_METHODS: tuple[tuple[type | tuple[type, ...], frozenset[str]], ...] = (
-    (str, TEXT_METHODS),
-    (dict, frozenset({"items", "keys", "values", "get"})),
-    ((list, tuple), frozenset({"index", "count"})),
-)
-_BITS = 4096
-_INDENT = 16
+_OF_JINJA = ("_loop_vars", "_block_vars")
+"""Arguments that compiled templates add to calls; only Jinja's own functions take them."""
+_PRINTABLE = (str, bytes, int, float, list, tuple, dict, range, KeysView, ValuesView, ItemsView, Undefined, type(None))
 
 
 class Budget(threading.local):
@@ -62,7 +43,7 @@ class Budget(threading.local):
         """A new rendering begins; `now` is the time that the template is told."""
         self.now = now
         self.deadline = time.thread_time() + MAX_SECONDS
-        self.chars = MAX_CHARS
+        self.chars = bounds.MAX_CHARS
 
     def tick(self) -> None:
         """Refuse to go on when the time is up."""
@@ -73,7 +54,7 @@ class Budget(threading.local):
         """Count what is printed."""
         self.chars -= chars
         if self.chars < 0:
-            raise SecurityError(f"it wrote more than {MAX_CHARS} characters")
+            raise SecurityError(f"it wrote more than {bounds.MAX_CHARS} characters")
 
 
 class _Generation(Extension):
@@ -81,9 +62,9 @@ class _Generation(Extension):
 
     tags = {"generation"}  # noqa: RUF012
 
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
@@ -101,13 +82,15 @@ class Sandbox(ImmutableSandboxedEnvironment):
             optimized=False,  # nothing is computed before the clock runs
             cache_size=0,
         )
-        self.filters = {name: self._guard(self.filters[name]) for name in _FILTERS}
-        self.filters |= {"join": self._join, "replace": self._replace, "indent": self._indent, "tojson": self._to_json}
+        self.filters = {name: self._guard(self.filters[name], name) for name in bounds.FILTERS}
+        self.filters |= {"join": self._join, "sum": self._sum, "tojson": self._to_json}
         self.tests = {name: self._guard(test) for name, test in self.tests.items()}
         self.globals = {
             "range": safe_range,
             "namespace": Namespace,
-            "dict": _dict,
+            "dict": _Dict(),
+            "cycler": Cycler,
+            "joiner": Joiner,
             "raise_exception": _raise_exception,
             "strftime_now": self._strftime_now,
         }
@@ -123,7 +106,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def checked(self, value: Any) -> Any:
         """The value, if there is time left and it is small enough."""
         self.budget.tick()
-        _weigh(value)
+        bounds.weigh(value)
         return value
 
     def ticked(self, value: Any) -> Any:
@@ -134,51 +117,50 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def joined(self, *values: Any) -> str:
         """Texts one after the other."""
         texts = [self.text(value) for value in values]
-        _check_chars(sum(map(len, texts)))
-        return "".join(texts)
+        bounds.check_chars(sum(map(len, texts)))
+        return markup_join(values) if any(isinstance(value, Markup) for value in values) else "".join(texts)
 
     def text(self, value: Any) -> str:
         """A value as text. Objects of the machine have none."""
-        if not isinstance(value, str | int | float | list | tuple | dict | Undefined | None):
+        if not isinstance(value, _PRINTABLE):
             raise SecurityError(
                 f"it prints a {type(value).__name__}: expected a text, a number, a list or a dictionary"
             )
-        self.checked(value)
+        self.checked(list(value) if isinstance(value, KeysView | ValuesView | ItemsView) else value)
         return str(value)
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Call a function; those methods of a text that could make it grow without bound are our own."""
+        """Call a function, or a method with a bound on its work."""
         self.budget.tick()
-        owner = getattr(function, "__self__", None)
-        if isinstance(owner, str) and function.__name__ == "join" and len(args) == 1:
-            return self._join(args[0], owner)
-        if isinstance(owner, str) and function.__name__ == "replace":
-            return self._replace(owner, *args, **kwargs)
-        return self.checked(super().call(context, function, *args, **kwargs))
+        bounded = bounds.bounded_method(function)
+        if bounded is function:
+            return self.checked(super().call(context, function, *args, **kwargs))
+        given = {name: value for name, value in kwargs.items() if name not in _OF_JINJA}
+        return self.checked(bounded(*args, **given))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Compute `left operator right`, unless the result would be too large."""
         self.budget.tick()
-        sizes = [len(side) if isinstance(side, str | list | tuple) else None for side in (left, right)]
-        if operator == "%" and sizes[0] is not None:
-            raise SecurityError("it formats text with %")
-        if operator == "**" and not (_is_small(left) and _is_small(right)):
-            raise SecurityError("it computes too large a power")
-        if operator == "*" and sizes != [None, None]:
-            count = right if sizes[0] is not None else left
-            size = (sizes[0] or sizes[1] or 0) * max(count if isinstance(count, int) else 0, 0)
-            _check_chars(size) if isinstance(left, str) or isinstance(right, str) else _check_nodes(size)
-        if operator == "+" and None not in sizes:
-            size = sum(size or 0 for size in sizes)
-            _check_chars(size) if isinstance(left, str) else _check_nodes(size)
+        bounds.check_binop(operator, left, right)
         return self.checked(super().call_binop(context, operator, left, right))
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """`obj.attribute`, if there is time left: filters look up an attribute of each value in a list."""
+        self.budget.tick()
+        return super().getattr(obj, attribute)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """`obj[argument]`, if there is time left."""
+        self.budget.tick()
+        return super().getitem(obj, argument)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         """Whether a template may have `obj.attr`: only what is known to do no harm."""
-        for kind, names in _METHODS:
+        for kind, names in bounds.METHODS:
             if isinstance(obj, kind):
                 return attr in names
-        return isinstance(obj, Namespace | LoopContext | Macro) and super().is_safe_attribute(obj, attr, value)
+        known = isinstance(obj, Namespace | LoopContext | Macro | Cycler | Joiner | _Dict)
+        return known and super().is_safe_attribute(obj, attr, value)
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
         """What a refused attribute is: nothing; and where it leads to the machine inside, an error at once."""
@@ -186,57 +168,58 @@ class Sandbox(ImmutableSandboxedEnvironment):
             raise SecurityError(f"it reaches for {attribute!r} of a {type(obj).__name__}")
         return super().unsafe_undefined(obj, attribute)
 
-    def wrap_str_format(self, value: Any) -> None:
-        """Formatting can ask for a field of any width; as no allowed method, it is refused."""
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """`str.format` and `str.format_map` with a bound on their results."""
+        owner, name = getattr(value, "__self__", None), getattr(value, "__name__", "")
+        if name not in ("format", "format_map") or not isinstance(owner, str):
+            return None
+        if isinstance(owner, Markup):
+            raise SecurityError("it formats HTML")
 
-    def _guard(self, function: Any) -> Callable[..., Any]:
+        def formatted(*args: Any, **kwargs: Any) -> str:
+            if name == "format_map":
+                args, kwargs = (), *args
+            self.budget.tick()
+            return bounds.BoundedFormatter(self).vformat(owner, args, kwargs)
+
+        return formatted
+
+    def _guard(self, function: Any, name: str = "") -> Callable[..., Any]:
+        # Some take the context, the evaluation context or the environment before the value.
+        skipped = int(hasattr(function, "jinja_pass_arg"))
+
         @functools.wraps(function)
         def guarded(*args: Any, **kwargs: Any) -> Any:
             self.budget.tick()
+            bounds.check_filter(name, *args[skipped:], **kwargs)
             return self.checked(function(*args, **kwargs))
 
         return guarded
 
     def _join(self, value: Iterable[Any], d: str = "", attribute: str | int | None = None) -> str:
-        items = [self.text(item if attribute is None else self.getitem(item, attribute)) for item in value]
-        _check_chars(sum(map(len, items)) + len(d) * len(items))
-        return d.join(items)
+        items = bounds.listed(value)
+        if attribute is not None:
+            items = [make_attrgetter(self, attribute)(item) for item in items]
+        texts, between = [self.text(item) for item in items], self.text(d)
+        bounds.check_chars(sum(map(len, texts)) + len(between) * len(texts))
+        return between.join(texts)
 
-    def _replace(self, text: Any, old: str, new: str, count: int = -1) -> str:
-        text = self.text(text)
-        _check_chars(len(text) + text.count(old) * len(new))
-        return text.replace(old, new, -1 if count is None else count)
+    def _sum(self, value: Iterable[Any], attribute: str | int | None = None, start: Any = 0) -> Any:
+        """Like `sum`, with a look at the clock: a sum of lists copies its beginning again and again."""
+        if isinstance(start, str | bytes):
+            raise TypeError("sum() can't sum strings")
+        total = start
+        for item in bounds.listed(value):
+            self.budget.tick()
+            item = item if attribute is None else make_attrgetter(self, attribute)(item)
+            bounds.check_binop("+", total, item)
+            total = total + item
+        return self.checked(total)
 
-    def _indent(self, text: str, width: int = 4, first: bool = False, blank: bool = False) -> str:
-        if not 0 <= width <= _INDENT:
-            raise SecurityError(f"it indents by {width}: expected at most {_INDENT}")
-        lines = self.text(text).split("\n")
-        _check_nodes(len(lines))
-        space = " " * width
-        rest = [space + line if line or blank else line for line in lines[1:]]
-        return "\n".join([(space if first else "") + lines[0], *rest])
-
-    def _to_json(
-        self,
-        value: Any,
-        ensure_ascii: bool = False,
-        indent: int | None = None,
-        separators: tuple[str, str] | None = None,
-        sort_keys: bool = False,
-    ) -> str:
-        """JSON as people write it, without the HTML escapes of Jinja's own."""
-        self.checked(value)
-        if indent is not None and not 0 <= indent <= _INDENT:
-            raise SecurityError(f"it indents JSON by {indent}: expected at most {_INDENT}")
-        if separators is not None and sum(map(len, separators)) > _INDENT:
-            raise SecurityError(f"it separates JSON by more than {_INDENT} characters")
-        encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-        chunks, size = [], 0
-        for chunk in encoder.iterencode(value):
-            size += len(chunk)
-            _check_chars(size)
-            chunks.append(chunk)
-        return "".join(chunks)
+    @functools.wraps(bounds.to_json)
+    def _to_json(self, *args: Any, **kwargs: Any) -> str:
+        self.budget.tick()
+        return bounds.to_json(*args, **kwargs)
 
     def _strftime_now(self, form: str) -> str:
         if len(form) > 64 or any(letter.isdigit() for letter in form):
@@ -244,42 +227,15 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return self.budget.now.strftime(form)
 
 
-def _weigh(value: Any) -> None:
-    """Refuse a value too large to be copied, compared or printed, by counting what it would hold written out."""
-    count, chars, waiting = 0, 0, [value]
-    while waiting:
-        item = waiting.pop()
-        count += 1
-        if isinstance(item, str):
-            chars += len(item)
-        elif isinstance(item, dict):
-            count += len(item)
-            waiting += item.values()
-            chars += sum(len(key) for key in item if isinstance(key, str))
-        elif isinstance(item, list | tuple):
-            waiting += item
-        elif isinstance(item, int) and item.bit_length() > _BITS:
-            raise SecurityError("it computes too large a number")
-        _check_nodes(count + len(waiting))
-        _check_chars(chars)
+class _Dict:
+    """The function `dict` of templates, and `dict.fromkeys`."""
 
+    def __call__(self, *args: Any, **items: Any) -> dict[Any, Any]:
+        return dict(*args, **items)
 
-def _check_chars(count: int) -> None:
-    if count > MAX_CHARS:
-        raise SecurityError(f"it builds a text of more than {MAX_CHARS} characters")
-
-
-def _check_nodes(count: int) -> None:
-    if count > MAX_NODES:
-        raise SecurityError(f"it builds a value of more than {MAX_NODES} parts")
-
-
-def _is_small(number: Any) -> bool:
-    return isinstance(number, int | float) and abs(number) <= 64
-
-
-def _dict(*args: Any, **items: Any) -> dict[Any, Any]:
-    return dict(*args, **items)
+    def fromkeys(self, keys: Iterable[Any], value: Any = None) -> dict[Any, Any]:
+        """A dictionary with one value for all keys."""
+        return dict.fromkeys(bounds.listed(keys), value)
 
 
 def _raise_exception(message: str) -> None:

@@ -13,14 +13,19 @@ from jinja2 import nodes
 from jinja2.exceptions import SecurityError
 from jinja2.visitor import NodeTransformer
 
-from glassformer.text.chat_sandbox import TEXT_METHODS, Sandbox
+from glassformer.text.chat_bounds import TEXT_METHODS
+from glassformer.text.chat_sandbox import Sandbox
 
 MAX_SOURCE = 100_000
 """Characters of a template; the longest in use have some twenty thousand."""
+MAX_REASON = 2_000
+"""Characters of an error message."""
 MAX_NODES = 6_000
 """Names, constants, operations and so on of a template; more would take long to compile."""
 
 _REFUSED = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends, nodes.Block, nodes.EvalContextModifier)
+_PRINTING_FILTERS = frozenset({"d", "default", "join"})
+"""Filters whose arguments are printed; the arguments of all other filters are texts that they search for."""
 
 
 class ChatTemplate:
@@ -40,7 +45,7 @@ class ChatTemplate:
                 raise SecurityError(f"it has {size} parts: expected at most {MAX_NODES}")
             self._template = self._sandbox.from_string(_Rewriter(rename or {}).visit(program))
         except Exception as error:  # also what Python's own compiler raises
-            raise ValueError(f"the chat template cannot be read: {error or type(error).__name__}") from error
+            raise ValueError(f"the chat template cannot be read: {_reason(error)}") from error
 
     def render(self, variables: Mapping[str, Any], now: datetime | None = None) -> str:
         """The text this template makes of plain values: texts, numbers, lists and dictionaries."""
@@ -48,7 +53,7 @@ class ChatTemplate:
         try:
             return "".join(self._template.generate(**variables))
         except Exception as error:  # a program may fail in any way
-            raise ValueError(f"the chat template failed: {error or type(error).__name__}") from error
+            raise ValueError(f"the chat template failed: {_reason(error)}") from error
 
 
 class _Rewriter(NodeTransformer):
@@ -109,16 +114,21 @@ class _Rewriter(NodeTransformer):
 
     def visit_Call(self, node: nodes.Call) -> nodes.Node:  # noqa: N802
         node.node = self.visit(node.node)
-        # The arguments of a text's method are what it looks for; those of a macro are printed.
-        is_method = isinstance(node.node, nodes.Getattr) and node.node.attr in TEXT_METHODS
-        return self._arguments(node, self._compare if is_method else self.visit)
+        # The arguments of a text's method are what it looks for; those of a macro are printed, and so is what a text of
+        # the template's own is joined or formatted with.
+        method = node.node.attr if isinstance(node.node, nodes.Getattr) else ""
+        is_own = isinstance(node.node, nodes.Getattr) and isinstance(node.node.node, nodes.Const)
+        prints = method not in TEXT_METHODS or (is_own and method in ("format", "join"))
+        return self._arguments(node, self.visit if prints else self._compare)
 
     def visit_Filter(self, node: nodes.Filter) -> nodes.Node:  # noqa: N802
         if node.node is not None:
             node.node = self.visit(node.node)
-        return self._arguments(node, self._compare)
+        return self._arguments(node, self.visit if node.name in _PRINTING_FILTERS else self._compare)
 
-    visit_Test = visit_Filter  # noqa: N815
+    def visit_Test(self, node: nodes.Test) -> nodes.Node:  # noqa: N802
+        node.node = self.visit(node.node)
+        return self._arguments(node, self._compare)
 
     def _arguments(self, node: Any, visit: Callable[[nodes.Node], Any]) -> nodes.Node:
         node.args = [visit(argument) for argument in node.args]
@@ -133,6 +143,12 @@ class _Rewriter(NodeTransformer):
             return self.visit(node)
         finally:
             self._comparing -= 1
+
+
+def _reason(error: Exception) -> str:
+    """What an error says, which may hold a text of any length."""
+    text = str(error) or type(error).__name__
+    return text if len(text) <= MAX_REASON else text[:MAX_REASON] + " ..."
 
 
 def _ask(method: str, *arguments: Any) -> nodes.Expr:

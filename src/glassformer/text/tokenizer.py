@@ -161,12 +161,14 @@ class Tokenizer:
                 return index
         raise ValueError(f"the tokenizer has no special token {name!r}: expected one of {[*self._special.values()]}")
 
+    def normalize(self, text: str) -> str:
+        """The text that is cut into tokens: lower-cased if the tokenizer was trained so, otherwise unchanged."""
+        return text if self._inner.normalizer is None else self._inner.normalizer.normalize_str(text)
+
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without BEGIN or END."""
         if self._characters is not None:
-            if self._inner.normalizer is not None:
-                text = self._inner.normalizer.normalize_str(text)
-            return [self._characters.get(character, UNKNOWN) for character in text]
+            return [self._characters.get(character, UNKNOWN) for character in self.normalize(text)]
         return self._inner.encode(text, add_special_tokens=False).ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -226,8 +228,10 @@ def _of_characters(
 ) -> tokenizers.Tokenizer:
     """Each character is a word."""
     found = Counter[str]()
+    # The normalizer lower-cases each character by itself; str.lower() turns a capital sigma into one of two others.
+    normalizer = tokenizers.normalizers.Lowercase() if lowercase else None
     for text in texts:
-        found.update(text.lower() if lowercase else text)
+        found.update(text if normalizer is None else normalizer.normalize_str(text))
     room = vocab_size - len(special)
     if room < 1:
         raise ValueError(f"vocab_size={vocab_size}: expected more than the {len(special)} special tokens")
@@ -236,8 +240,8 @@ def _of_characters(
     vocab = {token: index for index, token in enumerate([*special, *kept])}
     inner = tokenizers.Tokenizer(models.WordLevel(vocab=vocab, unk_token=SPECIAL[UNKNOWN]))
     inner.add_special_tokens(special)
-    if lowercase:
-        inner.normalizer = tokenizers.normalizers.Lowercase()
+    if normalizer is not None:
+        inner.normalizer = normalizer
     inner.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     inner.decoder = decoders.Fuse()
     return inner

@@ -1,10 +1,24 @@
 """Everything about how a model is trained, whatever the task."""
 
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args, get_type_hints
 
 from glassformer.nn.checks import check_positive, check_probability
 from glassformer.training.schedules import Schedule
+
+NOT_NEGATIVE = (
+    "minutes",
+    "warmup",
+    "eps",
+    "weight_decay",
+    "clip",
+    "r_drop",
+    "lora_rank",
+    "lora_alpha",
+    "average_last",
+    "patience",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,13 +91,24 @@ class TrainConfig:
     """What "better" means: any score of a validation, such as loss; empty is the one that the task goes by."""
 
     def __post_init__(self) -> None:
+        for name, allowed in get_type_hints(type(self)).items():
+            value = getattr(self, name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{name}={value}: expected a finite number")
+            if get_args(allowed) and isinstance(value, str) and value not in get_args(allowed):
+                raise ValueError(f"{name}={value!r}: expected one of {', '.join(get_args(allowed))}")
         for name in ("updates", "max_tokens", "accumulate", "eval_every", "save_every", "keep_last"):
             check_positive(name, getattr(self, name))
         for name in ("label_smoothing", "word_dropout"):
             check_probability(name, getattr(self, name))
-        for name in ("minutes", "warmup", "average_last", "patience", "lora_rank", "lora_alpha"):
+        for name in NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)}: expected 0 or more")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: expected 0 or more, and less than 1")
+        if not self.lr > 0:
+            raise ValueError(f"lr={self.lr}: expected more than 0")
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum={self.momentum}: expected 0 or more, and less than 1")
         if self.average_last > self.keep_last:

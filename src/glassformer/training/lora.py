@@ -6,7 +6,7 @@ the same bits. (The usual W x + scale · up (down x) rounds otherwise, and saves
 """
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -62,6 +62,21 @@ def merge_adapters(model: nn.Module) -> None:
         if parametrize.is_parametrized(module, "weight"):
             parametrize.remove_parametrizations(module, "weight", leave_parametrized=True)
     model.requires_grad_(True)
+
+
+def fold_adapters(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The parameters of an adapted model with each adapter's product added to its matrix, and a zero adapter.
+
+    The mean of several models is the mean of their matrices. The mean of their factors is another matrix.
+    """
+    folded = dict(tensors)
+    for name, module in model.named_modules():
+        if isinstance(module, LowRank):
+            matrix = f"{name.rpartition('.')[0]}.original"
+            up, down = folded[f"{name}.up"], folded[f"{name}.down"]
+            folded[matrix] = torch.addmm(folded[matrix], up, down, alpha=module.scale)
+            folded[f"{name}.up"] = torch.zeros_like(up)
+    return folded
 
 
 def n_trained(model: nn.Module) -> int:

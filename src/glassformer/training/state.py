@@ -5,17 +5,21 @@ whatever comes next are functions of the seed and of these numbers, so there is 
 """
 
 import json
+import math
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from glassformer.checkpoint.model_folder import WEIGHTS, load_parameters, own_parameters, read_json, read_tensors
-from glassformer.checkpoint.safe_files import CorruptFolderError, new_folder, verify_folder
+from glassformer.checkpoint.model_folder import WEIGHTS, load_parameters, own_parameters, read_tensors
+from glassformer.checkpoint.output_folder import clean_leftovers, discard_folder, new_folder
+from glassformer.checkpoint.safe_files import CorruptFolderError, read_json, verify_folder
 
 OPTIMISER, STATE = "optimiser.safetensors", "state.json"
 
@@ -39,7 +43,10 @@ class TrainState:
     """Updates made: what the schedule goes by. Skipped ones do not count."""
     skipped: int = 0
     bad_in_a_row: int = 0
+    """Updates in a row without finite gradients. In fp16, an overflow counts only once the loss scale is 1."""
     loss_scale: float = 1.0
+    good_in_a_row: int = 0
+    """Updates in a row with finite gradients: after enough of them fp16 raises its loss scale."""
     seconds: float = 0.0
     tokens: int = 0
     """Target tokens learned from."""
@@ -57,32 +64,53 @@ def saved_positions(folder: Path) -> list[int]:
     return sorted(int(match.group(1)) for match in found if match)
 
 
+class NotFiniteError(ValueError):
+    """A parameter or an optimizer moment is NaN or infinite."""
+
+
 def save_checkpoint(folder: Path, state: TrainState, model: nn.Module, optimiser: torch.optim.Optimizer) -> Path:
-    """Write a whole checkpoint, or none."""
+    """Write a complete checkpoint, or none. A checkpoint that this position already has is kept.
+
+    Raises NotFiniteError if a number to save is NaN or infinite.
+    """
     path = checkpoint_path(folder, state.position)
+    if path.exists():
+        try:
+            verify_folder(path)
+        except CorruptFolderError:
+            discard_folder(path)
+        else:
+            return path
     moments = {
         f"{name}.{key}": value
         for name, parameter in _learned(model)
         for key, value in optimiser.state[parameter].items()
     }
+    for name, value in (*own_parameters(model).items(), *moments.items()):
+        if not value.isfinite().all():
+            raise NotFiniteError(f"{name} holds a NaN or an infinity at update {state.update}")
     try:
         with new_folder(path) as work:
             for tensors, file in ((own_parameters(model), WEIGHTS), (moments, OPTIMISER)):
                 save_file({name: value.contiguous().cpu() for name, value in tensors.items()}, work / file)
-            (work / STATE).write_text(json.dumps(asdict(state), indent=2), encoding="utf-8")
+            (work / STATE).write_text(json.dumps(_for_json(state), indent=2, allow_nan=False), encoding="utf-8")
     except Exception as error:
-        older = saved_positions(folder)
-        rest = f"the newest whole one is {checkpoint_path(folder, older[-1])}" if older else "there is none before it"
-        raise OSError(f"could not save the checkpoint {path}: {error}; {rest}") from error
+        raise OSError(f"could not save the checkpoint {path}: {error}; {newest_saved(folder)}") from error
     return path
+
+
+def newest_saved(folder: Path) -> str:
+    """Which checkpoint is the newest, for an error message."""
+    saved = saved_positions(folder)
+    return f"the newest complete one is {checkpoint_path(folder, saved[-1])}" if saved else "none was saved before it"
 
 
 def load_checkpoint(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> TrainState:
     """Put a checkpoint's numbers into the model and the optimiser; where the run was."""
-    verify_folder(path)
-    values = read_json(path / STATE)
-    load_parameters(model, read_tensors(path / WEIGHTS), str(path / WEIGHTS))
-    moments = read_tensors(path / OPTIMISER)
+    sealed = verify_folder(path)
+    values = read_json(sealed.file(STATE))
+    load_parameters(model, read_tensors(sealed.file(WEIGHTS)), str(path / WEIGHTS))
+    moments = read_tensors(sealed.file(OPTIMISER))
     for name, parameter in _learned(model):
         own = {key.removeprefix(f"{name}."): value for key, value in moments.items() if key.startswith(f"{name}.")}
         optimiser.state[parameter] = {
@@ -90,7 +118,33 @@ def load_checkpoint(path: Path, model: nn.Module, optimiser: torch.optim.Optimiz
             key: value if key == "step" and not _counts_on_device(optimiser) else value.to(parameter.device)
             for key, value in own.items()
         }
-    evaluations = [Evaluation(**evaluation) for evaluation in values.pop("evaluations")]
+    return _from_json(values)
+
+
+def newest_state(folder: Path) -> TrainState:
+    """Where the newest complete checkpoint of a folder stands; the start where there is none."""
+    for position in reversed(saved_positions(folder)):
+        try:
+            return _from_json(read_json(verify_folder(checkpoint_path(folder, position)).file(STATE)))
+        except CorruptFolderError:
+            continue
+    return TrainState()
+
+
+def _for_json(state: TrainState) -> dict[str, Any]:
+    """The state as JSON has it: a score that is NaN or infinite becomes null."""
+    values = asdict(state)
+    for evaluation in values["evaluations"]:
+        scores = evaluation["scores"]
+        evaluation["scores"] = {name: value if math.isfinite(value) else None for name, value in scores.items()}
+    return values
+
+
+def _from_json(values: dict[str, Any]) -> TrainState:
+    evaluations = []
+    for one in values.pop("evaluations"):
+        scores = {name: math.nan if value is None else value for name, value in one["scores"].items()}
+        evaluations.append(Evaluation(one["position"], one["update"], scores))
     return TrainState(**values, evaluations=evaluations)
 
 
@@ -106,12 +160,23 @@ def load_newest(
     return TrainState()
 
 
-def average_parameters(folder: Path, positions: list[int]) -> dict[str, Tensor]:
-    """The mean of the parameters of some checkpoints, summed in float64."""
+def clean_checkpoints(folder: Path) -> None:
+    """Remove what killed saves and removals left in a folder of checkpoints. Its run must be locked."""
+    for path in folder.glob(".step-*"):
+        if re.fullmatch(r"\.step-\d{8}\.(removed|part-[0-9a-f]{8})", path.name):
+            shutil.rmtree(path, ignore_errors=True)
+        elif match := re.fullmatch(r"\.(step-\d{8})\.old", path.name):
+            clean_leftovers(folder / match.group(1))
+
+
+def average_parameters(
+    folder: Path, positions: list[int], fold: Callable[[dict[str, Tensor]], dict[str, Tensor]]
+) -> dict[str, Tensor]:
+    """The mean of the parameters of some checkpoints, summed in float64. `fold` is applied to each of them first."""
     total: dict[str, Tensor] = {}
     for position in positions:
-        verify_folder(checkpoint_path(folder, position))
-        for name, value in read_tensors(checkpoint_path(folder, position) / WEIGHTS).items():
+        sealed = verify_folder(checkpoint_path(folder, position))
+        for name, value in fold(read_tensors(sealed.file(WEIGHTS))).items():
             total[name] = total[name] + value.double() if name in total else value.double()
     return {name: (value / len(positions)).float() for name, value in total.items()}
 

@@ -5,12 +5,13 @@ run that was stopped anywhere, even between two accumulated batches, ends with t
 """
 
 import math
-import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -19,24 +20,32 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.checkpoint.model_folder import WEIGHTS, load_parameters, read_tensors
+from glassformer.checkpoint.output_folder import discard_folder
+from glassformer.checkpoint.safe_files import verify_folder
 from glassformer.metrics.scores import LOWER_IS_BETTER
 from glassformer.training.config import TrainConfig
 from glassformer.training.gradients import Batch, Gradients, GraphedGradients, TrainBatch, can_graph
+from glassformer.training.lora import fold_adapters
 from glassformer.training.optimisers import make_optimiser
 from glassformer.training.precision import autocast, choose_device, choose_precision
-from glassformer.training.schedules import share_of_peak
+from glassformer.training.schedules import Plan
 from glassformer.training.state import (
     Evaluation,
+    NotFiniteError,
     TrainState,
     average_parameters,
     checkpoint_path,
     load_newest,
+    newest_saved,
     save_checkpoint,
     saved_positions,
 )
 
 MAX_BAD = 5
-"""This many steps without finite gradients in a row end a run: it has diverged."""
+"""This many updates in a row without finite gradients end a run: it has diverged."""
+START_SCALE, SCALE_GROWTH = 2.0**16, 2000
+"""fp16 multiplies the loss by this at first, halves the factor at each overflow, and doubles it after so many updates
+without one."""
 
 
 AnyBatch = TypeVar("AnyBatch", bound=TrainBatch, covariant=True)
@@ -74,6 +83,14 @@ class Interrupted(Exception):  # noqa: N818  # not an error: the user asked for 
         self.exit_code = 128 + signal_number
 
 
+class StoppedAtOnceError(KeyboardInterrupt):
+    """A second signal asked the run to stop without saving."""
+
+    def __init__(self, signal_number: int):
+        super().__init__(f"stopped by {signal.Signals(signal_number).name}")
+        self.exit_code = 128 + signal_number
+
+
 @dataclass(kw_only=True)
 class Trainer(Generic[Batch]):
     """Trains a model. `loss` gives the *sum* of a batch's token losses; `evaluate` gives named scores."""
@@ -85,6 +102,8 @@ class Trainer(Generic[Batch]):
     evaluate: Callable[[], dict[str, float]]
     folder: Path
     """Where checkpoints go."""
+    plan: Plan | None = None
+    """How many updates to make and how the learning rate moves; None follows `config`."""
     on_update: Callable[[Update], None] = lambda update: None
     on_evaluation: Callable[[Evaluation], None] = lambda evaluation: None
     warn: Callable[[str], None] = print
@@ -101,11 +120,15 @@ class Trainer(Generic[Batch]):
         self.state = TrainState()
         self._stop_signal: int | None = None
 
+    @property
+    def _plan(self) -> Plan:
+        return self.plan or Plan(updates=self.config.updates, warmup=self.config.warmup)
+
     def run(self) -> dict[str, Tensor]:
         """Train to the end, from the newest checkpoint where there is one; the parameters to keep."""
         self.state = load_newest(self.folder, self.model, self.optimiser, self.warn)
-        if not self.state.position:
-            self.state.loss_scale = 1024.0 if self.precision == "fp16" else 1.0
+        if not self.state.position or self.precision != "fp16":
+            self.state.loss_scale = START_SCALE if self.precision == "fp16" else 1.0
         with self._signals():
             while True:
                 # Looked at before each update, not after: a run stopped in between must not miss a validation.
@@ -121,19 +144,22 @@ class Trainer(Generic[Batch]):
 
     def _is_evaluation_due(self) -> bool:
         state = self.state
-        is_place = state.position % self.config.eval_every == 0 or state.update >= self.config.updates
+        is_place = state.position % self.config.eval_every == 0 or state.update >= self._plan.updates
         is_done = bool(state.evaluations) and state.evaluations[-1].position == state.position
         return state.position > 0 and is_place and not is_done
 
     def save(self) -> None:
         """Write a checkpoint of the last finished update, and remove those no longer needed."""
-        save_checkpoint(self.folder, self.state, self.model, self.optimiser)
+        try:
+            save_checkpoint(self.folder, self.state, self.model, self.optimiser)
+        except NotFiniteError as error:
+            raise self._diverged(str(error)) from error
         positions = saved_positions(self.folder)
         best = self.best()
         kept = {positions[-1], *self._regular(positions)[-self.config.keep_last :]}
         for position in positions:
             if position not in kept and (best is None or position != best.position):
-                _remove(checkpoint_path(self.folder, position))
+                discard_folder(checkpoint_path(self.folder, position))
 
     def _regular(self, positions: list[int]) -> list[int]:
         """Those that any run saves: not the ones that a signal made, which must not change an average."""
@@ -149,10 +175,12 @@ class Trainer(Generic[Batch]):
         if metric not in evaluation.scores:
             raise ValueError(f"metric={metric!r}: expected one of {', '.join(evaluation.scores)}")
         score = evaluation.scores[metric]
+        if math.isnan(score):
+            return -math.inf
         return -score if metric in LOWER_IS_BETTER else score
 
     def _is_over(self) -> bool:
-        if self.state.update >= self.config.updates:
+        if self.state.update >= self._plan.updates:
             return True
         best = self.best()
         if not self.config.patience or best is None:
@@ -174,7 +202,7 @@ class Trainer(Generic[Batch]):
             total += self.gradients.add(batch, divisor=max(tokens, 1), scale=state.loss_scale)
             self._stop_if_asked()
         norm = self._gradient_norm()
-        lr = config.lr * share_of_peak(config.schedule, state.update + 1, warmup=config.warmup, updates=config.updates)
+        lr = self._plan.lr(config.schedule, config.lr, state.update + 1)
         state.position += 1
         if math.isfinite(norm) and math.isfinite(total):
             self._apply(lr, norm)
@@ -201,23 +229,25 @@ class Trainer(Generic[Batch]):
         self.optimiser.step()
         self.state.update += 1
         self.state.bad_in_a_row = 0
+        self.state.good_in_a_row += 1
+        if self.precision == "fp16" and self.state.good_in_a_row % SCALE_GROWTH == 0:
+            self.state.loss_scale *= 2
 
     def _skip(self) -> None:
         """A step with a NaN or an infinity changes no parameter, and the schedule does not move."""
-        self.state.skipped += 1
-        self.state.loss_scale = max(self.state.loss_scale / 2, 1.0)
-        self.state.bad_in_a_row += 1
-        if self.state.bad_in_a_row >= MAX_BAD:
-            saved = saved_positions(self.folder)
-            rest = (
-                f"the last good checkpoint is {checkpoint_path(self.folder, saved[-1])}"
-                if saved
-                else "none was saved yet"
-            )
-            raise DivergedError(
-                f"{MAX_BAD} steps in a row had NaN or infinite gradients at update {self.state.update}; {rest}. "
-                "A lower lr, a longer warmup or precision='fp32' may help"
-            )
+        state = self.state
+        state.skipped += 1
+        state.good_in_a_row = 0
+        if state.loss_scale > 1.0:  # fp16: the scale was too large for this batch, which says nothing of the model
+            state.loss_scale = max(state.loss_scale / 2, 1.0)
+            return
+        state.bad_in_a_row += 1
+        if state.bad_in_a_row >= MAX_BAD:
+            raise self._diverged(f"{MAX_BAD} steps in a row had NaN or infinite gradients at update {state.update}")
+
+    def _diverged(self, what: str) -> DivergedError:
+        advice = "A lower lr, a longer warmup or precision='fp32' may help"
+        return DivergedError(f"the training diverged: {what}; {newest_saved(self.folder)}. {advice}")
 
     def _evaluate(self) -> None:
         self.model.eval()
@@ -233,10 +263,10 @@ class Trainer(Generic[Batch]):
         best = self.best()
         assert best is not None
         chosen_at = best.position if best.position in positions else positions[-1]
-        chosen = read_tensors(checkpoint_path(self.folder, chosen_at) / WEIGHTS)
+        chosen = read_tensors(verify_folder(checkpoint_path(self.folder, chosen_at)).file(WEIGHTS))
         last = self._regular(positions)[-self.config.average_last :] if self.config.average_last > 1 else []
         if len(last) > 1:
-            average = average_parameters(self.folder, last)
+            average = average_parameters(self.folder, last, partial(fold_adapters, self.model))
             load_parameters(self.model, average, "the average")
             self._evaluate()
             averaged = self.state.evaluations.pop()
@@ -248,12 +278,19 @@ class Trainer(Generic[Batch]):
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGINT and SIGTERM stop the run at the next safe place; a second one stops it at once."""
+        """SIGINT and SIGTERM stop the run at the next safe place; a second one stops it at once.
+
+        Python handles signals in the main thread alone: a run in another thread leaves them to the caller.
+        """
 
         def ask(number: int, frame: FrameType | None) -> None:
             if self._stop_signal is not None:
-                raise KeyboardInterrupt
+                raise StoppedAtOnceError(number)
             self._stop_signal = number
+
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
 
         before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
@@ -265,8 +302,7 @@ class Trainer(Generic[Batch]):
     def _stop_if_asked(self) -> None:
         """Between two batches: what is not yet an update is forgotten, and done again after resuming."""
         if self._stop_signal is not None:
-            if self.state.position not in saved_positions(self.folder):
-                self.save()
+            self.save()
             raise Interrupted(self._stop_signal)
 
 
@@ -276,10 +312,3 @@ def _mix(*numbers: int) -> int:
     for number in numbers:
         mixed = (mixed * 0x9E3779B97F4A7C15 + number + 1) % 2**63
     return mixed
-
-
-def _remove(path: Path) -> None:
-    # Renamed first: a half-removed checkpoint must not look like one.
-    doomed = path.with_name(f".{path.name}.old")
-    path.rename(doomed)
-    shutil.rmtree(doomed, ignore_errors=True)

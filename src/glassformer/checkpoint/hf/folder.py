@@ -18,7 +18,8 @@ from torch import Tensor
 from glassformer.checkpoint.foreign import ForeignModel, Tensors
 from glassformer.checkpoint.hf import export_model
 from glassformer.checkpoint.hf.tables import Family
-from glassformer.checkpoint.safe_files import CorruptFolderError, new_folder
+from glassformer.checkpoint.output_folder import new_folder
+from glassformer.checkpoint.safe_files import CorruptFolderError
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"

@@ -1,0 +1,240 @@
+"""Output folders: written whole or not at all, and never over files that Glassformer did not write.
+
+A folder is written under a temporary name, sealed with a manifest, and renamed. Replacing an older one exchanges the
+two names in one step where the system can do that (Linux, macOS), so that a complete folder always has the name.
+"""
+
+import ctypes
+import json
+import os
+import re
+import secrets
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from glassformer.checkpoint.safe_files import MANIFEST, CorruptFolderError, seal_folder, sync_folder, verify_folder
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+SHOWN = 5
+"""How many names of foreign files an error lists."""
+
+
+class OutputExistsError(ValueError):
+    """The output folder or file exists and may not be replaced."""
+
+
+class FolderInUseError(ValueError):
+    """Another process works in the folder."""
+
+
+@contextmanager
+def new_folder(path: Path, *, overwrite: bool = False, owner: str = "") -> Iterator[Path]:
+    """Yield a temporary folder to write into. If the block succeeds, seal the folder and rename it to `path`.
+
+    Raises OutputExistsError if `path` may not be replaced (see `check_output`); nothing is written in that case. If
+    the block fails, the temporary folder is removed and `path` stays as it was.
+    """
+    path = path.resolve()
+    check_output(path, overwrite=overwrite, owner=owner)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    clean_leftovers(path)
+    work = path.with_name(f".{path.name}.part-{secrets.token_hex(4)}")
+    work.mkdir()
+    with _hold(work):
+        try:
+            yield work
+            seal_folder(work, owner=owner)
+            check_output(path, overwrite=overwrite, owner=owner)  # files may have been added while we wrote
+        except BaseException:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+        _put_in_place(work, path)
+    sync_folder(path.parent)
+
+
+def check_output(path: Path, *, overwrite: bool = False, owner: str = "") -> None:
+    """Raise OutputExistsError unless a folder may be written to `path`.
+
+    It may if `path` is missing, an empty folder, or a folder whose manifest lists every file in it and that was
+    written by the same `owner`. With `overwrite`, the owner does not matter. Files that the manifest does not list
+    are never replaced or removed.
+    """
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise OutputExistsError(f"{path} is a file: expected the name of a new folder. Choose another name")
+    present = {file.name for file in path.iterdir()}
+    if not present:
+        return
+    written_by, listed = _manifest(path)
+    if unlisted := sorted(present - listed - {MANIFEST}):
+        names = ", ".join(unlisted[:SHOWN]) + (f" and {len(unlisted) - SHOWN} more" if len(unlisted) > SHOWN else "")
+        raise OutputExistsError(
+            f"{path} holds files that Glassformer did not write ({names}): they are never replaced. "
+            "Choose another folder, or move them"
+        )
+    if not overwrite and (not owner or written_by != owner):
+        raise OutputExistsError(
+            f"{path} holds a model that something else wrote. Use --overwrite to replace it, or choose another folder"
+        )
+
+
+def check_output_file(path: Path, magic: bytes, *, overwrite: bool = False) -> None:
+    """Raise OutputExistsError unless a file may be written to `path`: a new name, or with `overwrite` an existing file
+    of the same format, which begins with `magic`."""
+    if not path.exists():
+        return
+    if not path.is_file():
+        raise OutputExistsError(f"{path} is a folder: expected the name of a new file. Choose another name")
+    with path.open("rb") as stream:
+        is_same_format = stream.read(len(magic)) == magic
+    if not is_same_format:
+        raise OutputExistsError(
+            f"{path} exists and is a file of another kind: it is never replaced. Choose another name"
+        )
+    if not overwrite:
+        raise OutputExistsError(f"{path} exists. Use --overwrite to replace it, or choose another name")
+
+
+def clean_leftovers(path: Path) -> None:
+    """Remove what a killed process left beside `path`, and restore the folder if the kill left it without its name."""
+    old = path.with_name(f".{path.name}.old")
+    if old.is_dir():
+        recover_folder(path)
+        if path.exists() and old.exists():
+            _remove_replaced(old, path)
+    pattern = re.compile(re.escape(f".{path.name}.part-") + "[0-9a-f]{8}")
+    leftovers = [file for file in path.parent.iterdir() if pattern.fullmatch(file.name) and file.is_dir()]
+    for leftover in leftovers:
+        try:
+            with _hold(leftover):  # its writer still holds it, if it lives
+                if (leftover / MANIFEST).is_file() and path.is_dir():
+                    _remove_replaced(leftover, path)
+                else:
+                    shutil.rmtree(leftover, ignore_errors=True)
+        except FolderInUseError:
+            continue
+
+
+def recover_folder(path: Path) -> None:
+    """Where folders cannot be exchanged, a kill between two renames leaves `path` under another name: rename it back.
+
+    Only a folder that its manifest verifies is taken.
+    """
+    if path.exists() or not path.name:
+        return
+    old = path.with_name(f".{path.name}.old")
+    if not old.is_dir():
+        return
+    try:
+        verify_folder(old)
+    except CorruptFolderError:
+        return
+    old.rename(path)
+
+
+def discard_folder(path: Path) -> None:
+    """Remove a folder of ours. It is renamed first, so that half of it is never taken for the whole."""
+    doomed = path.with_name(f".{path.name}.removed")
+    shutil.rmtree(doomed, ignore_errors=True)
+    path.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+@contextmanager
+def lock_folder(folder: Path, name: str = "lock") -> Iterator[None]:
+    """Hold `folder` for this process. The system releases the lock when the process ends, however it ends.
+
+    Raises FolderInUseError if another process holds it.
+    """
+    with (folder / name).open("a+", encoding="ascii") as stream:
+        try:
+            if fcntl is not None:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            stream.seek(0)
+            holder = stream.read(20).strip()
+            process = f"process {holder}" if holder else "another process"
+            raise FolderInUseError(
+                f"{folder} is in use by {process}. Wait until it ends, or choose another folder"
+            ) from None
+        stream.seek(0)
+        stream.truncate()
+        stream.write(f"{os.getpid()}\n")
+        stream.flush()
+        yield
+
+
+@contextmanager
+def _hold(folder: Path) -> Iterator[None]:
+    """Lock a temporary folder itself: a file inside would become part of it."""
+    if fcntl is None:
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FolderInUseError(f"{folder} is in use by another process") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _manifest(folder: Path) -> tuple[str, set[str]]:
+    """Who wrote a folder, and the files its manifest lists; nobody and none where there is no readable manifest."""
+    try:
+        values = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        return str(values.get("owner", "")), {str(name) for name in values["sha256"]}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return "", set()
+
+
+def _put_in_place(work: Path, path: Path) -> None:
+    if not path.exists() or not any(path.iterdir()):
+        work.rename(path)  # an empty folder may be renamed over
+    elif _exchange(work, path):
+        _remove_replaced(work, path)
+    else:
+        old = path.with_name(f".{path.name}.old")
+        path.rename(old)
+        work.rename(path)
+        _remove_replaced(old, path)
+
+
+def _remove_replaced(old: Path, new: Path) -> None:
+    """Remove the files of a replaced folder that its manifest lists. Others move to the new folder."""
+    _, listed = _manifest(old)
+    for file in [*old.iterdir()]:
+        if file.name in listed or file.name == MANIFEST:
+            continue
+        if not (new / file.name).exists():
+            file.rename(new / file.name)
+        else:
+            return  # the name is taken: leave the old folder where it is
+    for name in listed:
+        if Path(name).name == name and (old / name).is_file():
+            (old / name).unlink()
+    (old / MANIFEST).unlink(missing_ok=True)
+    old.rmdir()
+
+
+def _exchange(one: Path, two: Path) -> bool:
+    """Exchange two names in one step. False where the system cannot."""
+    library = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
+    first, second = os.fsencode(one), os.fsencode(two)
+    if sys.platform == "darwin" and hasattr(library, "renamex_np"):
+        rename_swap = 2
+        return library.renamex_np(first, second, rename_swap) == 0  # type: ignore[union-attr]
+    if sys.platform == "linux" and hasattr(library, "renameat2"):
+        at_fdcwd, rename_exchange = -100, 2
+        return library.renameat2(at_fdcwd, first, at_fdcwd, second, rename_exchange) == 0  # type: ignore[union-attr]
+    return False

@@ -1,0 +1,90 @@
+"""Open and decode text files: UTF-8, plain or gzip. Every reader of data files uses this module.
+
+A byte-order mark at the beginning of a file is dropped. Only a line feed ends a line, with or without a carriage return
+before it. Bytes that are not UTF-8 are a problem of their line; a damaged .gz is an error that names the line it was
+read up to.
+"""
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, NamedTuple
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+NOT_UTF8 = "not valid UTF-8"
+
+
+class BadRecordError(ValueError):
+    """A record that cannot be used, with the place it was found."""
+
+
+class BadUtf8Error(BadRecordError):
+    """A text that is not UTF-8."""
+
+    def __init__(self, where: str):
+        super().__init__(f"{where}: {NOT_UTF8}")
+        self.where = where
+        """`file:line` of the first bad byte."""
+
+
+class Line(NamedTuple):
+    """A line of a file."""
+
+    text: str
+    """Bytes that are not UTF-8 are replaced by U+FFFD."""
+    problem: str
+    """Empty, or NOT_UTF8."""
+    where: str
+    """`file:number`"""
+
+
+def read_lines(path: Path, *, keep_ends: bool = False) -> Iterator[Line]:
+    """Each line of a file, without the line break unless `keep_ends`."""
+    name = str(path)
+    for number, raw in enumerate(read_raw_lines(path), start=1):
+        if not keep_ends:
+            raw = raw.removesuffix(b"\n").removesuffix(b"\r")
+        yield decode_line(raw, f"{name}:{number}")
+
+
+def decode_line(raw: bytes, where: str) -> Line:
+    """Decode one line that stands at `where`."""
+    try:
+        return Line(raw.decode("utf-8"), "", where)
+    except UnicodeDecodeError:
+        return Line(raw.decode("utf-8", "replace"), NOT_UTF8, where)
+
+
+def read_text(path: Path) -> str:
+    """The whole text of a file, line breaks as they stand. Text that is not UTF-8 is a BadUtf8Error."""
+    contents = bytearray()
+    for raw in read_raw_lines(path):
+        contents += raw
+    try:
+        return contents.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = contents.count(b"\n", 0, error.start) + 1
+        raise BadUtf8Error(f"{path}:{line}") from error
+
+
+def read_raw_lines(path: Path) -> Iterator[bytes]:
+    """Each line as bytes, with its line break, without a byte-order mark before the first."""
+    number = 0
+    try:
+        with _open(path) as stream:
+            for number, raw in enumerate(stream, start=1):
+                yield raw.removeprefix(BYTE_ORDER_MARK) if number == 1 else raw
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise BadRecordError(
+            f"{path}:{number + 1}: the .gz cannot be unpacked from here on ({error}): it is damaged or cut off, "
+            "expected a whole file"
+        ) from error
+
+
+def _open(path: Path) -> IO[bytes]:
+    if not path.name.endswith(".gz"):
+        return path.open("rb")
+    if not path.stat().st_size:
+        raise EOFError("the file is empty")  # gzip itself reads an empty file as an empty text
+    return gzip.open(path, "rb")  # type: ignore[return-value]

@@ -1,0 +1,126 @@
+"""Compiled libraries in the cache folder: built once, compared with their checksum before each use.
+
+Several processes may want the same library at once, and any of them may be killed while it builds. A library's file
+name holds its checksum, so that a damaged file is known by its name and built again. Whoever builds holds a lock.
+"""
+
+import contextlib
+import hashlib
+import logging
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from glassformer.data.corpora import cache_folder
+
+Build = Callable[[Path], None]
+"""Writes a library to a path, whose folder is for its temporary files too."""
+DAY = 24 * 3600
+_LOG = logging.getLogger(__name__)
+
+
+@contextmanager
+def built_library(name: str, build: Build) -> Iterator[Path]:
+    """The library `name` to load, found in the cache folder or built into it.
+
+    Where that folder cannot be written, the library is built into a temporary one that is removed after the block.
+    """
+    try:
+        folder = _kernel_folder()
+        _remove_left_overs(folder)
+        found = find_library(folder, name) or _build_into(folder, name, build)
+    except OSError as error:
+        _LOG.warning(
+            "the cache folder for compiled kernels cannot be used (%s): they are compiled for this process alone; "
+            "set GLASSFORMER_CACHE to a folder that can be written",
+            error,
+        )
+        with tempfile.TemporaryDirectory(prefix="glassformer-kernels-") as work:
+            build(Path(work) / f"{name}.so")
+            yield Path(work) / f"{name}.so"
+        return
+    yield found
+
+
+def find_library(folder: Path, name: str) -> Path | None:
+    """The library in a folder, if there is one whose checksum is the one in its name."""
+    for file in sorted(folder.glob(f"{name}-*.so")):
+        with contextlib.suppress(OSError):
+            if file.is_file() and file.name == _sealed_name(name, file):
+                return file
+    return None
+
+
+def _kernel_folder() -> Path:
+    try:
+        return cache_folder() / "kernels"
+    except RuntimeError as error:  # a user without a home
+        raise OSError(str(error)) from error
+
+
+def _build_into(folder: Path, name: str, build: Build) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder / f"{name}.lock"):
+        found = find_library(folder, name)  # another process may have been faster
+        if found is not None:
+            return found
+        for damaged in folder.glob(f"{name}-*.so"):
+            damaged.unlink()
+        with tempfile.TemporaryDirectory(prefix=f"build-{name}-", dir=folder) as work:
+            built = Path(work) / f"{name}.so"
+            build(built)
+            library = folder / _sealed_name(name, built)
+            built.replace(library)
+    return library
+
+
+def _sealed_name(name: str, file: Path) -> str:
+    with file.open("rb") as stream:
+        return f"{name}-{hashlib.file_digest(stream, 'sha256').hexdigest()[:32]}.so"
+
+
+@contextmanager
+def _locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Hold the lock of a library; False where it is held elsewhere and `wait` is False.
+
+    The system gives it up for a process that ends, however it ends.
+    """
+    import fcntl
+
+    with path.open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        except OSError:  # a file system without locks: renaming keeps the libraries whole there too
+            yield wait
+            return
+        yield True
+
+
+def _remove_left_overs(folder: Path) -> None:
+    """Remove the folders in which a process was killed while it built.
+
+    A folder `build-NAME-...` is used by the holder of the lock `NAME.lock` alone. Older versions named theirs `tmp...`:
+    those are removed after a day, where they hold nothing but a library.
+    """
+    for path in [*folder.glob("build-*-????????"), *folder.glob("tmp????????")]:
+        with contextlib.suppress(OSError):  # another process removes the same, or we may not write here
+            if not path.is_symlink() and path.is_dir():
+                _remove_if_left(path)
+
+
+def _remove_if_left(path: Path) -> None:
+    if match := re.fullmatch(r"build-(.+)-\w{8}", path.name):
+        with _locked(path.with_name(f"{match.group(1)}.lock"), wait=False) as is_held:
+            if is_held:
+                shutil.rmtree(path, ignore_errors=True)
+        return
+    is_old = time.time() - path.stat().st_mtime > DAY
+    if is_old and all(re.fullmatch(r"cpu-[0-9a-f]{16}\.so", file.name) for file in path.iterdir()):
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,261 @@
+"""The folder of a training run: what the run is bound to, and what it needs to resume.
+
+`run.json` records the settings, a fingerprint of every input, the plan, the tokenizer files that the run keeps, and
+each change made with `--continue`. It is written once the data has been read, so that a run that failed before its
+first update binds nothing. One process at a time works in the folder.
+"""
+
+import hashlib
+import json
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from glassformer import __version__
+from glassformer.checkpoint.output_folder import lock_folder
+from glassformer.checkpoint.safe_files import CorruptFolderError, read_json, sha256, write_text
+from glassformer.training.schedules import Plan
+from glassformer.training.state import clean_checkpoints
+
+RECORD, CHECKPOINTS, TOKENS, KEPT = "run.json", "checkpoints", "tokens", "kept"
+LOCK, LOG = "lock", "log.jsonl"
+OWN = frozenset({RECORD, CHECKPOINTS, TOKENS, KEPT, LOCK, LOG, "tensorboard", "model"})
+"""What a run folder may hold."""
+FORMAT = 2
+FREE = frozenset(
+    f"train.{name}"
+    for name in (
+        "device",
+        "compile",
+        "cuda_graphs",
+        "gradient_checkpointing",
+        "eval_every",
+        "save_every",
+        "keep_last",
+        "average_last",
+        "patience",
+        "metric",
+    )
+)
+"""Settings that change no update: they may differ when a run resumes."""
+SHAPE = ("model.", "tokenizer.", "train.optimiser", "train.lora_")
+"""Settings that the saved weights or the optimizer state depend on: a run keeps them for ever, but for dropout."""
+
+
+class RunMismatchError(ValueError):
+    """A run folder belongs to other settings or other data."""
+
+
+@dataclass
+class RunFolder:
+    """A run on disk. A fresh one has no record yet."""
+
+    path: Path
+    record: dict[str, Any] | None = None
+    """What run.json says, if the run has started before."""
+    id: str = ""
+    """Marks the model folder that this run writes as its own."""
+    config: dict[str, Any] = field(default_factory=dict)
+    inputs: dict[str, str] = field(default_factory=dict)
+    changes: list[dict[str, Any]] = field(default_factory=list)
+    _new: dict[str, str] = field(default_factory=dict)
+    """Texts to keep that are not on disk yet."""
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the trainer saves."""
+        return self.path / CHECKPOINTS
+
+    @property
+    def tokens(self) -> Path:
+        """The folder for tokenized data. Other data or other settings have another folder."""
+        settings = flatten(self.config, self.inputs)
+        relevant = {name: value for name, value in settings.items() if not name.startswith("train.")}
+        key = json.dumps([relevant, settings.get("train.seed"), self.inputs], sort_keys=True)
+        return self.path / TOKENS / hashlib.sha256(key.encode()).hexdigest()[:16]
+
+    def has_tokens(self, name: str) -> bool:
+        """Whether the tokenized data called `name` is complete from an earlier start of this run."""
+        return self.record is not None and (self.tokens / name).is_dir()
+
+    def keep(self, name: str, make: Callable[[], str]) -> str:
+        """The text that this run keeps under `name`, such as its tokenizer. `make` is called in a fresh run only."""
+        path = self.path / KEPT / name
+        if self.record is not None and name in self.record["kept"]:
+            if not path.is_file() or sha256(path) != self.record["kept"][name]:
+                raise CorruptFolderError(f"{path} is missing or has changed. Use --restart to discard the run")
+            text = path.read_text(encoding="utf-8")
+        else:
+            text = self._new[name] = make()
+        return text
+
+    def keep_json(self, name: str, make: Callable[[], Any]) -> Any:
+        """The same for a value that JSON can hold."""
+        return json.loads(self.keep(name, lambda: json.dumps(make(), ensure_ascii=False)))
+
+    def bind(self, config: Any, inputs: Mapping[str, str], *, accept_changes: bool = False) -> None:
+        """Compare settings and inputs with those the run was started with.
+
+        Raises RunMismatchError if they differ, unless `accept_changes`; then the change is recorded.
+        """
+        self.config, self.inputs = json.loads(json.dumps(asdict(config), default=str)), dict(inputs)
+        if self.record is None:
+            return
+        paths = {**self.record["inputs"], **self.inputs}  # known by their content
+        before, now = flatten(self.record["config"], paths), flatten(self.config, paths)
+        changed = {
+            name: [before.get(name), now.get(name)]
+            for name in sorted({*before, *now})
+            if before.get(name) != now.get(name)
+        }
+        bound = {name: values for name, values in changed.items() if name not in FREE}
+        data = sorted(
+            name
+            for name in {*self.record["inputs"], *self.inputs}
+            if self.record["inputs"].get(name) != self.inputs.get(name)
+        )
+        if not accept_changes and (bound or data):
+            raise RunMismatchError(self._mismatch(bound, data))
+        if fixed := [name for name in bound if name.startswith(SHAPE) and not name.endswith("dropout")]:
+            raise RunMismatchError(
+                f"{self.path} was started with {_told(fixed[0], bound[fixed[0]])}, which its weights depend on. "
+                "Use --restart to discard the run, or another --out"
+            )
+        if "start_from" in data:
+            raise RunMismatchError(
+                f"{self.path} was started from another model (--from). Use --restart to discard the run, or another "
+                "--out"
+            )
+        if changed or data:
+            self.changes.append({"settings": changed, "inputs": data})
+
+    def _mismatch(self, bound: Mapping[str, list[Any]], data: list[str]) -> str:
+        what = [_told(name, values) for name, values in bound.items()]
+        if data:
+            what.append(f"other data ({', '.join(data)})")
+        return (
+            f"{self.path} was started with {', '.join(what)}. Use --continue to go on from its newest checkpoint with "
+            "the change, --restart to discard the run, or another --out"
+        )
+
+    def plan(self) -> Plan | None:
+        """The plan that the run was started with."""
+        return None if self.record is None else Plan(**self.record["plan"])
+
+    def begin(self, plan: Plan, position: int) -> None:
+        """Write run.json: from now on the run is bound to its settings, inputs and plan.
+
+        A fresh run discards what an earlier one left, now that its own data has been read without an error.
+        """
+        before: dict[str, Any] = {"kept": {}, "changes": []} if self.record is None else self.record
+        if self.record is None:
+            _discard(self.path)
+        for name, text in self._new.items():
+            (self.path / KEPT).mkdir(exist_ok=True)
+            write_text(self.path / KEPT / name, text)
+        self.record = {
+            "format": FORMAT,
+            "id": self.id,
+            "versions": {"glassformer": __version__, "torch": torch.__version__},
+            "config": self.config,
+            "inputs": self.inputs,
+            "plan": asdict(plan),
+            "kept": {**before["kept"], **{name: sha256(self.path / KEPT / name) for name in self._new}},
+            "changes": [*before["changes"], *({"position": position, **change} for change in self.changes)],
+        }
+        self.changes, self._new = [], {}
+        write_text(self.path / RECORD, json.dumps(self.record, indent=2, ensure_ascii=False))
+        if (self.path / TOKENS).is_dir():
+            for folder in (self.path / TOKENS).iterdir():
+                if folder != self.tokens:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def open_run(out: Path, *, restart: bool = False) -> Iterator[RunFolder]:
+    """The run that writes the model folder `out`, held by this process. Its folder is `out.run`, beside `out`.
+
+    With `restart` it is a fresh run, which discards an earlier one when it begins. Raises FolderInUseError if another
+    process trains into `out`.
+    """
+    path = out.with_name(f"{out.name}.run")
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{path} is a file: expected a run folder. Choose another --out")
+    if path.is_dir():
+        _check_own(path, restart=restart)
+    path.mkdir(parents=True, exist_ok=True)
+    with lock_folder(path, LOCK):
+        clean_checkpoints(path / CHECKPOINTS)
+        record = _read_record(path, restart=restart)
+        run_id = str(record["id"]) if record is not None else secrets.token_hex(16)
+        yield RunFolder(path, None if restart else record, run_id)
+
+
+def flatten(config: Mapping[str, Any], leave_out: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a config by dotted name, without those that `leave_out` names."""
+    names = {name.partition("[")[0] for name in leave_out}
+    found: dict[str, Any] = {}
+
+    def walk(values: Mapping[str, Any], prefix: str) -> None:
+        for name, value in values.items():
+            if isinstance(value, dict):
+                walk(value, f"{prefix}{name}.")
+            elif f"{prefix}{name}" not in names:
+                found[f"{prefix}{name}"] = value
+
+    walk(config, "")
+    return found
+
+
+def _told(name: str, values: list[Any]) -> str:
+    before, now = values
+    return f"{name.rpartition('.')[2]} {before} (now {now})"
+
+
+def _check_own(path: Path, *, restart: bool) -> None:
+    """Raise unless the folder is a run of this version, or holds nothing yet."""
+    present = {file.name for file in path.iterdir()}
+    if RECORD in present or restart:
+        return
+    if "config.json" in present:
+        raise ValueError(
+            f"{path} was started by an older version of Glassformer, which this one cannot resume. "
+            "Use --restart to discard the run, or another --out"
+        )
+    if strange := sorted(name for name in present - OWN if not name.startswith((".", "events."))):
+        raise ValueError(f"{path} holds {strange[0]}: expected a run folder. Choose another --out, or move the files")
+
+
+def _read_record(path: Path, *, restart: bool) -> dict[str, Any] | None:
+    if not (path / RECORD).is_file():
+        return None
+    file, way_out = path / RECORD, "Use --restart to discard the run, or another --out"
+    try:
+        record = read_json(file)
+        Plan(**record["plan"])
+        tables = [record[name] for name in ("config", "inputs", "kept")]
+        is_whole = isinstance(record["id"], str) and all(isinstance(table, dict) for table in tables)
+        if record["format"] != FORMAT or not is_whole or not isinstance(record["changes"], list):
+            raise CorruptFolderError(f"{file} is not the record of a run of this version")
+    except (CorruptFolderError, KeyError, TypeError, AttributeError) as error:
+        if restart:
+            return None
+        raise CorruptFolderError(f"{file} cannot be used ({error}). {way_out}") from error
+    found: dict[str, Any] = record
+    return found
+
+
+def _discard(path: Path) -> None:
+    """Remove what a run wrote; the record first, so that the rest is never taken for a run."""
+    for name in (RECORD, "config.json", "plan.json", LOG):
+        (path / name).unlink(missing_ok=True)
+    for name in (CHECKPOINTS, KEPT):
+        shutil.rmtree(path / name, ignore_errors=True)
+    for events in path.glob("events.out.tfevents.*"):
+        events.unlink()

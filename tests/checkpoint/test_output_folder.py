@@ -1,0 +1,192 @@
+"""Output folders: what may be replaced, what a kill leaves, and who may write at the same time."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import glassformer.checkpoint.output_folder as output_folder
+from glassformer.checkpoint import OutputExistsError, load_model, new_folder, save_model, verify_folder
+from glassformer.checkpoint.output_folder import FolderInUseError, check_output_file, clean_leftovers, lock_folder
+from glassformer.models import preset
+from oracle import random_model
+
+
+def write(path, text="new", **how):
+    with new_folder(path, **how) as work:
+        (work / "a").write_text(text)
+
+
+def test_files_that_glassformer_did_not_write_are_never_replaced(tmp_path):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("years of work")
+    for overwrite in (False, True):
+        with pytest.raises(OutputExistsError, match=r"out holds files that Glassformer did not write \(thesis.txt\)"):
+            write(folder, overwrite=overwrite)
+    assert [(file.name, file.read_text()) for file in folder.iterdir()] == [("thesis.txt", "years of work")]
+
+
+def test_a_file_is_never_replaced_by_a_folder(tmp_path):
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(OutputExistsError, match="is a file"):
+        write(tmp_path / "out", overwrite=True)
+    assert (tmp_path / "out").read_text() == "a file"
+
+
+def test_another_model_is_replaced_only_when_asked(tmp_path):
+    folder = tmp_path / "out"
+    write(folder, "first", owner="one run")
+    with pytest.raises(OutputExistsError, match="--overwrite"):
+        write(folder, owner="another run")
+    with pytest.raises(OutputExistsError, match="--overwrite"):
+        write(folder)
+    write(folder, "second", owner="one run")
+    assert (folder / "a").read_text() == "second"
+    write(folder, "third", overwrite=True)
+    assert (folder / "a").read_text() == "third"
+    verify_folder(folder)
+
+
+def test_a_file_added_beside_a_model_stays_and_stops_the_replacement(tmp_path):
+    folder = tmp_path / "out"
+    write(folder, "first", owner="run")
+    (folder / "notes.md").write_text("mine")
+    with pytest.raises(OutputExistsError, match=r"notes\.md"):
+        write(folder, "second", owner="run")
+    assert ((folder / "a").read_text(), (folder / "notes.md").read_text()) == ("first", "mine")
+
+
+def test_a_file_added_while_the_folder_is_written_stays(tmp_path):
+    folder = tmp_path / "out"
+    write(folder, "first", owner="run")
+
+    def added_meanwhile():
+        with new_folder(folder, owner="run") as work:
+            (work / "a").write_text("second")
+            (folder / "notes.md").write_text("mine")
+
+    with pytest.raises(OutputExistsError, match=r"notes\.md"):
+        added_meanwhile()
+    assert (folder / "notes.md").read_text() == "mine"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["out"]
+
+
+def test_an_empty_folder_and_a_link_to_one_may_be_written_to(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    write(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "empty" / "a").read_text() == "new"
+
+
+def test_a_file_of_another_format_is_never_replaced(tmp_path):
+    path = tmp_path / "model.gguf"
+    check_output_file(path, b"GGUF")
+    path.write_bytes(b"thesis")
+    with pytest.raises(OutputExistsError, match="another kind"):
+        check_output_file(path, b"GGUF", overwrite=True)
+    path.write_bytes(b"GGUF rest")
+    with pytest.raises(OutputExistsError, match="--overwrite"):
+        check_output_file(path, b"GGUF")
+    check_output_file(path, b"GGUF", overwrite=True)
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+import glassformer.checkpoint.output_folder as output
+import glassformer.checkpoint.safe_files as safe
+
+left = {operations}
+def count(function):
+    def wrapped(*arguments, **options):
+        global left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), 9)
+        return function(*arguments, **options)
+    return wrapped
+
+if not {exchange}:
+    output._exchange = lambda one, two: False
+Path.rename, Path.unlink, Path.rmdir = count(Path.rename), count(Path.unlink), count(Path.rmdir)
+output._exchange = count(output._exchange)
+with output.new_folder(Path({folder!r}), owner="run") as work:
+    (work / "a").write_text("new")
+    (work / "b").write_text("new")
+"""
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_a_kill_at_any_moment_of_a_replacement_leaves_a_complete_folder(tmp_path, exchange):
+    """Where names cannot be exchanged, the next writer or reader restores the old one."""
+    outcomes = set()
+    for operations in range(12):
+        folder = tmp_path / str(operations) / "out"
+        write(folder, "old", owner="run")
+        program = KILLED.format(operations=operations, exchange=exchange, folder=str(folder))
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert done.returncode in (0, -signal.SIGKILL), done.stderr
+        if exchange:
+            assert folder.is_dir(), "a complete folder has the name at every moment"
+        clean_leftovers(folder)
+        assert (folder / "a").read_text() in ("old", "new")
+        verify_folder(folder)
+        assert [file.name for file in folder.parent.iterdir()] == ["out"], "nothing is left beside it"
+        outcomes.add(((folder / "a").read_text(), done.returncode))
+        if done.returncode == 0:
+            break
+    assert {("old", -9), ("new", -9), ("new", 0)} <= outcomes, "kills before and after the replacement"
+
+
+def test_a_model_left_without_its_name_is_found_by_the_next_reader(tmp_path):
+    model = random_model(preset("tiny-gpt2"), dtype=torch.float32)
+    save_model(tmp_path / "m", model)
+    (tmp_path / "m").rename(tmp_path / ".m.old")
+    assert load_model(tmp_path / "m").config == model.config
+
+
+def test_what_a_living_process_writes_is_not_cleaned_up(tmp_path):
+    folder = tmp_path / "out"
+    with new_folder(folder) as work:
+        (work / "a").write_text("one")
+        clean_leftovers(folder)
+        assert (work / "a").is_file()
+
+
+@pytest.mark.skipif(output_folder.fcntl is None, reason="the system has no file locks")
+def test_a_locked_folder_is_refused_until_the_holder_ends(tmp_path):
+    program = "import sys, pathlib; from glassformer.checkpoint.output_folder import lock_folder\n"
+    program += "with lock_folder(pathlib.Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(FolderInUseError, match=f"in use by process {holder.pid}"), lock_folder(tmp_path):
+            pass
+    finally:
+        holder.kill()
+        holder.wait()
+        holder.stdin.close()
+        holder.stdout.close()
+    with lock_folder(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o027, 0o077])
+def test_all_files_have_the_mode_that_the_umask_asks_for(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        save_model(tmp_path / "m", random_model(preset("tiny-gpt2"), dtype=torch.float32), {"README.md": "a card"})
+    finally:
+        os.umask(before)
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in Path(tmp_path / "m").iterdir()}
+    assert set(modes.values()) == {0o666 & ~umask}, modes
+    assert stat.S_IMODE((tmp_path / "m").stat().st_mode) == 0o777 & ~umask

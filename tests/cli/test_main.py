@@ -1,0 +1,166 @@
+"""The command line as other programs see it: exit codes, and sentences instead of tracebacks."""
+
+import io
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from glassformer import cli
+
+
+@pytest.fixture
+def call(monkeypatch):
+    """Run a command line; its exit code."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["glassformer", *map(str, arguments)])
+        try:
+            cli.main()
+        except SystemExit as stop:
+            return stop.code
+        return 0
+
+    return run
+
+
+@pytest.fixture
+def verb(monkeypatch):
+    """What a verb shall do instead of its work."""
+
+    def use(deed):
+        monkeypatch.setattr(cli, "_run", lambda verb, rest: deed())
+
+    return use
+
+
+def test_a_closed_stdout_is_told(call, monkeypatch, capfd):
+    monkeypatch.setattr(sys, "stdout", None)
+    assert call("--version") == 1
+    assert capfd.readouterr().err == (
+        "glassformer: stdout is closed: expected a terminal, a file or a pipe for the results\n"
+    )
+
+
+class Full(io.StringIO):
+    """A file on a full disk: what is written waits in vain."""
+
+    def flush(self):
+        if self.getvalue():
+            raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("when", ["at the end", "in the verb", "with an error of its own"])
+def test_a_full_stdout_is_told_once(call, verb, when, monkeypatch, capsys):
+    def write():
+        print("a result", flush=when == "in the verb")
+        if when == "with an error of its own":
+            raise ValueError("by hand")
+
+    verb(write)
+    monkeypatch.setattr(sys, "stdout", Full())
+    assert call("info") == 1
+    told = capsys.readouterr().err.splitlines()
+    assert told[-1].startswith("glassformer: stdout cannot be written: No space left on device")
+    assert told[:-1] == (["glassformer: by hand"] if when == "with an error of its own" else [])
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_nothing_is_left_to_be_written_when_python_ends(call, monkeypatch, capsys):
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert call("--version") == 1
+        full.flush()  # as Python does when it ends
+
+
+def test_a_closed_pipe_is_no_error(call, verb, monkeypatch, capsys):
+    def write():
+        raise BrokenPipeError(32, "Broken pipe")
+
+    verb(write)
+    assert call("info") == 141
+    assert capsys.readouterr().err == ""
+
+
+def test_without_stderr_and_stdin_results_are_written_all_the_same(call, verb, monkeypatch, capsys):
+    def fail():
+        print(f"read {sys.stdin.read()!r}")
+        raise ValueError("by hand")
+
+    verb(fail)
+    monkeypatch.setattr(sys, "stderr", None)
+    monkeypatch.setattr(sys, "stdin", None)
+    assert call("info") == 1
+    for stream in (sys.stdin, sys.stderr):
+        stream.close()
+    assert capsys.readouterr().out == "read ''\n"
+
+
+def test_sigterm_ends_a_command_in_good_order(call, verb, capsys):
+    cleaned = []
+
+    def work():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            threading.Event().wait(60)
+        finally:
+            cleaned.append(signal.getsignal(signal.SIGTERM))
+
+    verb(work)
+    before = signal.getsignal(signal.SIGTERM)
+    assert call("info") == 143
+    assert cleaned == [signal.SIG_DFL], "a second signal ends it at once"
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert capsys.readouterr().err == ""
+
+
+def test_a_parent_that_ignores_sigterm_is_heeded(call, verb, capsys):
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        verb(lambda: os.kill(os.getpid(), signal.SIGTERM))
+        assert call("info") == 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+OUT_OF_MEMORY = [
+    torch.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has 8.00 GiB.\nSee the documentation"
+    ),
+    MemoryError(),
+    MemoryError("Unable to allocate 7.45 GiB for an array"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"),
+    RuntimeError("CUDA error: out of memory"),
+]
+
+
+@pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=lambda error: f"{type(error).__name__} {error}"[:40])
+@pytest.mark.parametrize(("name", "advice"), [("train", "--max-tokens"), ("run", "smaller model")])
+def test_a_lack_of_memory_is_told_with_what_to_lower(call, verb, error, name, advice, capsys):
+    def fail():
+        raise error
+
+    verb(fail)
+    assert call(name) == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("glassformer: out of memory: ")
+    assert advice in second
+
+
+def test_a_real_lack_of_memory_is_recognized():
+    with pytest.raises((RuntimeError, MemoryError)) as caught:
+        torch.empty(2**60, dtype=torch.uint8)
+    assert cli._is_out_of_memory(caught.value)
+
+
+def test_a_bug_keeps_its_traceback(call, verb):
+    def fail():
+        raise RuntimeError("a bug")
+
+    verb(fail)
+    with pytest.raises(RuntimeError, match="a bug"):
+        call("info")

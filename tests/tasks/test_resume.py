@@ -1,0 +1,326 @@
+"""A run is bound to its data and its settings: what may change when it resumes, and what is refused."""
+
+import json
+import random
+import threading
+from dataclasses import replace
+
+import pytest
+
+from glassformer.checkpoint import OutputExistsError, load_model
+from glassformer.checkpoint.output_folder import FolderInUseError, lock_folder
+from glassformer.checkpoint.safe_files import CorruptFolderError
+from glassformer.tasks.classification import Classification, ClassificationConfig, LabelledData
+from glassformer.tasks.language import DocumentData, Language, LanguageConfig
+from glassformer.tasks.masking import Masking, MaskingConfig
+from glassformer.tasks.pretraining import TextData
+from glassformer.tasks.registry import task_named
+from glassformer.tasks.translation import PairData, Translation, TranslationConfig
+from glassformer.text import Tokenizer
+from glassformer.training.run_folder import RECORD, RunFolder, RunMismatchError, open_run
+
+WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf"}
+
+
+def write_pairs(folder, seed=0, count=120):
+    draw = random.Random(seed)
+    sources = [" ".join(draw.choices(list(WORDS), k=draw.randint(1, 4))) for _ in range(count)]
+    (folder / "a.en").write_text("".join(f"{line}\n" for line in sources), encoding="utf-8")
+    lines = (" ".join(WORDS[word] for word in line.split()) for line in sources)
+    (folder / "a.de").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def translation(folder, **train):
+    usual = TranslationConfig()
+    model = replace(
+        usual.model, vocab_size=300, d_model=16, n_heads=2, d_ff=16, n_encoder_layers=1, n_decoder_layers=1, max_len=64
+    )
+    values = {"updates": 4, "warmup": 2, "eval_every": 2, "save_every": 2, "max_tokens": 256, "device": "cpu", **train}
+    return TranslationConfig(
+        data=PairData(source=(folder / "a.en",), target=(folder / "a.de",)),
+        model=model,
+        train=replace(usual.train, precision="fp32", **values),
+    )
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A finished run, and the bytes of its model."""
+    write_pairs(tmp_path)
+    Translation(translation(tmp_path)).train(tmp_path / "m")
+    return tmp_path
+
+
+def files_of(folder):
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def record_of(folder):
+    return json.loads((folder / "m.run" / RECORD).read_text())
+
+
+def test_the_same_command_resumes_without_training_a_tokenizer_or_tokenizing(trained, monkeypatch):
+    before = files_of(trained / "m")
+
+    def refuse(*arguments, **options):
+        raise AssertionError("the run keeps its tokenizer and its token files")
+
+    monkeypatch.setattr(Tokenizer, "train", refuse)
+    monkeypatch.setattr("glassformer.tasks.rewriting.write_token_files", refuse)
+    Translation(translation(trained)).train(trained / "m")
+    after = files_of(trained / "m")
+    assert after["model.safetensors"] == before["model.safetensors"]
+    assert after["tokenizer.json"] == before["tokenizer.json"]
+
+
+def test_changed_data_is_refused_and_the_model_stays(trained):
+    """A finished model was once overwritten by old weights with a tokenizer trained anew."""
+    before = files_of(trained / "m")
+    write_pairs(trained, seed=1)
+    with pytest.raises(
+        RunMismatchError, match=r"other data \(data.source\[0\], data.target\[0\]\).*--continue.*--restart"
+    ):
+        Translation(translation(trained)).train(trained / "m")
+    assert files_of(trained / "m") == before
+
+
+def test_moved_data_with_the_same_content_resumes(trained):
+    moved = trained / "elsewhere"
+    moved.mkdir()
+    for name in ("a.en", "a.de"):
+        (trained / name).rename(moved / name)
+    Translation(translation(moved)).train(trained / "m")
+
+
+def test_continue_accepts_changed_data_with_the_tokenizer_of_the_run(trained):
+    tokenizer = (trained / "m" / "tokenizer.json").read_text()
+    write_pairs(trained, seed=1, count=200)
+    Translation(translation(trained, updates=6)).train(trained / "m", accept_changes=True)
+    record = record_of(trained)
+    assert (trained / "m" / "tokenizer.json").read_text() == tokenizer
+    assert record["plan"]["updates"] == 6
+    assert record["plan"]["start"] == 4
+    (change,) = record["changes"]
+    assert change["position"] == 4
+    assert change["inputs"] == ["data.source[0]", "data.target[0]"]
+    assert change["settings"] == {"train.updates": [4, 6]}
+    Translation(translation(trained, updates=6)).train(trained / "m")
+    assert len([*(trained / "m.run" / "tokens").iterdir()]) == 1
+
+
+def test_restart_discards_the_run_and_may_replace_its_model(trained):
+    before = files_of(trained / "m")
+    write_pairs(trained, seed=1)
+    Translation(translation(trained, updates=2)).train(trained / "m", restart=True)
+    assert record_of(trained)["changes"] == []
+    assert files_of(trained / "m")["model.safetensors"] != before["model.safetensors"]
+    assert [file.name for file in (trained / "m.run" / "checkpoints").iterdir()] == ["step-00000002"]
+
+
+def test_a_restart_that_cannot_read_its_data_discards_nothing(trained):
+    config = translation(trained)
+    broken = replace(config, data=replace(config.data, target=(trained / "none",)))
+    with pytest.raises(FileNotFoundError):
+        Translation(broken).train(trained / "m", restart=True)
+    Translation(config).train(trained / "m")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"lr": 1e-3}, {"updates": 9}, {"minutes": 1.0}, {"seed": 1}, {"label_smoothing": 0.0}]
+)
+def test_other_settings_are_refused_by_name_and_value(trained, changes):
+    ((name, value),) = changes.items()
+    with pytest.raises(RunMismatchError, match=rf"m.run was started with {name} .* \(now {value}\). Use --continue"):
+        Translation(translation(trained, **changes)).train(trained / "m")
+
+
+def test_settings_that_change_no_update_may_differ(trained):
+    Translation(translation(trained, patience=3, keep_last=5, eval_every=1, metric="loss")).train(trained / "m")
+
+
+def test_a_lower_learning_rate_continues_at_once(trained):
+    config = translation(trained, updates=8, lr=1e-5)
+    Translation(config).train(trained / "m", accept_changes=True)
+    lines = [json.loads(line) for line in (trained / "m.run" / "log.jsonl").read_text().splitlines()]
+    rates = [line["lr"] for line in lines if line["kind"] == "update" and line["update"] > 4]
+    assert len(rates) == 4
+    assert max(rates) <= 1e-5
+
+
+def test_continue_refuses_what_the_weights_depend_on(trained):
+    config = translation(trained)
+    wider = replace(config, model=replace(config.model, d_ff=32))
+    with pytest.raises(RunMismatchError, match=r"d_ff 16 \(now 32\), which its weights depend on"):
+        Translation(wider).train(trained / "m", accept_changes=True)
+    dropped = replace(config, model=replace(config.model, dropout=0.5), train=replace(config.train, updates=5))
+    Translation(dropped).train(trained / "m", accept_changes=True)
+
+
+def test_data_that_cannot_be_read_binds_no_run_to_its_settings(tmp_path):
+    write_pairs(tmp_path)
+    with (tmp_path / "a.en").open("a", encoding="utf-8") as stream:
+        stream.write("one more line than the other side\n")
+    config = translation(tmp_path)
+    with pytest.raises(ValueError, match=r"a\.en|a\.de"):
+        Translation(config).train(tmp_path / "m")
+    write_pairs(tmp_path)
+    Translation(translation(tmp_path, lr=1e-3)).train(tmp_path / "m")
+
+
+def test_a_model_of_another_run_needs_overwrite_and_other_files_stay(trained):
+    (trained / "m.run").rename(trained / "old.run")
+    with pytest.raises(OutputExistsError, match="--overwrite"):
+        Translation(translation(trained)).train(trained / "m")
+    Translation(translation(trained, seed=3)).train(trained / "m", overwrite=True)
+    (trained / "m" / "thesis.txt").write_text("years of work")
+    with pytest.raises(OutputExistsError, match=r"thesis\.txt"):
+        Translation(translation(trained, seed=3)).train(trained / "m", overwrite=True)
+    assert (trained / "m" / "thesis.txt").read_text() == "years of work"
+
+
+def test_an_output_that_may_not_be_written_is_refused_before_the_data_is_read(tmp_path):
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "thesis.txt").write_text("years of work")
+    with pytest.raises(OutputExistsError, match=r"thesis\.txt"):
+        Translation(translation(tmp_path / "missing")).train(tmp_path / "m")
+    (tmp_path / "f").write_text("a file")
+    with pytest.raises(OutputExistsError, match="is a file"):
+        Translation(translation(tmp_path / "missing")).train(tmp_path / "f")
+    assert (tmp_path / "f").read_text() == "a file"
+
+
+def test_files_put_into_the_output_while_training_lose_neither_them_nor_the_model(tmp_path, monkeypatch):
+    write_pairs(tmp_path)
+    plain = Translation.card
+
+    def card(self, *arguments):
+        (tmp_path / "m").mkdir()
+        (tmp_path / "m" / "notes.txt").write_text("mine")
+        return plain(self, *arguments)
+
+    monkeypatch.setattr(Translation, "card", card)
+    with pytest.raises(OutputExistsError, match=r"notes.txt.*The trained model is in .*m\.run/model"):
+        Translation(translation(tmp_path)).train(tmp_path / "m")
+    assert (tmp_path / "m" / "notes.txt").read_text() == "mine"
+    load_model(tmp_path / "m.run" / "model")
+
+
+def test_two_processes_cannot_train_into_one_folder(tmp_path):
+    write_pairs(tmp_path)
+    (tmp_path / "m.run").mkdir()
+    with lock_folder(tmp_path / "m.run"), pytest.raises(FolderInUseError, match="in use by process"):
+        Translation(translation(tmp_path)).train(tmp_path / "m")
+    Translation(translation(tmp_path)).train(tmp_path / "m")
+
+
+def test_a_run_of_an_older_version_is_refused_with_a_sentence(tmp_path):
+    write_pairs(tmp_path)
+    (tmp_path / "m.run").mkdir()
+    (tmp_path / "m.run" / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"older version .*--restart"):
+        Translation(translation(tmp_path)).train(tmp_path / "m")
+    (tmp_path / "x.run").mkdir()
+    (tmp_path / "x.run" / "thesis.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"holds thesis\.txt: expected a run folder"):
+        Translation(translation(tmp_path)).train(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    "damage", ["{", "[]", '{"format": 2}', '{"format": 1}', '{"format": 2, "id": 3}', "[" * 10_000]
+)
+def test_a_damaged_record_is_named(trained, damage):
+    (trained / "m.run" / RECORD).write_text(damage)
+    with pytest.raises(CorruptFolderError, match=r"run\.json.*--restart"):
+        Translation(translation(trained)).train(trained / "m")
+    Translation(translation(trained)).train(trained / "m", restart=True, overwrite=True)
+
+
+def test_a_damaged_tokenizer_of_a_run_is_named(trained):
+    with (trained / "m.run" / "kept" / "tokenizer.json").open("a") as stream:
+        stream.write(" ")
+    with pytest.raises(CorruptFolderError, match=r"kept/tokenizer\.json is missing or has changed.*--restart"):
+        Translation(translation(trained)).train(trained / "m")
+
+
+def test_what_kills_leave_in_a_run_is_removed_at_the_next_start(trained):
+    checkpoints = trained / "m.run" / "checkpoints"
+    for name in (".step-00000002.removed", ".step-00000004.part-0123abcd"):
+        (checkpoints / name).mkdir()
+        (checkpoints / name / "model.safetensors").write_text("half")
+    (checkpoints / "step-00000004").rename(checkpoints / ".step-00000004.old")
+    with open_run(trained / "m"):
+        names = {path.name for path in checkpoints.iterdir()}
+    assert not any(name.startswith(".") for name in names)
+    assert "step-00000004" in names, "a complete checkpoint gets its name back"
+
+
+def test_training_works_outside_the_main_thread(tmp_path):
+    write_pairs(tmp_path)
+    scores = []
+    thread = threading.Thread(target=lambda: scores.append(Translation(translation(tmp_path)).train(tmp_path / "m")))
+    thread.start()
+    thread.join()
+    assert scores
+
+
+def test_new_labels_in_continued_data_are_named(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("text\tlabel\n" + "".join(f"text {i}\t{'ab'[i % 2]}\n" for i in range(60)))
+    usual = ClassificationConfig(data=LabelledData(data=(path,)))
+    train = replace(usual.train, updates=2, warmup=1, max_tokens=256, device="cpu")
+    config = replace(usual, train=train, model=replace(usual.model, vocab_size=300, d_model=16, d_ff=16))
+    Classification(config).train(tmp_path / "m")
+    with path.open("a") as stream:
+        stream.write("text 99\tc\n")
+    with pytest.raises(ValueError, match=r"a\.tsv:62: the label 'c' was not learned"):
+        Classification(config).train(tmp_path / "m", accept_changes=True)
+
+
+@pytest.mark.parametrize("task", ["language", "masking", "denoising"])
+def test_tasks_that_learn_from_texts_keep_their_tokenizer_and_tokens(tmp_path, task, monkeypatch):
+    text = tmp_path / "a.txt"
+    draw = random.Random(0)
+    text.write_text("".join(" ".join(draw.choices(list(WORDS), k=6)) + ".\n" for _ in range(80)))
+    kind = task_named(task)
+    data = DocumentData(data=(text,)) if task == "language" else TextData(data=(text,))
+    usual = kind.Config(data=data)
+    sizes = {"vocab_size": 300, "d_model": 16, "d_ff": 16, "n_heads": 2}
+    train = replace(usual.train, updates=2, warmup=1, max_tokens=256, device="cpu", eval_every=2, save_every=2)
+    config = replace(usual, train=train, model=replace(usual.model, **sizes))
+    kind(config).train(tmp_path / "m")
+    before = files_of(tmp_path / "m")
+
+    def refuse(*arguments, **options):
+        raise AssertionError("the run keeps its tokenizer and its token files")
+
+    monkeypatch.setattr(Tokenizer, "train", refuse)
+    monkeypatch.setattr("glassformer.tasks.language.write_stream", refuse)
+    monkeypatch.setattr("glassformer.tasks.pretraining.write_text_rows", refuse)
+    kind(config).train(tmp_path / "m")
+    assert files_of(tmp_path / "m")["model.safetensors"] == before["model.safetensors"]
+    text.write_text(text.read_text() + "one two.\n")
+    with pytest.raises(RunMismatchError, match="other data"):
+        kind(config).train(tmp_path / "m")
+
+
+def test_every_kind_of_input_has_a_fingerprint(tmp_path):
+    write_pairs(tmp_path)
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("a text")
+    (tmp_path / "texts" / "b.py").write_text("not read")
+    folder = Language(LanguageConfig(data=DocumentData(data=(tmp_path / "texts",))))
+    before = folder.inputs()
+    (tmp_path / "texts" / "b.py").write_text("changed, but not read")
+    assert folder.inputs() == before
+    (tmp_path / "texts" / "a.txt").write_text("another text")
+    assert folder.inputs() != before
+    corpus = Masking(MaskingConfig(data=TextData(corpus="docstrings")))
+    assert set(corpus.inputs()) == {"data.corpus (train)", "data.corpus (valid)", "data.corpus (test)"}
+    begun = Translation(replace(translation(tmp_path), start_from=tmp_path / "texts"))
+    assert set(begun.inputs()) == {"data.source[0]", "data.target[0]", "start_from"}
+
+
+def test_a_fresh_run_keeps_nothing_until_it_begins(tmp_path):
+    run = RunFolder(tmp_path / "m.run")
+    assert run.keep("tokenizer.json", lambda: "text") == "text"
+    assert not (tmp_path / "m.run").exists()

@@ -1,0 +1,41 @@
+"""A checkpoint of a run is read through its manifest: nothing that it does not list."""
+
+import json
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from glassformer.checkpoint import CorruptFolderError
+from glassformer.training.state import Evaluation, TrainState, average_parameters, load_checkpoint, save_checkpoint
+
+
+@pytest.fixture
+def run():
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimiser.safetensors", "state.json"])
+def test_what_the_manifest_does_not_list_is_not_read(run, name, tmp_path):
+    path = save_checkpoint(tmp_path, TrainState(position=3), *run)
+    manifest = path / "manifest.json"
+    sums = json.loads(manifest.read_text())["sha256"]
+    del sums[name]
+    manifest.write_text(json.dumps({"sha256": sums}))
+    readers = [partial(load_checkpoint, path, *run)]
+    if name == "model.safetensors":
+        readers.append(partial(average_parameters, tmp_path, [3]))
+    for read in readers:
+        with pytest.raises(CorruptFolderError, match=rf"{name} is not in manifest\.json"):
+            read()
+
+
+def test_a_score_that_is_no_number_comes_back(run, tmp_path):
+    state = TrainState(position=3, evaluations=[Evaluation(3, 3, {"perplexity": float("inf")})])
+    assert load_checkpoint(save_checkpoint(tmp_path, state, *run), *run) == state
