@@ -185,20 +185,6 @@ def test_keys_and_values_may_be_kept_in_half_precision(monkeypatch, name, with_k
     assert all(found[0].score is not None for found in write(beams))
 
 
-@pytest.mark.parametrize("home", ["a file", "nowhere"])
-def test_without_a_home_to_write_to_there_are_none_and_it_is_said_why(monkeypatch, tmp_path, home):
-    (tmp_path / "file").write_bytes(b"")
-
-    def folder():
-        if home == "nowhere":
-            raise RuntimeError("Could not determine home directory.")
-        return tmp_path / "file"  # below which nobody makes a folder, not even root
-
-    monkeypatch.setattr(cpu_kernels_module, "cache_folder", folder)
-    with pytest.raises(NoKernelsError, match="set GLASSFORMER_CACHE to a folder that can be written"):
-        cpu_kernels_module._compile_and_load()
-
-
 def test_a_cpu_without_their_instructions_has_none(monkeypatch):
     for machine in ("aarch64", "x86_64", "riscv64"):
         monkeypatch.setattr(cpu_kernels_module.platform, "machine", lambda machine=machine: machine)
