@@ -6,7 +6,7 @@ TASK ?= translation
 LANG_TO ?= de
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-everywhere test-pretrained fuzz storm check verify-documents verify-gpu benchmark-train benchmark-decode format clean
+.PHONY: help install demo test test-full test-everywhere test-pretrained fuzz storm check verify-documents verify-gpu benchmark-train benchmark-decode format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -23,6 +23,9 @@ demo: $(READY) ## train a translator in about four minutes, try it, look inside 
 
 test: $(READY) ## run the tests on two cores
 	$(BIN)/pytest -n 2
+
+test-full: $(READY) ## run every test with its large counts
+	$(BIN)/pytest -n 2 --full
 
 test-everywhere: $(READY) ## run the tests as other machines would: other CPUs, threads, locales, homes, users; takes hours
 	tools/test_everywhere.sh

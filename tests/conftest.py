@@ -20,3 +20,17 @@ settings.load_profile("glassformer")
 @pytest.fixture(autouse=True)
 def _same_numbers_every_time():
     torch.manual_seed(0)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--full", action="store_true", help="run every test with its large counts (make test-full)")
+
+
+@pytest.fixture
+def count(request):
+    """Choose how many random cases a test runs: count(3, 100) is 3, and 100 with --full."""
+
+    def choose(few, many):
+        return many if request.config.getoption("--full") else few
+
+    return choose

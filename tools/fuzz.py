@@ -1,7 +1,8 @@
 """Break small models of every format, thousands of times, and see that each is refused in good order: `make fuzz`.
 
-Each case must load, or end with a ValueError or an OSError, within a second and little memory. Cases run in a process
-of their own, so that one that hangs or crashes is found as well. `--only CASE` shows one again, with its traceback.
+Each case must load, or end with a ValueError or an OSError, within a second and little memory. An error of loading must
+name the file or its folder, and no message may have more than 2,000 characters. Cases run in a process of their own,
+so that one that hangs or crashes is found as well. `--only CASE` shows one again, with its traceback.
 """
 
 import argparse

@@ -259,6 +259,15 @@ def test_every_preset_finds_its_family(name):
         assert torch.equal(one, two)
 
 
+def test_a_family_that_is_asked_for_must_have_a_place_for_everything():
+    model = build_model(preset("tiny-llama", sliding_window=3, activation="relu"))
+    assert export_model(model, FAMILIES["mistral"])[0]["sliding_window"] == 3
+    with pytest.raises(UnsupportedModelError, match="HF's llama cannot express sliding_window=3"):
+        export_model(model, FAMILIES["llama"])
+    with pytest.raises(UnsupportedModelError, match="HF's gpt2 cannot express this model"):
+        export_model(model, FAMILIES["gpt2"])
+
+
 def test_what_no_family_has_is_said():
     model = build_model(replace(preset("tiny-llama"), positions="alibi"))
     with pytest.raises(UnsupportedModelError, match="no family of HF's can express this model"):

@@ -88,6 +88,7 @@ WRONG = [
     ("own", "config.json", {"vocab_size": "9" * 5000}, "vocab_size='999"),
     ("own", "config.json", '{"vocab_size": ' + "9" * 5000 + "}", "cannot be read"),
     ("own", "tokenizer.json", '{"version": "' + LONG + '"}', "is not a tokenizer"),
+    ("guesser", "tokenizer.json", {"model": {"vocab": {"a": 2**31}}}, "expected ids below"),
     ("classifier", "task.json", {"labels": [1, 2]}, r"labels=\[1, 2\]: expected a list of texts"),
     ("classifier", "task.json", {"tokenizer": ["own"]}, r"tokenizer=\['own'\]: expected 'own' or"),
     ("comparer", "task.json", {"lowest": "a"}, "lowest='a': expected a number"),
@@ -99,12 +100,21 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "name", "contents", "message"), WRONG)
+@pytest.mark.parametrize(
+    ("kind", "name", "contents", "message"),
+    WRONG,
+    ids=[f"{kind}-{name}-{number}" for number, (kind, name, _, _) in enumerate(WRONG)],
+)
 def test_a_wrong_value_in_our_folder_is_named_with_its_file(kind, name, contents, message, paths, tmp_path):
     folder = tmp_path / kind
     shutil.copytree(paths[kind], folder)
-    if isinstance(contents, dict) and name == "task.json":
-        contents = json.loads((folder / name).read_text()) | contents
+    if name in ("task.json", "tokenizer.json") and isinstance(contents, dict):
+        whole = json.loads((folder / name).read_text())
+        if name == "tokenizer.json":
+            whole["model"]["vocab"] |= contents["model"]["vocab"]
+        else:
+            whole |= contents
+        contents = whole
     (folder / name).write_text(contents if isinstance(contents, str) else json.dumps(contents))
     if name != "manifest.json":
         seal(folder)

@@ -135,7 +135,7 @@ BAD_MANIFESTS = [
 ]
 
 
-@pytest.mark.parametrize(("manifest", "message"), BAD_MANIFESTS)
+@pytest.mark.parametrize(("manifest", "message"), BAD_MANIFESTS, ids=range(len(BAD_MANIFESTS)))
 def test_a_manifest_that_is_not_one_is_refused(tmp_path, manifest, message):
     (tmp_path / "manifest.json").write_text(manifest if isinstance(manifest, str) else json.dumps(manifest))
     (tmp_path / "a").touch()

@@ -49,7 +49,7 @@ def random_config(seed):
         relative_max_distance=10,
         token_types=2 if kind == "encoder" else 0,
         embedding_norm=draw.random() < 0.5,
-        embedding_width=10 if is_narrow else None,
+        embedding_width=10 if is_narrow else draw.choice([None, 20]),
         tie=tie,
         share_layers=draw.random() < 0.5,
         head=head,

@@ -58,7 +58,7 @@ OPTIONS: dict[str, list[dict]] = {
     "scale_embeddings": [{"scale_embeddings": True}, {"scale_embeddings": True} | NARROW],
     "token_types": [{"token_types": 3, "kinds": ["encoder", "decoder"]}],
     "embedding_norm": [{"embedding_norm": True}, {"embedding_norm": True} | NARROW],
-    "embedding_width": [NARROW, NARROW | {"positions": "learned"}],
+    "embedding_width": [NARROW, NARROW | {"positions": "learned"}, {"embedding_width": 12}],
     "tie": [
         {"tie": "output", "head": "language_model"},
         {"tie": "output", "head": "language_model", "scale_embeddings": True, "output_bias": False},

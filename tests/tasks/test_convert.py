@@ -10,14 +10,21 @@ import tokenizers
 import torch
 
 from checkpoint import hf_models
-from glassformer.checkpoint import load_model, save_model
+from glassformer.checkpoint import OutputExistsError, load_model, save_model
 from glassformer.checkpoint.gguf_file import halves_from_pairs
 from glassformer.checkpoint.gguf_out import pairs_from_halves, write_gguf
 from glassformer.checkpoint.hf.values import UnsupportedModelError
 from glassformer.models import build_model, preset
-from glassformer.tasks.convert import convert, verify
+from glassformer.tasks.agreement import verify
+from glassformer.tasks.convert import convert
 from glassformer.tasks.load import load
 from glassformer.text import Tokenizer
+
+
+def by_our_own_reader(monkeypatch):
+    """Whatever else is installed."""
+    monkeypatch.setattr("glassformer.tasks.agreement.is_installed", lambda name: False)
+
 
 KINDS = ["gpt2", "llama", "t5-small", "bart-base", "marian", "bert-base", "albert-base"]
 
@@ -27,12 +34,14 @@ def test_ours_to_hf_and_back(name, tmp_path):
     torch.manual_seed(0)
     save_model(tmp_path / "ours", build_model(preset(f"tiny-{name}")))
     model = convert(tmp_path / "ours", tmp_path / "hf", "hf")
-    found = verify(model, tmp_path / "hf", "hf")
-    assert found.tool == "HF Transformers"
+    found = verify(tmp_path / "ours", model, tmp_path / "hf", "hf")
+    assert (found.reference, found.tool) == ("Glassformer", "HF Transformers")
     assert found.largest_difference < 1e-5
-    assert found.same_tokens == 1.0
-    convert(tmp_path / "hf", tmp_path / "back", "safetensors")
-    assert verify(model, tmp_path / "back", "safetensors").largest_difference == 0.0
+    found.check(tmp_path / "hf")
+    back = convert(tmp_path / "hf", tmp_path / "back", "safetensors")
+    found = verify(tmp_path / "hf", back, tmp_path / "back", "safetensors")
+    assert (found.reference, found.tool) == ("HF Transformers", "Glassformer")
+    assert found.largest_difference < 1e-5
     for one, two in zip(model.parameters(), load_model(tmp_path / "back").parameters(), strict=True):
         assert torch.equal(one, two)
 
@@ -40,15 +49,17 @@ def test_ours_to_hf_and_back(name, tmp_path):
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
 @pytest.mark.parametrize("numbers", ["f32", "f16"])
 def test_a_decoder_to_gguf_and_back(kind, numbers, tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # by our own reader, whatever is installed
+    by_our_own_reader(monkeypatch)
     draw, class_name = hf_models.DECODERS[kind]
     config = draw(random.Random(5))
     config.sliding_window, config.use_sliding_window = None, False
+    config.layer_types = ["full_attention"] * config.num_hidden_layers
     config.attention_bias = config.mlp_bias = False
     hf_models.make(config, class_name, 5).save_pretrained(tmp_path / "hf")
     model = convert(tmp_path / "hf", tmp_path / "model.gguf", "gguf", numbers=numbers)
-    found = verify(model, tmp_path / "model.gguf", "gguf")
+    found = verify(tmp_path / "hf", model, tmp_path / "model.gguf", "gguf", numbers=numbers)
     assert found.largest_difference <= (0.0 if numbers == "f32" else 0.2)
+    found.check(tmp_path / "model.gguf")
     again = load_model(tmp_path / "model.gguf")
     assert again.config.rope_theta == model.config.rope_theta
     for one, two in zip(model.parameters(), again.parameters(), strict=True):
@@ -61,12 +72,10 @@ def test_a_factor_on_token_vectors_goes_along_in_the_table(tie, tmp_path, monkey
     save_model(tmp_path / "ours", build_model(preset("tiny-llama", scale_embeddings=True, tie=tie)))
     model = convert(tmp_path / "ours", tmp_path / "hf", "hf")
     assert model.config.scale_embeddings
-    found = verify(model, tmp_path / "hf", "hf")
-    assert found.largest_difference < 1e-5
-    assert found.same_tokens == 1.0
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert verify(tmp_path / "ours", model, tmp_path / "hf", "hf").largest_difference < 1e-5
+    by_our_own_reader(monkeypatch)
     convert(tmp_path / "ours", tmp_path / "model.gguf", "gguf", numbers="f32")
-    assert verify(model, tmp_path / "model.gguf", "gguf").largest_difference < 1e-5
+    assert verify(tmp_path / "ours", model, tmp_path / "model.gguf", "gguf").largest_difference < 1e-5
 
 
 def test_rows_of_heads_in_pairs_and_in_halves():
@@ -75,7 +84,7 @@ def test_rows_of_heads_in_pairs_and_in_halves():
 
 
 def test_eight_bits_are_nearly_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    by_our_own_reader(monkeypatch)
     torch.manual_seed(0)
     model = build_model(preset("tiny-llama", d_model=32, d_ff=64, n_heads=4, n_kv_heads=2)).eval()
     write_gguf(tmp_path / "model.gguf", model, numbers="q8_0")
@@ -83,7 +92,9 @@ def test_eight_bits_are_nearly_the_same(tmp_path, monkeypatch):
     assert gguf.GGMLQuantizationType.Q8_0 in kinds
     field = gguf.GGUFReader(tmp_path / "model.gguf").fields["tokenizer.ggml.model"]
     assert field.contents() == "none"  # llama.cpp asks for it
-    assert verify(model, tmp_path / "model.gguf", "gguf").largest_difference < 0.1
+    found = verify(tmp_path, model, tmp_path / "model.gguf", "gguf", numbers="q8_0")
+    assert 0 < found.largest_difference < 0.1
+    found.check(tmp_path / "model.gguf")
 
 
 def test_what_a_format_cannot_hold_is_said(tmp_path):
@@ -119,10 +130,11 @@ def test_an_encoder_decoder_to_ctranslate2(name, changes, tmp_path):
             parameter.add_(0.3 * torch.randn_like(parameter))
     save_model(tmp_path / "ours", model, {"tokenizer.json": tokenizer.to_json()})
     loaded = convert(tmp_path / "ours", tmp_path / "ct2", "ct2")
-    found = verify(loaded, tmp_path / "ct2", "ct2")
-    assert found.tool == "CTranslate2"
+    found = verify(tmp_path / "ours", loaded, tmp_path / "ct2", "ct2")
+    assert (found.reference, found.tool) == ("Glassformer", "CTranslate2")
     assert found.largest_difference < 1e-4
     assert found.same_tokens == 1.0
+    found.check(tmp_path / "ct2")
 
 
 def test_what_ctranslate2_cannot_hold_is_said(tmp_path):
@@ -130,7 +142,7 @@ def test_what_ctranslate2_cannot_hold_is_said(tmp_path):
     save_model(
         tmp_path / "t5", build_model(preset("tiny-t5-small")), {"tokenizer.json": Tokenizer.train(["a"], 280).to_json()}
     )
-    with pytest.raises(UnsupportedModelError, match="cannot express positions='relative'"):
+    with pytest.raises(UnsupportedModelError, match=r"cannot express attention_scale=1\.0 .*, positions='relative'"):
         convert(tmp_path / "t5", tmp_path / "ct2", "ct2")
 
 
@@ -149,10 +161,29 @@ def test_through_our_own_folder_and_out_again_nothing_is_lost(family, tmp_path):
     (tmp_path / "hf" / "tokenizer_config.json").write_text('{"eos_token": "</s>", "pad_token": "<pad>"}')
     convert(tmp_path / "hf", tmp_path / "ours", "safetensors")
     model = convert(tmp_path / "ours", tmp_path / "again", "hf")
-    assert verify(model, tmp_path / "again", "hf").largest_difference < 1e-5
+    assert verify(tmp_path / "ours", model, tmp_path / "again", "hf").largest_difference < 1e-5
     before, after = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("hf", "again"))
     for key in ("pad_token_id", "eos_token_id", "decoder_start_token_id"):
         assert after.get(key) == before.get(key), key
     one, two = load(tmp_path / "hf"), load(tmp_path / "ours")
     assert type(one) is type(two)
     assert one.run(["w1 w2 w3"]) == two.run(["w1 w2 w3"])
+
+
+@pytest.mark.parametrize("to", ["hf", "safetensors", "gguf", "onnx"])
+def test_an_output_that_exists_is_replaced_only_when_asked_and_other_files_never(tmp_path, to):
+    save_model(tmp_path / "m", build_model(preset("tiny-llama")))
+    out = tmp_path / "out"
+    convert(tmp_path / "m", out, to)
+    with pytest.raises(OutputExistsError, match="--overwrite"):
+        convert(tmp_path / "m", out, to)
+    convert(tmp_path / "m", out, to, overwrite=True)
+    mine = tmp_path / "thesis"
+    if to == "gguf":
+        mine.write_text("years of work")
+    else:
+        mine.mkdir()
+        (mine / "thesis.txt").write_text("years of work")
+    with pytest.raises(OutputExistsError, match="never replaced"):
+        convert(tmp_path / "m", mine, to, overwrite=True)
+    assert (mine if to == "gguf" else mine / "thesis.txt").read_text() == "years of work"

@@ -127,6 +127,14 @@ def test_pooling_is_what_the_folder_says(tmp_path):
     assert model.max_len == 9
 
 
+def test_a_decoder_without_its_output_is_refused(tmp_path):
+    draw, _ = hf_models.DECODERS["llama"]
+    hf_models.make(draw(random.Random(3)), "LlamaModel", 3).save_pretrained(tmp_path)
+    save_tokenizer(tmp_path)
+    with pytest.raises(ValueError, match="head='none', which writes no words"):
+        load(tmp_path)
+
+
 @pytest.mark.parametrize("family", hf_models.PAIRS)
 def test_an_encoder_decoder_rewrites_as_it_does_there(family, tmp_path):
     draw, class_name = hf_models.PAIRS[family]

@@ -63,6 +63,17 @@ def test_bad_files_and_sizes_are_named(tmp_path):
     path.write_text("{}")
     with pytest.raises(ValueError, match=r"broken\.json is not a tokenizer"):
         Tokenizer.load(path)
+    path.write_bytes(b'{"version": "\xff"}')
+    with pytest.raises(ValueError, match=r"broken\.json is not UTF-8 text"):
+        Tokenizer.load(path)
+    path.write_text(json.dumps({"version": "x" * 100_000}))
+    with pytest.raises(ValueError, match=r"broken\.json is not a tokenizer") as caught:
+        Tokenizer.load(path)
+    assert len(str(caught.value)) < 1000
+    contents = json.loads(TOKENIZERS["bpe"].to_json())
+    contents["model"]["vocab"]["a"] = 2**31
+    with pytest.raises(ValueError, match="'a' at 2147483648: expected ids below"):
+        Tokenizer.from_json(json.dumps(contents))
     contents = json.loads(TOKENIZERS["bpe"].to_json())
     contents["added_tokens"] = []
     del contents["model"]["vocab"]["<pad>"]

@@ -8,7 +8,15 @@ import torch
 from torch import nn
 
 from glassformer.checkpoint import CorruptFolderError
-from glassformer.training.state import Evaluation, TrainState, average_parameters, load_checkpoint, save_checkpoint
+from glassformer.checkpoint.safe_files import seal_folder
+from glassformer.training.state import (
+    Evaluation,
+    TrainState,
+    average_parameters,
+    load_checkpoint,
+    load_newest,
+    save_checkpoint,
+)
 
 
 @pytest.fixture
@@ -34,6 +42,18 @@ def test_what_the_manifest_does_not_list_is_not_read(run, name, tmp_path):
     for read in readers:
         with pytest.raises(CorruptFolderError, match=rf"{name} is not in manifest\.json"):
             read()
+
+
+@pytest.mark.parametrize("contents", ["[]", "{}", '{"evaluations": 3}', '{"evaluations": [], "unknown": 1}'])
+def test_a_state_that_is_none_is_passed_over(run, contents, tmp_path):
+    save_checkpoint(tmp_path, TrainState(position=2), *run)
+    path = save_checkpoint(tmp_path, TrainState(position=3), *run)
+    (path / "state.json").write_text(contents)
+    seal_folder(path)
+    told = []
+    assert load_newest(tmp_path, *run, told.append).position == 2
+    assert len(told) == 1
+    assert str(path / "state.json") in told[0]
 
 
 def test_a_score_that_is_no_number_comes_back(run, tmp_path):

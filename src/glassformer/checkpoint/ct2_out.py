@@ -11,11 +11,58 @@ from numpy.typing import NDArray
 from torch import nn
 
 from glassformer.checkpoint.hf.values import UnsupportedModelError
+from glassformer.checkpoint.limits import Limits
 from glassformer.checkpoint.output_folder import new_folder
 from glassformer.models import EncoderDecoderModel, ModelConfig
 from glassformer.nn import Embeddings, Layer, LearnedPositions, MultiHeadAttention, Stack, sinusoids
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
+LIMITS = Limits(
+    format="CTranslate2",
+    written=frozenset(
+        {
+            "vocab_size",
+            "source_vocab_size",
+            "n_encoder_layers",
+            "n_decoder_layers",
+            "d_model",
+            "d_ff",
+            "max_len",
+            "n_heads",
+            "n_kv_heads",
+            "head_dim",
+            "qkv_bias",
+            "out_bias",
+            "activation",
+            "gated",
+            "ffn_bias",
+            "norm_placement",
+            "norm_eps",
+            "final_norm",
+            "position_offset",
+            "sinusoid_halves",
+            "scale_embeddings",
+            "embedding_norm",
+            "tie",
+            "output_bias",
+            "scale_output",
+        }
+    ),
+    required={
+        "attention_scale": (None,),
+        "qk_norm": (False,),
+        "sliding_window": (None,),
+        "norm": ("layer", "rms"),
+        "positions": ("sinusoidal", "learned"),
+        "token_types": (0,),
+        "embedding_width": (None,),
+        "share_layers": (False,),
+        "head": ("language_model",),
+        "n_labels": (None,),
+        "head_transform": (False,),
+        "pooling": (None,),
+    },
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,14 +79,18 @@ class Vocabulary:
     """Whether a source must end with `end`, which CTranslate2 then adds."""
 
 
-def export_ct2(model: EncoderDecoderModel, folder: Path, vocabulary: Vocabulary) -> None:
-    """Write a folder that CTranslate2 loads; what it cannot express is an error that names it."""
+def export_ct2(model: EncoderDecoderModel, folder: Path, vocabulary: Vocabulary, *, overwrite: bool = False) -> None:
+    """Write a folder that CTranslate2 loads; what it cannot express is an error that names it.
+
+    An existing model folder is replaced only with `overwrite`.
+    """
     try:
         import ctranslate2
     except ImportError as error:
         raise ImportError("CTranslate2's format needs its package: pip install ctranslate2") from error
     config = model.config
-    _check(config)
+    LIMITS.check(config)
+    _check_relations(config)
     specs = ctranslate2.specs
     shape: dict[str, Any] = {
         "pre_norm": config.norm_placement == "pre",
@@ -72,29 +123,22 @@ def export_ct2(model: EncoderDecoderModel, folder: Path, vocabulary: Vocabulary)
         setattr(spec.config, name, value)
     spec.validate()
     spec.optimize()
-    with new_folder(folder) as work:
+    with new_folder(folder, overwrite=overwrite) as work:
         spec.save(str(work))
 
 
-def _check(config: ModelConfig) -> None:
+def _check_relations(config: ModelConfig) -> None:
+    """Raise where a field that is written must follow from others."""
     problems = {
-        f"positions={config.positions!r}": config.positions not in ("sinusoidal", "learned"),
-        f"norm={config.norm!r}": config.norm == "mean_std",
-        "qk_norm=True": config.qk_norm,
-        "share_layers=True": config.share_layers,
-        f"sliding_window={config.sliding_window}": config.sliding_window is not None,
-        f"n_kv_heads={config.n_kv_heads}": config.kv_heads != config.n_heads,
-        f"head_dim={config.head_dim}": config.head_size * config.n_heads != config.d_model,
-        f"attention_scale={config.attention_scale}": config.scale != config.head_size**-0.5,
-        f"embedding_width={config.embedding_width}": config.table_width != config.d_model,
-        f"final_norm={config.final_norm}": config.has_final_norm != (config.norm_placement == "pre"),
-        f"head={config.head!r}": config.head != "language_model" or config.head_transform,
+        f"n_kv_heads={config.n_kv_heads} (expected {config.n_heads}, n_heads)": config.kv_heads != config.n_heads,
+        f"head_dim={config.head_dim} (expected d_model / n_heads)": config.head_size * config.n_heads != config.d_model,
+        f"final_norm={config.final_norm} with norm_placement={config.norm_placement!r}": (
+            config.has_final_norm != (config.norm_placement == "pre")
+        ),
     }
     found = [name for name, is_problem in problems.items() if is_problem]
     if found:
-        raise UnsupportedModelError(
-            f"CTranslate2 cannot express {', '.join(found)}: expected a plainer encoder-decoder"
-        )
+        raise UnsupportedModelError(f"CTranslate2 cannot express {', '.join(found)}")
 
 
 def _stack(spec: Any, stack: Stack, embeddings: Embeddings, config: ModelConfig) -> None:

@@ -10,8 +10,12 @@ from numpy.typing import NDArray
 
 from glassformer.checkpoint.hf import export_model
 from glassformer.checkpoint.hf.values import UnsupportedModelError
+from glassformer.checkpoint.limits import Limits
+from glassformer.checkpoint.output_folder import check_output_file
 from glassformer.checkpoint.safe_files import replacing
 from glassformer.models import DecoderModel
+from glassformer.models.unscaled import unscaled
+from glassformer.text.gguf_tokenizer import CUTS, GPT2_WORDS
 
 NAMES = {
     "model.embed_tokens": "token_embd",
@@ -32,6 +36,64 @@ NAMES = {
 Numbers = Literal["f32", "f16", "q8_0"]
 
 
+def _limits(architecture: str, **biases_and_norms: tuple[bool, ...]) -> Limits:
+    """What llama.cpp computes by this architecture, which has its activation, norms and positions built in."""
+    return Limits(
+        format=f"llama.cpp's architecture {architecture!r}",
+        written=frozenset(
+            {
+                "vocab_size",
+                "n_decoder_layers",
+                "d_model",
+                "d_ff",
+                "max_len",
+                "n_heads",
+                "n_kv_heads",
+                "head_dim",
+                "norm_eps",
+                "rope_theta",
+                "tie",
+            }
+        ),
+        required={
+            "source_vocab_size": (None,),
+            "n_encoder_layers": (0,),
+            "attention_scale": (None,),
+            "sliding_window": (None,),
+            "activation": ("silu",),
+            "gated": (True,),
+            "norm": ("rms",),
+            "norm_placement": ("pre",),
+            "final_norm": (True,),
+            "positions": ("rotary",),
+            "position_offset": (0,),
+            "scale_embeddings": (False,),  # the factor is in the table by then
+            "token_types": (0,),
+            "embedding_norm": (False,),
+            "embedding_width": (None,),
+            "share_layers": (False,),
+            "head": ("language_model",),
+            "n_labels": (None,),
+            "head_transform": (False,),
+            "pooling": (None,),
+            "output_bias": (False,),
+            "scale_output": (False,),
+            **biases_and_norms,
+        },
+    )
+
+
+BOTH, NO, YES = (True, False), (False,), (True,)
+LIMITS = {
+    "llama": _limits("llama", qkv_bias=BOTH, out_bias=BOTH, ffn_bias=BOTH, qk_norm=NO),
+    "qwen2": _limits("qwen2", qkv_bias=YES, out_bias=NO, ffn_bias=NO, qk_norm=NO),
+    "qwen3": _limits("qwen3", qkv_bias=NO, out_bias=NO, ffn_bias=NO, qk_norm=YES),
+}
+
+
+MAGIC = b"GGUF"
+
+
 def write_gguf(
     path: Path,
     model: DecoderModel,
@@ -40,8 +102,11 @@ def write_gguf(
     tokenizer_json: str | None = None,
     roles: Mapping[str, int | None] | None = None,
     chat_template: str | None = None,
+    overwrite: bool = False,
 ) -> None:
     """Write a GGUF file, whole or not at all. `numbers` is for matrices; vectors stay float32.
+
+    An existing GGUF file is replaced only with `overwrite`.
 
     A BPE tokenizer goes into the file, on bytes or of SentencePiece's kind; `roles` names the tokens that begin and end
     a text (`bos`, `eos`).
@@ -50,10 +115,18 @@ def write_gguf(
         import gguf
     except ImportError as error:
         raise ImportError("GGUF needs one more package: pip install 'glassformer[gguf]'") from error
+    model = unscaled(model)
     values, tensors = export_model(model)
-    kind = values["model_type"]
-    if kind not in ("llama", "qwen2", "qwen3"):
+    kind = "llama" if values["model_type"] == "mistral" else values["model_type"]
+    if kind not in LIMITS:
         raise UnsupportedModelError(f"a model of the family {kind!r} as GGUF: expected llama, qwen2 or qwen3")
+    LIMITS[kind].check(model.config)
+    if kind == "qwen2" and model.config.head_size * model.config.n_heads != model.config.d_model:
+        raise UnsupportedModelError(
+            f"llama.cpp's architecture 'qwen2' cannot express head_dim={model.config.head_dim} (expected d_model / "
+            f"n_heads, {model.config.d_model / model.config.n_heads:g})"
+        )
+    check_output_file(path, MAGIC, overwrite=overwrite)
     with replacing(path) as work:
         writer = gguf.GGUFWriter(work, kind)
         _write_config(writer, values)
@@ -137,9 +210,8 @@ def _write_tokenizer(
             special.setdefault(vocabulary.get(f"<0x{number:02X}>", -1), gguf.TokenType.BYTE)
         special.setdefault(vocabulary.get(inner.get("unk_token") or "", -1), gguf.TokenType.UNKNOWN)
     else:
-        settings = json.dumps(contents.get("pre_tokenizer"))
         writer.add_tokenizer_model("gpt2")
-        writer.add_tokenizer_pre("smollm" if "Digits" in settings else "gpt-2")
+        writer.add_tokenizer_pre(_rule_of_words(contents))
         writer.add_token_merges([" ".join(parts) for parts in merges])
     writer.add_token_list(order)
     writer.add_token_types([special.get(vocabulary[token], gguf.TokenType.NORMAL) for token in order])
@@ -148,3 +220,31 @@ def _write_tokenizer(
             getattr(writer, f"add_{role}_token_id")(index)
     if chat_template:
         writer.add_chat_template(chat_template)
+
+
+def _rule_of_words(contents: Mapping[str, Any]) -> str:
+    """llama.cpp's name for how a byte-level tokenizer cuts words; what it has no name for is refused."""
+    normalizer, cutter = contents.get("normalizer"), contents.get("pre_tokenizer") or {}
+    steps = cutter.get("pretokenizers", []) if cutter.get("type") == "Sequence" else [cutter]
+    patterns = [pattern for step in steps for pattern in _patterns(step)]
+    name = next((name for name, cuts in CUTS.items() if list(cuts) == patterns), None)
+    # llama.cpp does not normalize; NFC changes only texts that are not composed already.
+    is_plain = normalizer is None or normalizer.get("type") == "NFC"
+    if name is None or not is_plain:
+        raise UnsupportedModelError(
+            f"llama.cpp has no rule for a tokenizer with normalizer {json.dumps(normalizer)[:80]} and pre_tokenizer "
+            f"{json.dumps(cutter)[:200]}: expected one that cuts words as {', '.join(CUTS)}, and adds no space"
+        )
+    return name
+
+
+def _patterns(step: Mapping[str, Any]) -> list[str]:
+    """The patterns that a step of a `pre_tokenizer` cuts by; one that matches no rule where there is none."""
+    kind = step.get("type")
+    if kind == "ByteLevel" and not step.get("add_prefix_space"):
+        return [GPT2_WORDS] if step.get("use_regex", True) else []
+    if kind == "Digits" and step.get("individual_digits"):
+        return [r"\p{N}"]
+    if kind == "Split" and step.get("behavior") == "Isolated" and not step.get("invert"):
+        return [str(step.get("pattern", {}).get("Regex"))]
+    return [f"another rule: {kind}"]

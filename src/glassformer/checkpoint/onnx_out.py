@@ -37,12 +37,17 @@ MAX_FILE_BYTES = 2**30
 PROMPT, GREEDY_STEPS = 6, 16
 
 
-def export_onnx(model: AnyModel, folder: Path, texts: Mapping[str, str] | None = None) -> None:
-    """Write a folder of ONNX files, as above. `texts` are files beside them."""
+def export_onnx(
+    model: AnyModel, folder: Path, texts: Mapping[str, str] | None = None, *, overwrite: bool = False
+) -> None:
+    """Write a folder of ONNX files, as above. `texts` are files beside them.
+
+    An existing model folder is replaced only with `overwrite`.
+    """
     for package in ("onnx", "onnxscript"):
         _needs(package)
     graphs = _graphs(_plain(model, for_tracing=True))
-    with new_folder(folder) as work:
+    with new_folder(folder, overwrite=overwrite) as work:
         for name, graph in graphs.items():
             graph.write(work / name)
         for name, text in (texts or {}).items():

@@ -49,7 +49,7 @@ def main() -> None:
         sys.exit(141)
     except OSError as error:
         _discard_output()
-        _fail(f"stdout cannot be written: {error}", 1)
+        _fail(f"stdout cannot be written: {error.strerror or error}; expected a file or pipe with room", 1)
 
 
 def _prepare_streams() -> None:

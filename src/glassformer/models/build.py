@@ -38,7 +38,7 @@ def make_embeddings(config: ModelConfig, vocab_size: int) -> Embeddings:
         n_token_types=config.token_types,
         scale=config.scale_embeddings,
         norm=make_norm(config.norm, width, config.norm_eps) if config.embedding_norm else None,
-        projection=nn.Linear(width, config.d_model) if width != config.d_model else None,
+        projection=nn.Linear(width, config.d_model) if config.embedding_width is not None else None,
         dropout=config.embedding_dropout,
     )
 

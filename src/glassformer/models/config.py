@@ -9,7 +9,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal
 
-from glassformer.nn.checks import check_divides, check_positive, check_probability
+from glassformer.nn.checks import check_divides, check_positive, check_probability, shown
 
 Kind = Literal["encoder", "decoder", "encoder_decoder"]
 
@@ -91,7 +91,8 @@ class ModelConfig:
     token_types: int = 0
     embedding_norm: bool = False
     embedding_width: int | None = None
-    """Narrower tables, projected up to d_model (ALBERT). None is d_model."""
+    """Width of the embedding tables, which a linear layer projects to d_model (ALBERT). None: d_model, and no such
+    layer."""
     tie: Literal["none", "output", "embeddings", "all"] = "none"
     """What shares one table: the (target) embedding and the output, the two embeddings, or all three."""
 
@@ -206,7 +207,7 @@ class ModelConfig:
             if key not in known:
                 near = [ELSEWHERE[key]] if key in ELSEWHERE else difflib.get_close_matches(str(key), known, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
-                raise ValueError(f"unknown config key {key!r}: {hint}")
+                raise ValueError(f"unknown config key {shown(key)}: {hint}")
         if "vocab_size" not in values:
             raise ValueError("config key 'vocab_size' is missing: expected the number of tokens")
         return cls(**values)
@@ -230,14 +231,14 @@ def _check_types(config: ModelConfig) -> None:
         is_stray_bool = isinstance(value, bool) and kind is not bool
         if is_stray_bool or not isinstance(value, (int, float) if kind is float else kind):
             names = " or ".join("None" if kind is NoneType else kind.__name__ for kind in kinds)
-            raise TypeError(f"{name}={value!r}: expected {names}")
+            raise TypeError(f"{name}={shown(value)}: expected {names}")
 
 
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     if value not in choices:
         near = difflib.get_close_matches(str(value), choices, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, choices))}{hint}")
+        raise ValueError(f"{name}={shown(value)}: expected one of {', '.join(map(repr, choices))}{hint}")
 
 
 def _check_sizes(config: ModelConfig) -> None:

@@ -57,8 +57,8 @@ def _linear(n_in: int, n_out: int) -> int:
 
 
 def _embeddings(config: ModelConfig, length: int) -> int:
-    is_narrow = config.table_width != config.d_model
-    return length * _linear(config.table_width, config.d_model) if is_narrow else 0
+    is_projected = config.embedding_width is not None
+    return length * _linear(config.table_width, config.d_model) if is_projected else 0
 
 
 def _layer(config: ModelConfig, length: int, memory_length: int | None) -> int:

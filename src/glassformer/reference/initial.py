@@ -62,7 +62,7 @@ def _embeddings(shapes: Shapes, name: str, config: Config, vocab_size: int, owns
         shapes[f"{name}.token_types.weight"] = (config.token_types, width)
     if config.embedding_norm:
         _norm(shapes, f"{name}.norm", config.norm, width)
-    if owns_table and width != config.d_model:
+    if owns_table and config.embedding_width is not None:
         _linear(shapes, f"{name}.projection", width, config.d_model)
 
 

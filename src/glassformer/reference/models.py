@@ -34,8 +34,8 @@ class Embeddings:
         self.types = Lookup(params.at("token_types")) if config.token_types else None
         self.positions = Lookup(params.at("positions")) if config.positions == "learned" else None
         self.norm = make_norm(config.norm, params.at("norm"), config.norm_eps) if config.embedding_norm else None
-        is_narrow = config.table_width != config.d_model
-        self.projection = Linear(source.at("projection")) if is_narrow else None
+        is_projected = config.embedding_width is not None
+        self.projection = Linear(source.at("projection")) if is_projected else None
 
     def forward(self, tokens: Array, positions: Array, types: Array | None) -> Array:
         """(B, T) -> (B, T, C)."""

@@ -57,6 +57,11 @@ def _load(path: Path, dtype: torch.dtype, allow_pickle: bool) -> Loaded:
         raise ValueError(f"{path} holds no tokenizer: expected tokenizer.bin beside it")
     if isinstance(model, EncoderModel):
         return Embedder(as_embedder(model, path), tokenizer, max_len=longest_text(path))
+    if model.config.head != "language_model":
+        raise ValueError(
+            f"{path} holds a model with head={model.config.head!r}, which writes no words: expected one that was saved "
+            "with its language-model head (architectures in config.json)"
+        )
     if isinstance(model, DecoderModel):
         return Generator(model, tokenizer)
     assert isinstance(model, EncoderDecoderModel)

@@ -54,6 +54,10 @@ class Tokenizer:
         for token, wanted in zip(SPECIAL, (PAD, BEGIN, END, UNKNOWN), strict=True):
             if inner.token_to_id(token) != wanted:
                 raise ValueError(f"the tokenizer has {token} at {inner.token_to_id(token)}: expected id {wanted}")
+        vocab = inner.get_vocab(with_added_tokens=True)
+        last = max(vocab, key=vocab.__getitem__)
+        if vocab[last] >= len(vocab):  # the library writes a vocabulary id by id, and would never end
+            raise ValueError(f"the tokenizer has {last[:40]!r} at {vocab[last]}: expected ids below {len(vocab)}")
         # Not part of the saved file, so it is set wherever a tokenizer comes from.
         inner.encode_special_tokens = True
         self._inner = inner
@@ -212,15 +216,20 @@ class Tokenizer:
     def from_json(cls, text: str, *, where: str = "tokenizer.json") -> "Tokenizer":
         """The tokenizer of these contents; `where` names them in errors."""
         try:
-            inner = tokenizers.Tokenizer.from_str(text)
-        except Exception as error:  # the library raises bare Exceptions
-            raise ValueError(f"{where} is not a tokenizer: {error}") from error
-        return cls(inner)
+            return cls(tokenizers.Tokenizer.from_str(text))
+        except BaseException as error:  # the library raises bare Exceptions, and panics that are none
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            raise ValueError(f"{where} is not a tokenizer: {str(error)[:300]}") from error
 
     @classmethod
     def load(cls, path: Path | str) -> "Tokenizer":
         """The tokenizer saved at `path`."""
-        return cls.from_json(Path(path).read_text(encoding="utf-8"), where=str(path))
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is not UTF-8 text: {error}") from error
+        return cls.from_json(text, where=str(path))
 
 
 def _of_characters(

@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from glassformer.checkpoint.load_errors import refusing_wrong_values
 from glassformer.checkpoint.model_folder import WEIGHTS, load_parameters, own_parameters, read_tensors
 from glassformer.checkpoint.output_folder import clean_leftovers, discard_folder, new_folder
 from glassformer.checkpoint.safe_files import CorruptFolderError, read_json, verify_folder
@@ -118,14 +119,15 @@ def load_checkpoint(path: Path, model: nn.Module, optimiser: torch.optim.Optimiz
             key: value if key == "step" and not _counts_on_device(optimiser) else value.to(parameter.device)
             for key, value in own.items()
         }
-    return _from_json(values)
+    return _from_json(values, path / STATE)
 
 
 def newest_state(folder: Path) -> TrainState:
     """Where the newest complete checkpoint of a folder stands; the start where there is none."""
     for position in reversed(saved_positions(folder)):
         try:
-            return _from_json(read_json(verify_folder(checkpoint_path(folder, position)).file(STATE)))
+            file = verify_folder(checkpoint_path(folder, position)).file(STATE)
+            return _from_json(read_json(file), file)
         except CorruptFolderError:
             continue
     return TrainState()
@@ -140,12 +142,13 @@ def _for_json(state: TrainState) -> dict[str, Any]:
     return values
 
 
-def _from_json(values: dict[str, Any]) -> TrainState:
-    evaluations = []
-    for one in values.pop("evaluations"):
-        scores = {name: math.nan if value is None else value for name, value in one["scores"].items()}
-        evaluations.append(Evaluation(one["position"], one["update"], scores))
-    return TrainState(**values, evaluations=evaluations)
+def _from_json(values: Any, where: Path) -> TrainState:
+    with refusing_wrong_values(where):
+        evaluations = []
+        for one in values.pop("evaluations"):
+            scores = {name: math.nan if value is None else value for name, value in one["scores"].items()}
+            evaluations.append(Evaluation(one["position"], one["update"], scores))
+        return TrainState(**values, evaluations=evaluations)
 
 
 def load_newest(

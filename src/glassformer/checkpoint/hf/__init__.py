@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -9,32 +10,27 @@ from torch import Tensor
 
 from glassformer.checkpoint.foreign import Tensors
 from glassformer.checkpoint.hf import bart, bert, gpt2, llama, t5
-from glassformer.checkpoint.hf.tables import Family, TensorMismatchError, needed_rows, to_ours, to_theirs
+from glassformer.checkpoint.hf.tables import (
+    Family,
+    Shapes,
+    TensorMismatchError,
+    equal_copies,
+    needed_rows,
+    stored_rows,
+    to_ours,
+    to_theirs,
+)
 from glassformer.checkpoint.hf.values import UnsupportedModelError, shown
+from glassformer.checkpoint.limits import deciding_values
 from glassformer.checkpoint.model_folder import check_sizes, fill_parameters
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig, build_model
 from glassformer.models.unscaled import unscaled
 
+AnyModel = EncoderModel | DecoderModel | EncoderDecoderModel
 FAMILIES: dict[str, Family] = {
     family.model_type: family
     for family in (*bert.FAMILIES, *gpt2.FAMILIES, *llama.FAMILIES, *t5.FAMILIES, *bart.FAMILIES)
 }
-IRRELEVANT = (
-    "dropout",
-    "attention_dropout",
-    "activation_dropout",
-    "embedding_dropout",
-    "layer_drop",
-    "init",
-    "init_std",
-)
-"""Fields that change no answer, and that not every family can express."""
-POSITION_FIELDS = {
-    "rotary": ("rope_theta",),
-    "relative": ("relative_buckets", "relative_max_distance"),
-    "sinusoidal": ("sinusoid_halves",),
-}
-"""Fields that count with one kind of positions alone."""
 
 __all__ = [
     "FAMILIES",
@@ -53,33 +49,34 @@ def import_model(
     *,
     dtype: torch.dtype = torch.float32,
     adapt: Callable[[ModelConfig], ModelConfig] | None = None,
-) -> EncoderModel | DecoderModel | EncoderDecoderModel:
+) -> AnyModel:
     """The model of a `config.json` and its tensors, in evaluation mode.
 
     It is built without memory first; then one tensor after the other is read, checked, and takes its place. `adapt`
     may change the config before: give it another head, say; the tensors of the old one are left behind.
     """
     family = family_called(values.get("model_type"))
-    whole = family.read_config(values, frozenset(tensors.keys()))
+    names = frozenset(tensors.keys())
+    whole = family.read_config(values, names - equal_copies(family, tensors) if family.ties_by_tensors else names)
     config = whole if adapt is None else adapt(whole)
     check_sizes(config, [*map(tensors.shape, tensors.keys())])
-    with torch.device("meta"):
-        model = build_model(config)
-    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    found = to_ours(family, config, tensors, shapes, known={row.theirs for row in family.table(whole)})
+    model = _without_memory(config)
+    known = () if config == whole else _used_names(family, whole, names)
+    found = to_ours(family, config, tensors, _shapes(model), known=known)
     fill_parameters(model, found, dtype)
     return model.eval()
 
 
-def export_model(
-    model: EncoderModel | DecoderModel | EncoderDecoderModel, family: Family | None = None
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def export_model(model: AnyModel, family: Family | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The `config.json` and the tensors of a model, as its family writes them.
 
     A decoder's factor on its token vectors is put into their table: the families that write know none.
     """
     model = unscaled(model) if isinstance(model, DecoderModel) else model
     family = family or family_of(model.config)
+    lost = _lost_fields(family, model.config, _shapes(model))
+    if lost:
+        raise UnsupportedModelError(f"HF's {family.model_type} cannot express {', '.join(lost)}")
     parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
     values = {"model_type": family.model_type, **family.write_config(model.config)}
     return values, to_theirs(family, model.config, parameters)
@@ -98,31 +95,41 @@ def family_called(model_type: object) -> Family:
 
 def family_of(config: ModelConfig) -> Family:
     """The first family that can express this model: written and read again, its config is the same."""
-    for family in FAMILIES.values():
-        if _expresses(family, config):
-            return family
+    lost: dict[str, list[str]] = {}
+    shapes = _shapes(_without_memory(config))
+    for name, family in FAMILIES.items():
+        with suppress(UnsupportedModelError):
+            lost[name] = _lost_fields(family, config, shapes)
+            if not lost[name]:
+                return family
+    nearest = min(lost, key=lambda name: len(lost[name]), default=None)
+    reason = "" if nearest is None else f"; the nearest, {nearest}, cannot express {', '.join(lost[nearest])}"
     raise UnsupportedModelError(
-        "no family of HF's can express this model: expected the shape of " + ", ".join(FAMILIES)
+        f"no family of HF's can express this model: expected the shape of {', '.join(FAMILIES)}{reason}"
     )
 
 
-def _expresses(family: Family, config: ModelConfig) -> bool:
-    with torch.device("meta"):
-        parameters = build_model(config).named_parameters()
-    shapes = {name: tuple(parameter.shape) for name, parameter in parameters}
+def _lost_fields(family: Family, config: ModelConfig, shapes: Shapes) -> list[str]:
+    """The fields that have other values when a family has written this config and read it again."""
     try:
-        names = frozenset(row.theirs for row in needed_rows(family, config, shapes))
+        rows = needed_rows(family, config, shapes)
+        names = frozenset(row.theirs for row in rows if not row.is_unread)
         values = {"model_type": family.model_type, **family.write_config(config)}
-        again = family.read_config(values, names)
-    except (ValueError, KeyError, TypeError):
-        return False
-    return _essence(again) == _essence(config)
+        again = deciding_values(family.read_config(values, names))
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnsupportedModelError(f"HF's {family.model_type} cannot express this model: {error}") from error
+    return [f"{key}={value!r}" for key, value in deciding_values(config).items() if again.get(key, value) != value]
 
 
-def _essence(config: ModelConfig) -> dict[str, Any]:
-    """What decides its answers, with the usual values spelled out."""
-    idle = [*IRRELEVANT, *(key for kind, keys in POSITION_FIELDS.items() if kind != config.positions for key in keys)]
-    values = {key: value for key, value in config.to_dict().items() if key not in idle}
-    spelled = {"n_kv_heads": config.kv_heads, "head_dim": config.head_size, "attention_scale": config.scale}
-    spelled |= {"final_norm": config.has_final_norm, "source_vocab_size": config.source_vocab}
-    return values | spelled | {"embedding_width": config.table_width, "pooling": config.pool_by}
+def _without_memory(config: ModelConfig) -> AnyModel:
+    with torch.device("meta"):
+        return build_model(config)
+
+
+def _shapes(model: AnyModel) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+
+
+def _used_names(family: Family, config: ModelConfig, names: frozenset[str]) -> set[str]:
+    """The tensors that a model of this config reads from a file with these names."""
+    return {row.theirs for row in stored_rows(family, config, names, _shapes(_without_memory(config)))}

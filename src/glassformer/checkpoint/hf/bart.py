@@ -1,8 +1,10 @@
 """BART and Marian: the paper's encoder-decoder, with learned positions or with fixed ones."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
+
+from torch import Tensor
 
 from glassformer.checkpoint.hf.tables import Family, Row, layer_rows, rows
 from glassformer.checkpoint.hf.values import (
@@ -14,9 +16,14 @@ from glassformer.checkpoint.hf.values import (
     number,
     require,
     whole,
+    writes_words,
 )
 from glassformer.models import ModelConfig, preset
+from glassformer.nn import sinusoids
 
+CLASSES = {"bart": ("BartModel", "BartForConditionalGeneration"), "marian": ("MarianModel", "MarianMTModel")}
+POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
+SIDES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 LAYER = {
     "self_attn.q_proj": "self_attn.q_proj",
     "self_attn.k_proj": "self_attn.k_proj",
@@ -47,11 +54,12 @@ def read_config(kind: str, values: Mapping[str, Any], names: frozenset[str]) -> 
     width = whole(values, "d_model")
     n_heads = heads(values, "encoder_attention_heads", width=width)
     vocab_size = whole(values, "vocab_size")
-    target_vocab = whole(values, "decoder_vocab_size", default=vocab_size)
-    is_shared = flag(values, "share_encoder_decoder_embeddings", default=True)
+    is_shared = kind == "bart" or flag(values, "share_encoder_decoder_embeddings", default=True)
     is_tied = flag(values, "tie_word_embeddings", default=True)
+    # HF's shared table is as long as `vocab_size`, whatever `decoder_vocab_size` says.
+    target_vocab = vocab_size if is_shared else whole(values, "decoder_vocab_size", default=vocab_size)
     dropout = number(values, "dropout", default=0.1)
-    return replace(
+    config = replace(
         preset("marian" if kind == "marian" else "bart-base"),
         vocab_size=target_vocab,
         source_vocab_size=None if target_vocab == vocab_size else vocab_size,
@@ -63,20 +71,29 @@ def read_config(kind: str, values: Mapping[str, Any], names: frozenset[str]) -> 
         max_len=whole(values, "max_position_embeddings", default=1024),
         activation=activation(values, "activation_function", default="gelu"),  # type: ignore[arg-type]
         scale_embeddings=flag(values, "scale_embedding", default=False),
-        tie={(True, True): "all", (True, False): "embeddings", (False, True): "output", (False, False): "none"}[
-            is_shared, is_tied
-        ],  # type: ignore[arg-type]
+        tie=_tie(is_shared, is_tied, names),
+        output_bias="final_logits_bias" in names,
         dropout=dropout,
         embedding_dropout=dropout,
         attention_dropout=number(values, "attention_dropout", default=0.0),
         activation_dropout=number(values, "activation_dropout", default=0.0),
     )
+    has_words = writes_words(values, *CLASSES[kind])
+    return config if has_words else config.with_head("none", output_bias=True)
+
+
+def _tie(is_shared: bool, is_tied: bool, names: frozenset[str]) -> Literal["none", "output", "embeddings", "all"]:
+    """HF ties all tables or none; before version 5 it stored the two embeddings as one without saying so."""
+    if is_tied:
+        return "all" if is_shared else "output"
+    has_one_table = not any(name.removeprefix("model.") in SIDES for name in names)
+    return "embeddings" if is_shared and has_one_table else "none"
 
 
 def write_config(kind: str, config: ModelConfig) -> dict[str, Any]:
     """From our config to theirs."""
     values = {
-        "architectures": ["MarianMTModel" if kind == "marian" else "BartForConditionalGeneration"],
+        "architectures": [CLASSES[kind][config.head != "none"]],
         "vocab_size": config.source_vocab,
         "d_model": config.d_model,
         "encoder_layers": config.n_encoder_layers,
@@ -105,7 +122,7 @@ def write_config(kind: str, config: ModelConfig) -> dict[str, Any]:
     return values
 
 
-def table(config: ModelConfig) -> list[Row]:
+def table(kind: str, config: ModelConfig) -> list[Row]:
     """Their names and ours."""
     shared = "model.shared" if config.ties_embeddings else "model.encoder.embed_tokens"
     parts = {"source_embeddings.tokens": shared, "target_embeddings.tokens": "model.decoder.embed_tokens"}
@@ -118,7 +135,23 @@ def table(config: ModelConfig) -> list[Row]:
         *layer_rows("decoder.layers", "model.decoder.layers", config.n_decoder_layers, LAYER),
         Row("lm_head.weight", ("head.out_proj.weight",)),
         Row("final_logits_bias", ("head.out_proj.bias",), wrapped=True),
+        *_unread(kind, config),
     ]
+
+
+def _unread(kind: str, config: ModelConfig) -> Iterator[Row]:
+    """The tables that HF's untied model has beside those it reads, or has twice."""
+    source = ("source_embeddings.tokens.weight",)
+    if config.tie == "embeddings":
+        for side in SIDES:
+            yield Row(f"model.{side}", source, is_unread=True)
+    if config.tie == "none" and kind == "bart":
+        yield Row("model.shared.weight", source, is_unread=True)
+
+
+def _waves(config: ModelConfig) -> Tensor:
+    """Marian's positions, which HF's base class stores."""
+    return sinusoids(config.max_len or 0, config.d_model, halves=True)
 
 
 def _family(kind: str) -> Family:
@@ -127,9 +160,16 @@ def _family(kind: str) -> Family:
         prefix="model.",
         read_config=lambda values, names: read_config(kind, values, names),
         write_config=lambda config: write_config(kind, config),
-        table=table,
-        unused=r"^model\.(en|de)coder\.embed_tokens\.weight$|^lm_head\.weight$|^model\.shared\.weight$"
-        + (r"|embed_positions\.weight$" if kind == "marian" else ""),
+        table=lambda config: table(kind, config),
+        copies=[
+            *((f"model.{side}", "model.shared.weight") for side in SIDES),
+            ("lm_head.weight", "model.shared.weight" if kind == "bart" else "model.decoder.embed_tokens.weight"),
+            *([("lm_head.weight", "model.shared.weight")] if kind == "marian" else []),
+        ],
+        ties_by_tensors=True,
+        computed=dict.fromkeys(POSITIONS, _waves) if kind == "marian" else {},
+        # HF's untied Marian stores its shared table, and does not read it.
+        unused=r"^(model\.)?shared\.weight$" if kind == "marian" else r"(?!)",
     )
 
 

@@ -166,8 +166,9 @@ def read_config(dialect: Dialect, values: Mapping[str, Any], names: frozenset[st
         position_offset=offset,
         token_types=0 if kind == "distilbert" else whole(values, "type_vocab_size", default=2),
         activation=activation(values, "hidden_act", "activation", default="gelu_new" if kind == "albert" else "gelu"),  # type: ignore[arg-type]
-        norm_eps=number(values, "layer_norm_eps", default=1e-12),
-        embedding_width=None if narrow == width else narrow,
+        norm_eps=1e-12 if kind == "distilbert" else number(values, "layer_norm_eps", default=1e-12),
+        # ALBERT projects its embeddings even where they are as wide as the model.
+        embedding_width=None if narrow == width and kind != "albert" else narrow,
         share_layers=kind == "albert",
         dropout=number(values, "hidden_dropout_prob", "dropout", default=0.1),
         embedding_dropout=number(values, "hidden_dropout_prob", "dropout", default=0.1),
@@ -179,6 +180,11 @@ def read_config(dialect: Dialect, values: Mapping[str, Any], names: frozenset[st
 def _with_head(dialect: Dialect, body: ModelConfig, values: Mapping[str, Any]) -> ModelConfig:
     name = architecture(values)
     head = next((head for suffix, head in HEADS.items() if name.endswith(suffix)), "none")
+    if head == "none" and ("For" in name or name.endswith("LMHeadModel")):
+        raise UnsupportedModelError(
+            f"config.json has architectures=[{name[:80]!r}], whose head is not supported: expected one that ends in "
+            f"{', '.join(HEADS)}, or {dialect.class_name}Model for the body alone"
+        )
     if dialect.model_type == "electra" and name.endswith("ForPreTraining"):
         head = "none"  # its discriminator tells replaced words from true ones, which is no head of ours
     if head == "language_model":
@@ -218,7 +224,7 @@ def write_config(dialect: Dialect, config: ModelConfig) -> dict[str, Any]:
         "activation" if is_distil else "hidden_act": THEIR_ACTIVATIONS[config.activation],
         "dropout" if is_distil else "hidden_dropout_prob": config.dropout,
         "attention_dropout" if is_distil else "attention_probs_dropout_prob": config.attention_dropout,
-        "layer_norm_eps": config.norm_eps,
+        **({} if is_distil else {"layer_norm_eps": config.norm_eps}),
         "tie_word_embeddings": config.ties_output or config.head != "language_model",
     }
     if not is_distil:
@@ -249,27 +255,42 @@ def table(dialect: Dialect, config: ModelConfig) -> list[Row]:
         "embeddings.norm": f"{body}.embeddings.LayerNorm",
         "embeddings.projection": dialect.projection,
     }
-    words = dialect.words["head.out_proj"]
-    decoder = words if dialect.model_type in ("distilbert", "electra") else f"{words}.decoder"
-    tied = [Row(f"{words}.bias", ("head.out_proj.bias",)), Row(f"{decoder}.weight", ("head.out_proj.weight",))]
+    words, decoder = _output(dialect)
+    bias = words if config.ties_output else decoder
+    output = [Row(f"{bias}.bias", ("head.out_proj.bias",)), Row(f"{decoder}.weight", ("head.out_proj.weight",))]
+    if bias != words:
+        output.append(Row(f"{words}.bias", ("head.out_proj.bias",), is_unread=True))
     return [
         *rows(parts),
         *layer_rows("encoder.layers", dialect.layers, config.n_encoder_layers, dialect.layer),
         *rows(head.get(config.head, {})),
-        *(tied if config.head == "language_model" else []),
+        *(output if config.head == "language_model" else []),
     ]
 
 
+def _output(dialect: Dialect) -> tuple[str, str]:
+    """Names of the masked-word head and of its projection to the vocabulary.
+
+    In BERT, RoBERTa and ALBERT both have a bias. A tied output shares one bias; an untied one adds the projection's.
+    """
+    words = dialect.words["head.out_proj"]
+    return words, words if dialect.model_type in ("distilbert", "electra") else f"{words}.decoder"
+
+
 def _family(dialect: Dialect) -> Family:
+    words, decoder = _output(dialect)
+    copies = [(f"{decoder}.weight", f"{dialect.model_type}.embeddings.word_embeddings.weight")]
+    copies += [(f"{decoder}.bias", f"{words}.bias")] if decoder != words else []
     return Family(
         model_type=dialect.model_type,
         prefix=f"{dialect.model_type}.",
         read_config=lambda values, names: read_config(dialect, values, names),
         write_config=lambda config: write_config(dialect, config),
         table=lambda config: table(dialect, config),
-        # Fixed numbers, copies of tied tensors, and heads that were trained beside the one that is asked for.
-        unused=r"position_ids$|(^|\.)pooler\.|^cls\.seq_relationship\.|^discriminator_predictions\."
-        r"|(predictions|lm_head|projector)\.(decoder\.)?(weight|bias)$",
+        copies=copies,
+        # Fixed numbers, and heads that were trained beside the one that is asked for.
+        unused=r"position_ids$|(^|\.)pooler\.(dense\.)?(weight|bias)$|^cls\.seq_relationship\.(weight|bias)$"
+        r"|^sop_classifier\.classifier\.(weight|bias)$|^discriminator_predictions\.\w+\.(weight|bias)$",
     )
 
 

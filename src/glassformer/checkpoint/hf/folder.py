@@ -46,11 +46,15 @@ def save_hf_folder(
     family: Family | None = None,
     values: Mapping[str, Any] | None = None,
     texts: Mapping[str, str] | None = None,
+    overwrite: bool = False,
 ) -> None:
-    """Write a folder that HF Transformers loads. `values` add to its config; `texts` are files beside it."""
+    """Write a folder that HF Transformers loads. `values` add to its config; `texts` are files beside it.
+
+    An existing model folder is replaced only with `overwrite`.
+    """
     config, tensors = export_model(model, family)
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-    with new_folder(folder) as work:
+    with new_folder(folder, overwrite=overwrite) as work:
         whole = {**config, "dtype": dtype, **(values or {})}
         (work / CONFIG).write_text(json.dumps(whole, indent=2), encoding="utf-8")
         ready = {name: tensor.cpu().clone() for name, tensor in tensors.items()}

@@ -5,7 +5,16 @@ from dataclasses import replace
 from typing import Any
 
 from glassformer.checkpoint.hf.tables import Family, Row, layer_rows, rows
-from glassformer.checkpoint.hf.values import THEIR_ACTIVATIONS, activation, flag, heads, number, require, whole
+from glassformer.checkpoint.hf.values import (
+    THEIR_ACTIVATIONS,
+    activation,
+    flag,
+    heads,
+    number,
+    require,
+    whole,
+    writes_words,
+)
 from glassformer.models import ModelConfig, preset
 
 
@@ -16,7 +25,7 @@ def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig
     require(values, "add_cross_attention", False)
     width = whole(values, "n_embd", "hidden_size", default=768)
     is_tied = flag(values, "tie_word_embeddings", default=True)
-    return replace(
+    config = replace(
         preset("gpt2"),
         vocab_size=whole(values, "vocab_size", default=50257),
         max_len=whole(values, "n_positions", "max_position_embeddings", "n_ctx", default=1024),
@@ -31,12 +40,13 @@ def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig
         attention_dropout=number(values, "attn_pdrop", default=0.1),
         tie="output" if is_tied else "none",
     )
+    return config if writes_words(values, "GPT2Model", "GPT2LMHeadModel") else config.with_head("none")
 
 
 def write_config(config: ModelConfig) -> dict[str, Any]:
     """From our config to theirs."""
     return {
-        "architectures": ["GPT2LMHeadModel"],
+        "architectures": ["GPT2Model" if config.head == "none" else "GPT2LMHeadModel"],
         "vocab_size": config.vocab_size,
         "n_positions": config.max_len,
         "n_embd": config.d_model,
@@ -82,6 +92,7 @@ FAMILIES = [
         read_config=read_config,
         write_config=write_config,
         table=table,
-        unused=r"\.attn\.(masked_)?bias$|^lm_head\.weight$",
+        copies=[("lm_head.weight", "transformer.wte.weight")],
+        unused=r"(^|\.)h\.\d+\.attn\.(masked_)?bias$",  # the causal mask
     )
 ]

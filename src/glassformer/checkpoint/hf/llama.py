@@ -18,35 +18,33 @@ from glassformer.checkpoint.hf.values import (
     shown,
     value,
     whole,
+    writes_words,
 )
 from glassformer.models import ModelConfig, preset
 
-NAMES = {
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-}
+NAMES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+KV_HEADS = {"mistral": 8, "qwen2": 32, "qwen3": 32}
+"""What HF takes for `num_key_value_heads` where the key is absent; null is as many as there are heads."""
 
 
 def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig:
     """From their config to ours."""
     kind = values["model_type"]
     require(values, "pretraining_tp", 1)
-    attention_bias = flag(values, "attention_bias", default=False)
+    attention_bias = kind in ("llama", "qwen3") and flag(values, "attention_bias", default=False)
     width = whole(values, "hidden_size")
     head_dim = whole(values, "head_dim", default=128 if kind == "qwen3" else None)
     n_heads = heads(values, "num_attention_heads", width=width if head_dim is None else MAX_WHOLE)
+    kv_heads = n_heads if "num_key_value_heads" in values else KV_HEADS.get(kind, n_heads)
     is_tied = flag(values, "tie_word_embeddings", default=False)
-    ffn_bias = flag(values, "mlp_bias", default=False)
-    return replace(
+    config = replace(
         preset("llama"),
         vocab_size=whole(values, "vocab_size"),
         d_model=width,
         d_ff=whole(values, "intermediate_size"),
         n_decoder_layers=whole(values, "num_hidden_layers"),
         n_heads=n_heads,
-        n_kv_heads=whole(values, "num_key_value_heads", default=8 if kind == "mistral" else n_heads),
+        n_kv_heads=whole(values, "num_key_value_heads", default=kv_heads),
         head_dim=None if head_dim is None or head_dim * n_heads == width else head_dim,
         max_len=whole(values, "max_position_embeddings", default=2048),
         activation=activation(values, "hidden_act", default="silu"),  # type: ignore[arg-type]
@@ -55,36 +53,46 @@ def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig
         sliding_window=_window(values),
         qkv_bias=True if kind == "qwen2" else attention_bias,
         out_bias=False if kind == "qwen2" else attention_bias,
-        ffn_bias=ffn_bias,
+        ffn_bias=kind == "llama" and flag(values, "mlp_bias", default=False),
         qk_norm=kind == "qwen3",
         attention_dropout=number(values, "attention_dropout", default=0.0),
         tie="output" if is_tied else "none",
     )
+    has_words = writes_words(values, f"{NAMES[kind]}Model", f"{NAMES[kind]}ForCausalLM")
+    return config if has_words else config.with_head("none")
 
 
 def _window(values: Mapping[str, Any]) -> int | None:
     """The window that all layers have, or None; layers of different kinds are refused."""
-    if values["model_type"] == "llama" or not flag(values, "use_sliding_window", default=True):
+    kind = values["model_type"]
+    if kind == "llama":
         return None
-    window: int | None = whole(values, "sliding_window", default=None)
-    if window is None or values["model_type"] == "mistral":
+    # HF's default where the key is absent; null is no window.
+    window: int | None = whole(values, "sliding_window", default=None if "sliding_window" in values else 4096)
+    if kind == "mistral":
         return window
-    n_full = whole(values, "max_window_layers", default=28)
-    usual = ["full_attention"] * (n_full > 0) + ["sliding_attention"] * (n_full < whole(values, "num_hidden_layers"))
-    kinds = value(values, "layer_types", default=usual)
+    if not flag(values, "use_sliding_window", default=False):
+        window = None
+    n_layers, n_full = whole(values, "num_hidden_layers"), whole(values, "max_window_layers", default=28)
+    n_full = n_layers if window is None else min(max(n_full, 0), n_layers)
+    usual = {"full_attention"} if n_full else set()
+    kinds = value(values, "layer_types", default=[*usual, *(["sliding_attention"] if n_full < n_layers else [])])
     if not isinstance(kinds, list):
         raise ValueError(f"config.json has layer_types={shown(kinds)}: expected a list, one for each layer")
     if all(kind == "full_attention" for kind in kinds):
         return None
-    if any(kind != "sliding_attention" for kind in kinds):
-        raise UnsupportedModelError("config.json mixes layers with and without a window: expected one kind")
+    if window is None or any(kind != "sliding_attention" for kind in kinds):
+        raise UnsupportedModelError(
+            f"config.json has layer_types={shown(kinds)}, sliding_window={shown(window)} (None without "
+            "use_sliding_window), a mixture of layers with and without a window: expected one kind"
+        )
     return window
 
 
 def write_config(kind: str, config: ModelConfig) -> dict[str, Any]:
     """From our config to theirs."""
     values = {
-        "architectures": [NAMES[kind]],
+        "architectures": [NAMES[kind] + ("Model" if config.head == "none" else "ForCausalLM")],
         "vocab_size": config.vocab_size,
         "hidden_size": config.d_model,
         "intermediate_size": config.d_ff,
@@ -141,7 +149,8 @@ def _family(kind: str) -> Family:
         read_config=read_config,
         write_config=lambda config: write_config(kind, config),
         table=table,
-        unused=r"rotary_emb\.inv_freq$|^lm_head\.weight$",
+        copies=[("lm_head.weight", "model.embed_tokens.weight")],
+        unused=r"rotary_emb\.inv_freq$",
     )
 
 

@@ -5,7 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 from glassformer.checkpoint.hf.tables import Family, Row, layer_rows, rows
-from glassformer.checkpoint.hf.values import choice, flag, number, whole
+from glassformer.checkpoint.hf.values import (
+    THEIR_ACTIVATIONS,
+    activation,
+    choice,
+    flag,
+    number,
+    whole,
+    writes_words,
+)
 from glassformer.models import ModelConfig, preset
 
 FEED_FORWARD = {
@@ -22,15 +30,19 @@ FEED_FORWARD = {
 def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig:
     """From their config to ours."""
     act, gated = choice(values, "feed_forward_proj", default="relu", known=FEED_FORWARD)
-    # Old files tell by `tie_word_embeddings` whether the output is scaled; newer ones say so. The tensors tell the tie.
+    # HF stores what it made of that, and reads these where they are.
+    act = activation(values, "dense_act_fn", default=THEIR_ACTIVATIONS[act])
+    gated = flag(values, "is_gated_act", default=gated)
+    # Before version 5 of HF, `tie_word_embeddings` means that the output is tied, and scaled. Later files have
+    # `scale_decoder_outputs` for the scale; there the output is tied if its tensor is absent or equal.
     is_tied = flag(values, "tie_word_embeddings", default=True)
     is_scaled = flag(values, "scale_decoder_outputs", default=is_tied)
-    is_own = "lm_head.weight" in names and not is_tied
+    is_own = "lm_head.weight" in names or not (is_tied or "scale_decoder_outputs" in values)
     layers = whole(values, "num_layers", "num_hidden_layers", default=6)
     width, heads = whole(values, "d_model", "hidden_size", default=512), whole(values, "num_heads", default=8)
     head_dim = whole(values, "d_kv", default=64)
     dropout = number(values, "dropout_rate", default=0.1)
-    return replace(
+    config = replace(
         preset("t5-small"),
         vocab_size=whole(values, "vocab_size", default=32128),
         d_model=width,
@@ -42,7 +54,7 @@ def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig
         relative_buckets=whole(values, "relative_attention_num_buckets", default=32),
         relative_max_distance=whole(values, "relative_attention_max_distance", default=128),
         norm_eps=number(values, "layer_norm_epsilon", default=1e-6),
-        activation=act,
+        activation=act,  # type: ignore[arg-type]
         gated=gated,
         tie="embeddings" if is_own else "all",
         scale_output=is_scaled,
@@ -51,13 +63,15 @@ def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig
         attention_dropout=dropout,
         activation_dropout=dropout,
     )
+    has_words = writes_words(values, "T5Model", "T5ForConditionalGeneration", "T5WithLMHeadModel")
+    return config if has_words else config.with_head("none", scale_output=False)
 
 
 def write_config(config: ModelConfig) -> dict[str, Any]:
     """From our config to theirs."""
     kinds = {kind: name for name, kind in FEED_FORWARD.items()}
     return {
-        "architectures": ["T5ForConditionalGeneration"],
+        "architectures": ["T5Model" if config.head == "none" else "T5ForConditionalGeneration"],
         "vocab_size": config.vocab_size,
         "d_model": config.d_model,
         "d_kv": config.head_size,
@@ -70,7 +84,8 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
         "dropout_rate": config.dropout,
         "layer_norm_epsilon": config.norm_eps,
         "feed_forward_proj": kinds[config.activation, config.gated],
-        "tie_word_embeddings": config.scale_output,
+        "tie_word_embeddings": config.scale_output,  # HF before version 5 scales by this flag
+        "scale_decoder_outputs": config.scale_output,
         "is_encoder_decoder": True,
         "decoder_start_token_id": 0,
     }
@@ -108,7 +123,12 @@ FAMILIES = [
         read_config=read_config,
         write_config=write_config,
         table=table,
-        unused=r"^(en|de)coder\.embed_tokens\.weight$|^lm_head\.weight$"
-        r"|^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$",
+        copies=[
+            ("encoder.embed_tokens.weight", "shared.weight"),
+            ("decoder.embed_tokens.weight", "shared.weight"),
+            ("lm_head.weight", "shared.weight"),
+        ],
+        ties_by_tensors=True,
+        unused=r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$",
     )
 ]

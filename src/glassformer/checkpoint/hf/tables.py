@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,6 +24,8 @@ class Row:
     """Theirs is (in, out), as in GPT-2, instead of (out, in)."""
     wrapped: bool = False
     """Theirs has one dimension of size 1 before the others."""
+    is_unread: bool = False
+    """HF's model has this tensor and computes nothing with it. It is written, so that HF finds it, and never read."""
 
     def their_shape(self, shapes: Shapes) -> tuple[int, ...]:
         """What their tensor must be like, for our parameters of these shapes."""
@@ -62,8 +64,15 @@ class Family:
     write_config: Callable[[ModelConfig], dict[str, Any]]
     """The values of `config.json`, `architectures` included."""
     table: Callable[[ModelConfig], list[Row]]
+    copies: Sequence[tuple[str, str]] = ()
+    """Tensors that a tied model may store a second time, each with the tensor that it must then be equal to. Where the
+    original is not stored, its copy stands for it."""
+    ties_by_tensors: bool = False
+    """Hide copies that equal their original from `read_config`, because the config alone does not define the ties."""
+    computed: Mapping[str, Callable[[ModelConfig], Tensor]] = field(default_factory=dict)
+    """Tensors that are computed from the config. A file may store them, with these values."""
     unused: str = r"(?!)"
-    """Tensors that may be in a file and say nothing: tables that are computed, copies of a tied one (a pattern)."""
+    """Tensors that HF's model reads from no file, or heads beside the one that is asked for (a pattern)."""
 
 
 class TensorMismatchError(ValueError):
@@ -96,25 +105,51 @@ def needed_rows(family: Family, config: ModelConfig, shapes: Shapes) -> list[Row
     return chosen
 
 
+def stored_rows(family: Family, config: ModelConfig, names: frozenset[str], shapes: Shapes) -> list[Row]:
+    """The needed rows under the names that this file uses: without the prefix, or under the name of a copy."""
+    place = place_names(family, names)
+    rows = [replace(row, theirs=place(row.theirs)) for row in needed_rows(family, config, shapes)]
+    taken = {row.theirs for row in rows}
+    pairs = [(place(name), place(source)) for name, source in family.copies]
+    free = {source: name for name, source in pairs if name in names and name not in taken}
+    return [row if row.theirs in names else replace(row, theirs=free.get(row.theirs, row.theirs)) for row in rows]
+
+
+def place_names(family: Family, names: frozenset[str]) -> Callable[[str], str]:
+    """From a family's name of a tensor to this file's: a body that was saved alone has no prefix."""
+    has_prefix = any(name.startswith(family.prefix) for name in names)
+    return (lambda name: name) if has_prefix else (lambda name: name.removeprefix(family.prefix))
+
+
+def equal_copies(family: Family, tensors: Tensors) -> frozenset[str]:
+    """The stored copies whose original is stored too and is equal."""
+    names = frozenset(tensors.keys())
+    place = place_names(family, names)
+    pairs = [(place(name), place(source)) for name, source in family.copies]
+    return frozenset(name for name, source in pairs if {name, source} <= names and _are_equal(tensors, name, source))
+
+
 def to_ours(
     family: Family, config: ModelConfig, tensors: Tensors, shapes: Shapes, *, known: Collection[str] = ()
 ) -> Iterator[tuple[str, Tensor]]:
     """Our parameters one after the other, each read when its turn comes; every name and shape is checked first.
 
-    Tensors that are `known` may be there without a use: those of a head that was taken off.
+    Tensors that are `known` may be there without a use: those of a head that was taken off. Any other tensor must be
+    used, equal to the tensor it copies, or as computed.
     """
     names = frozenset(tensors.keys())
-    table = [_named(row, family, names) for row in needed_rows(family, config, shapes)]
+    every = stored_rows(family, config, names, shapes)
+    table = [row for row in every if not row.is_unread]
     missing = sorted(row.theirs for row in table if row.theirs not in names)
-    unexpected = sorted(names - {row.theirs for row in table})
-    unexpected = [name for name in unexpected if name not in known and not re.search(family.unused, name)]
     wrong = [
         f"{row.theirs} is {tensors.shape(row.theirs)}, expected {row.their_shape(shapes)}"
         for row in table
         if row.theirs in names and tensors.shape(row.theirs) != row.their_shape(shapes)
     ]
-    if missing or unexpected or wrong:
-        raise TensorMismatchError("; ".join(_complaints(missing, unexpected, wrong)))
+    left = sorted(name for name in names - {row.theirs for row in every} - {*known} if not _is_unused(family, name))
+    unexpected, different = _check_left(family, config, tensors, left)
+    if missing or unexpected or wrong or different:
+        raise TensorMismatchError("; ".join(_complaints(missing, unexpected, wrong, different)))
     for row in table:
         yield from row.split(tensors[row.theirs], shapes).items()
 
@@ -122,19 +157,61 @@ def to_ours(
 def to_theirs(family: Family, config: ModelConfig, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Their tensors, from our parameters."""
     shapes = {name: tuple(value.shape) for name, value in parameters.items()}
-    prefix = family.prefix if config.head == "none" else ""
-    return {row.theirs.removeprefix(prefix): row.join(parameters) for row in needed_rows(family, config, shapes)}
+    tensors = {row.theirs: row.join(parameters) for row in needed_rows(family, config, shapes)}
+    if config.head != "none":
+        return tensors
+    # HF's class of a body alone expects the computed tensors too, and no prefix.
+    dtype = next(iter(parameters.values())).dtype
+    tensors |= {name: compute(config).to(dtype) for name, compute in family.computed.items()}
+    return {name.removeprefix(family.prefix): tensor for name, tensor in tensors.items()}
 
 
-def _named(row: Row, family: Family, names: frozenset[str]) -> Row:
-    """The row as this file writes it: a body that was saved alone has no prefix."""
-    if any(name.startswith(family.prefix) for name in names) or not row.theirs.startswith(family.prefix):
-        return row
-    return Row(row.theirs.removeprefix(family.prefix), row.ours, row.transposed, row.wrapped)
+def _is_unused(family: Family, name: str) -> bool:
+    return re.search(family.unused, name) is not None
 
 
-def _complaints(missing: list[str], unexpected: list[str], wrong: list[str]) -> Iterator[str]:
+def _check_left(
+    family: Family, config: ModelConfig, tensors: Tensors, left: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Check the tensors that no row reads. Return the unexpected names, and a sentence for each wrong copy."""
+    names = frozenset(tensors.keys())
+    place = place_names(family, names)
+    copies = [(place(name), place(source)) for name, source in family.copies if place(source) in names]
+    computed = {place(name): compute for name, compute in family.computed.items()}
+    unexpected, different = [], []
+    for name in left:
+        sources = [source for copy, source in copies if copy == name]
+        if name in computed:
+            if not _is_near(tensors, name, computed[name], config):
+                different.append(f"{name} differs from what {family.model_type} computes: expected its table of waves")
+        elif not sources:
+            unexpected.append(name)
+        for source in sources:
+            if not _are_equal(tensors, name, source):
+                different.append(
+                    f"{name} differs from {source}, and config.json ties them: expected equal tensors, or "
+                    "tie_word_embeddings=false"
+                )
+    return unexpected, different
+
+
+def _are_equal(tensors: Tensors, name: str, other: str) -> bool:
+    return tensors.shape(name) == tensors.shape(other) and torch.equal(tensors[name], tensors[other])
+
+
+def _is_near(tensors: Tensors, name: str, compute: Callable[[ModelConfig], Tensor], config: ModelConfig) -> bool:
+    with torch.device("meta"):  # the shape first: a config alone could ask for a table of any size
+        shape = tuple(compute(config).shape)
+    if tensors.shape(name) != shape:
+        return False
+    stored, expected = tensors[name], compute(config)
+    tolerance = 1e-5 if stored.dtype in (torch.float32, torch.float64) else 1e-2
+    return torch.allclose(stored.float(), expected.float(), rtol=0, atol=tolerance)
+
+
+def _complaints(missing: list[str], unexpected: list[str], wrong: list[str], different: list[str]) -> Iterator[str]:
     for what, found in (("missing", missing), ("unexpected", unexpected), ("of a wrong shape", wrong)):
         if found:
             more = f" and {len(found) - 5} more" if len(found) > 5 else ""
             yield f"{len(found)} tensors are {what}: {', '.join(found[:5])}{more}"
+    yield from different[:5]

@@ -40,7 +40,9 @@ def whole(values: Mapping[str, Any], *keys: str, default: Any = _MISSING) -> Any
     """The same, for a whole number."""
     found = value(values, *keys, default=default)
     if found is not default and (type(found) is not int or abs(found) > MAX_WHOLE):
-        raise ValueError(f"config.json has {keys[0]}={shown(found)}: expected a whole number, at most {MAX_WHOLE}")
+        raise ValueError(
+            f"config.json has {_key(values, keys)}={shown(found)}: expected a whole number, at most {MAX_WHOLE}"
+        )
     return found
 
 
@@ -48,7 +50,7 @@ def number(values: Mapping[str, Any], *keys: str, default: float) -> float:
     """The same, for a number that need not be whole."""
     found = value(values, *keys, default=default)
     if type(found) not in (int, float) or not abs(found) <= sys.float_info.max:
-        raise ValueError(f"config.json has {keys[0]}={shown(found)}: expected a finite number")
+        raise ValueError(f"config.json has {_key(values, keys)}={shown(found)}: expected a finite number")
     return float(found)
 
 
@@ -56,7 +58,9 @@ def heads(values: Mapping[str, Any], *keys: str, width: int, default: Any = _MIS
     """The same, for the number of heads that share this width."""
     found: int = whole(values, *keys, default=default)
     if not 1 <= found <= width:
-        raise ValueError(f"config.json has {keys[0]}={found}: expected at least 1, at most {width}, the width")
+        raise ValueError(
+            f"config.json has {_key(values, keys)}={found}: expected at least 1, at most {width}, the width"
+        )
     return found
 
 
@@ -64,7 +68,7 @@ def flag(values: Mapping[str, Any], *keys: str, default: bool) -> bool:
     """The same, for true or false."""
     found = value(values, *keys, default=default)
     if not isinstance(found, bool):
-        raise ValueError(f"config.json has {keys[0]}={shown(found)}: expected true or false")
+        raise ValueError(f"config.json has {_key(values, keys)}={shown(found)}: expected true or false")
     return found
 
 
@@ -72,10 +76,16 @@ def choice(values: Mapping[str, Any], *keys: str, default: str, known: Mapping[s
     """What is `known` under the name that stands there."""
     name = value(values, *keys, default=default)
     if not isinstance(name, str) or name not in known:
+        key = _key(values, keys)
         raise UnsupportedModelError(
-            f"config.json has {keys[0]}={shown(name)}, which is not supported: expected one of {', '.join(known)}"
+            f"config.json has {key}={shown(name)}, which is not supported: expected one of {', '.join(known)}"
         )
     return known[name]
+
+
+def _key(values: Mapping[str, Any], keys: tuple[str, ...]) -> str:
+    """The key whose value was taken: the first that is there."""
+    return next((key for key in keys if values.get(key) is not None), keys[0])
 
 
 def shown(found: object) -> str:
@@ -105,6 +115,8 @@ def rope_theta(values: Mapping[str, Any], *, default: float = 10000.0) -> float:
     for name, found in (("rope_parameters", parameters), ("rope_scaling", scaling)):
         if not isinstance(found, Mapping):
             raise ValueError(f"config.json has {name}={shown(found)}: expected a table")
+        if any(isinstance(item, Mapping) for item in found.values()):
+            raise UnsupportedModelError(f"config.json has {name} for each kind of layer, not supported: expected one")
         kind = found.get("rope_type", found.get("type", "default"))
         if kind != "default":
             raise UnsupportedModelError(
@@ -113,13 +125,27 @@ def rope_theta(values: Mapping[str, Any], *, default: float = 10000.0) -> float:
         if found.get("partial_rotary_factor", 1.0) != 1.0:
             raise UnsupportedModelError(f"config.json turns a part of each head only ({name}): expected all of it")
     require(values, "partial_rotary_factor", 1.0)
-    return number({**values, **parameters}, "rope_theta", default=default)
+    return number({**values, **parameters, **scaling}, "rope_theta", default=default)
 
 
 def architecture(values: Mapping[str, Any]) -> str:
     """The name of the class that wrote the file, or nothing."""
     names = value(values, "architectures", default=[])
     return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
+
+
+def writes_words(values: Mapping[str, Any], base: str, *heads: str) -> bool:
+    """Whether the class that wrote the file is one of `heads`, which write words, and not `base`, the body alone.
+
+    A file that names no class is taken for one with a head. Every other class is refused: its head is not built here.
+    """
+    name = architecture(values)
+    if name and name not in (base, *heads):
+        raise UnsupportedModelError(
+            f"config.json has architectures=[{name[:80]!r}], whose head is not supported: expected "
+            f"{' or '.join((*heads, base))}"
+        )
+    return name != base
 
 
 def n_labels(values: Mapping[str, Any]) -> int:

@@ -1,0 +1,278 @@
+"""Random HF configs over the settings that HF's model classes read, heads and ties included.
+
+Most draws are models that must load. About one in five has an odd setting: one that must be refused, by its name.
+"""
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+
+PAD = 1
+ACTIVATIONS = ["gelu", "relu", "silu", "gelu_new", "swish", "gelu_pytorch_tanh", "gelu_fast"]
+Odd = list[tuple[dict[str, Any], str]]
+"""Settings that are refused, each with a pattern of the error."""
+
+
+@dataclass
+class Drawn:
+    """HF's config, the class to build, and a pattern of the error if the model must be refused."""
+
+    config: Any
+    class_name: str
+    refusal: str | None
+
+
+def draw(family: str, seed: int) -> Drawn:
+    """The config of this number."""
+    choose = random.Random(f"{family} {seed}")
+    prefix, settings, heads, odd = DRAWS[family](choose)
+    refusal = None
+    head = choose.choice(heads)
+    if choose.random() < 0.2:
+        changes, refusal = choose.choice(odd)
+        settings = {**settings, **changes}
+        head = settings.pop("head", head)
+    if head == "ForQuestionAnswering":
+        settings["num_labels"] = 2  # HF's own class cannot run with another number
+    return Drawn(getattr(transformers, f"{prefix}Config")(**settings), prefix + head, refusal)
+
+
+def build(drawn: Drawn, seed: int) -> Any:
+    """A model of that config whose numbers are large enough for mistakes to show."""
+    torch.manual_seed(seed)
+    drawn.config._attn_implementation = "eager"
+    model = getattr(transformers, drawn.class_name)(drawn.config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if not (drawn.class_name.startswith("Marian") and "embed_positions" in name):
+                parameter.normal_(std=0.4)
+        if hasattr(model, "final_logits_bias"):
+            model.final_logits_bias.normal_()
+    return model
+
+
+def _encoder(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], list[str], Odd]:
+    n_heads = choose.choice([1, 2, 4])
+    width = n_heads * choose.choice([3, 4])
+    has_own_head_activation = prefix in ("Roberta", "Electra")
+    settings = {
+        "vocab_size": choose.choice([41, 60]),
+        "hidden_size": width,
+        "num_hidden_layers": choose.choice([1, 2, 3]),
+        "num_attention_heads": n_heads,
+        "intermediate_size": choose.choice([10, 17]),
+        "max_position_embeddings": choose.choice([14, 28]),
+        "type_vocab_size": choose.choice([1, 2, 3]),
+        "hidden_act": "gelu" if has_own_head_activation else choose.choice(ACTIVATIONS),
+        "layer_norm_eps": choose.choice([1e-12, 1e-5, 1e-2]),
+        "tie_word_embeddings": choose.random() < 0.5,
+        "num_labels": choose.choice([1, 2, 5]),
+        "pad_token_id": choose.choice([0, PAD, 3]) if prefix == "Roberta" else PAD,
+    }
+    if prefix in ("Albert", "Electra"):
+        settings["embedding_size"] = choose.choice([5, 7, width])
+    odd: Odd = [
+        ({"is_decoder": True}, "is_decoder=True"),
+        ({"hidden_act": "quick_gelu", "head": "Model"}, "hidden_act='quick_gelu'"),
+        ({"head": "ForMultipleChoice"}, "ForMultipleChoice"),
+    ]
+    heads = ["Model", "ForMaskedLM", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"]
+    heads += ["ForQuestionAnswering"]
+    if prefix in ("Bert", "Albert", "Electra"):
+        heads.append("ForPreTraining")
+    if prefix == "Bert":
+        odd.append(({"head": "ForNextSentencePrediction"}, "ForNextSentencePrediction"))
+    if prefix == "Albert":
+        odd = [entry for entry in odd if "is_decoder" not in entry[0]]
+        odd.append(({"num_hidden_groups": 2, "num_hidden_layers": 2}, "num_hidden_groups=2"))
+        odd.append(({"inner_group_num": 2}, "inner_group_num=2"))
+    if prefix == "Electra":
+        heads.remove("ForSequenceClassification")
+        odd.append(({"head": "ForSequenceClassification"}, "ForSequenceClassification"))
+    if has_own_head_activation:
+        odd.append(({"hidden_act": "relu", "head": "ForMaskedLM"}, "'relu'"))
+        if choose.random() < 0.5:
+            heads, settings["hidden_act"] = ["Model", "ForTokenClassification"], choose.choice(ACTIVATIONS)
+    return prefix, settings, heads, odd
+
+
+def _distilbert(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
+    n_heads = choose.choice([1, 2, 4])
+    settings = {
+        "vocab_size": choose.choice([41, 60]),
+        "dim": n_heads * choose.choice([3, 4]),
+        "hidden_dim": choose.choice([10, 17]),
+        "n_layers": choose.choice([1, 2, 3]),
+        "n_heads": n_heads,
+        "max_position_embeddings": choose.choice([14, 28]),
+        "activation": choose.choice(ACTIVATIONS),
+        "tie_word_embeddings": choose.random() < 0.5,
+        "layer_norm_eps": choose.choice([1e-5, 1e-2]),  # which HF's model does not read
+        "pad_token_id": PAD,
+    }
+    heads = ["Model", "ForMaskedLM", "ForTokenClassification", "ForQuestionAnswering"]
+    odd: Odd = [
+        ({"sinusoidal_pos_embds": True}, "sinusoidal_pos_embds=True"),
+        ({"head": "ForSequenceClassification"}, "ForSequenceClassification"),
+        ({"activation": "mish"}, "activation='mish'"),
+    ]
+    return "DistilBert", settings, heads, odd
+
+
+def _gpt2(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
+    n_heads = choose.choice([1, 2, 4])
+    settings = {
+        "vocab_size": choose.choice([41, 60]),
+        "n_positions": choose.choice([14, 28]),
+        "n_embd": n_heads * choose.choice([3, 4]),
+        "n_layer": choose.choice([1, 2, 3]),
+        "n_head": n_heads,
+        "n_inner": choose.choice([None, 10]),
+        "activation_function": choose.choice(ACTIVATIONS),
+        "layer_norm_epsilon": choose.choice([1e-5, 1e-2]),
+        "tie_word_embeddings": choose.random() < 0.5,
+        "reorder_and_upcast_attn": choose.random() < 0.3,
+        "pad_token_id": PAD,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
+    odd: Odd = [
+        ({"scale_attn_weights": False}, "scale_attn_weights=False"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True"),
+        ({"head": "ForSequenceClassification"}, "GPT2ForSequenceClassification"),
+        ({"head": "ForTokenClassification"}, "GPT2ForTokenClassification"),
+        ({"activation_function": "tanh"}, "activation_function='tanh'"),
+    ]
+    return "GPT2", settings, ["LMHeadModel", "LMHeadModel", "Model"], odd
+
+
+def _llama(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], list[str], Odd]:
+    groups = choose.choice([1, 2])
+    n_heads = groups * choose.choice([1, 2, 3])
+    head_dim = choose.choice([4, 6])
+    width = n_heads * 4
+    rope = {"rope_type": "default", "rope_theta": choose.choice([100.0, 10000.0, 5e5])}
+    settings: dict[str, Any] = {
+        "vocab_size": choose.choice([41, 60]),
+        "hidden_size": width,
+        "intermediate_size": choose.choice([10, 17]),
+        "num_hidden_layers": choose.choice([1, 2, 3]),
+        "num_attention_heads": n_heads,
+        "num_key_value_heads": groups,
+        "head_dim": head_dim,
+        "hidden_act": choose.choice(["silu", *ACTIVATIONS]),
+        "max_position_embeddings": choose.choice([14, 28]),
+        "rms_norm_eps": choose.choice([1e-6, 1e-2]),
+        "rope_parameters": rope,
+        "tie_word_embeddings": choose.random() < 0.5,
+        "attention_bias": choose.random() < 0.5,  # which Mistral and Qwen 2 do not read
+        "mlp_bias": choose.random() < 0.5,  # which Llama alone reads
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "pad_token_id": PAD,
+    }
+    scaled = {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.0}
+    odd: Odd = [
+        ({"rope_parameters": scaled}, "rope_parameters of type 'linear'"),
+        ({"head": "ForSequenceClassification"}, "ForSequenceClassification"),
+        ({"head": "ForTokenClassification"}, "ForTokenClassification"),
+        ({"hidden_act": "relu2"}, "hidden_act='relu2'"),
+    ]
+    if prefix == "Mistral":
+        settings["sliding_window"] = choose.choice([None, 3, 5])
+    if prefix.startswith("Qwen"):
+        settings |= {"use_sliding_window": choose.random() < 0.5, "sliding_window": choose.choice([None, 3, 5])}
+        settings["max_window_layers"] = choose.choice([0, settings["num_hidden_layers"]])
+        mixed = {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1, "num_hidden_layers": 2}
+        odd.append((mixed, "layer_types=.*a mixture of layers"))
+    return prefix, settings, ["ForCausalLM", "ForCausalLM", "Model"], odd
+
+
+def _t5(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
+    settings = {
+        "vocab_size": choose.choice([41, 60]),
+        "d_model": choose.choice([8, 12]),
+        "d_kv": choose.choice([4, 5]),
+        "d_ff": choose.choice([10, 17]),
+        "num_layers": choose.choice([1, 2]),
+        "num_decoder_layers": choose.choice([None, 1, 3]),
+        "num_heads": choose.choice([1, 2, 3]),
+        "relative_attention_num_buckets": choose.choice([8, 12]),
+        "relative_attention_max_distance": choose.choice([10, 20]),
+        "feed_forward_proj": choose.choice(
+            ["relu", "gelu", "gelu_new", "silu", "gated-gelu", "gated-silu", "gated-relu"]
+        ),
+        "layer_norm_epsilon": choose.choice([1e-6, 1e-2]),
+        "tie_word_embeddings": choose.random() < 0.5,
+        "decoder_start_token_id": PAD,
+        "pad_token_id": PAD,
+        "eos_token_id": 0,
+    }
+    odd: Odd = [
+        ({"feed_forward_proj": "tanh"}, "feed_forward_proj='tanh'"),
+        ({"head": "EncoderModel"}, "T5EncoderModel"),
+        ({"head": "ForTokenClassification"}, "T5ForTokenClassification"),
+        ({"relative_attention_max_distance": 4, "relative_attention_num_buckets": 12}, "relative_max_distance=4"),
+    ]
+    return "T5", settings, ["ForConditionalGeneration", "ForConditionalGeneration", "Model"], odd
+
+
+def _bart(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], list[str], Odd]:
+    n_heads, inner = choose.choice([1, 2, 4]), choose.choice([10, 17])
+    settings = {
+        "vocab_size": choose.choice([41, 60]),
+        "d_model": n_heads * choose.choice([3, 4]),
+        "encoder_layers": choose.choice([1, 2]),
+        "decoder_layers": choose.choice([1, 3]),
+        "encoder_attention_heads": n_heads,
+        "decoder_attention_heads": n_heads,
+        "encoder_ffn_dim": inner,
+        "decoder_ffn_dim": inner,
+        "max_position_embeddings": choose.choice([14, 28]),
+        "activation_function": choose.choice(ACTIVATIONS),
+        "scale_embedding": choose.random() < 0.5,
+        "tie_word_embeddings": choose.random() < 0.5,
+        "pad_token_id": PAD,
+        "bos_token_id": 2,
+        "eos_token_id": 0,
+        "forced_eos_token_id": None,
+        "decoder_start_token_id": PAD,
+    }
+    odd: Odd = [
+        ({"decoder_ffn_dim": 11}, "different ffn_dim"),
+        ({"d_model": 12, "encoder_attention_heads": 3, "decoder_attention_heads": 2}, "different attention_heads"),
+        ({"activation_function": "tanh"}, "activation_function='tanh'"),
+        ({"head": "ForCausalLM"}, f"{prefix}ForCausalLM"),
+    ]
+    heads = ["MTModel", "MTModel", "Model"]
+    if prefix == "Bart":
+        heads = ["ForConditionalGeneration", "ForConditionalGeneration", "Model"]
+        odd.append(({"head": "ForSequenceClassification"}, "BartForSequenceClassification"))
+        odd.append(({"head": "ForQuestionAnswering"}, "BartForQuestionAnswering"))
+    else:
+        settings["share_encoder_decoder_embeddings"] = choose.random() < 0.5
+        if not settings["share_encoder_decoder_embeddings"]:
+            settings["decoder_vocab_size"] = choose.choice([None, 47])
+        untied = {"share_encoder_decoder_embeddings": True, "tie_word_embeddings": False, "decoder_vocab_size": 47}
+        odd.append((untied, "model?.decoder.embed_tokens.weight is|decoder.embed_tokens.weight is"))
+    return prefix, settings, heads, odd
+
+
+DRAWS = {
+    "bert": lambda choose: _encoder(choose, "Bert"),
+    "roberta": lambda choose: _encoder(choose, "Roberta"),
+    "distilbert": _distilbert,
+    "albert": lambda choose: _encoder(choose, "Albert"),
+    "electra": lambda choose: _encoder(choose, "Electra"),
+    "gpt2": _gpt2,
+    "llama": lambda choose: _llama(choose, "Llama"),
+    "mistral": lambda choose: _llama(choose, "Mistral"),
+    "qwen2": lambda choose: _llama(choose, "Qwen2"),
+    "qwen3": lambda choose: _llama(choose, "Qwen3"),
+    "t5": _t5,
+    "bart": lambda choose: _bart(choose, "Bart"),
+    "marian": lambda choose: _bart(choose, "Marian"),
+}

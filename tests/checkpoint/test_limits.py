@@ -1,0 +1,108 @@
+"""Every field of a config is written by a format, or refused where its value cannot be computed there."""
+
+from dataclasses import fields, replace
+
+import pytest
+import torch
+
+from glassformer.checkpoint import ct2_out, gguf_out
+from glassformer.checkpoint.ct2_out import Vocabulary, export_ct2
+from glassformer.checkpoint.gguf_out import write_gguf
+from glassformer.checkpoint.hf.values import UnsupportedModelError
+from glassformer.checkpoint.limits import POSITION_FIELDS, TRAINING_FIELDS
+from glassformer.models import ModelConfig, build_model, preset
+from glassformer.text import Tokenizer, TokenizerConfig
+
+LLAMA = preset("tiny-llama")
+QWEN2 = replace(LLAMA, qkv_bias=True)
+QWEN3 = replace(LLAMA, qk_norm=True)
+PAPER = preset("tiny-transformer-base")
+
+
+@pytest.mark.parametrize("limits", [*gguf_out.LIMITS.values(), ct2_out.LIMITS], ids=lambda limits: limits.format)
+def test_a_format_says_of_every_field_whether_it_is_written(limits):
+    other = {key for kind, keys in POSITION_FIELDS.items() if kind not in limits.required["positions"] for key in keys}
+    assert not limits.written & set(limits.required)
+    every = {field.name for field in fields(ModelConfig)}
+    assert limits.written | set(limits.required) | TRAINING_FIELDS | other == every
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "message"),
+    [
+        (LLAMA, {"activation": "gelu"}, "'llama' cannot express activation='gelu' .expected 'silu'"),
+        (LLAMA, {"activation": "relu"}, "'llama' cannot express activation='relu'"),
+        (LLAMA, {"sliding_window": 3}, "'llama' cannot express sliding_window=3 .expected None"),
+        (QWEN2, {"sliding_window": 3}, "'qwen2' cannot express sliding_window=3"),
+        (QWEN3, {"sliding_window": 3}, "'qwen3' cannot express sliding_window=3"),
+        (QWEN2, {"activation": "gelu_tanh"}, "'qwen2' cannot express activation='gelu_tanh'"),
+        (QWEN2, {"head_dim": 6}, "'qwen2' cannot express head_dim=6 .expected d_model / n_heads, 4"),
+        (QWEN3, {"qkv_bias": True, "out_bias": True}, "'qwen3' cannot express qkv_bias=True .*out_bias=True"),
+        (LLAMA, {"output_bias": True}, "output_bias=True"),
+        (LLAMA, {"attention_scale": 0.5}, None),
+        (LLAMA, {"attention_scale": 1.0}, "attention_scale=1.0"),
+        (LLAMA, {"norm": "layer"}, "llama"),
+        (LLAMA, {"positions": "learned"}, "no family of HF's can express this model"),
+        (LLAMA, {"gated": False}, "gated=False"),
+        (LLAMA, {"max_len": None}, "max_len=None"),
+        (LLAMA, {"share_layers": True}, "share_layers=True"),
+        (LLAMA, {"qkv_bias": True, "out_bias": True, "ffn_bias": True, "head_dim": 6, "scale_embeddings": True}, None),
+        (QWEN3, {"head_dim": 6}, None),
+    ],
+)
+def test_what_llama_cpp_would_compute_otherwise_is_refused(base, changes, message, tmp_path):
+    model = build_model(replace(base, **changes))
+    if message is None:
+        write_gguf(tmp_path / "model.gguf", model)
+        return
+    with pytest.raises(UnsupportedModelError, match=message):
+        write_gguf(tmp_path / "model.gguf", model)
+    assert not list(tmp_path.iterdir())
+
+
+WORDS = ["<pad>", "<s>", "</s>", "<unk>", *(f"w{index}" for index in range(36))]
+VOCABULARY = Vocabulary(source=WORDS, target=WORDS, begin="<s>", end="</s>", unknown="<unk>")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"positions": "rotary"}, "positions='rotary' .expected 'sinusoidal' or 'learned'"),
+        ({"norm": "mean_std"}, "norm='mean_std'"),
+        ({"qk_norm": True}, "qk_norm=True"),
+        ({"share_layers": True}, "share_layers=True"),
+        ({"sliding_window": 3}, "sliding_window=3"),
+        ({"n_kv_heads": 2}, "n_kv_heads=2"),
+        ({"head_dim": 6}, "head_dim=6"),
+        ({"attention_scale": 1.0}, "attention_scale=1.0"),
+        ({"embedding_width": 16}, "embedding_width=16"),
+        ({"final_norm": True}, "final_norm=True"),
+        ({"head_transform": True}, "head_transform=True"),
+    ],
+)
+def test_what_ctranslate2_would_compute_otherwise_is_refused(changes, message, tmp_path):
+    pytest.importorskip("ctranslate2")
+    with pytest.raises(UnsupportedModelError, match=message):
+        export_ct2(build_model(replace(PAPER, **changes)), tmp_path / "ct2", VOCABULARY)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_refused"),
+    [
+        ({"prefix_space": False}, False),
+        ({"prefix_space": True}, True),
+        ({"prefix_space": False, "lowercase": True}, True),
+    ],
+)
+def test_a_tokenizer_that_llama_cpp_has_no_rule_for_is_refused(settings, is_refused, tmp_path):
+    texts = ["the cat sat on the mat", "a dog sat"]
+    tokenizer = Tokenizer.train(texts, 280, TokenizerConfig(**settings))
+    torch.manual_seed(0)
+    model = build_model(replace(LLAMA, vocab_size=tokenizer.vocab_size))
+    if not is_refused:
+        write_gguf(tmp_path / "model.gguf", model, tokenizer_json=tokenizer.to_json())
+        return
+    with pytest.raises(UnsupportedModelError, match=r"llama\.cpp has no rule for a tokenizer"):
+        write_gguf(tmp_path / "model.gguf", model, tokenizer_json=tokenizer.to_json())
+    assert not list(tmp_path.iterdir())
