@@ -25,7 +25,10 @@ def compiled(monkeypatch):
         graphs.append(graph)
         return graph
 
-    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", compile_fx)
+    try:
+        monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", compile_fx)
+    except UnicodeDecodeError:
+        pytest.skip("torch 2.13 reads its own templates in the locale's encoding, and this one has ASCII alone")
     return graphs
 
 

@@ -133,9 +133,10 @@ def test_a_compiled_step_writes_the_same():
     try:
         found = generate(model, [[5, 6, 7], [8]], SEARCHES["greedy"], end=END)
     except Exception as error:
-        if not any(cause in repr(error) for cause in ("CppCompileError", "InvalidCxxCompiler")):
+        causes = "CppCompileError", "InvalidCxxCompiler", "UnicodeDecodeError"
+        if not any(cause in repr(error) for cause in causes):
             raise
-        pytest.skip("torch's compiler finds no C++ compiler here, or writes what it does not compile")
+        pytest.skip("torch's own compiler does not work here: no C++ compiler, an ASCII locale, or a CPU it fails for")
     assert_same(expected, found)
 
 

@@ -170,7 +170,7 @@ def test_a_body_that_masking_made_is_taken_over_bit_by_bit(masked, tmp_path):
     own = dict(body.named_parameters())
     for name, parameter in model.named_parameters():
         assert name.startswith("head.") or torch.equal(parameter, own[name])
-    assert reader.files["tokenizer.json"] == (masked[0] / "tokenizer.json").read_text()
+    assert reader.files["tokenizer.json"] == (masked[0] / "tokenizer.json").read_text(encoding="utf-8")
     files = labelled(tmp_path, 120, 1), labelled(tmp_path, 40, 2)
     config = ClassificationConfig(data=LabelledData(data=files[:1], valid=files[1:]), start_from=masked[0])
     config = quick(config, updates=30)

@@ -35,8 +35,10 @@ def write_corpus(folder, count=600):
     """A language of seven words, translated word by word."""
     chance = random.Random(0)
     sources = [" ".join(chance.choices(list(WORDS), k=chance.randint(1, 4))) for _ in range(count)]
-    (folder / "a.en").write_text("".join(f"{line}\n" for line in sources))
-    (folder / "a.de").write_text("".join(" ".join(WORDS[word] for word in line.split()) + "\n" for line in sources))
+    (folder / "a.en").write_text("".join(f"{line}\n" for line in sources), encoding="utf-8")
+    (folder / "a.de").write_text(
+        "".join(" ".join(WORDS[word] for word in line.split()) + "\n" for line in sources), encoding="utf-8"
+    )
 
 
 def glassformer(*arguments, folder, **options):
@@ -44,7 +46,7 @@ def glassformer(*arguments, folder, **options):
         [sys.executable, "-m", "glassformer", *arguments],
         cwd=folder,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         check=False,
         **options,
     )
@@ -98,11 +100,11 @@ def test_training_tells_what_it_does_and_leaves_a_whole_folder(trained):
         "README.md",
         "manifest.json",
     }
-    log = [json.loads(line) for line in (folder / "model.run" / "log.jsonl").read_text().splitlines()]
+    log = [json.loads(line) for line in (folder / "model.run" / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [r["update"] for r in log if r["kind"] == "update"] == list(range(1, 201))
     assert [r["update"] for r in log if r["kind"] == "evaluation"] == [100, 200]
     assert list((folder / "model.run").glob("events.out.tfevents*"))
-    assert "200 updates" in (folder / "model" / "README.md").read_text()
+    assert "200 updates" in (folder / "model" / "README.md").read_text(encoding="utf-8")
 
 
 def test_it_learned_the_language(trained):
@@ -153,11 +155,11 @@ def test_minutes_choose_the_updates_once(tmp_path, capsys):
         train=TrainConfig(minutes=0.02, max_tokens=256),
     )
     Translation(config).train(tmp_path / "model")
-    planned = json.loads((tmp_path / "model.run" / "plan.json").read_text())["updates"]
+    planned = json.loads((tmp_path / "model.run" / "plan.json").read_text(encoding="utf-8"))["updates"]
     done = max(entry.update for entry in read_log(tmp_path / "model.run"))
     assert planned == done > 1
     Translation(config).train(tmp_path / "model")  # trained to the end already: the plan stands
-    assert json.loads((tmp_path / "model.run" / "plan.json").read_text())["updates"] == planned
+    assert json.loads((tmp_path / "model.run" / "plan.json").read_text(encoding="utf-8"))["updates"] == planned
     assert max(entry.update for entry in read_log(tmp_path / "model.run")) == done
     found = Translator.from_folder(tmp_path / "model").explain("one two")
     assert found.source_pieces[-1] == found.target_pieces[-1] == "(end)"
@@ -168,7 +170,7 @@ def test_minutes_choose_the_updates_once(tmp_path, capsys):
 def test_bad_records_are_counted_and_told(tmp_path):
     write_corpus(tmp_path)
     for name, line in (("a.en", "\n"), ("a.de", "nichts\n")):
-        (tmp_path / name).write_text((tmp_path / name).read_text() + line)
+        (tmp_path / name).write_text((tmp_path / name).read_text(encoding="utf-8") + line, encoding="utf-8")
     result = glassformer(*TRAIN, "--on-bad", "skip", "--updates", "2", "--out", "model", folder=tmp_path)
     assert "passed over 1 bad records: 1 with empty source" in result.stderr
 
@@ -209,7 +211,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, trained):
     write_corpus(tmp_path)
     command = [*TRAIN, "--updates", "200", "--eval-every", "100", "--out", "model"]
     stopped = subprocess.run(
-        [sys.executable, "-c", STOPPED, *command], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-c", STOPPED, *command], cwd=tmp_path, capture_output=True, encoding="utf-8", check=False
     )
     assert stopped.returncode == 143, stopped.stderr
     assert "the same command goes on" in stopped.stderr
@@ -239,7 +241,7 @@ def test_a_recipe_is_the_flags_in_a_file(tmp_path):
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.name)
 def test_every_recipe_loads(path):
-    task = re.search(r"glassformer train (\w+) --recipe recipes/" + path.name, path.read_text())
+    task = re.search(r"glassformer train (\w+) --recipe recipes/" + path.name, path.read_text(encoding="utf-8"))
     assert task, "a recipe says how it is used"
     assert load_recipe(path, task_named(task[1]).Config).train.updates > 0
 

@@ -83,7 +83,7 @@ def _flags_of_this_cpu() -> tuple[str, ...]:
 
 
 def _has_dot_products() -> bool:
-    """Whether an ARM CPU multiplies bytes by fours: Apple's do, and Linux tells of others."""
+    """Whether an ARM CPU has the dot-product instruction. All of Apple's do; Linux reports it for the others."""
     if sys.platform == "darwin":
         return True
     try:

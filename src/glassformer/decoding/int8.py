@@ -114,7 +114,7 @@ def _multiply(x: Tensor, weights: Any) -> Tensor:
 def _sums_saturate() -> bool:
     """Whether torch's kernel adds pairs of products in 16 bits, as x86 does without VNNI. Products of 8 and 8 bits do
     not fit there; those of 7 and 8 do."""
-    allowed = os.environ.get("FBGEMM_ENABLE_INSTRUCTIONS", "VNNI")  # what FBGEMM may use of what the CPU has
+    allowed = os.environ.get("FBGEMM_ENABLE_INSTRUCTIONS", "VNNI")  # limits FBGEMM to older instructions
     return platform.machine() in X86 and not (torch.cpu._is_vnni_supported() and allowed.upper().endswith("VNNI"))
 
 

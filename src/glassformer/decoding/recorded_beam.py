@@ -19,7 +19,7 @@ from glassformer.decoding.rules import BROKEN, NEVER, Rules
 from glassformer.decoding.writer import Writer
 
 STATE = ("tokens", "alive", "found", "found_scores", "length", "latest", "is_broken", "parents")
-"""What a step of a search changes. Off a GPU beams do not stand in the order of their ranks, and `by_rank` does too."""
+"""State of a search that a step changes. Except on a GPU a step changes `by_rank` too."""
 
 
 def can_search_recorded(writer: Writer, config: GenerationConfig) -> bool:

@@ -1,4 +1,4 @@
-"""How much memory this process has, and has had at its peak, as the system tells it."""
+"""The resident memory of this process, now and at its peak, as the operating system reports it."""
 
 import ctypes
 import re
