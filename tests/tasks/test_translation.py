@@ -155,11 +155,13 @@ def test_minutes_choose_the_updates_once(tmp_path, capsys):
         train=TrainConfig(minutes=0.02, max_tokens=256),
     )
     Translation(config).train(tmp_path / "model")
-    planned = json.loads((tmp_path / "model.run" / "plan.json").read_text(encoding="utf-8"))["updates"]
+    plan = json.loads((tmp_path / "model.run" / "run.json").read_text(encoding="utf-8"))["plan"]
+    planned = plan["updates"]
+    assert plan["warmup"] == min(config.train.warmup, planned // 4), "few updates have a short warm-up"
     done = max(entry.update for entry in read_log(tmp_path / "model.run"))
     assert planned == done > 1
     Translation(config).train(tmp_path / "model")  # trained to the end already: the plan stands
-    assert json.loads((tmp_path / "model.run" / "plan.json").read_text(encoding="utf-8"))["updates"] == planned
+    assert json.loads((tmp_path / "model.run" / "run.json").read_text(encoding="utf-8"))["plan"] == plan
     assert max(entry.update for entry in read_log(tmp_path / "model.run")) == done
     found = Translator.from_folder(tmp_path / "model").explain("one two")
     assert found.source_pieces[-1] == found.target_pieces[-1] == "(end)"
@@ -187,7 +189,7 @@ def test_errors_name_the_file_and_the_line(trained, here):
     assert here("train", "cooking", folder=folder).returncode == 2
     assert "no such model folder" in here("info", "nowhere", folder=folder).stderr
     other = here(*TRAIN, "--updates", "7", "--out", "model", folder=folder)
-    assert "holds a run with other settings" in other.stderr
+    assert "model.run was started with updates 200 (now 7). Use --continue" in other.stderr
 
 
 STOPPED = """
