@@ -62,3 +62,11 @@ def test_every_make_target_in_the_pages_exists():
     pages = [*PAGES, ROOT / "CONTRIBUTING.md"]
     for target in {t for page in pages for t in re.findall(r"`make ([a-z-]+)", page.read_text(encoding="utf-8"))}:
         assert re.search(rf"^{target}:", makefile, re.M), target
+
+
+def test_every_test_named_in_the_pages_exists():
+    pages = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", pages)
+    assert named
+    for file, name in named:
+        assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{name}"

@@ -220,6 +220,7 @@ def test_empty_batches_pass_through(name):
     assert model(*inputs).shape == (0, 5, 40)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # some versions of torch deprecate what their compiler uses
 @pytest.mark.parametrize("name", TINY)
 def test_models_compile_whole_for_changing_lengths(name):
     model = random_model(preset(name), dtype=torch.float32)
