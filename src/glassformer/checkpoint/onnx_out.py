@@ -40,7 +40,7 @@ PROMPT, GREEDY_STEPS = 6, 16
 def export_onnx(
     model: AnyModel, folder: Path, texts: Mapping[str, str] | None = None, *, overwrite: bool = False
 ) -> None:
-    """Write a folder of ONNX files, as above. `texts` are files beside them.
+    """Write a folder of ONNX graphs. `texts` are files beside them.
 
     An existing model folder is replaced only with `overwrite`.
     """
