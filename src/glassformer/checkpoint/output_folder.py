@@ -88,7 +88,7 @@ def check_output(path: Path, *, overwrite: bool = False, owner: str = "") -> Non
 
 def check_output_file(path: Path, magic: bytes, *, overwrite: bool = False) -> None:
     """Raise OutputExistsError unless a file may be written to `path`: a new name, or with `overwrite` an existing file
-    of the same format, which begins with `magic`."""
+    of the same format: its first bytes are `magic`."""
     if not path.exists():
         return
     if not path.is_file():
@@ -190,7 +190,7 @@ def _hold(folder: Path) -> Iterator[None]:
 
 
 def _manifest(folder: Path) -> tuple[str, set[str]]:
-    """Who wrote a folder, and the files its manifest lists; nobody and none where there is no readable manifest."""
+    """The owner that a folder's manifest names, and the files it lists; empty without a readable manifest."""
     try:
         values = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         return str(values.get("owner", "")), {str(name) for name in values["sha256"]}

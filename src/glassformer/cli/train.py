@@ -69,7 +69,7 @@ def _flags_of(kind: Any) -> Any:
         restart: bool = False
         """Discard the run in OUT.run and start anew."""
         accept_changes: Annotated[bool, tyro.conf.arg(name="continue")] = False
-        """Go on from the newest checkpoint with other settings or other data, or with more updates."""
+        """Continue from the newest checkpoint with other settings or other data, or with more updates."""
         overwrite: bool = False
         """Replace a model in --out that another run wrote. Other files are never replaced."""
 

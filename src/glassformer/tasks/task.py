@@ -192,18 +192,18 @@ class Task(ABC, Generic[Example, Batch]):
         Args:
             out: A new or empty folder, or one that this run wrote before.
             restart: Discard the run in `out.run` and start anew.
-            accept_changes: Go on from the newest checkpoint with other settings or other data; `--continue` on the
+            accept_changes: Continue from the newest checkpoint with other settings or other data; `--continue` on the
                 command line.
             overwrite: Replace a model in `out` that another run wrote. Other files are never replaced.
         """
         if restart and accept_changes:
-            raise ValueError("--restart discards the run and --continue goes on with it: expected one of them")
+            raise ValueError("--restart discards the run and --continue keeps it: expected one of them")
         with open_run(Path(out).absolute(), restart=restart) as run:
             check_output(Path(out), overwrite=overwrite, owner=run.id)
             return self._train(Path(out), run, accept_changes=accept_changes, overwrite=overwrite)
 
     def inputs(self, *, leave_out: Sequence[Path] = ()) -> dict[str, str]:
-        """A fingerprint of each input, by content: data files, a named corpus, the model to begin with."""
+        """A fingerprint of each input, by content: data files, a named corpus, the pretrained model."""
         data = self.config.data
         if getattr(data, "corpus", ""):
             found = {
@@ -252,7 +252,7 @@ class Task(ABC, Generic[Example, Batch]):
         )
         try:
             save(out, overwrite=overwrite)
-        except OutputExistsError as error:  # somebody put files there while the model trained
+        except OutputExistsError as error:  # files were put there while the model trained
             save(run.path / "model", overwrite=True)
             raise OutputExistsError(f"{error}. The trained model is in {run.path / 'model'}") from error
         return scores

@@ -29,7 +29,7 @@ def fingerprint_paths(data: Any, name: str, *, leave_out: Sequence[Path] = ()) -
 def fingerprint_path(path: Path, *, suffixes: Sequence[str] = (), leave_out: Sequence[Path] = ()) -> str:
     """The SHA-256 of a file, or of the names and contents of a folder's files, or of those with these suffixes.
 
-    A folder with a manifest is known by it: whoever reads the folder verifies its files.
+    A folder with a manifest is known by it: the reader of the folder verifies its files.
     """
     if path.is_file():
         return sha256(path)

@@ -26,7 +26,7 @@ from glassformer.training.state import clean_checkpoints
 RECORD, CHECKPOINTS, TOKENS, KEPT = "run.json", "checkpoints", "tokens", "kept"
 LOCK, LOG = "lock", "log.jsonl"
 OWN = frozenset({RECORD, CHECKPOINTS, TOKENS, KEPT, LOCK, LOG, "tensorboard", "model"})
-"""What a run folder may hold."""
+"""Names of the files and folders of a run."""
 FORMAT = 2
 FREE = frozenset(
     f"train.{name}"
@@ -140,7 +140,7 @@ class RunFolder:
         if data:
             what.append(f"other data ({', '.join(data)})")
         return (
-            f"{self.path} was started with {', '.join(what)}. Use --continue to go on from its newest checkpoint with "
+            f"{self.path} was started with {', '.join(what)}. Use --continue to resume from its newest checkpoint with "
             "the change, --restart to discard the run, or another --out"
         )
 
