@@ -138,7 +138,7 @@ def interrupt(part: Part, root: Path, deadline: float, chance: random.Random, si
         code: int | None = None
         while code != 0 and time.monotonic() < deadline + 60:
             child = start(TRAIN, folder)
-            time.sleep(chance.random() * span * 0.7)
+            time.sleep(chance.random() * span * 1.2)
             chosen = chance.choice(signals)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, chosen)
@@ -307,7 +307,7 @@ def odd_texts(part: Part, root: Path, deadline: float, chance: random.Random) ->
             part.cases += 1
             if set(ids) & set(tokenizer.special_ids):
                 part.faults.append(f"{line!r} became a special token")
-            elif tokenizer.encode_batch([tokenizer.decode(ids)])[0] != ids:
+            elif tokenizer.decode(ids) != tokenizer.normalize(line).removeprefix(" "):  # this one adds a space
                 part.faults.append(f"{line!r} does not survive the tokenizer")
         if len(model.run(lines[:20], beam=1)) != 20:
             part.faults.append("a line without an answer")

@@ -190,3 +190,17 @@ def test_all_files_have_the_mode_that_the_umask_asks_for(tmp_path, umask):
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in Path(tmp_path / "m").iterdir()}
     assert set(modes.values()) == {0o666 & ~umask}, modes
     assert stat.S_IMODE((tmp_path / "m").stat().st_mode) == 0o777 & ~umask
+
+
+def test_names_that_cannot_be_put_in_place_are_refused_at_the_start(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OutputExistsError, match="is the current folder"):
+        write(Path("."))
+    with pytest.raises(OutputExistsError, match="expected the name of a new folder, of at most"):
+        write(tmp_path / ("x" * 250))
+    with pytest.raises(OutputExistsError, match="expected the name of a new folder"):
+        write(Path("/"))
+    monkeypatch.setattr(Path, "is_mount", lambda path: path.name == "mounted")
+    (tmp_path / "mounted").mkdir()
+    with pytest.raises(OutputExistsError, match="is a mount point"):
+        write(tmp_path / "mounted")

@@ -187,3 +187,10 @@ def test_an_output_that_exists_is_replaced_only_when_asked_and_other_files_never
     with pytest.raises(OutputExistsError, match="never replaced"):
         convert(tmp_path / "m", mine, to, overwrite=True)
     assert (mine if to == "gguf" else mine / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_model_is_not_converted_onto_itself(tmp_path):
+    save_model(tmp_path / "m", build_model(preset("tiny-llama")))
+    with pytest.raises(ValueError, match="is the model itself"):
+        convert(tmp_path / "m", tmp_path / "m", "hf", overwrite=True)
+    load_model(tmp_path / "m")

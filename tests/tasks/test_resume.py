@@ -215,14 +215,109 @@ def test_two_processes_cannot_train_into_one_folder(tmp_path):
 
 def test_a_run_of_an_older_version_is_refused_with_a_sentence(tmp_path):
     write_pairs(tmp_path)
-    (tmp_path / "m.run").mkdir()
+    (tmp_path / "m.run" / "checkpoints").mkdir(parents=True)
     (tmp_path / "m.run" / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"older version .*--restart"):
-        Translation(translation(tmp_path)).train(tmp_path / "m")
-    (tmp_path / "x.run").mkdir()
-    (tmp_path / "x.run" / "thesis.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"holds thesis\.txt: expected a run folder"):
-        Translation(translation(tmp_path)).train(tmp_path / "x")
+    for restart in (False, True):
+        with pytest.raises(ValueError, match=r"older version .*another --out"):
+            Translation(translation(tmp_path)).train(tmp_path / "m", restart=restart)
+    assert (tmp_path / "m.run" / "config.json").is_file()
+
+
+@pytest.mark.parametrize("name", ["thesis.txt", "checkpoints/best.pt", "kept/notes.txt", "tokens/mine/x", "log.jsonl"])
+def test_a_folder_that_is_no_run_is_refused_and_stays(tmp_path, name):
+    write_pairs(tmp_path)
+    file = tmp_path / "m.run" / name
+    file.parent.mkdir(parents=True)
+    file.write_text("mine")
+    for restart in (False, True):
+        with pytest.raises(ValueError, match="is no part of a run: expected a run folder"):
+            Translation(translation(tmp_path)).train(tmp_path / "m", restart=restart)
+    assert file.read_text() == "mine"
+
+
+def test_a_model_with_the_name_of_a_run_folder_stays(tmp_path):
+    write_pairs(tmp_path)
+    Translation(translation(tmp_path)).train(tmp_path / "m.run")
+    before = files_of(tmp_path / "m.run")
+    for restart in (False, True):
+        with pytest.raises(ValueError, match="is no part of a run"):
+            Translation(translation(tmp_path)).train(tmp_path / "m", restart=restart)
+    assert files_of(tmp_path / "m.run") == before
+
+
+def test_files_of_the_user_in_a_run_folder_survive_a_restart(trained):
+    mine = [trained / "m.run" / name for name in ("notes.txt", "checkpoints/best.pt", "kept/mine", "tokens/mine")]
+    for file in mine:
+        file.write_text("mine")
+    Translation(translation(trained)).train(trained / "m", restart=True)
+    assert [file.read_text() for file in mine] == ["mine"] * 4
+
+
+def test_a_file_of_the_model_that_the_user_changed_is_not_replaced(trained):
+    with (trained / "m" / "README.md").open("a") as stream:
+        stream.write("my notes")
+    with pytest.raises(OutputExistsError, match=r"README\.md has changed since it was written"):
+        Translation(translation(trained)).train(trained / "m")
+    Translation(translation(trained)).train(trained / "m", overwrite=True)
+
+
+def test_an_output_that_is_part_of_the_input_is_refused(trained):
+    texts = trained / "texts"
+    texts.mkdir()
+    (texts / "a.txt").write_text("one two three four")
+    with pytest.raises(ValueError, match="is inside the data folder"):
+        Language(LanguageConfig(data=DocumentData(data=(texts,)))).train(texts / "m")
+    begun = replace(translation(trained), start_from=trained / "m")
+    with pytest.raises(ValueError, match="is the model that --from names"):
+        Translation(begun).train(trained / "m")
+
+
+@pytest.mark.parametrize("how", ["zeros", "truncated", "no counts"])
+def test_damaged_token_files_are_written_again(trained, how):
+    (folder,) = (trained / "m.run" / "tokens").iterdir()
+    file = folder / "train-0" / "source.bin"
+    right = file.read_bytes()
+    if how == "no counts":
+        (folder / "train-0" / "counts.json").unlink()
+    else:
+        file.write_bytes(bytes(len(right)) if how == "zeros" else right[:100])
+    Translation(translation(trained)).train(trained / "m")
+    assert file.read_bytes() == right
+    assert (folder / "train-0" / "counts.json").is_file()
+
+
+def test_the_suffix_and_every_file_of_a_folder_count_as_content(tmp_path):
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    (texts / "a.txt").write_text("one")
+    (texts / "manifest.json").write_text("{}")
+    task = Language(LanguageConfig(data=DocumentData(data=(texts,))))
+    before = task.inputs()
+    (texts / "a.txt").write_text("two")
+    assert task.inputs() != before, "a manifest in a data folder says nothing"
+    same = [tmp_path / name for name in ("a.txt", "a.tsv")]
+    for path in same:
+        path.write_text("text\tlabel\n")
+    one, other = (Language(LanguageConfig(data=DocumentData(data=(path,)))).inputs() for path in same)
+    assert one != other, "the suffix says how a file is read"
+
+
+def test_fewer_updates_than_were_made_are_refused(trained):
+    with pytest.raises(ValueError, match="--updates 2: expected at least 4"):
+        Translation(translation(trained, updates=2)).train(trained / "m", accept_changes=True)
+
+
+def test_another_task_is_refused_by_name(trained):
+    path = trained / "a.tsv"
+    path.write_text("text\tlabel\na\tb\nc\td\n")
+    with pytest.raises(RunMismatchError, match="was started for the task translation"):
+        Classification(ClassificationConfig(data=LabelledData(data=(path,)))).train(trained / "m")
+
+
+def test_a_link_and_its_folder_have_one_run(trained):
+    (trained / "link").symlink_to(trained / "m")
+    Translation(translation(trained)).train(trained / "link")
+    assert not (trained / "link.run").exists()
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from glassformer.checkpoint.safe_files import MANIFEST, CorruptFolderError, seal_folder, sync_folder, verify_folder
+from glassformer.checkpoint.safe_files import (
+    MANIFEST,
+    CorruptFolderError,
+    seal_folder,
+    sha256,
+    sync_folder,
+    verify_folder,
+)
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
+MAX_NAME = 255
+"""Bytes of a file's name, on most systems."""
 SHOWN = 5
 """How many names of foreign files an error lists."""
 
@@ -45,7 +54,7 @@ def new_folder(path: Path, *, overwrite: bool = False, owner: str = "") -> Itera
     check_output(path, overwrite=overwrite, owner=owner)
     path.parent.mkdir(parents=True, exist_ok=True)
     clean_leftovers(path)
-    work = path.with_name(f".{path.name}.part-{secrets.token_hex(4)}")
+    work = _temporary(path, secrets.token_hex(4))
     work.mkdir()
     with _hold(work):
         try:
@@ -63,13 +72,18 @@ def check_output(path: Path, *, overwrite: bool = False, owner: str = "") -> Non
     """Raise OutputExistsError unless a folder may be written to `path`.
 
     It may if `path` is missing, an empty folder, or a folder whose manifest lists every file in it and that was
-    written by the same `owner`. With `overwrite`, the owner does not matter. Files that the manifest does not list
-    are never replaced or removed.
+    written by the same `owner`, and not changed since. With `overwrite`, the owner and changes do not matter. Files
+    that the manifest does not list are never replaced or removed.
     """
+    if not path.name or len(os.fsencode(_temporary(path, "0" * 8).name)) > MAX_NAME:
+        raise OutputExistsError(f"{path}: expected the name of a new folder, of at most {MAX_NAME - 20} bytes")
     if not path.exists():
         return
     if not path.is_dir():
         raise OutputExistsError(f"{path} is a file: expected the name of a new folder. Choose another name")
+    if path.is_mount() or path.samefile(os.curdir):  # a folder is put in place by a rename, which these do not allow
+        kind = "a mount point" if path.is_mount() else "the current folder"
+        raise OutputExistsError(f"{path} is {kind}: expected the name of a new folder. Choose a name inside it")
     present = {file.name for file in path.iterdir()}
     if not present:
         return
@@ -82,7 +96,13 @@ def check_output(path: Path, *, overwrite: bool = False, owner: str = "") -> Non
         )
     if not overwrite and (not owner or written_by != owner):
         raise OutputExistsError(
-            f"{path} holds a model that something else wrote. Use --overwrite to replace it, or choose another folder"
+            f"{path} holds a model already, which this run did not write. Use --overwrite to replace it, or choose "
+            "another folder"
+        )
+    if not overwrite and (changed := _changed_file(path)):
+        raise OutputExistsError(
+            f"{changed} has changed since it was written. Use --overwrite to replace the model, or choose another "
+            "folder"
         )
 
 
@@ -187,6 +207,17 @@ def _hold(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _temporary(path: Path, suffix: str) -> Path:
+    """The name under which a folder is written."""
+    return path.with_name(f".{path.name}.part-{suffix}") if path.name else path
+
+
+def _changed_file(folder: Path) -> Path | None:
+    """The first listed file of a folder that is not what its manifest says."""
+    digests = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["sha256"]
+    return next((folder / name for name in sorted(digests) if sha256(folder / name) != digests[name]), None)
 
 
 def _manifest(folder: Path) -> tuple[str, set[str]]:

@@ -90,6 +90,10 @@ def _exiting_on_sigterm() -> Iterator[None]:
 
     def stop(number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
+        # An exception in the middle of an import may be lost there: then this ends the process all the same.
+        last = threading.Timer(10, os._exit, [128 + number])
+        last.daemon = True
+        last.start()
         sys.exit(128 + number)
 
     signal.signal(signal.SIGTERM, stop)

@@ -49,6 +49,8 @@ def convert(
 
     `out` must be new or an empty folder; with `overwrite` it may be another model. Other files are never replaced.
     """
+    if out.exists() and path.exists() and out.samefile(path):
+        raise ValueError(f"--out {out} is the model itself: expected another name")
     if to == "gguf":
         check_output_file(out, MAGIC, overwrite=overwrite)
     else:

@@ -95,6 +95,8 @@ def make_plan(run: RunFolder, config: TrainConfig, estimate: Estimate, state: Tr
     updates, warmup = recorded.updates, recorded.warmup
     if changed.keys() & {"updates", "minutes"}:
         updates = state.update + fitting if config.minutes else config.updates
+        if updates < state.update:
+            raise ValueError(f"--updates {updates}: expected at least {state.update}, which the run has made already")
     if changed.keys() & {"warmup", "minutes"}:
         warmup = _warmup(config, updates)
     schedule, peak = (changed.get(name, [getattr(config, name)])[0] for name in ("schedule", "lr"))

@@ -26,7 +26,7 @@ from glassformer.tasks.registry import read_about
 from glassformer.tasks.runs import train_run
 from glassformer.text import Tokenizer, TokenizerConfig
 from glassformer.training.config import TrainConfig
-from glassformer.training.fingerprints import fingerprint_examples, fingerprint_path, fingerprint_paths
+from glassformer.training.fingerprints import fingerprint_examples, fingerprint_model, fingerprint_paths, paths_of
 from glassformer.training.gradients import TrainBatch
 from glassformer.training.lora import add_adapters, merge_adapters, n_trained
 from glassformer.training.run_folder import RunFolder, open_run
@@ -198,11 +198,24 @@ class Task(ABC, Generic[Example, Batch]):
         """
         if restart and accept_changes:
             raise ValueError("--restart discards the run and --continue keeps it: expected one of them")
-        with open_run(Path(out).absolute(), restart=restart) as run:
-            check_output(Path(out), overwrite=overwrite, owner=run.id)
-            return self._train(Path(out), run, accept_changes=accept_changes, overwrite=overwrite)
+        folder = Path(out).resolve()
+        self._check_apart(folder)
+        with open_run(folder, restart=restart) as run:
+            check_output(folder, overwrite=overwrite, owner=run.id)
+            return self._train(folder, run, accept_changes=accept_changes, overwrite=overwrite)
 
-    def inputs(self, *, leave_out: Sequence[Path] = ()) -> dict[str, str]:
+    def _check_apart(self, out: Path) -> None:
+        """Raise if the output would become part of the input, or replace it."""
+        for path in paths_of(self.config.data).values():
+            if path.is_dir() and out.is_relative_to(path.resolve()):
+                raise ValueError(
+                    f"--out {out} is inside the data folder {path}: the next run would read the model as data"
+                )
+        begun = self.config.start_from
+        if begun is not None and out == begun.resolve():
+            raise ValueError(f"--out {out} is the model that --from names: expected another folder")
+
+    def inputs(self) -> dict[str, str]:
         """A fingerprint of each input, by content: data files, a named corpus, the pretrained model."""
         data = self.config.data
         if getattr(data, "corpus", ""):
@@ -210,9 +223,9 @@ class Task(ABC, Generic[Example, Batch]):
                 f"data.corpus ({side})": fingerprint_examples(some) for side, some in data.splits()._asdict().items()
             }
         else:
-            found = fingerprint_paths(data, "data", leave_out=leave_out)
+            found = fingerprint_paths(data)
         if self.config.start_from is not None and self.config.start_from.exists():
-            found["start_from"] = fingerprint_path(self.config.start_from)
+            found["start_from"] = fingerprint_model(self.config.start_from)
         return found
 
     def _train(self, out: Path, run: RunFolder, *, accept_changes: bool, overwrite: bool) -> Scores:
@@ -225,7 +238,7 @@ class Task(ABC, Generic[Example, Batch]):
             raise ValueError(
                 f"lora_rank={train.lora_rank} without a model to adapt: expected one to begin with (--from)"
             )
-        run.bind(self.config, self.inputs(leave_out=(out, run.path)), accept_changes=accept_changes)
+        run.bind(self.name, self.config, self.inputs(), accept_changes=accept_changes)
         torch.manual_seed(train.seed)
         ready = self.prepare(run)
         model, notes = ready.tool.model, [*ready.notes]

@@ -9,37 +9,44 @@ from typing import Any
 from glassformer.checkpoint.safe_files import MANIFEST, sha256
 
 
-def fingerprint_paths(data: Any, name: str, *, leave_out: Sequence[Path] = ()) -> dict[str, str]:
-    """The SHA-256 of every file and folder that the fields of the dataclass `data` name, by field.
-
-    Names do not count, so that files may be moved. Folders in `leave_out` are the run's own output. Missing files are
-    left to the reader, which says what it expected.
-    """
-    found: dict[str, str] = {}
+def paths_of(data: Any) -> dict[str, Path]:
+    """The paths that the fields of the dataclass `data` hold, by field."""
+    found: dict[str, Path] = {}
     for field in fields(data):
         value = getattr(data, field.name)
-        paths = [value] if isinstance(value, Path) else value if isinstance(value, tuple) else []
-        for number, path in enumerate(paths):
-            if isinstance(path, Path) and path.exists():
-                key = f"{name}.{field.name}" + (f"[{number}]" if isinstance(value, tuple) else "")
-                found[key] = fingerprint_path(path, suffixes=getattr(data, "suffixes", ()), leave_out=leave_out)
+        if isinstance(value, Path):
+            found[field.name] = value
+        elif isinstance(value, tuple):
+            found |= {f"{field.name}[{i}]": path for i, path in enumerate(value) if isinstance(path, Path)}
     return found
 
 
-def fingerprint_path(path: Path, *, suffixes: Sequence[str] = (), leave_out: Sequence[Path] = ()) -> str:
-    """The SHA-256 of a file, or of the names and contents of a folder's files, or of those with these suffixes.
+def fingerprint_paths(data: Any) -> dict[str, str]:
+    """The fingerprint of every file and folder that the fields of the dataclass `data` name, by field.
 
-    A folder with a manifest is known by it: the reader of the folder verifies its files.
+    Names do not count, so that files may be moved. Missing files are left to the reader, which says what it expected.
     """
+    found: dict[str, str] = {}
+    for name, path in paths_of(data).items():
+        if path.exists():
+            found[f"data.{name}"] = fingerprint_path(path, suffixes=getattr(data, "suffixes", ()))
+    return found
+
+
+def fingerprint_model(path: Path) -> str:
+    """The fingerprint of a model's file or folder. A folder with a manifest is known by it: its reader verifies it."""
+    return sha256(path / MANIFEST) if (path / MANIFEST).is_file() else fingerprint_path(path)
+
+
+def fingerprint_path(path: Path, *, suffixes: Sequence[str] = ()) -> str:
+    """The SHA-256 of a file with its suffix, which says how it is read; or of the names and contents of the files in a
+    folder, or of those with these suffixes."""
     if path.is_file():
-        return sha256(path)
-    if (path / MANIFEST).is_file():
-        return sha256(path / MANIFEST)
+        return sha256(path) + "".join(path.suffixes[-2:] if path.suffix == ".gz" else path.suffixes[-1:]).lower()
     endings = tuple(ending for suffix in suffixes for ending in (suffix, f"{suffix}.gz"))
-    hidden = [folder.resolve() for folder in leave_out]
     digest = hashlib.sha256()
     for file in sorted(path.rglob("*")):
-        if file.is_file() and file.name.endswith(endings or "") and not _is_inside(file, hidden):
+        if file.is_file() and file.name.endswith(endings or ""):
             digest.update(f"{file.relative_to(path).as_posix()}\0{sha256(file)}\n".encode())
     return digest.hexdigest()
 
@@ -52,8 +59,3 @@ def fingerprint_examples(examples: Iterable[Any]) -> str:
         told = {name: value for name, value in values.items() if name != "where"}
         digest.update(f"{told!r}\n".encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
-
-
-def _is_inside(file: Path, folders: Sequence[Path]) -> bool:
-    resolved = file.resolve()
-    return any(resolved.is_relative_to(folder) for folder in folders)

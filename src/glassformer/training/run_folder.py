@@ -7,6 +7,7 @@ first update binds nothing. One process at a time works in the folder.
 
 import hashlib
 import json
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -18,15 +19,23 @@ from typing import Any
 import torch
 
 from glassformer import __version__
-from glassformer.checkpoint.output_folder import lock_folder
+from glassformer.checkpoint.output_folder import discard_folder, lock_folder
 from glassformer.checkpoint.safe_files import CorruptFolderError, read_json, sha256, write_text
 from glassformer.training.schedules import Plan
-from glassformer.training.state import clean_checkpoints
+from glassformer.training.state import checkpoint_path, clean_checkpoints, saved_positions
 
 RECORD, CHECKPOINTS, TOKENS, KEPT = "run.json", "checkpoints", "tokens", "kept"
 LOCK, LOG = "lock", "log.jsonl"
-OWN = frozenset({RECORD, CHECKPOINTS, TOKENS, KEPT, LOCK, LOG, "tensorboard", "model"})
-"""Names of the files and folders of a run."""
+KEPT_FILES = frozenset(
+    {
+        "tokenizer.json",
+        "source_tokenizer.json",
+        "target_tokenizer.json",
+        "head.json",
+        "token_types.json",
+        "has_documents.json",
+    }
+)
 FORMAT = 2
 FREE = frozenset(
     f"train.{name}"
@@ -61,6 +70,7 @@ class RunFolder:
     """What run.json says, if the run has started before."""
     id: str = ""
     """Marks the model folder that this run writes as its own."""
+    task: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     inputs: dict[str, str] = field(default_factory=dict)
     changes: list[dict[str, Any]] = field(default_factory=list)
@@ -81,8 +91,18 @@ class RunFolder:
         return self.path / TOKENS / hashlib.sha256(key.encode()).hexdigest()[:16]
 
     def has_tokens(self, name: str) -> bool:
-        """Whether the tokenized data called `name` is complete from an earlier start of this run."""
-        return self.record is not None and (self.tokens / name).is_dir()
+        """Whether the tokenized data called `name` is there from an earlier start of this run, unchanged."""
+        if self.record is None:
+            return False
+        known = self.record["tokens"]
+        digests = {file: known[file] for file in known if file.startswith(f"{self.tokens.name}/{name}/")}
+        return bool(digests) and digests == self._token_digests(name)
+
+    def _token_digests(self, name: str = "") -> dict[str, str]:
+        """The SHA-256 of each file of the tokenized data, or of the part called `name`."""
+        folder = self.path / TOKENS
+        files = sorted(file for file in (self.tokens / name).rglob("*") if file.is_file())
+        return {file.relative_to(folder).as_posix(): sha256(file) for file in files}
 
     def keep(self, name: str, make: Callable[[], str]) -> str:
         """The text that this run keeps under `name`, such as its tokenizer. `make` is called in a fresh run only."""
@@ -92,6 +112,7 @@ class RunFolder:
                 raise CorruptFolderError(f"{path} is missing or has changed. Use --restart to discard the run")
             text = path.read_text(encoding="utf-8")
         else:
+            assert name in KEPT_FILES, f"{name} is no name of a kept file"
             text = self._new[name] = make()
         return text
 
@@ -99,14 +120,20 @@ class RunFolder:
         """The same for a value that JSON can hold."""
         return json.loads(self.keep(name, lambda: json.dumps(make(), ensure_ascii=False)))
 
-    def bind(self, config: Any, inputs: Mapping[str, str], *, accept_changes: bool = False) -> None:
+    def bind(self, task: str, config: Any, inputs: Mapping[str, str], *, accept_changes: bool = False) -> None:
         """Compare settings and inputs with those the run was started with.
 
         Raises RunMismatchError if they differ, unless `accept_changes`; then the change is recorded.
         """
-        self.config, self.inputs = json.loads(json.dumps(asdict(config), default=str)), dict(inputs)
+        self.task, self.config = task, json.loads(json.dumps(asdict(config), default=str))
+        self.inputs = dict(inputs)
         if self.record is None:
             return
+        way_out = "Use --restart to discard the run, or another --out"
+        if self.record["task"] != task:
+            raise RunMismatchError(f"{self.path} was started for the task {self.record['task']}. {way_out}")
+        if self.record["inputs"].get("start_from") != self.inputs.get("start_from"):
+            raise RunMismatchError(f"{self.path} was started from another model (--from). {way_out}")
         paths = {**self.record["inputs"], **self.inputs}  # known by their content
         before, now = flatten(self.record["config"], paths), flatten(self.config, paths)
         changed = {
@@ -125,12 +152,7 @@ class RunFolder:
         if fixed := [name for name in bound if name.startswith(SHAPE) and not name.endswith("dropout")]:
             raise RunMismatchError(
                 f"{self.path} was started with {_told(fixed[0], bound[fixed[0]])}, which its weights depend on. "
-                "Use --restart to discard the run, or another --out"
-            )
-        if "start_from" in data:
-            raise RunMismatchError(
-                f"{self.path} was started from another model (--from). Use --restart to discard the run, or another "
-                "--out"
+                f"{way_out}"
             )
         if changed or data:
             self.changes.append({"settings": changed, "inputs": data})
@@ -163,17 +185,19 @@ class RunFolder:
             "format": FORMAT,
             "id": self.id,
             "versions": {"glassformer": __version__, "torch": torch.__version__},
+            "task": self.task,
             "config": self.config,
             "inputs": self.inputs,
             "plan": asdict(plan),
             "kept": {**before["kept"], **{name: sha256(self.path / KEPT / name) for name in self._new}},
+            "tokens": self._token_digests(),
             "changes": [*before["changes"], *({"position": position, **change} for change in self.changes)],
         }
         self.changes, self._new = [], {}
         write_text(self.path / RECORD, json.dumps(self.record, indent=2, ensure_ascii=False))
         if (self.path / TOKENS).is_dir():
             for folder in (self.path / TOKENS).iterdir():
-                if folder != self.tokens:
+                if folder != self.tokens and re.fullmatch("[0-9a-f]{16}", folder.name):
                     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -188,7 +212,7 @@ def open_run(out: Path, *, restart: bool = False) -> Iterator[RunFolder]:
     if path.exists() and not path.is_dir():
         raise ValueError(f"{path} is a file: expected a run folder. Choose another --out")
     if path.is_dir():
-        _check_own(path, restart=restart)
+        _check_own(path)
     path.mkdir(parents=True, exist_ok=True)
     with lock_folder(path, LOCK):
         clean_checkpoints(path / CHECKPOINTS)
@@ -218,18 +242,25 @@ def _told(name: str, values: list[Any]) -> str:
     return f"{name.rpartition('.')[2]} {before} (now {now})"
 
 
-def _check_own(path: Path, *, restart: bool) -> None:
-    """Raise unless the folder is a run of this version, or holds nothing yet."""
+def _check_own(path: Path) -> None:
+    """Raise unless the folder is a run of this version, or holds nothing but what a run prepared before its record."""
     present = {file.name for file in path.iterdir()}
-    if RECORD in present or restart:
+    if RECORD in present:
         return
-    if "config.json" in present:
+    if {"config.json", CHECKPOINTS} <= present:
         raise ValueError(
             f"{path} was started by an older version of Glassformer, which this one cannot resume. "
-            "Use --restart to discard the run, or another --out"
+            "Choose another --out, or remove the folder"
         )
-    if strange := sorted(name for name in present - OWN if not name.startswith((".", "events."))):
-        raise ValueError(f"{path} holds {strange[0]}: expected a run folder. Choose another --out, or move the files")
+    prepared = [
+        *(path / name for name in present - {LOCK, TOKENS, KEPT}),
+        *(file for file in (path / KEPT).glob("*") if file.name.lstrip(".").removesuffix(".part") not in KEPT_FILES),
+        *(file for file in (path / TOKENS).glob("*") if not re.fullmatch("[0-9a-f]{16}", file.name)),
+    ]
+    if prepared:
+        raise ValueError(
+            f"{min(prepared)} is no part of a run: expected a run folder. Choose another --out, or move it"
+        )
 
 
 def _read_record(path: Path, *, restart: bool) -> dict[str, Any] | None:
@@ -239,9 +270,13 @@ def _read_record(path: Path, *, restart: bool) -> dict[str, Any] | None:
     try:
         record = read_json(file)
         Plan(**record["plan"])
-        tables = [record[name] for name in ("config", "inputs", "kept")]
-        is_whole = isinstance(record["id"], str) and all(isinstance(table, dict) for table in tables)
-        if record["format"] != FORMAT or not is_whole or not isinstance(record["changes"], list):
+        tables = [record[name] for name in ("config", "inputs", "kept", "tokens")]
+        is_whole = (
+            isinstance(record["id"], str)
+            and isinstance(record["task"], str)
+            and all(isinstance(table, dict) for table in tables)
+        )
+        if record["format"] != FORMAT or not is_whole:
             raise CorruptFolderError(f"{file} is not the record of a run of this version")
     except (CorruptFolderError, KeyError, TypeError, AttributeError) as error:
         if restart:
@@ -252,10 +287,9 @@ def _read_record(path: Path, *, restart: bool) -> dict[str, Any] | None:
 
 
 def _discard(path: Path) -> None:
-    """Remove what a run wrote; the record first, so that the rest is never taken for a run."""
-    for name in (RECORD, "config.json", "plan.json", LOG):
-        (path / name).unlink(missing_ok=True)
-    for name in (CHECKPOINTS, KEPT):
-        shutil.rmtree(path / name, ignore_errors=True)
+    """Remove the checkpoints and the log of an earlier run. Files of other names stay."""
+    for position in saved_positions(path / CHECKPOINTS):
+        discard_folder(checkpoint_path(path / CHECKPOINTS, position))
+    (path / LOG).unlink(missing_ok=True)
     for events in path.glob("events.out.tfevents.*"):
         events.unlink()
