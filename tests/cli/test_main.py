@@ -1,10 +1,12 @@
 """The command line as other programs see it: exit codes, and sentences instead of tracebacks."""
 
+import contextlib
 import io
 import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -113,6 +115,25 @@ def test_sigterm_ends_a_command_in_good_order(call, verb, capsys):
     assert cleaned == [signal.SIG_DFL], "a second signal ends it at once"
     assert signal.getsignal(signal.SIGTERM) is before
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_whose_exception_is_lost_ends_the_command_all_the_same(call, verb, number, monkeypatch):
+    """As an import may lose it. The timer is stopped where the exception arrives."""
+    ended = []
+    monkeypatch.setattr(cli, "SIGNAL_SECONDS", 0.01)
+    monkeypatch.setattr(os, "_exit", ended.append)
+
+    def lose():
+        with contextlib.suppress(BaseException):
+            os.kill(os.getpid(), number)
+            threading.Event().wait(60)
+        while not ended:
+            time.sleep(0.01)
+
+    verb(lose)
+    call("info")
+    assert ended == [128 + number]
 
 
 def test_a_parent_that_ignores_sigterm_is_heeded(call, verb, capsys):

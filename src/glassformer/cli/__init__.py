@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 VERBS = """\
 usage: glassformer VERB ...
@@ -28,6 +28,9 @@ LESS_MEMORY = (
 )
 SMALLER_MODEL = "Use a smaller model, shorter texts or a smaller --beam."
 
+SIGNAL_SECONDS = 10.0
+"""A command that a signal asked to end is given this long."""
+
 
 def main() -> None:
     """Run `glassformer VERB ...`; exit 0, or 1 on failure, 2 on wrong usage, 130 or 143 when stopped by a signal, and
@@ -38,7 +41,7 @@ def main() -> None:
     _prepare_streams()
     try:
         try:
-            with _exiting_on_sigterm():
+            with _ending_on_signals():
                 _main()
         finally:
             sys.stdout.flush()  # here, where an error can still be caught, rather than when Python ends
@@ -78,29 +81,36 @@ def _discard_output() -> None:
 
 
 @contextmanager
-def _exiting_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM end a command by an exception, so that half-written files are removed; a second one ends it at once.
+def _ending_on_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGINT end a command by an exception, so that half-written files are removed.
 
-    Training has a handler of its own, which saves first.
+    A second signal ends it at once. An exception that arrives inside an import may be lost there, so a timer ends the
+    process all the same. Training installs another handler, which saves first.
     """
-    is_usual = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    if not is_usual or threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    usual: dict[int, Any] = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    handled = [number for number, handler in usual.items() if signal.getsignal(number) is handler]
+    if threading.current_thread() is not threading.main_thread():
+        handled = []
+    timers: list[threading.Timer] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
-        # An exception in the middle of an import may be lost there: then this ends the process all the same.
-        last = threading.Timer(10, os._exit, [128 + number])
-        last.daemon = True
-        last.start()
+        timers.append(threading.Timer(SIGNAL_SECONDS, os._exit, [128 + number]))
+        timers[-1].daemon = True
+        timers[-1].start()
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
         sys.exit(128 + number)
 
-    signal.signal(signal.SIGTERM, stop)
+    for number in handled:
+        signal.signal(number, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in handled:
+            signal.signal(number, usual[number])
+        for timer in timers:
+            timer.cancel()
 
 
 def _main() -> None:
