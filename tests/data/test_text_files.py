@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import random
 
 import pytest
@@ -195,3 +196,16 @@ def test_recipes_that_cannot_be_read_are_named(tmp_path, contents, message):
 def test_a_recipe_may_begin_with_a_byte_order_mark(tmp_path):
     (tmp_path / "r.toml").write_bytes("context = 8\n".encode("utf-8-sig"))
     assert load_recipe(tmp_path / "r.toml", LanguageConfig).context == 8
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_a_pipe_is_refused_because_data_is_read_more_than_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(ValueError, match="is a pipe or a device: expected a regular file"):
+        TextReader([tmp_path / "pipe.txt"], "text", "error")
+    with pytest.raises(ValueError, match="is a pipe or a device"):
+        DocumentReader([tmp_path / "pipe.txt"])
+    with pytest.raises(IsADirectoryError, match="is a folder: expected a file"):
+        TextReader([tmp_path], "text", "error")
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        TextReader([tmp_path / "none.txt"], "text", "error")

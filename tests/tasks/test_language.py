@@ -184,7 +184,7 @@ def test_bad_input_is_explained(tmp_path):
         (
             ("bad.txt", BadRecordError, r"bad.txt:2: not valid UTF-8"),
             ("bad.jsonl", BadRecordError, r"bad.jsonl:2: no text under 'text'"),
-            ("none.txt", FileNotFoundError, "none.txt: no such file or folder"),
+            ("none.txt", FileNotFoundError, "none.txt: no such file"),
             ("short.txt", ValueError, "no text is left|has 0 tokens|expected"),
         )
     ):

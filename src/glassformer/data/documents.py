@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from glassformer.data.records import BadRecordError, OnBad, kind_of, read_records
 from glassformer.data.splits import split_examples
-from glassformer.data.text_files import NOT_UTF8, BadUtf8Error, Line, read_lines, read_text
+from glassformer.data.text_files import NOT_UTF8, BadUtf8Error, Line, check_file, read_lines, read_text
 
 BLANK = "blank"
 """The separator that stands for an empty line."""
@@ -51,7 +51,7 @@ class DocumentReader:
         if path.is_file():
             return [path]
         if not path.is_dir():
-            raise FileNotFoundError(f"{path}: no such file or folder")
+            check_file(path)
         names = tuple(ending for suffix in self.suffixes for ending in (suffix, f"{suffix}.gz"))
         found = sorted(file for file in path.rglob("*") if file.is_file() and file.name.endswith(names))
         if not found:

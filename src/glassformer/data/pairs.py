@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from glassformer.data.records import BadRecordError, OnBad, kind_of, read_records
-from glassformer.data.text_files import read_lines
+from glassformer.data.text_files import check_file, read_lines
 
 
 class Pair(NamedTuple):
@@ -38,8 +38,7 @@ class PairReader:
         if self.targets and len(self.targets) != len(self.sources):
             raise ValueError(f"{len(self.sources)} source files and {len(self.targets)} target files: expected as many")
         for path in (*self.sources, *self.targets):
-            if not path.is_file():
-                raise FileNotFoundError(f"{path}: no such file")
+            check_file(path)
         for path in self.sources:
             if not self.targets and kind_of(path) == "text":
                 raise ValueError(

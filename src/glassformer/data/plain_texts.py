@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from glassformer.data.records import BadRecordError, OnBad, as_text, kind_of, read_records
-from glassformer.data.text_files import read_lines
+from glassformer.data.text_files import check_file, read_lines
 
 
 class PlainText(NamedTuple):
@@ -36,8 +36,7 @@ class TextReader:
 
     def __post_init__(self) -> None:
         for path in self.paths:
-            if not path.is_file():
-                raise FileNotFoundError(f"{path}: no such file")
+            check_file(path)
 
     def __iter__(self) -> Iterator[PlainText]:
         self.skipped.clear()

@@ -20,7 +20,7 @@ from glassformer.data.records import (
     kind_of,
     read_records,
 )
-from glassformer.data.text_files import read_text
+from glassformer.data.text_files import check_file, read_text
 
 
 class SpanQuestion(NamedTuple):
@@ -48,8 +48,7 @@ class SpanReader:
 
     def __post_init__(self) -> None:
         for path in self.paths:
-            if not path.is_file():
-                raise FileNotFoundError(f"{path}: no such file")
+            check_file(path)
             if kind_of(path) == "text" and not _is_squad(path):
                 raise ValueError(f"{path}: expected SQuAD's .json, or a .jsonl, .tsv or .csv; .gz too")
 

@@ -15,7 +15,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from glassformer.data.csv_rows import CsvRow, read_csv_rows
 from glassformer.data.text_files import BadRecordError as BadRecordError
-from glassformer.data.text_files import read_lines
+from glassformer.data.text_files import check_file, read_lines
 
 OnBad = Literal["error", "skip"]
 TABLES = {".tsv": "\t", ".csv": ","}
@@ -58,8 +58,7 @@ class RecordReader(Generic[Example]):
 
     def __post_init__(self) -> None:
         for path in self.paths:
-            if not path.is_file():
-                raise FileNotFoundError(f"{path}: no such file")
+            check_file(path)
             if kind_of(path) == "text":
                 raise ValueError(f"{path} holds a text a line: expected a .tsv, .csv or .jsonl; .gz too")
 

@@ -18,7 +18,7 @@ from glassformer.data.records import (
     RecordReader,
     kind_of,
 )
-from glassformer.data.text_files import Line, read_lines
+from glassformer.data.text_files import Line, check_file, read_lines
 from glassformer.text.tags import BadTagError, Entity, MixedTagsError, Scheme, detect_scheme, entities_of
 from glassformer.text.words import cut_words
 
@@ -57,8 +57,7 @@ class TaggedReader:
         """The sentences of all files."""
         found = Examples[TaggedSentence]()
         for path in paths:
-            if not path.is_file():
-                raise FileNotFoundError(f"{path}: no such file")
+            check_file(path)
             kind = kind_of(path)
             if kind == "table":
                 raise ValueError(f"{path} is a table: expected CoNLL's columns, such as .conll or .txt, or .jsonl")

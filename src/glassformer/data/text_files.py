@@ -39,6 +39,16 @@ class Line(NamedTuple):
     """`file:number`"""
 
 
+def check_file(path: Path) -> None:
+    """Raise unless `path` is a regular file: data is read more than once, which a pipe does not allow."""
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder: expected a file")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is a pipe or a device: expected a regular file, because data is read more than once")
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file")
+
+
 def read_lines(path: Path, *, keep_ends: bool = False) -> Iterator[Line]:
     """Each line of a file, without the line break unless `keep_ends`."""
     name = str(path)
