@@ -187,6 +187,9 @@ def test_an_output_that_may_not_be_written_is_refused_before_the_data_is_read(tm
     with pytest.raises(OutputExistsError, match="is a file"):
         Translation(translation(tmp_path / "missing")).train(tmp_path / "f")
     assert (tmp_path / "f").read_text() == "a file"
+    with pytest.raises(FileNotFoundError):
+        Translation(translation(tmp_path / "missing")).train(tmp_path / "new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["f", "m"], "a run that never began leaves no folder"
 
 
 def test_files_put_into_the_output_while_training_lose_neither_them_nor_the_model(tmp_path, monkeypatch):

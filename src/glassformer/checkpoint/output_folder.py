@@ -185,6 +185,9 @@ def lock_folder(folder: Path, name: str = "lock") -> Iterator[None]:
             raise FolderInUseError(
                 f"{folder} is in use by {process}. Wait until it ends, or choose another folder"
             ) from None
+        file = folder / name
+        if not file.exists() or not os.path.samestat(os.fstat(stream.fileno()), file.stat()):
+            raise FolderInUseError(f"{folder} was removed by another process that is ending. Run the command again")
         stream.seek(0)
         stream.truncate()
         stream.write(f"{os.getpid()}\n")

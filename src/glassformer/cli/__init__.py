@@ -52,7 +52,9 @@ def main() -> None:
         sys.exit(141)
     except OSError as error:
         _discard_output()
-        _fail(f"stdout cannot be written: {error.strerror or error}; expected a file or pipe with room", 1)
+        _fail(
+            f"stdout cannot be written: {error.strerror or error}; expected a file or pipe that can take the output", 1
+        )
 
 
 def _prepare_streams() -> None:
@@ -131,7 +133,7 @@ def _main() -> None:
         raise
     except OSError as error:
         if error.filename is None:
-            sys.stdout.flush()  # which fails again, and is told above, where stdout is what could not be written
+            sys.stdout.flush()  # if stdout caused the error, this fails again, and main() reports it
         _fail(error, 1)
     except (ValueError, ImportError, FloatingPointError) as error:
         _fail(error, 1)

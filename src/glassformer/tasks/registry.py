@@ -48,7 +48,7 @@ def read_about(folder: Path) -> dict[str, Any]:
     from glassformer.tasks.task import TASK
 
     if not (folder / MANIFEST).exists() and not (folder / TASK).exists():
-        return {"task": "translation"}  # what is no folder of ours is refused by whoever reads its model
+        return {"task": "translation"}  # the reader of the model refuses a folder that is not ours
     sealed = SealedFolder(folder)
     if not sealed.has(TASK):
         return {"task": "translation"}  # folders were all of one kind once

@@ -218,7 +218,13 @@ def open_run(out: Path, *, restart: bool = False) -> Iterator[RunFolder]:
         clean_checkpoints(path / CHECKPOINTS)
         record = _read_record(path, restart=restart)
         run_id = str(record["id"]) if record is not None else secrets.token_hex(16)
-        yield RunFolder(path, None if restart else record, run_id)
+        try:
+            yield RunFolder(path, None if restart else record, run_id)
+        except BaseException:
+            if {file.name for file in path.iterdir()} == {LOCK}:  # the run never began: leave no trace of it
+                (path / LOCK).unlink()
+                path.rmdir()
+            raise
 
 
 def flatten(config: Mapping[str, Any], leave_out: Mapping[str, Any]) -> dict[str, Any]:
