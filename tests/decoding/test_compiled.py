@@ -40,6 +40,7 @@ def test_what_is_compiled_twice_keeps_to_its_own_places():
     first_place, second_place, third_place = torch.zeros(3), torch.zeros(3), torch.zeros(3)
     first, second = (Compiled(partial(count, place), {}) for place in (first_place, second_place))
     assert [first()[0].item() for _ in range(3)] == [2, 4, 6]
+    assert torch.backends.cpu.get_cpu_capability() in torch.compiler.config.cache_key_tag
     assert [second()[0].item() for _ in range(2)] == [2, 4]
     assert first_place.tolist() == [3, 3, 3]
     assert second_place.tolist() == [2, 2, 2]

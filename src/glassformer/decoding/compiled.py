@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.nn.functional import linear
 
+from glassformer.nn.compile_cache import separate_compile_cache
+
 
 class Compiled:
     """What reads and writes the same tensors each time. To compile a step takes about six seconds a layer.
@@ -39,6 +41,7 @@ class Compiled:
     def __call__(self) -> Tensor:
         """Compute it."""
         if self._play is None:
+            separate_compile_cache()
             # With code of its own, for torch keeps what it makes by the code it was made of, and few of each; and with
             # names of its own, for torch leaves there what would hold all of this forever.
             plain = FunctionType(self._compute_plainly.__code__.replace(), dict(self._compute_plainly.__globals__))

@@ -7,6 +7,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from glassformer.nn.compile_cache import separate_compile_cache
 from glassformer.training.config import TrainConfig
 from glassformer.training.estimate import Estimate, MemoryWatch, Truth, compare, estimate_run, in_words
 from glassformer.training.gradients import TrainBatch
@@ -37,6 +38,8 @@ def train_run(
     `loss` makes the loss of a model, compiled or not; `flops` counts the training of a batch; `notes` are printed
     first.
     """
+    if config.compile:
+        separate_compile_cache()
     trainer = Trainer(
         model=model,
         config=config,
