@@ -229,11 +229,11 @@ def test_a_recipe_is_the_flags_in_a_file(tmp_path):
     assert (config.model.d_model, config.train.updates, config.data.corpus) == (64, 5, "multi30k")
     assert config.model.d_ff == small_encoder_decoder().d_ff
     for text, message in (
-        ("[train]\nupdatez = 5\n", "updatez"),
+        ("[train]\nupdatez = 5\n", "'updatez' in the table .train.: did you mean 'updates'"),
         ("[model]\nn_head = 5\n", "did you mean 'n_heads'"),
-        ('[train]\nlr = "fast"\n', "expected float"),
-        ("[train]\ncompile = 1\n", "expected bool"),
-        ("[cooking]\n", "cooking"),
+        ('[train]\nlr = "fast"\n', "lr='fast': expected a number"),
+        ("[train]\ncompile = 1\n", "compile=1: expected True or False"),
+        ("[cooking]\n", "unknown table .cooking.: expected one of"),
         ("[train\n", "is not TOML"),
     ):
         path.write_text(text)

@@ -1,6 +1,5 @@
 """`glassformer demo TASK`: train a task on what comes with it, in minutes, and try it."""
 
-import difflib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -8,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tyro.conf import Positional
+
+from glassformer.base.names import nearest
 
 if TYPE_CHECKING:
     from glassformer.metrics.scores import Scores
@@ -33,9 +34,9 @@ def demos(arguments: list[str]) -> None:
         print("usage: glassformer demo [TASK] ...\n")
         print(*(f"  {name:16}{entry.about}" for name, entry in TASKS.items()), sep="\n")
         print("\nglassformer demo TASK --help teaches each. Without a task it is translation:\n")
-    near = difflib.get_close_matches(arguments[0], TASKS, n=1, cutoff=0.75) if arguments else []
+    near = nearest(arguments[0], TASKS, cutoff=0.75) if arguments else None
     if near and arguments[0] not in TASKS:  # four minutes of translation are not what a slip of the finger asks for
-        raise ValueError(f"{arguments[0]!r} is no task: did you mean {near[0]}?")
+        raise ValueError(f"{arguments[0]!r} is no task: did you mean {near!r}?")
     task, *rest = arguments if arguments[:1] in [[name] for name in TASKS] else ["translation", *arguments]
     if task == "translation":
         tyro.cli(demo, args=rest, prog="glassformer demo")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from glassformer.base.names import suggestion
 from glassformer.data.pairs import Pair, PairReader
 from glassformer.data.splits import Split, split_pairs
 from glassformer.data.text_files import BadRecordError, read_lines
@@ -65,11 +66,11 @@ def open_corpus(
 ) -> Mapping[Split, Iterable[Pair]]:
     """The pairs of each split of a named corpus."""
     if name not in CORPORA:
-        raise ValueError(f"unknown corpus {name!r}: expected one of {', '.join(CORPORA)}")
+        raise ValueError(f"unknown corpus {name!r}: {suggestion(name, CORPORA)}")
     if name == "interface-texts":
         return split_pairs(list(interface_texts(fetch_interface_wheel(), source, target)))
     if folder is None:
-        raise ValueError(f"corpus {name!r} is read from a local folder: name it with --data.folder")
+        raise ValueError(f"corpus {name!r} is read from a local folder: name it with --folder")
     if name == "tatoeba":
         return split_pairs(list(_tatoeba(folder, source, target)))
     names: dict[Split, str] = {"train": "train", "valid": "val", "test": "test2016"}

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 from glassformer.base.checks import shown
+from glassformer.base.names import suggestion
 
 if TYPE_CHECKING:
     from glassformer.tasks.configs.shared import TaskConfig
@@ -28,38 +29,42 @@ TASKS = {
     "classification": Entry(
         "classification.Classification",
         "classification.ClassificationConfig",
-        "labelled texts, or pairs of texts, to a classifier",
+        "a classifier from labelled texts or pairs of texts",
     ),
     "similarity": Entry(
         "similarity.Similarity",
         "similarity.SimilarityConfig",
-        "pairs of texts with scores to a comparer, and to vectors",
+        "a model that scores how alike two texts are, and makes vectors of texts",
     ),
     "tagging": Entry(
-        "tagging.Tagging", "tagging.TaggingConfig", "sentences whose words are tagged to a finder of names"
+        "tagging.Tagging", "tagging.TaggingConfig", "a tagger of names and other entities from tagged sentences"
     ),
     "summarisation": Entry(
-        "summarisation.Summarisation", "summarisation.SummarisationConfig", "texts and their summaries to a summariser"
+        "summarisation.Summarisation",
+        "summarisation.SummarisationConfig",
+        "a summarizer from texts and their summaries",
     ),
     "answering": Entry(
-        "answering.Answering", "questions.AnsweringConfig", "questions about texts to an answerer, in words of its own"
+        "answering.Answering",
+        "questions.AnsweringConfig",
+        "a model that answers questions about a text in its own words",
     ),
     "extraction": Entry(
         "extraction.Extraction",
         "questions.ExtractionConfig",
-        "questions about texts to what finds the answer in the text",
+        "a model that finds the answer to a question in a text",
     ),
     "denoising": Entry(
         "denoising.Denoising",
         "pretraining.DenoisingConfig",
-        "texts alone to an encoder-decoder to begin with, as T5 and BART",
+        "a pretrained encoder-decoder from plain texts, as T5 and BART",
     ),
-    "masking": Entry(
-        "masking.Masking", "pretraining.MaskingConfig", "texts alone to an encoder to begin with, as BERT"
+    "masking": Entry("masking.Masking", "pretraining.MaskingConfig", "a pretrained encoder from plain texts, as BERT"),
+    "code": Entry("code.Code", "language.CodeConfig", "a model that completes source code and fills in gaps"),
+    "language": Entry("language.Language", "language.LanguageConfig", "a language model from plain texts, as GPT"),
+    "translation": Entry(
+        "translation.Translation", "translation.TranslationConfig", "a translator from sentence pairs"
     ),
-    "code": Entry("code.Code", "language.CodeConfig", "source code to a model that completes it, and fills in"),
-    "language": Entry("language.Language", "language.LanguageConfig", "texts to a model that goes on writing"),
-    "translation": Entry("translation.Translation", "translation.TranslationConfig", "sentence pairs to a translator"),
 }
 
 
@@ -83,7 +88,7 @@ def data_named(name: str) -> type[Any]:
 
 def _entry(name: str) -> Entry:
     if name not in TASKS:
-        raise ValueError(f"{shown(name)} is no task: expected one of {', '.join(TASKS)}")
+        raise ValueError(f"{shown(name)} is no task: {suggestion(name, TASKS)}")
     return TASKS[name]
 
 

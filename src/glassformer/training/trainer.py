@@ -19,6 +19,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from glassformer.base.names import suggestion
 from glassformer.checkpoint.model_folder import WEIGHTS, load_parameters, read_tensors
 from glassformer.checkpoint.output_folder import discard_folder
 from glassformer.checkpoint.safe_files import verify_folder
@@ -173,7 +174,9 @@ class Trainer(Generic[Batch]):
         # The first is the one that the task goes by.
         metric = self.config.metric or next(iter(evaluation.scores))
         if metric not in evaluation.scores:
-            raise ValueError(f"metric={metric!r}: expected one of {', '.join(evaluation.scores)}")
+            raise ValueError(
+                f"metric={metric!r} is no score of the validation: {suggestion(metric, evaluation.scores)}"
+            )
         score = evaluation.scores[metric]
         if math.isnan(score):
             return -math.inf

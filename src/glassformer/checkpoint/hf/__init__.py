@@ -1,6 +1,5 @@
 """Models of HF Transformers: a config and a table of names for each family, and no copied code."""
 
-import difflib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from glassformer.base.names import nearest
 from glassformer.checkpoint.foreign import Tensors
 from glassformer.checkpoint.hf import bart, bert, gpt2, llama, t5
 from glassformer.checkpoint.hf.tables import (
@@ -86,8 +86,8 @@ def family_called(model_type: object) -> Family:
     """The family of this name, or an error that names those there are."""
     if isinstance(model_type, str) and model_type in FAMILIES:
         return FAMILIES[model_type]
-    near = difflib.get_close_matches(shown(model_type), FAMILIES, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    near = nearest(model_type, FAMILIES)
+    hint = f" (did you mean {near!r}?)" if near else ""
     raise UnsupportedModelError(
         f"config.json has model_type={shown(model_type)}{hint}: expected one of {', '.join(FAMILIES)}"
     )

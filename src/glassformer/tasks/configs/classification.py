@@ -4,11 +4,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from glassformer.data.interface_labels import open_labelled_corpus
+from glassformer.base.fields import Checked
+from glassformer.data.interface_labels import LABELLED_CORPORA, open_labelled_corpus
 from glassformer.data.records import Examples, OnBad, Record, RecordReader, as_text
 from glassformer.data.splits import split_examples
 from glassformer.models import ModelConfig
-from glassformer.tasks.configs.shared import EncoderConfig, Splits
+from glassformer.tasks.configs.shared import EncoderConfig, Splits, check_corpus
 from glassformer.tasks.configs.small_models import small_encoder
 from glassformer.training.config import TrainConfig
 
@@ -24,23 +25,29 @@ class LabelledText(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelledData:
+class LabelledData(Checked):
     """Where labelled texts come from."""
 
     data: tuple[Path, ...] = ()
-    """TSV, CSV (with a header) or JSONL; .gz too."""
+    """Files with labelled texts: .tsv or .csv with a header, or .jsonl (.gz too)."""
     valid: tuple[Path, ...] = ()
-    """For validation. Without it, a twenty-fifth of the data, chosen by a hash of the texts."""
+    """Files for validation; without them, one text in twenty-five of the training data is kept for it."""
     text_column: str = "text"
+    """Column of the texts."""
     second_column: str = ""
-    """Where a second text is, for classes of pairs."""
+    """Column of a second text, to classify pairs of texts."""
     label_column: str = "label"
+    """Column of the labels."""
     multi_label: bool = False
-    """A text has any number of labels: a list in JSONL, in a table separated by commas."""
+    """Allow any number of labels per text: a list in .jsonl, separated by commas in .tsv and .csv."""
     on_bad: OnBad = "error"
-    """What to do with a bad record: stop and name its file and line, or count and skip it."""
+    """What to do with a bad record: stop with its file and line (error), or count and skip it (skip)."""
     corpus: str = ""
-    """interface-languages or interface-components, instead of files."""
+    """Use a named corpus instead of files: interface-languages or interface-components."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_corpus(self.corpus, LABELLED_CORPORA)
 
     def splits(self) -> Splits[LabelledText]:
         """To learn from, and to validate on; to test with where it is a corpus."""

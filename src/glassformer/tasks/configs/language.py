@@ -3,37 +3,43 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from glassformer.base.checks import check_positive, check_probability
+from glassformer.base.fields import Checked, Count, Probability
 from glassformer.data.documents import Document, DocumentReader, TwoSides, split_documents
 from glassformer.data.records import OnBad
 from glassformer.data.standard_library import standard_library
 from glassformer.models import ModelConfig
-from glassformer.tasks.configs.shared import Splits, TaskConfig
+from glassformer.tasks.configs.shared import Splits, TaskConfig, check_corpus
 from glassformer.tasks.configs.small_models import small_decoder
 from glassformer.text import TokenizerConfig
 from glassformer.training.config import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class DocumentData:
+class DocumentData(Checked):
     """Where texts come from."""
 
     data: tuple[Path, ...] = ()
-    """Text files, one document each; .jsonl, .tsv or .csv, one a record; folders of texts; .gz too."""
+    """Texts: text files with one document each; .jsonl, .tsv or .csv files with one per record; or folders of text
+    files (.gz too)."""
     valid: tuple[Path, ...] = ()
-    """For validation. Without it, one document in twenty-five, chosen by a hash of its text; of one long text, its
-    last tenth."""
-    valid_share: float = 0.0
+    """Texts for validation; without them, one document in twenty-five is kept for it, or the last tenth of a single
+    text."""
+    valid_share: Probability = 0.0
     """Validate on this last share of the text instead: 0.1 is its last tenth."""
     text_column: str = "text"
+    """Column of the texts in .jsonl, .tsv and .csv files."""
     suffixes: tuple[str, ...] = (".txt", ".md", ".rst")
-    """Of the files that count in a folder."""
+    """Endings of the files that are read in a folder."""
     document_separator: str = ""
-    """A line that stands between two documents of a text file; `blank` is an empty one."""
+    """Line between two documents of a text file; blank is an empty line."""
     on_bad: OnBad = "error"
-    """What to do with a bad document: stop and name its file and line, or count and skip it."""
+    """What to do with a bad document: stop with its file and line (error), or count and skip it (skip)."""
     corpus: str = ""
-    """standard-library, for the documentation in Python's own; instead of files."""
+    """Use a named corpus instead of files: standard-library, the documentation in Python's own."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_corpus(self.corpus, ["standard-library"])
 
     def splits(self) -> Splits[Document]:
         """To learn from, and to validate on."""
@@ -54,8 +60,6 @@ class DocumentData:
         return DocumentReader(paths, self.suffixes, self.text_column, self.document_separator, self.on_bad)
 
     def _corpus(self) -> TwoSides:
-        if self.corpus != "standard-library":
-            raise ValueError(f"unknown corpus {self.corpus!r}: expected standard-library")
         return standard_library("docstrings")
 
 
@@ -82,11 +86,11 @@ class LanguageConfig(TaskConfig):
             label_smoothing=0.0,
         )
     )
-    context: int = 128
-    """Tokens that the model sees at once."""
+    context: Count = 128
+    """Tokens that the model reads at once."""
 
     def __post_init__(self) -> None:
-        check_positive("context", self.context)
+        super().__post_init__()
         if self.tokenizer.bpe_dropout:
             raise ValueError(f"bpe_dropout={self.tokenizer.bpe_dropout}: expected 0, for a decoder learns one cut")
 
@@ -96,13 +100,11 @@ class CodeData(DocumentData):
     """Where source code comes from."""
 
     suffixes: tuple[str, ...] = (".py",)
-    """Of the files that count in a folder."""
+    """Endings of the files that are read in a folder."""
     corpus: str = ""
-    """standard-library, for the source of Python's own; instead of files."""
+    """Use a named corpus instead of files: standard-library, the source of Python's own."""
 
     def _corpus(self) -> TwoSides:
-        if self.corpus != "standard-library":
-            raise ValueError(f"unknown corpus {self.corpus!r}: expected standard-library")
         return standard_library("code")
 
 
@@ -111,11 +113,7 @@ class CodeConfig(LanguageConfig):
     """A whole recipe."""
 
     data: CodeData = field(default_factory=CodeData)
-    context: int = 256
-    """Tokens that the model sees at once."""
-    fim: float = 0.5
-    """The chance that a piece of a document is learned with its middle last, so that the model can fill in gaps."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_probability("fim", self.fim)
+    context: Count = 256
+    """Tokens that the model reads at once."""
+    fim: Probability = 0.5
+    """Probability that a piece of code is learned with its middle last, so that the model can fill in gaps."""

@@ -4,36 +4,40 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from glassformer.base.fields import Checked
 from glassformer.data.docstrings import docstrings
 from glassformer.data.plain_texts import PlainText, TextReader
 from glassformer.data.records import OnBad
 from glassformer.data.splits import split_examples
 from glassformer.models import ModelConfig
-from glassformer.tasks.configs.shared import EncoderConfig, Splits, TaskConfig
+from glassformer.tasks.configs.shared import EncoderConfig, Splits, TaskConfig, check_corpus
 from glassformer.tasks.configs.small_models import small_encoder_decoder, small_language_encoder
 from glassformer.text import TokenizerConfig
 from glassformer.training.config import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextData:
+class TextData(Checked):
     """Where texts come from."""
 
     data: tuple[Path, ...] = ()
-    """Text files, a text a line; or .jsonl, .tsv, .csv with a column of texts; .gz too."""
+    """Files with texts: text files with one text per line, or .jsonl, .tsv, .csv with a column of texts (.gz too)."""
     valid: tuple[Path, ...] = ()
-    """For validation. Without it, a twenty-fifth of the data, chosen by a hash of the texts."""
+    """Files for validation; without them, one text in twenty-five of the training data is kept for it."""
     text_column: str = "text"
+    """Column of the texts in .jsonl, .tsv and .csv files."""
     on_bad: OnBad = "error"
-    """What to do with a bad record: stop and name its file and line, or count and skip it."""
+    """What to do with a bad record: stop with its file and line (error), or count and skip it (skip)."""
     corpus: str = ""
-    """docstrings: those of Python's standard library, which is always there; instead of files."""
+    """Use a named corpus instead of files: docstrings, those of Python's standard library."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_corpus(self.corpus, ["docstrings"])
 
     def splits(self) -> Splits[PlainText]:
         """The texts of each side, read anew in each pass; there is a test where the corpus is a named one."""
         if self.corpus:
-            if self.corpus != "docstrings":
-                raise ValueError(f"unknown corpus {self.corpus!r}: expected docstrings")
             # By what is summarised, as summaries are learned from them: what is kept for testing there is unseen here.
             split = split_examples(docstrings(), lambda one: one.source)
             return Splits(*([PlainText(f"{one.summary} {one.source}") for one in side] for side in split.values()))
@@ -79,9 +83,10 @@ class MaskingConfig(EncoderConfig):
         )
     )
     share: float = 0.15
-    """How many of the tokens are asked for: 80 % of them are hidden, 10 % are replaced, 10 % are shown."""
+    """Share of the tokens that the model must predict; 80 % of them are masked, 10 % replaced, 10 % shown."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_noise(self.share)
         check_tokenizer(self.tokenizer)
 
@@ -98,14 +103,15 @@ class DenoisingConfig(TaskConfig):
     """Of a model from scratch. Its vocab_size is the most tokens the tokenizer may learn."""
     train: TrainConfig = field(default_factory=lambda: TrainConfig(updates=10_000, label_smoothing=0.0))
     noise: NoiseName = "spans"
-    """spans: as T5, each hidden span is a token of its own, and what is written is the spans. infilling: as BART, all
-    of them are one token, sentences change places, and what is written is the whole text."""
+    """What the model restores: spans writes only the hidden spans, as T5; infilling writes the whole text, whose
+    sentences were also shuffled, as BART."""
     share: float = 0.0
-    """How many of the tokens are hidden; 0 is as the papers have it, 0.15 of spans and 0.3 of infilling."""
+    """Share of the tokens that is hidden; 0 takes the papers' values, 0.15 for spans and 0.3 for infilling."""
     mean_span: float = 3.0
-    """How many tokens are hidden together, on average."""
+    """Mean number of tokens of a hidden span."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_noise(self.hidden_share, self.mean_span)
         check_tokenizer(self.tokenizer)
 

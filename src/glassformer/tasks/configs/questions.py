@@ -4,12 +4,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from glassformer.base.fields import Checked, Count, Whole
 from glassformer.data.made_stories import made_stories
 from glassformer.data.questions import SpanQuestion, SpanReader
 from glassformer.data.records import OnBad, Record, RecordReader, as_text
 from glassformer.data.splits import split_examples
 from glassformer.models import ModelConfig
-from glassformer.tasks.configs.shared import EncoderConfig, Splits, TaskConfig
+from glassformer.tasks.configs.shared import EncoderConfig, Splits, TaskConfig, check_corpus
 from glassformer.tasks.configs.small_models import small_encoder, small_encoder_decoder
 from glassformer.text.sentences import split_sentences
 from glassformer.text.tokenizer import TokenizerConfig
@@ -48,38 +49,36 @@ class Question(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuestionData:
+class QuestionData(Checked):
     """Where questions, texts and answers come from."""
 
     data: tuple[Path, ...] = ()
-    """JSONL, TSV or CSV with a question, a context and an answer; .gz too. In JSONL the answer may be a list, of which
-    any is right and the first is learned; an empty list says that there is no answer."""
+    """Files with questions, contexts and answers: .jsonl, .tsv or .csv (.gz too); in .jsonl an answer may be a list of
+    alternatives, and an empty list says that there is none."""
     valid: tuple[Path, ...] = ()
-    """For validation. Without it, a twenty-fifth of the data, chosen by a hash of the contexts."""
+    """Files for validation; without them, one context in twenty-five of the training data is kept for it."""
     question_column: str = "question"
+    """Column of the questions."""
     context_column: str = "context"
+    """Column of the texts that the questions are about."""
     answer_column: str = "answer"
+    """Column of the answers."""
     evidence_column: str = ""
-    """Sentences of the context that the answer follows from. A model that learns from them quotes first and answers
-    then: it can be seen what an answer stands on, and a hard question becomes several easy ones. Both together must fit
-    into the model's max_len."""
+    """Column of the sentences that the answer follows from; the model then learns to quote them before it answers."""
     number_sentences: bool = False
-    """Number the sentences of a context from its end, so that the last one is 1: what happened later is then told by
-    a word, not only by a position."""
-    last_sentences: int = 0
+    """Number the sentences of a context from its end, so that their order is part of the text."""
+    last_sentences: Whole = 0
     """Read only this many sentences at the end of a context; 0 reads all."""
     on_bad: OnBad = "error"
-    """What to do with a bad record: stop and name its file and line, or count and skip it."""
+    """What to do with a bad record: stop with its file and line (error), or count and skip it (skip)."""
     corpus: str = ""
-    """made-stories, instead of files: people move about and carry things."""
+    """Use a named corpus instead of files: made-stories, in which people move about and carry things."""
 
     def __post_init__(self) -> None:
-        if self.corpus not in ("", CORPUS):
-            raise ValueError(f"unknown corpus {self.corpus!r}: expected {CORPUS}")
+        super().__post_init__()
+        check_corpus(self.corpus, [CORPUS])
         if self.corpus and self.evidence_column:
             raise ValueError(f"evidence_column={self.evidence_column!r}: {self.corpus} has none, expected no column")
-        if self.last_sentences < 0:
-            raise ValueError(f"last_sentences={self.last_sentences}: expected 0 or more")
 
     @property
     def layout(self) -> dict[str, Any]:
@@ -159,26 +158,28 @@ class AnsweringConfig(TaskConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpanData:
+class SpanData(Checked):
     """Where questions, texts and answers come from."""
 
     data: tuple[Path, ...] = ()
-    """SQuAD's .json, of version 1 or 2; or .jsonl, .tsv or .csv with a question, a context and an answer; .gz too. In
-    JSONL the answer may be a list, of which any is right; an empty one says that there is no answer."""
+    """Files with questions, contexts and answers: SQuAD's .json, or .jsonl, .tsv or .csv (.gz too); in .jsonl an answer
+    may be a list of alternatives, and an empty list says that there is none."""
     valid: tuple[Path, ...] = ()
-    """For validation. Without it, a twenty-fifth of the data, chosen by a hash of the contexts."""
+    """Files for validation; without them, one context in twenty-five of the training data is kept for it."""
     question_column: str = "question"
+    """Column of the questions."""
     context_column: str = "context"
+    """Column of the texts that the questions are about."""
     answer_column: str = "answer"
-    """The answer's words; or objects with their `text` and `answer_start`, where they stand more than once."""
+    """Column of the answers: their words, or objects with `text` and `answer_start`."""
     on_bad: OnBad = "error"
-    """What to do with a bad record: stop and name its place, or count and skip it."""
+    """What to do with a bad record: stop with its file and line (error), or count and skip it (skip)."""
     corpus: str = ""
-    """made-stories, instead of files: people move about and carry things."""
+    """Use a named corpus instead of files: made-stories, in which people move about and carry things."""
 
     def __post_init__(self) -> None:
-        if self.corpus not in ("", CORPUS):
-            raise ValueError(f"unknown corpus {self.corpus!r}: expected {CORPUS}")
+        super().__post_init__()
+        check_corpus(self.corpus, [CORPUS])
 
     def splits(self) -> Splits[SpanQuestion]:
         """To learn from, and to validate on."""
@@ -220,10 +221,10 @@ class ExtractionConfig(EncoderConfig):
         )
     )
     """Of a model from scratch. Its vocab_size is the most tokens the tokenizer may learn."""
-    overlap: int = 128
-    """Tokens that two windows share, of a text that is longer than the model reads at once."""
-    longest_answer: int = 30
-    """Tokens of the longest answer that is looked for."""
+    overlap: Whole = 128
+    """Tokens that two windows of a long text share."""
+    longest_answer: Count = 30
+    """Tokens of the longest answer."""
     train: TrainConfig = field(
         default_factory=lambda: TrainConfig(
             updates=3000, lr=1e-3, warmup=300, schedule="linear", label_smoothing=0.0, eval_every=500
@@ -231,9 +232,6 @@ class ExtractionConfig(EncoderConfig):
     )
 
     def __post_init__(self) -> None:
-        if self.overlap < 0 or self.longest_answer < 1:
-            raise ValueError(
-                f"overlap={self.overlap}, longest_answer={self.longest_answer}: expected 0 or more, and 1 or more"
-            )
+        super().__post_init__()
         if self.train.label_smoothing:
             raise ValueError(f"label_smoothing={self.train.label_smoothing}: expected 0, for places in a text")

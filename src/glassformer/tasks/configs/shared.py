@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from glassformer.base.checks import shown
+from glassformer.base.fields import Checked
+from glassformer.base.names import suggestion
 from glassformer.models import ModelConfig
 from glassformer.text import TokenizerConfig
 from glassformer.training.config import TrainConfig
@@ -31,18 +34,25 @@ class TaskData(Protocol[Example]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskConfig:
+class TaskConfig(Checked):
     """A whole recipe: each part is a table of a TOML file, and its fields are flags. Tasks add `data` and more."""
 
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
-    """Of a model from scratch."""
+    """How the tokenizer of a model from scratch is trained."""
     model: ModelConfig
-    """Of a model from scratch. Its vocab_size is the most tokens the tokenizer may learn."""
+    """The architecture of a model from scratch. Its vocab_size is the most tokens the tokenizer may learn."""
     train: TrainConfig = field(default_factory=TrainConfig)
     start_from: Path | None = None
-    """A trained model to begin with, instead of chance: its shape, its numbers and its tokenizer."""
+    """Initialize from a trained model (a folder of ours or a Hugging Face folder): its architecture, weights and
+    tokenizer are taken, and a head that it lacks is created."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig(TaskConfig):
     """A whole recipe. The model to begin with may be in HF's folder: its body is taken, under a fresh head."""
+
+
+def check_corpus(name: str, known: Iterable[str]) -> None:
+    """Raise unless the corpus has no name or a known one."""
+    if name and name not in known:
+        raise ValueError(f"unknown corpus {shown(name)}: {suggestion(name, known)}")

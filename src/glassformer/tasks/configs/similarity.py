@@ -4,40 +4,48 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from glassformer.base.fields import Checked
 from glassformer.data.made_pairs import ScoredPair, made_pairs
 from glassformer.data.records import Examples, OnBad, Record, RecordReader, as_text
 from glassformer.data.splits import split_examples
 from glassformer.models import ModelConfig
-from glassformer.tasks.configs.shared import EncoderConfig, Splits
+from glassformer.tasks.configs.shared import EncoderConfig, Splits, check_corpus
 from glassformer.tasks.configs.small_models import small_encoder
 from glassformer.training.config import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimilarityData:
+class SimilarityData(Checked):
     """Where pairs of texts with scores come from."""
 
     data: tuple[Path, ...] = ()
-    """TSV, CSV (with a header) or JSONL; .gz too."""
+    """Files with pairs of texts and scores: .tsv or .csv with a header, or .jsonl (.gz too)."""
     valid: tuple[Path, ...] = ()
-    """For validation. Without it, a twenty-fifth of the data, chosen by a hash of the first texts."""
+    """Files for validation; without them, one pair in twenty-five of the training data is kept for it."""
     text_column: str = "text"
+    """Column of the first texts."""
     second_column: str = "second"
+    """Column of the second texts."""
     score_column: str = "score"
+    """Column of the scores."""
     lowest: float = 0.0
-    """The score of texts that have nothing in common: a cosine of 0."""
+    """Score of texts that have nothing in common."""
     highest: float = 1.0
-    """The score of texts that mean the same: a cosine of 1. In STS-B it is 5."""
+    """Score of texts that mean the same (5 in STS-B)."""
     on_bad: OnBad = "error"
-    """What to do with a bad record: stop and name its file and line, or count and skip it."""
+    """What to do with a bad record: stop with its file and line (error), or count and skip it (skip)."""
     corpus: str = ""
-    """made-pairs instead of files: sentences whose similarity is known because they were made so."""
+    """Use a named corpus instead of files: made-pairs, sentences of known similarity."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_corpus(self.corpus, ["made-pairs"])
+        if not self.lowest < self.highest:
+            raise ValueError(f"scores from {self.lowest} to {self.highest}: expected the lowest below the highest")
 
     def splits(self) -> Splits[ScoredPair]:
         """To learn from, and to validate on; to test with where it is a corpus."""
         if self.corpus:
-            if self.corpus != "made-pairs":
-                raise ValueError(f"unknown corpus {self.corpus!r}: expected made-pairs")
             return Splits(*made_pairs().values())
         if self.valid:
             return Splits(self.examples(), list(self._read(self.valid)))
@@ -53,8 +61,6 @@ class SimilarityData:
         return Examples.of(self._read(self.data))
 
     def _read(self, paths: tuple[Path, ...]) -> RecordReader[ScoredPair]:
-        if not self.lowest < self.highest:
-            raise ValueError(f"scores from {self.lowest} to {self.highest}: expected the lowest below the highest")
         return RecordReader(paths, [self.text_column, self.second_column, self.score_column], self._pair, self.on_bad)
 
     def _pair(self, record: Record) -> ScoredPair:

@@ -7,12 +7,13 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+from glassformer.base.fields import Checked, Whole
 from glassformer.data.docstrings import docstrings
 from glassformer.data.records import OnBad, Record, RecordReader, as_text
 from glassformer.data.splits import split_examples
 from glassformer.metrics.summaries import best_sentence
 from glassformer.models import ModelConfig
-from glassformer.tasks.configs.shared import Splits, TaskConfig
+from glassformer.tasks.configs.shared import Splits, TaskConfig, check_corpus
 from glassformer.tasks.configs.small_models import small_encoder_decoder
 from glassformer.text.sentences import split_sentences
 from glassformer.training.config import TrainConfig
@@ -36,32 +37,30 @@ class Summary(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SummaryData:
+class SummaryData(Checked):
     """Where texts and summaries come from."""
 
     data: tuple[Path, ...] = ()
-    """JSONL, TSV or CSV with a text and its summary; .gz too. In JSONL the text may be a list of sentences, and the
-    summary a list of several: all are learned, and in scoring the best one counts."""
+    """Files with texts and their summaries: .jsonl, .tsv or .csv (.gz too); in .jsonl a text may be a list of sentences
+    and a summary a list of alternatives."""
     valid: tuple[Path, ...] = ()
-    """For validation. Without it, a twenty-fifth of the data, chosen by a hash of the texts."""
+    """Files for validation; without them, one text in twenty-five of the training data is kept for it."""
     source_column: str = "source"
+    """Column of the texts."""
     target_column: str = "target"
+    """Column of the summaries."""
     best_sentence: bool = False
-    """Learn to write the sentence of the text that shares most with its summary, instead of the summary: for corpora
-    too small to learn the language from."""
-    copy_sentences: int = 0
-    """More pairs to learn from, this many of each text: a sentence of it is asked for by its first words, and is to be
-    written out. Most of a summary stands in its text, and a few thousand summaries are too few to learn to copy."""
+    """Learn the sentence of the text that shares most with its summary instead of the summary, for small corpora."""
+    copy_sentences: Whole = 0
+    """Extra training pairs per text: the model is asked for a sentence by its first words and learns to copy it."""
     on_bad: OnBad = "error"
-    """What to do with a bad record: stop and name its file and line, or count and skip it."""
+    """What to do with a bad record: stop with its file and line (error), or count and skip it (skip)."""
     corpus: str = ""
-    """docstrings, instead of files: those of Python's standard library, and their first lines."""
+    """Use a named corpus instead of files: docstrings, those of Python's standard library."""
 
     def __post_init__(self) -> None:
-        if self.corpus not in ("", CORPUS):
-            raise ValueError(f"unknown corpus {self.corpus!r}: expected {CORPUS}")
-        if self.copy_sentences < 0:
-            raise ValueError(f"copy_sentences={self.copy_sentences}: expected 0 or more")
+        super().__post_init__()
+        check_corpus(self.corpus, [CORPUS])
 
     def splits(self) -> Splits[Summary]:
         """To learn from, to validate on, and of the docstrings to test with."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from glassformer.base.fields import Checked
 from glassformer.data.made_sentences import made_sentences
 from glassformer.data.records import Examples, OnBad
 from glassformer.data.splits import split_examples
@@ -16,27 +17,28 @@ from glassformer.training.config import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaggedData:
+class TaggedData(Checked):
     """Where tagged sentences come from."""
 
     data: tuple[Path, ...] = ()
-    """CoNLL's columns, a word a line and a blank line after each sentence; or .jsonl with spans of characters; .gz
-    too."""
+    """Files with tagged sentences: CoNLL columns with one word per line and a blank line after each sentence, or .jsonl
+    with spans of characters (.gz too)."""
     valid: tuple[Path, ...] = ()
-    """For validation. Without it, a twenty-fifth of the data, chosen by a hash of the sentences."""
+    """Files for validation; without them, one sentence in twenty-five of the training data is kept for it."""
     corpus: Literal["", "made-sentences"] = ""
-    """Sentences that are made up on the spot, instead of files."""
+    """Use a named corpus instead of files: made-sentences, which are generated."""
     word_column: int = 1
-    """Columns are counted from 1, or from the last one, which is -1."""
+    """Column of the words, counted from 1, or from the last one, which is -1."""
     tag_column: int = -1
+    """Column of the tags, counted in the same way."""
     scheme: Literal["auto", "iob1", "iob2", "bioes"] = "auto"
-    """How entities are tagged in columns. auto looks at the tags."""
+    """How entities are tagged in columns; auto looks at the tags."""
     text_column: str = "text"
-    """Of JSONL."""
+    """Field of the text in .jsonl files."""
     spans_column: str = "spans"
-    """Of JSONL: a list of [begin, end, label], in characters. Words end at white space and punctuation."""
+    """Field of the entities in .jsonl files: a list of [begin, end, label], in characters."""
     on_bad: OnBad = "error"
-    """What to do with a bad sentence: stop and name its file and line, or count and skip it."""
+    """What to do with a bad sentence: stop with its file and line (error), or count and skip it (skip)."""
 
     def splits(self) -> Splits[TaggedSentence]:
         """To learn from, and to validate on."""
