@@ -5,6 +5,7 @@ tokenizer that does the work, scores itself, and lives in a folder.
 """
 
 import json
+import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -182,7 +183,13 @@ class Task(ABC, Generic[Example, Batch]):
         return set()
 
     def train(
-        self, out: Path | str, *, restart: bool = False, accept_changes: bool = False, overwrite: bool = False
+        self,
+        out: Path | str,
+        *,
+        restart: bool = False,
+        accept_changes: bool = False,
+        overwrite: bool = False,
+        began: float | None = None,
     ) -> Scores:
         """Train into the model folder `out`. What the run needs to resume is in `out.run` beside it.
 
@@ -195,14 +202,16 @@ class Task(ABC, Generic[Example, Batch]):
             accept_changes: Continue from the newest checkpoint with other settings or other data; `--continue` on the
                 command line.
             overwrite: Replace a model in `out` that another run wrote. Other files are never replaced.
+            began: When the command began, by `time.perf_counter`, so that `minutes` counts from there; None is now.
         """
+        began = time.perf_counter() if began is None else began
         if restart and accept_changes:
             raise ValueError("--restart discards the run and --continue keeps it: expected one of them")
         folder = Path(out).resolve()
         self._check_apart(folder)
         with open_run(folder, restart=restart) as run:
             check_output(folder, overwrite=overwrite, owner=run.id)
-            return self._train(folder, run, accept_changes=accept_changes, overwrite=overwrite)
+            return self._train(folder, run, accept_changes=accept_changes, overwrite=overwrite, began=began)
 
     def _check_apart(self, out: Path) -> None:
         """Raise if the output would become part of the input, or replace it."""
@@ -228,7 +237,7 @@ class Task(ABC, Generic[Example, Batch]):
             found["start_from"] = fingerprint_model(self.config.start_from)
         return found
 
-    def _train(self, out: Path, run: RunFolder, *, accept_changes: bool, overwrite: bool) -> Scores:
+    def _train(self, out: Path, run: RunFolder, *, accept_changes: bool, overwrite: bool, began: float) -> Scores:
         train = self.config.train
         for name in self.unused():
             value = getattr(train, name, None) or getattr(self.config.tokenizer, name, None)
@@ -247,6 +256,7 @@ class Task(ABC, Generic[Example, Batch]):
             adapted = add_adapters(model, train, ready.fresh)
             share = n_trained(model) / model.n_parameters()
             notes.append(f"{len(adapted)} matrices have adapters of rank {train.lora_rank}: {share:.1%} of all learns")
+        usual: TaskConfig = self.Config()  # type: ignore[call-arg]  # every task has a default for each part
         state = train_run(
             run,
             model,
@@ -256,6 +266,10 @@ class Task(ABC, Generic[Example, Batch]):
             evaluate=ready.evaluate,
             flops=partial(self.flops, model),
             notes=notes,
+            score=ready.tool.score,
+            test=ready.test,
+            began=began,
+            warmup_is_given=train.warmup != usual.train.warmup,
         )
         if train.lora_rank:
             merge_adapters(model)

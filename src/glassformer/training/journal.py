@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from glassformer.metrics.scores import title_of
 from glassformer.training.config import TrainConfig
+from glassformer.training.schedules import Plan
 from glassformer.training.state import Evaluation
 from glassformer.training.trainer import Update
 
@@ -25,6 +26,8 @@ class Journal:
     def __init__(self, folder: Path, config: TrainConfig):
         folder.mkdir(parents=True, exist_ok=True)
         self.config = config
+        self.updates = config.updates
+        """How many there will be, as far as is known."""
         self._log = (folder / LOG).open("a", encoding="utf-8")
         self._board = _tensorboard(folder)
         self._last_line = time.perf_counter()
@@ -43,7 +46,7 @@ class Journal:
         if self._console.is_terminal:
             columns = TextColumn("{task.description}"), BarColumn(bar_width=20), TimeRemainingColumn()
             self._progress = Progress(*columns, console=self._console)
-            self._task = self._progress.add_task("training", total=self.config.updates)
+            self._task = self._progress.add_task("training", total=self.updates)
             self._progress.start()
         return self
 
@@ -71,7 +74,7 @@ class Journal:
         self._seconds = 0.99 * self._seconds + update.seconds
         speed = self._tokens / max(self._seconds, 1e-9)
         text = (
-            f"update {update.update}/{self.config.updates}  loss {update.loss:.3f}  {speed:,.0f} tokens/s  "
+            f"update {update.update}/{self.updates}  loss {update.loss:.3f}  {speed:,.0f} tokens/s  "
             f"lr {update.lr:.2e}  |g| {update.gradient_norm:.2f}{self._best}"
         )
         if self._progress is not None:
@@ -79,6 +82,15 @@ class Journal:
         elif time.perf_counter() - self._last_line > PLAIN_EVERY:
             self._last_line = time.perf_counter()
             self.say(text)
+
+    def correction(self, plan: Plan, *, tell_from: float) -> None:
+        """Note a corrected plan; tell the user if the number of updates changed by more than this share."""
+        change = plan.end / self.updates - 1
+        if abs(change) > tell_from:
+            self.say(f"{plan.end:,} updates instead of {self.updates:,}, to end in time")
+        self.updates = plan.end
+        if self._progress is not None:
+            self._progress.update(self._task, total=plan.end)
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """Note one validation."""
