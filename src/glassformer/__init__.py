@@ -53,6 +53,7 @@ ROOMS = (
     "metrics",
     "models",
     "nn",
+    "progress",
     "reference",
     "tasks",
     "text",

@@ -1,6 +1,7 @@
 """`glassformer train TASK`: its flags are the fields of the task's config."""
 
 import sys
+import time
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +12,7 @@ HOW = ("restart", "accept_changes", "overwrite")
 
 def train(arguments: list[str]) -> None:
     """Parse `TASK [--recipe FILE] --out FOLDER [--any-config-field ...]` and train."""
+    began = time.perf_counter()  # before torch is loaded: --minutes counts that too
     from glassformer.tasks.registry import TASKS, task_named
 
     if arguments[:1] not in [[task] for task in TASKS]:
@@ -24,7 +26,7 @@ def train(arguments: list[str]) -> None:
     task, *rest = arguments
     kind = task_named(task)
     config, out, how = _parse(task, rest, kind.Config)
-    print(f"wrote {out}: {kind(config).train(out, **how)}")
+    print(f"wrote {out}: {kind(config).train(out, began=began, **how)}")
 
 
 def _parse(task: str, arguments: list[str], kind: Any) -> tuple[Any, Path, dict[str, bool]]:

@@ -23,6 +23,7 @@ from glassformer.checkpoint.output_folder import check_output
 from glassformer.metrics.scores import Scores, in_digits, title_of
 from glassformer.models import ModelConfig
 from glassformer.models.base import Model
+from glassformer.progress import Step, reporting
 from glassformer.tasks.registry import read_about
 from glassformer.tasks.runs import train_run
 from glassformer.text import Tokenizer, TokenizerConfig
@@ -209,7 +210,7 @@ class Task(ABC, Generic[Example, Batch]):
             raise ValueError("--restart discards the run and --continue keeps it: expected one of them")
         folder = Path(out).resolve()
         self._check_apart(folder)
-        with open_run(folder, restart=restart) as run:
+        with reporting(), open_run(folder, restart=restart) as run:
             check_output(folder, overwrite=overwrite, owner=run.id)
             return self._train(folder, run, accept_changes=accept_changes, overwrite=overwrite, began=began)
 
@@ -247,7 +248,9 @@ class Task(ABC, Generic[Example, Batch]):
             raise ValueError(
                 f"lora_rank={train.lora_rank} without a model to adapt: expected one to begin with (--from)"
             )
-        run.bind(self.name, self.config, self.inputs(), accept_changes=accept_changes)
+        with Step("reading the data"):
+            inputs = self.inputs()
+        run.bind(self.name, self.config, inputs, accept_changes=accept_changes)
         torch.manual_seed(train.seed)
         ready = self.prepare(run)
         model, notes = ready.tool.model, [*ready.notes]
@@ -273,7 +276,8 @@ class Task(ABC, Generic[Example, Batch]):
         )
         if train.lora_rank:
             merge_adapters(model)
-        scores = ready.tool.score(ready.test)
+        with Step("final scores"):
+            scores = ready.tool.score(ready.test)
         save = partial(
             ready.tool.save, card=self.card(state, scores, len(ready.test)), data=self.config.data, owner=run.id
         )

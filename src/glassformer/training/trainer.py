@@ -24,6 +24,7 @@ from glassformer.checkpoint.model_folder import WEIGHTS, load_parameters, read_t
 from glassformer.checkpoint.output_folder import discard_folder
 from glassformer.checkpoint.safe_files import verify_folder
 from glassformer.metrics.scores import LOWER_IS_BETTER
+from glassformer.progress import Step
 from glassformer.training.config import TrainConfig
 from glassformer.training.gradients import Batch, Gradients, GraphedGradients, TrainBatch, can_graph
 from glassformer.training.lora import fold_adapters
@@ -267,7 +268,7 @@ class Trainer(Generic[Batch]):
     def _evaluate(self) -> None:
         began = time.perf_counter()
         self.model.eval()
-        with torch.inference_mode():
+        with torch.inference_mode(), Step("validating"):
             scores = self.evaluate()
         self.validation_seconds = time.perf_counter() - began
         self.state.other_seconds += self.validation_seconds
