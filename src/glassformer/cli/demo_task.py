@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 MAX_MINUTES = 3.0
 """How long a demo trains unless it is told otherwise."""
-SHARE = 0.85
-"""Of the minutes asked for, this much is for the updates; the rest is for reading, validating and scoring."""
+SHARE = 0.95
+"""Of the minutes asked for, this much is for the training; the rest is for showing what was learned."""
 N_SHOWN = 5
 """Held-out examples that are shown."""
 

@@ -1,6 +1,7 @@
 """`glassformer train TASK`: its flags are the fields of the task's config."""
 
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ class RunOptions:
 
 def train(arguments: list[str]) -> None:
     """Parse `TASK [--recipe FILE] --out FOLDER [--any-config-field ...]` and train."""
+    began = time.perf_counter()  # before torch is loaded: --minutes counts that too
     from glassformer.tasks.registry import TASKS, config_named
 
     if not arguments or arguments[0].startswith("-"):
@@ -53,7 +55,7 @@ def train(arguments: list[str]) -> None:
     from glassformer.tasks.registry import task_named
 
     out = run.pop("out")
-    print(f"wrote {out}: {task_named(task)(config).train(out, **run)}")
+    print(f"wrote {out}: {task_named(task)(config).train(out, began=began, **run)}")
 
 
 def read_given(task: str, arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -19,6 +19,7 @@ from glassformer.models import EncoderModel, ModelConfig
 from glassformer.models.base import Model
 from glassformer.models.costs import training_flops
 from glassformer.models.heads import pool
+from glassformer.progress import Step
 from glassformer.tasks.beginnings import load_beginning
 from glassformer.tasks.configs.shared import Splits
 from glassformer.tasks.registry import read_about
@@ -35,6 +36,8 @@ from glassformer.training.trainer import Batches
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
 """What is taken along from a checkpoint: BERT's vocabulary, or the file that holds any tokenizer."""
+CHUNK = 4096
+"""Texts tokenized at a time."""
 Example = TypeVar("Example")
 Texts = tuple[str, str | None]
 """What a model reads at once: a text, or two."""
@@ -104,7 +107,11 @@ class Reader:
 
     def read(self, texts: Sequence[Texts], limit: int | None = None) -> list[Encoded]:
         """One for each; those that are longer than the limit are cut."""
-        found = self.tokenizer.offsets_batch(texts)
+        found: list[Encoded] = []
+        with Step("tokenizing", len(texts)) as step:
+            for begin in range(0, len(texts), CHUNK):
+                found += self.tokenizer.offsets_batch(texts[begin : begin + CHUNK])
+                step.show(len(found))
         return found if limit is None else [one if len(one) <= limit else one.cut(limit) for one in found]
 
 
@@ -160,7 +167,7 @@ class EncoderTool(Tool[Example]):
         device = next(self.model.parameters()).device
         was_training = self.model.training
         self.model.eval()
-        with torch.inference_mode():
+        with torch.inference_mode(), Step("scoring", len(rows)) as step:
             while waiting:
                 size = max(1, max_batch_tokens // max(len(rows[waiting[0]]), 1))
                 chosen, waiting = waiting[:size], waiting[size:]
@@ -168,6 +175,7 @@ class EncoderTool(Tool[Example]):
                 batch = batch.to(device)
                 for index, answer in zip(chosen, ask(self.model, batch).float().cpu(), strict=True):
                     found[index] = answer[: len(rows[index])] if answer.dim() == 2 else answer
+                step.advance(len(chosen))
         self.model.train(was_training)
         return found
 

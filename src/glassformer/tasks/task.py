@@ -5,6 +5,7 @@ tokenizer that does the work, scores itself, and lives in a folder.
 """
 
 import json
+import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -21,6 +22,7 @@ from glassformer.checkpoint.load_errors import refusing_wrong_values
 from glassformer.checkpoint.output_folder import check_output
 from glassformer.metrics.scores import Scores, in_digits, title_of
 from glassformer.models.base import Model
+from glassformer.progress import Step, reporting
 from glassformer.tasks.configs.shared import Example, Splits, TaskConfig
 from glassformer.tasks.registry import TASK as TASK
 from glassformer.tasks.registry import read_about
@@ -148,7 +150,13 @@ class Task(ABC, Generic[Example, Batch]):
         return set()
 
     def train(
-        self, out: Path | str, *, restart: bool = False, accept_changes: bool = False, overwrite: bool = False
+        self,
+        out: Path | str,
+        *,
+        restart: bool = False,
+        accept_changes: bool = False,
+        overwrite: bool = False,
+        began: float | None = None,
     ) -> Scores:
         """Train into the model folder `out`. What the run needs to resume is in `out.run` beside it.
 
@@ -161,14 +169,16 @@ class Task(ABC, Generic[Example, Batch]):
             accept_changes: Continue from the newest checkpoint with other settings or other data; `--continue` on the
                 command line.
             overwrite: Replace a model in `out` that another run wrote. Other files are never replaced.
+            began: When the command began, by `time.perf_counter`, so that `minutes` counts from there; None is now.
         """
+        began = time.perf_counter() if began is None else began
         if restart and accept_changes:
             raise ValueError("--restart discards the run and --continue keeps it: expected one of them")
         folder = Path(out).resolve()
         self._check_apart(folder)
-        with open_run(folder, restart=restart) as run:
+        with reporting(), open_run(folder, restart=restart) as run:
             check_output(folder, overwrite=overwrite, owner=run.id)
-            return self._train(folder, run, accept_changes=accept_changes, overwrite=overwrite)
+            return self._train(folder, run, accept_changes=accept_changes, overwrite=overwrite, began=began)
 
     def _check_apart(self, out: Path) -> None:
         """Raise if the output would become part of the input, or replace it."""
@@ -194,7 +204,7 @@ class Task(ABC, Generic[Example, Batch]):
             found["start_from"] = fingerprint_model(self.config.start_from)
         return found
 
-    def _train(self, out: Path, run: RunFolder, *, accept_changes: bool, overwrite: bool) -> Scores:
+    def _train(self, out: Path, run: RunFolder, *, accept_changes: bool, overwrite: bool, began: float) -> Scores:
         train = self.config.train
         for name in self.unused():
             value = getattr(train, name, None) or getattr(self.config.tokenizer, name, None)
@@ -204,7 +214,9 @@ class Task(ABC, Generic[Example, Batch]):
             raise ValueError(
                 f"lora_rank={train.lora_rank} without a model to adapt: expected one to begin with (--from)"
             )
-        run.bind(self.name, self.config, self.inputs(), accept_changes=accept_changes)
+        with Step("reading the data"):
+            inputs = self.inputs()
+        run.bind(self.name, self.config, inputs, accept_changes=accept_changes)
         torch.manual_seed(train.seed)
         ready = self.prepare(run)
         model, notes = ready.tool.model, [*ready.notes]
@@ -213,6 +225,7 @@ class Task(ABC, Generic[Example, Batch]):
             adapted = add_adapters(model, train, ready.fresh)
             share = n_trained(model) / model.n_parameters()
             notes.append(f"{len(adapted)} matrices have adapters of rank {train.lora_rank}: {share:.1%} of all learns")
+        usual: TaskConfig = self.Config()  # type: ignore[call-arg]  # every task has a default for each part
         state = train_run(
             run,
             model,
@@ -222,10 +235,15 @@ class Task(ABC, Generic[Example, Batch]):
             evaluate=ready.evaluate,
             flops=partial(self.flops, model),
             notes=notes,
+            score=ready.tool.score,
+            test=ready.test,
+            began=began,
+            warmup_is_given=train.warmup != usual.train.warmup,
         )
         if train.lora_rank:
             merge_adapters(model)
-        scores = ready.tool.score(ready.test)
+        with Step("final scores"):
+            scores = ready.tool.score(ready.test)
         save = partial(
             ready.tool.save, card=self.card(state, scores, len(ready.test)), data=self.config.data, owner=run.id
         )

@@ -14,6 +14,7 @@ import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
 from glassformer.base.fields import Checked, Count, Range
+from glassformer.progress import track
 from glassformer.text.encoded import Encoded
 
 PAD, BEGIN, END, UNKNOWN = 0, 1, 2, 3
@@ -81,6 +82,7 @@ class Tokenizer:
         """
         config = config or TokenizerConfig()
         special = [*SPECIAL, *more_special]
+        texts = track(texts, "training the tokenizer")
         if config.kind == "characters":
             return cls(_of_characters(texts, special, vocab_size, lowercase=config.lowercase))
         smallest = len(special) + 256
