@@ -56,18 +56,33 @@ def evaluate(arguments: list[str]) -> None:
         tool.model = quantise(tool.model)
     if options.problems is not None:
         results = {"": _problems(tool, options.problems, options.samples, options.sandbox)}
+        how = "greedy" if options.samples == 1 else f"{options.samples} samples for each problem"
+        about = f"{how}, the problems of {options.problems}"
     else:
         examples = options.data.examples()
         if about["task"] == "translation":
             results = _translations(tool, examples, options.beam, options.tokenised)
         else:
             results = {"": tool.score(examples)}
+        about = _about(task, options.data, tool, len(examples))
     if options.json:
-        told = {name: _as_json(scores) for name, scores in results.items()}
-        print(json.dumps(told.get("", told)))
+        told: dict[str, Any] = {name: _as_json(scores) for name, scores in results.items()}
+        print(json.dumps({**told.get("", told), "scored_on": about}))
         return
     for name, scores in results.items():
         _show(name, scores)
+    print(f"scored on {about}")
+
+
+def _about(task: Any, data: Any, tool: Any, count: int) -> str:
+    """What was scored and how: "beam 4, 1,000 pairs from test.en, test.de"."""
+    from glassformer.tasks.card import in_short, training_files
+
+    corpus = getattr(data, "corpus", "")
+    origin = f"of {corpus}" if corpus else f"from {in_short(str(path) for path in training_files(data))}"
+    # A translator's lines name the search themselves.
+    method = "" if task.name == "translation" else tool.scoring_method()
+    return f"{method}, " * bool(method) + f"{count:,} {task.unit} {origin}"
 
 
 def _options_of(kind: Any) -> Any:

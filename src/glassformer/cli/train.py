@@ -1,11 +1,15 @@
 """`glassformer train TASK`: its flags are the fields of the task's config."""
 
+import json
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-HOW = ("restart", "accept_changes", "overwrite")
+if TYPE_CHECKING:
+    from glassformer.training.callbacks import Callbacks
+
+HOW = ("restart", "accept_changes", "overwrite", "track")
 """Flags that are no part of a recipe."""
 
 
@@ -24,10 +28,20 @@ def train(arguments: list[str]) -> None:
     task, *rest = arguments
     kind = task_named(task)
     config, out, how = _parse(task, rest, kind.Config)
-    print(f"wrote {out}: {kind(config).train(out, **how)}")
+    callbacks = _callbacks(how.pop("track"), out, config)
+    print(f"wrote {out}: {kind(config).train(out, **how, **callbacks)}")
 
 
-def _parse(task: str, arguments: list[str], kind: Any) -> tuple[Any, Path, dict[str, bool]]:
+def _callbacks(tracker: str, out: Path, config: Any) -> "Callbacks":
+    """The callbacks of --track; none where no tracker is named."""
+    if tracker == "none":
+        return {}
+    from glassformer.training.trackers import TRACKERS
+
+    return TRACKERS[tracker](name=out.name, config=json.loads(json.dumps(asdict(config), default=str)))
+
+
+def _parse(task: str, arguments: list[str], kind: Any) -> tuple[Any, Path, dict[str, Any]]:
     """The task's config, from a recipe and flags, where the model goes, and how to treat what is there."""
     import tyro
 
@@ -72,6 +86,9 @@ def _flags_of(kind: Any) -> Any:
         """Continue from the newest checkpoint with other settings or other data, or with more updates."""
         overwrite: bool = False
         """Replace a model in --out that another run wrote. Other files are never replaced."""
+        track: Literal["none", "wandb", "mlflow"] = "none"
+        """Also log the losses and scores to Weights & Biases or MLflow, in the project or experiment glassformer. Their
+        package must be installed. TensorBoard events are written to OUT.run wherever tensorboard is installed."""
 
     return Flags
 

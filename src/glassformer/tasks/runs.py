@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.nn.compile_cache import separate_compile_cache
+from glassformer.training.callbacks import Callbacks, attach
 from glassformer.training.config import TrainConfig
 from glassformer.training.estimate import Estimate, MemoryWatch, Truth, compare, estimate_run, in_words
 from glassformer.training.gradients import TrainBatch
@@ -32,11 +33,13 @@ def train_run(
     evaluate: Callable[[], dict[str, float]],
     flops: Callable[[Batch], int],
     notes: Sequence[str],
+    validation: str = "",
+    callbacks: Callbacks | None = None,
 ) -> TrainState:
     """Train `model` in place, from the run's newest checkpoint, and return the state at the end.
 
     `loss` makes the loss of a model, compiled or not; `flops` counts the training of a batch; `notes` are printed
-    first.
+    first; `validation` says on what and how each validation scores.
     """
     if config.compile:
         separate_compile_cache()
@@ -57,7 +60,8 @@ def train_run(
     trainer.plan, trainer.config = plan, replace(config, updates=plan.updates, warmup=plan.warmup)
     watch = MemoryWatch(trainer)
     with Journal(run.path, trainer.config) as journal:
-        trainer.on_update, trainer.on_evaluation, trainer.warn = journal.update, journal.evaluation, journal.say
+        trainer.warn, journal.validation = journal.say, validation
+        attach(trainer, callbacks or {}, on_update=journal.update, on_evaluation=journal.evaluation)
         for note in notes:
             journal.say(note)
         journal.say(f"{plan.updates:,} updates: {in_words(estimate)}")

@@ -106,6 +106,8 @@ class Trainer(Generic[Batch]):
     """How many updates to make and how the learning rate moves; None follows `config`."""
     on_update: Callable[[Update], None] = lambda update: None
     on_evaluation: Callable[[Evaluation], None] = lambda evaluation: None
+    on_save: Callable[[Path], None] = lambda path: None
+    """Called with the folder of each new checkpoint."""
     warn: Callable[[str], None] = print
 
     def __post_init__(self) -> None:
@@ -150,8 +152,9 @@ class Trainer(Generic[Batch]):
 
     def save(self) -> None:
         """Write a checkpoint of the last finished update, and remove those no longer needed."""
+        is_new = not checkpoint_path(self.folder, self.state.position).exists()
         try:
-            save_checkpoint(self.folder, self.state, self.model, self.optimiser)
+            path = save_checkpoint(self.folder, self.state, self.model, self.optimiser)
         except NotFiniteError as error:
             raise self._diverged(str(error)) from error
         positions = saved_positions(self.folder)
@@ -160,6 +163,8 @@ class Trainer(Generic[Batch]):
         for position in positions:
             if position not in kept and (best is None or position != best.position):
                 discard_folder(checkpoint_path(self.folder, position))
+        if is_new:
+            self.on_save(path)
 
     def _regular(self, positions: list[int]) -> list[int]:
         """Those that any run saves: not the ones that a signal made, which must not change an average."""
