@@ -57,21 +57,21 @@ def evaluate(arguments: list[str]) -> None:
     if options.problems is not None:
         results = {"": _problems(tool, options.problems, options.samples, options.sandbox)}
         how = "greedy" if options.samples == 1 else f"{options.samples} samples for each problem"
-        about = f"{how}, the problems of {options.problems}"
+        scored_on = f"{how}, the problems of {options.problems}"
     else:
         examples = options.data.examples()
         if about["task"] == "translation":
             results = _translations(tool, examples, options.beam, options.tokenised)
         else:
             results = {"": tool.score(examples)}
-        about = _about(task, options.data, tool, len(examples))
+        scored_on = _about(task, options.data, tool, len(examples))
     if options.json:
         told: dict[str, Any] = {name: _as_json(scores) for name, scores in results.items()}
-        print(json.dumps({**told.get("", told), "scored_on": about}))
+        print(json.dumps({**told.get("", told), "scored_on": scored_on}))
         return
     for name, scores in results.items():
         _show(name, scores)
-    print(f"scored on {about}")
+    print(f"scored on {scored_on}")
 
 
 def _about(task: Any, data: Any, tool: Any, count: int) -> str:

@@ -32,7 +32,7 @@ class Scores:
     """Of those whose library gives one: without it the number can be compared with nothing."""
     tables: Mapping[str, Table] = field(default_factory=dict)
     """What says more than a number can, where there is such a thing: the confusion matrix of a few classes."""
-    about: str = ""
+    about: str = field(default="", compare=False)
     """On what and how they were computed: "beam 4, 511 test pairs of interface-texts"."""
 
     def __getitem__(self, name: str) -> float:
