@@ -129,6 +129,7 @@ def test_eval_and_info_tell(trained, here):
     result = here("eval", "model", *files, folder=trained[0])
     assert result.returncode == 0, result.stderr
     assert "lang:de" in result.stdout
+    assert re.fullmatch(r"scored on [\d,]+ pairs from a\.en, a\.de", result.stdout.splitlines()[-1])
     quantised = here("eval", "model", *files[:4], "--int8", "--json", folder=trained[0])
     if "no compiler" not in quantised.stderr:
         assert json.loads(quantised.stdout)["greedy"]["bleu"] > 90

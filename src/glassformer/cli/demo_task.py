@@ -98,8 +98,11 @@ def demo_task(
     tool = load(folder)
     assert isinstance(tool, Tool)
     splits = config.data.splits()
-    held_out = list(splits.test) or list(splits.valid)
-    print(f"\nOf {len(held_out):,} examples it has never seen:\n")
+    test = list(splits.test)
+    held_out = test or list(splits.valid)
+    about = task.scored_on("test" if test else "validation", len(held_out), tool.scoring_method())
+    learned = "it has never seen" if test else "it has not learned from; the best checkpoint was chosen by them"
+    print(f"\nscores on {about}, examples {learned}:\n")
     print(_beside(scores or tool.score(held_out), _baseline(task, splits)))
     _show(task, tool, held_out)
     for line, answer in zip(lines, tool.run(lines), strict=True):

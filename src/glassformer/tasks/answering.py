@@ -101,6 +101,7 @@ class Answering(RewritingTask[Question]):
     """Questions about texts to what answers them."""
 
     name, title = "answering", "An answerer"
+    unit, sample_line = "questions", "Where is Anna?\tAnna is in the garden."
     Config, Data, Tool = AnsweringConfig, QuestionData, Answerer
     cuts_long = True
 

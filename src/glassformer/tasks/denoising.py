@@ -109,6 +109,10 @@ class Denoiser(Rewriter[PlainText]):
         self.model.train(was_training)
         return score_guesses(loss, hits, count)
 
+    def scoring_method(self) -> str:
+        """Without a search: `score` predicts each token after the correct ones before it."""
+        return "each token predicted after the correct ones"
+
     def batches(self, rows: Rows, *, max_tokens: int, seed: int) -> DenoisingBatches:
         """Rows with something missing, as this model learns them."""
         if self.noise == "spans":
@@ -130,7 +134,7 @@ class Denoiser(Rewriter[PlainText]):
 class Denoising(Task[PlainText, PairBatch]):
     """Texts to an encoder-decoder that puts them right."""
 
-    name, title = "denoising", "An encoder-decoder"
+    name, title, unit, sample_line = "denoising", "An encoder-decoder", "texts", f"the {BLANK} sleeps"
     Config, Data, Tool = DenoisingConfig, TextData, Denoiser
 
     def begin(self, train: Iterable[PlainText], run: RunFolder | None = None) -> Denoiser:
@@ -171,7 +175,16 @@ class Denoising(Task[PlainText, PairBatch]):
         ]
         if skipped := getattr(splits.train, "skipped", None):
             notes.append(f"passed over {skipped.total():,} bad records")
-        return Prepared(tool, batches, lambda: dict(tool.score(valid).values), test or valid, notes)
+        return Prepared(
+            tool,
+            batches,
+            lambda: dict(tool.score(valid).values),
+            test or valid,
+            notes,
+            n_train=len(rows),
+            is_test=bool(test),
+            validation=self.scored_on("validation", len(valid), tool.scoring_method()),
+        )
 
     def loss(self, model: nn.Module, batch: PairBatch) -> Tensor:
         """As above."""

@@ -249,7 +249,17 @@ class EncoderTask(Task[Example, LabelledBatch]):
         notes += passed_over(skipped)
         self.rows(tool, valid)  # what it could not be scored on is told now, not after an hour
         fresh = fresh_head(model) if config.start_from is not None else ()
-        return Prepared(tool, batches, lambda: dict(tool.score(valid).values), test or valid, notes, fresh)
+        return Prepared(
+            tool,
+            batches,
+            lambda: dict(tool.score(valid).values),
+            test or valid,
+            notes,
+            fresh,
+            n_train=len(train),
+            is_test=bool(test),
+            validation=self.scored_on("validation", len(valid)),
+        )
 
     def _readings(self, example: Example) -> list[Texts]:
         """What the model reads of an example, each for itself."""

@@ -112,6 +112,7 @@ class Extraction(EncoderTask[SpanQuestion]):
     """Questions about texts to what finds their answers there."""
 
     name, title = "extraction", "An extractor of answers"
+    unit, sample_line = "questions", "Where is Anna?\tAnna is in the garden."
     Config, Data, Tool = ExtractionConfig, SpanData, Extractor
     when_long = "are read in windows"
 

@@ -145,6 +145,10 @@ class LanguageModel(Generator, Tool[Document]):
         """The end of a prompt that is too long: half of what the model sees, so that there is room to write."""
         return prompt if len(prompt) < self.context else prompt[-max(self.context // 2, 1) :]
 
+    def scoring_method(self) -> str:
+        """The windows of `score`."""
+        return windows_in_words(self.context, max(1, self.context // 2))
+
     def score(self, examples: Sequence[Document], *, stride: int | None = None) -> Scores:
         """Bits a byte, nats a token, perplexity: of all of each text, every token foretold once.
 
@@ -165,6 +169,11 @@ class LanguageModel(Generator, Tool[Document]):
         if n_unknown:  # they cost next to nothing to foretell: the score is better than it should be
             return Scores(scores.values, dict.fromkeys(scores.values, f"{n_unknown} unknown characters"))
         return scores
+
+
+def windows_in_words(context: int, stride: int) -> str:
+    """How a text that is longer than the context is scored: "windows of 128 tokens every 64"."""
+    return f"windows of {context} tokens every {stride}"
 
 
 def _cut(text: str, stop_strings: Sequence[str]) -> tuple[str, bool]:

@@ -116,7 +116,7 @@ class WordGuesser(EncoderTool[PlainText]):
 class Masking(Task[PlainText, MaskedBatch]):
     """Texts to an encoder that knows words by their neighbours."""
 
-    name, title = "masking", "An encoder"
+    name, title, unit, sample_line = "masking", "An encoder", "texts", f"the {BLANK} sleeps"
     Config, Data, Tool = MaskingConfig, TextData, WordGuesser
 
     def begin(self, train: Iterable[PlainText], run: RunFolder | None = None) -> tuple[WordGuesser, list[str]]:
@@ -150,7 +150,17 @@ class Masking(Task[PlainText, MaskedBatch]):
         ]
         if skipped := getattr(splits.train, "skipped", None):
             notes.append(f"passed over {skipped.total():,} bad records")
-        return Prepared(tool, batches, lambda: dict(tool.score(valid).values), test or valid, notes, fresh)
+        return Prepared(
+            tool,
+            batches,
+            lambda: dict(tool.score(valid).values),
+            test or valid,
+            notes,
+            fresh,
+            n_train=len(rows),
+            is_test=bool(test),
+            validation=self.scored_on("validation", len(valid)),
+        )
 
     def unused(self) -> set[str]:
         """As above."""

@@ -97,6 +97,12 @@ class Rewriter(Tool[Example]):
             answers[index] = self.target_tokenizer.decode(written[0].tokens)
         return answers
 
+    def scoring_method(self) -> str:
+        """The search: greedy, or a beam and its width."""
+        if self.generation.do_sample:
+            return "sampling"
+        return "greedy" if self.generation.num_beams == 1 else f"beam {self.generation.num_beams}"
+
     def run(self, lines: Sequence[str], *, beam: int | None = None) -> list[str]:
         """As above."""
         return self.write(lines, beam=beam)

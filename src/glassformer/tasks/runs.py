@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from glassformer.nn.compile_cache import separate_compile_cache
 from glassformer.training.budget import Planner, TimeBudget, guess_costs, updates_that_fit
+from glassformer.training.callbacks import Callbacks, attach
 from glassformer.training.config import TrainConfig
 from glassformer.training.estimate import Estimate, MemoryWatch, Truth, compare, estimate_run, in_words
 from glassformer.training.gradients import TrainBatch
@@ -41,6 +42,8 @@ def train_run(
     test: Sequence[Any] = (),
     began: float | None = None,
     warmup_is_given: bool = False,
+    validation: str = "",
+    callbacks: Callbacks | None = None,
 ) -> TrainState:
     """Train `model` in place, from the run's newest checkpoint, and return the state at the end.
 
@@ -58,6 +61,8 @@ def train_run(
         began: When the command began, by `time.perf_counter`; None is now. `minutes` counts from there.
         warmup_is_given: The user asked for this warm-up: a run of few updates does not shorten it, unless `minutes`
             chose their number.
+        validation: Says on what and how each validation scores.
+        callbacks: Called after the journal.
     """
     began = time.perf_counter() if began is None else began
     if config.compile:
@@ -80,7 +85,8 @@ def train_run(
     trainer.plan, trainer.config = plan, replace(config, updates=plan.end, warmup=plan.warmup)
     watch = MemoryWatch(trainer)
     with Journal(run.path, trainer.config) as journal:
-        trainer.on_update, trainer.on_evaluation, trainer.warn = journal.update, journal.evaluation, journal.say
+        trainer.warn, journal.validation = journal.say, validation
+        attach(trainer, callbacks or {}, on_update=journal.update, on_evaluation=journal.evaluation)
         for note in notes:
             journal.say(note)
         journal.say(f"{plan.end:,} updates: {in_words(estimate)}")

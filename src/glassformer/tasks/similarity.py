@@ -59,6 +59,7 @@ class Similarity(EncoderTask[ScoredPair]):
     """Pairs of texts with scores to a comparer."""
 
     name, title, apart = "similarity", "A comparer of texts", True
+    unit, sample_line = "pairs", "a first text\ta second text"
     Config, Data, Tool = SimilarityConfig, SimilarityData, Comparer
 
     def unused(self) -> set[str]:

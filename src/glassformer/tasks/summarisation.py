@@ -38,7 +38,7 @@ class Summariser(Rewriter[Summary]):
 class Summarisation(RewritingTask[Summary]):
     """Texts and their summaries to a summariser."""
 
-    name, title = "summarisation", "A summariser"
+    name, title, unit = "summarisation", "A summariser", "texts"
     Config, Data, Tool = SummarisationConfig, SummaryData, Summariser
     cuts_long = True
 

@@ -25,6 +25,8 @@ class Journal:
         """How many there will be, as far as is known."""
         self._log = (folder / LOG).open("a", encoding="utf-8")
         self._board = _tensorboard(folder)
+        self.validation = ""
+        """On what and how each validation scores: "greedy, 500 validation pairs"."""
         self._best = ""
         self._tokens = self._seconds = 0.0
         self._cleanup = ExitStack()
@@ -73,7 +75,8 @@ class Journal:
             self._chart(f"valid/{name}", value, evaluation.update)
         scores = "  ".join(f"{name} {value:.3f}" for name, value in evaluation.scores.items())
         self._best = f"  valid {scores}"
-        self.say(f"validation after {evaluation.update} updates:  {scores}")
+        how = f" ({self.validation})" if self.validation else ""
+        self.say(f"validation after {evaluation.update} updates{how}:  {scores}")
 
     def _write(self, record: dict[str, Any]) -> None:
         self._log.write(json.dumps(record) + "\n")

@@ -113,6 +113,8 @@ class Trainer(Generic[Batch]):
     """Asked before each update: whether to validate here too, beside the places that `config.eval_every` gives."""
     on_update: Callable[[Update], None] = lambda update: None
     on_evaluation: Callable[[Evaluation], None] = lambda evaluation: None
+    on_save: Callable[[Path], None] = lambda path: None
+    """Called with the folder of each new checkpoint."""
     warn: Callable[[str], None] = print
 
     def __post_init__(self) -> None:
@@ -165,8 +167,9 @@ class Trainer(Generic[Batch]):
     def save(self) -> None:
         """Write a checkpoint of the last finished update, and remove those no longer needed."""
         began = time.perf_counter()
+        is_new = not checkpoint_path(self.folder, self.state.position).exists()
         try:
-            save_checkpoint(self.folder, self.state, self.model, self.optimiser)
+            path = save_checkpoint(self.folder, self.state, self.model, self.optimiser)
         except NotFiniteError as error:
             raise self._diverged(str(error)) from error
         positions = saved_positions(self.folder)
@@ -177,6 +180,8 @@ class Trainer(Generic[Batch]):
                 discard_folder(checkpoint_path(self.folder, position))
         self.save_seconds = time.perf_counter() - began
         self.state.other_seconds += self.save_seconds
+        if is_new:
+            self.on_save(path)
 
     def _regular(self, positions: list[int]) -> list[int]:
         """Those that any run saves: not the ones that a signal made, which must not change an average."""
