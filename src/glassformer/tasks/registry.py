@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from glassformer.tasks.task import Task
 
 
+TASK = "task.json"
+"""The file of a model folder that names its task."""
+
+
 class Entry(NamedTuple):
     """Where a task lives, and what `--help` says of it."""
 
@@ -45,7 +49,6 @@ def task_named(name: str) -> "type[Task[Any, Any]]":
 def read_about(folder: Path) -> dict[str, Any]:
     """What a folder of ours says of itself: its task, and the task's own settings."""
     from glassformer.checkpoint.safe_files import MANIFEST, CorruptFolderError, SealedFolder, read_json_object
-    from glassformer.tasks.task import TASK
 
     if not (folder / MANIFEST).exists() and not (folder / TASK).exists():
         return {"task": "translation"}  # the reader of the model refuses a folder that is not ours

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 from glassformer.data.docstrings import docstrings
 from glassformer.data.records import OnBad, Record, RecordReader, as_text
@@ -14,6 +14,7 @@ from glassformer.decoding import GenerationConfig
 from glassformer.metrics.scores import Scores
 from glassformer.metrics.summaries import best_sentence, score_summaries
 from glassformer.models import ModelConfig
+from glassformer.tasks.pipeline import ManyTexts
 from glassformer.tasks.rewriter import Rewriter
 from glassformer.tasks.rewriting import RewritingTask, small_encoder_decoder
 from glassformer.tasks.task import Splits, TaskConfig
@@ -159,8 +160,12 @@ class Summariser(Rewriter[Summary]):
     task = "summarisation"
     search = GenerationConfig(num_beams=4, max_new_tokens=128, no_repeat_ngram_size=3)
 
-    def summarise(self, texts: Sequence[str], *, beam: int | None = None) -> list[str]:
-        """The summary of each text, in their order. Texts longer than the model's limit are cut to it."""
+    @overload
+    def summarise(self, texts: str, *, beam: int | None = None) -> str: ...
+    @overload
+    def summarise(self, texts: ManyTexts, *, beam: int | None = None) -> list[str]: ...
+    def summarise(self, texts: str | ManyTexts, *, beam: int | None = None) -> str | list[str]:
+        """Summarise one text, or each of a list in the same order. What is longer than the model's limit is cut."""
         return self.write(texts, beam=beam)
 
     def score(self, examples: Sequence[Summary]) -> Scores:

@@ -22,6 +22,8 @@ from glassformer.checkpoint.output_folder import check_output
 from glassformer.metrics.scores import Scores, in_digits, title_of
 from glassformer.models import ModelConfig
 from glassformer.models.base import Model
+from glassformer.tasks.pipeline import Pipeline
+from glassformer.tasks.registry import TASK as TASK
 from glassformer.tasks.registry import read_about
 from glassformer.tasks.runs import train_run
 from glassformer.text import Tokenizer, TokenizerConfig
@@ -33,8 +35,6 @@ from glassformer.training.run_folder import RunFolder, open_run
 from glassformer.training.state import TrainState
 from glassformer.training.trainer import Batches
 
-TASK = "task.json"
-"""The file of a model folder that says what the model does."""
 WHICH = frozenset(
     {"data", "valid", "source", "target", "valid_source", "valid_target", "corpus", "folder", "on_bad", "valid_share"}
 )
@@ -62,17 +62,13 @@ class TaskData(Protocol[Example]):
         """Everything that was named, to score with."""
 
 
-class Tool(ABC, Generic[Example]):
+class Tool(Pipeline, Generic[Example]):
     """A trained model in use."""
 
     task: ClassVar[str]
     """Its task's name, as on the command line."""
     model: Any
     """An EncoderModel, a DecoderModel or an EncoderDecoderModel."""
-
-    @abstractmethod
-    def run(self, lines: Sequence[str]) -> list[str]:
-        """One line of answer for each line; a blank one stays blank."""
 
     @abstractmethod
     def score(self, examples: Sequence[Example]) -> Scores:
