@@ -10,11 +10,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from glassformer.base.checks import shortened
 from glassformer.checkpoint.load_errors import naming_errors, refusing_wrong_values
 from glassformer.checkpoint.output_folder import new_folder, recover_folder
 from glassformer.checkpoint.safe_files import CorruptFolderError, read_json_object, verify_folder
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig, build_model
-from glassformer.nn.checks import shortened
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 STORED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)

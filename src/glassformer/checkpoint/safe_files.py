@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from glassformer.nn.checks import shortened, shown
+from glassformer.base.checks import shortened, shown
 
 MANIFEST = "manifest.json"
 MAX_JSON_BYTES = 64 * 2**20

@@ -36,9 +36,9 @@ def bench(
     """
     import torch
 
+    from glassformer.base.checks import check_positive
     from glassformer.bench.decode import limits, measure, table
     from glassformer.bench.works import works
-    from glassformer.nn.checks import check_positive
 
     for name, values in (("batch", batch), ("beam", beam), ("rounds", (rounds,))):
         for value in values:

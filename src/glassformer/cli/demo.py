@@ -11,7 +11,8 @@ from glassformer.cli.demo_task import SHARE, talk
 if TYPE_CHECKING:
     from glassformer.data.pairs import Pair
     from glassformer.inspect.page import Sample
-    from glassformer.tasks.translation import TranslationConfig, Translator
+    from glassformer.tasks.configs.translation import TranslationConfig
+    from glassformer.tasks.translation import Translator
 
 N_SHOWN = 8
 """Held-out strings that are shown beside what the user asks for."""
@@ -88,7 +89,7 @@ def demo(
 def demo_config(to: str, *, minutes: float, seed: int) -> "TranslationConfig":
     """A small model that learns much from few updates: chosen on German validation strings, see docs/results.md."""
     from glassformer.models import ModelConfig
-    from glassformer.tasks.translation import PairData, TranslationConfig
+    from glassformer.tasks.configs.translation import PairData, TranslationConfig
     from glassformer.training.config import TrainConfig
 
     return TranslationConfig(

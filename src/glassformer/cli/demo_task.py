@@ -11,7 +11,8 @@ from tyro.conf import Positional
 
 if TYPE_CHECKING:
     from glassformer.metrics.scores import Scores
-    from glassformer.tasks.task import Splits, Task, Tool
+    from glassformer.tasks.configs.shared import Splits
+    from glassformer.tasks.task import Task, Tool
 
 MAX_MINUTES = 3.0
 """How long a demo trains unless it is told otherwise."""

@@ -24,30 +24,31 @@ def evaluate(arguments: list[str]) -> None:
         sys.exit(0 if arguments else 2)
     import tyro
 
-    from glassformer.tasks.load import load
-    from glassformer.tasks.registry import read_about, task_named
-    from glassformer.tasks.task import TASK, Tool
+    from glassformer.tasks.registry import TASK, data_named, read_about
 
     folder, *rest = arguments
     if not Path(folder).is_dir():
         raise ValueError(f"{folder} is no folder: expected a model that was trained here")
     about = read_about(Path(folder))
-    task = task_named(about["task"])
+    kind = data_named(about["task"])
     try:
         known = {
             key: tuple(value) if isinstance(value, list) else value for key, value in about.get("data", {}).items()
         }
-        usual = replace(task.Data(), **known)
+        usual = replace(kind(), **known)
     except (TypeError, AttributeError) as error:
         raise ValueError(f"{Path(folder) / TASK} does not say how its data was read: {error}") from error
     options = tyro.cli(
-        _options_of(task.Data),
+        _options_of(kind),
         args=rest,
-        default=_options_of(task.Data)(data=usual),
+        default=_options_of(kind)(data=usual),
         prog=f"glassformer eval {folder}",
         description=f"Score this model ({about['task']}) on data of your own.",
         config=(tyro.conf.OmitArgPrefixes,),
     )
+    from glassformer.tasks.load import load
+    from glassformer.tasks.task import Tool
+
     tool = load(folder)
     assert isinstance(tool, Tool)
     if options.int8:

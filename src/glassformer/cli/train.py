@@ -11,20 +11,20 @@ HOW = ("restart", "accept_changes", "overwrite")
 
 def train(arguments: list[str]) -> None:
     """Parse `TASK [--recipe FILE] --out FOLDER [--any-config-field ...]` and train."""
-    from glassformer.tasks.registry import TASKS, task_named
+    from glassformer.tasks.registry import TASKS, config_named, task_named
 
     if arguments[:1] not in [[task] for task in TASKS]:
         asked = arguments[0] if arguments else "nothing"
         lines = "\n".join(f"  {name:16}{entry.about}" for name, entry in TASKS.items())
-        print(f"usage: glassformer train TASK --help\n\n{lines}", file=sys.stderr)
-        if asked in ("-h", "--help"):
-            sys.exit(0)
+        is_asked = asked in ("-h", "--help")
+        print(f"usage: glassformer train TASK --help\n\n{lines}", file=sys.stdout if is_asked else sys.stderr)
+        if is_asked:
+            return
         print(f"\n{asked!r} is no task: expected one of {', '.join(TASKS)}", file=sys.stderr)
         sys.exit(2)
     task, *rest = arguments
-    kind = task_named(task)
-    config, out, how = _parse(task, rest, kind.Config)
-    print(f"wrote {out}: {kind(config).train(out, **how)}")
+    config, out, how = _parse(task, rest, config_named(task))
+    print(f"wrote {out}: {task_named(task)(config).train(out, **how)}")
 
 
 def _parse(task: str, arguments: list[str], kind: Any) -> tuple[Any, Path, dict[str, bool]]:

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any, Literal
 
-from glassformer.nn.checks import check_positive, shown
+from glassformer.base.checks import check_positive, shown
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal
 
-from glassformer.nn.checks import check_divides, check_positive, check_probability, shown
+from glassformer.base.checks import check_divides, check_positive, check_probability, shown
 
 Kind = Literal["encoder", "decoder", "encoder_decoder"]
 

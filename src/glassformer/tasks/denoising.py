@@ -1,10 +1,10 @@
 """Texts put right again: from texts alone to an encoder-decoder that other tasks begin with, as T5 and BART."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,60 +20,23 @@ from glassformer.data.text_rows import HeldRows, Rows
 from glassformer.decoding import GenerationConfig
 from glassformer.metrics.guesses import score_commonest, score_guesses
 from glassformer.metrics.scores import Scores
-from glassformer.models import EncoderDecoderModel, ModelConfig
+from glassformer.models import EncoderDecoderModel
 from glassformer.models.base import Model
+from glassformer.tasks.configs.pretraining import DenoisingConfig, NoiseName, TextData
+from glassformer.tasks.configs.shared import Splits
 from glassformer.tasks.pipeline import Candidate, LineAnswer, Request, answer_of, candidate_of
-from glassformer.tasks.pretraining import (
-    BLANK,
-    MAX_VALID,
-    TextData,
-    check_noise,
-    check_tokenizer,
-    fill_in,
-    put_marks,
-    texts_of,
-    token_rows,
-    without_blanks,
-)
+from glassformer.tasks.pretraining import BLANK, MAX_VALID, fill_in, put_marks, texts_of, token_rows, without_blanks
 from glassformer.tasks.rewriter import Rewriter
-from glassformer.tasks.rewriting import begin_from, pair_flops, pair_loss, small_encoder_decoder
-from glassformer.tasks.task import Prepared, Splits, Task, TaskConfig, kept_tokenizer
+from glassformer.tasks.rewriting import begin_from, pair_flops, pair_loss
+from glassformer.tasks.task import Prepared, Task, kept_tokenizer
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import PAD
-from glassformer.training.config import TrainConfig
 from glassformer.training.run_folder import RunFolder
 
 MASK, SENTINEL = "<mask>", "<extra_id_{}>"
 """The special tokens that stand for something hidden: one for all, or one for each."""
 ROOM = 3
 """What a row must leave free of a model's longest text: BEGIN or END, and the first and the last sentinel."""
-NoiseName = Literal["spans", "infilling"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class DenoisingConfig(TaskConfig):
-    """A whole recipe."""
-
-    data: TextData = field(default_factory=TextData)
-    model: ModelConfig = field(default_factory=lambda: small_encoder_decoder(dropout=0.1, embedding_dropout=0.1))
-    """Of a model from scratch. Its vocab_size is the most tokens the tokenizer may learn."""
-    train: TrainConfig = field(default_factory=lambda: TrainConfig(updates=10_000, label_smoothing=0.0))
-    noise: NoiseName = "spans"
-    """spans: as T5, each hidden span is a token of its own, and what is written is the spans. infilling: as BART, all
-    of them are one token, sentences change places, and what is written is the whole text."""
-    share: float = 0.0
-    """How many of the tokens are hidden; 0 is as the papers have it, 0.15 of spans and 0.3 of infilling."""
-    mean_span: float = 3.0
-    """How many tokens are hidden together, on average."""
-
-    def __post_init__(self) -> None:
-        check_noise(self.hidden_share, self.mean_span)
-        check_tokenizer(self.tokenizer)
-
-    @property
-    def hidden_share(self) -> float:
-        """How many of the tokens are hidden."""
-        return self.share or {"spans": 0.15, "infilling": 0.3}[self.noise]
 
 
 class Denoiser(Rewriter[PlainText]):

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
@@ -11,18 +11,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from glassformer.base.checks import shown
 from glassformer.checkpoint.safe_files import CorruptFolderError
 from glassformer.data.labelled import IGNORED, LabelledBatch, LabelledBatches, PairedBatches, Row, make_batch
 from glassformer.models import EncoderModel, ModelConfig
 from glassformer.models.base import Model
 from glassformer.models.costs import training_flops
 from glassformer.models.heads import pool
-from glassformer.nn.checks import shown
 from glassformer.tasks.beginnings import load_beginning
+from glassformer.tasks.configs.shared import Splits
 from glassformer.tasks.pipeline import LineAnswer, answer_lines_with_text, check_texts, vector_answer
 from glassformer.tasks.registry import read_about
 from glassformer.tasks.settings import check_settings
-from glassformer.tasks.task import TASK, Prepared, Splits, Task, TaskConfig, Tool, kept_tokenizer, passed_over
+from glassformer.tasks.task import TASK, Prepared, Task, Tool, kept_tokenizer, passed_over
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
 from glassformer.text.pretrained import PretrainedTokenizer
@@ -174,11 +175,6 @@ class EncoderTool(Tool[Example]):
                     found[index] = answer[: len(rows[index])] if answer.dim() == 2 else answer
         self.model.train(was_training)
         return found
-
-
-@dataclass(frozen=True, kw_only=True)
-class EncoderConfig(TaskConfig):
-    """A whole recipe. The model to begin with may be in HF's folder: its body is taken, under a fresh head."""
 
 
 class EncoderTask(Task[Example, LabelledBatch]):

@@ -1,7 +1,7 @@
 """Masked words (Devlin et al. 2019): from texts alone to an encoder that other tasks begin with."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any, overload
 
@@ -16,59 +16,23 @@ from glassformer.data.plain_texts import PlainText
 from glassformer.data.text_rows import HeldRows, Rows
 from glassformer.metrics.guesses import score_commonest, score_guesses
 from glassformer.metrics.scores import Scores
-from glassformer.models import EncoderModel, ModelConfig
+from glassformer.models import EncoderModel
 from glassformer.models.base import Model
 from glassformer.models.costs import training_flops
 from glassformer.tasks.beginnings import load_beginning
-from glassformer.tasks.classification import small_encoder
-from glassformer.tasks.encoders import EncoderConfig, EncoderTool, Reader, fresh_head, read_batch, reader_of
+from glassformer.tasks.configs.pretraining import MaskingConfig, TextData
+from glassformer.tasks.configs.shared import Splits
+from glassformer.tasks.encoders import EncoderTool, Reader, fresh_head, read_batch, reader_of
 from glassformer.tasks.pipeline import LineAnswer, ManyTexts, Request, each_text
-from glassformer.tasks.pretraining import (
-    BLANK,
-    MAX_VALID,
-    TextData,
-    check_noise,
-    check_tokenizer,
-    fill_in,
-    put_marks,
-    texts_of,
-    token_rows,
-    without_blanks,
-)
-from glassformer.tasks.task import Prepared, Splits, Task, kept_tokenizer
+from glassformer.tasks.pretraining import BLANK, MAX_VALID, fill_in, put_marks, texts_of, token_rows, without_blanks
+from glassformer.tasks.task import Prepared, Task, kept_tokenizer
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
 from glassformer.text.tokenizer import UNKNOWN
-from glassformer.training.config import TrainConfig
 from glassformer.training.run_folder import RunFolder
 
 MASK = "<mask>"
 """The special token that hides a word from a model of ours."""
-
-
-def small_language_encoder() -> ModelConfig:
-    """A small encoder that learns on two cores. Words weigh as much as their places, from the first update on."""
-    return small_encoder(head="language_model", tie="output", scale_embeddings=True, dropout=0.1, embedding_dropout=0.1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MaskingConfig(EncoderConfig):
-    """A whole recipe. A model to begin with keeps its own masked-word head, where it has one."""
-
-    data: TextData = field(default_factory=TextData)
-    model: ModelConfig = field(default_factory=small_language_encoder)
-    """Of a model from scratch. Its vocab_size is the most tokens the tokenizer may learn."""
-    train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(
-            updates=10_000, lr=1e-3, warmup=500, schedule="linear", label_smoothing=0.0, eval_every=500
-        )
-    )
-    share: float = 0.15
-    """How many of the tokens are asked for: 80 % of them are hidden, 10 % are replaced, 10 % are shown."""
-
-    def __post_init__(self) -> None:
-        check_noise(self.share)
-        check_tokenizer(self.tokenizer)
 
 
 class WordGuesser(EncoderTool[PlainText]):

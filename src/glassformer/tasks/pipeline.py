@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
-from glassformer.nn.checks import shown
+from glassformer.base.checks import shown
 
 if TYPE_CHECKING:
     from glassformer.decoding import GenerationConfig, Written

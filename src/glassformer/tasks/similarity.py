@@ -1,22 +1,19 @@
 """How alike two texts are: each becomes a vector, and what is alike lies near each other."""
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, overload
 
 from torch import Tensor, nn
 
 from glassformer.data.labelled import LabelledBatch, Row
-from glassformer.data.made_pairs import ScoredPair, made_pairs
-from glassformer.data.records import Examples, OnBad, Record, RecordReader, as_text
-from glassformer.data.splits import split_examples
+from glassformer.data.made_pairs import ScoredPair
 from glassformer.metrics.correlation import score_correlation
 from glassformer.metrics.scores import Scores
-from glassformer.models import EncoderModel, ModelConfig
-from glassformer.tasks.classification import small_encoder
-from glassformer.tasks.encoders import EncoderConfig, EncoderTask, EncoderTool, Reader, Texts, read_batch
+from glassformer.models import EncoderModel
+from glassformer.tasks.configs.shared import Splits
+from glassformer.tasks.configs.similarity import SimilarityConfig, SimilarityData
+from glassformer.tasks.configs.small_models import small_encoder
+from glassformer.tasks.encoders import EncoderTask, EncoderTool, Reader, Texts, read_batch
 from glassformer.tasks.pipeline import (
     LineAnswer,
     Pair,
@@ -26,79 +23,7 @@ from glassformer.tasks.pipeline import (
     check_text,
     each_pair,
 )
-from glassformer.tasks.task import Splits
 from glassformer.training.config import TrainConfig
-
-
-@dataclass(frozen=True, kw_only=True)
-class SimilarityData:
-    """Where pairs of texts with scores come from."""
-
-    data: tuple[Path, ...] = ()
-    """TSV, CSV (with a header) or JSONL; .gz too."""
-    valid: tuple[Path, ...] = ()
-    """For validation. Without it, a twenty-fifth of the data, chosen by a hash of the first texts."""
-    text_column: str = "text"
-    second_column: str = "second"
-    score_column: str = "score"
-    lowest: float = 0.0
-    """The score of texts that have nothing in common: a cosine of 0."""
-    highest: float = 1.0
-    """The score of texts that mean the same: a cosine of 1. In STS-B it is 5."""
-    on_bad: OnBad = "error"
-    """What to do with a bad record: stop and name its file and line, or count and skip it."""
-    corpus: str = ""
-    """made-pairs instead of files: sentences whose similarity is known because they were made so."""
-
-    def splits(self) -> Splits[ScoredPair]:
-        """To learn from, and to validate on; to test with where it is a corpus."""
-        if self.corpus:
-            if self.corpus != "made-pairs":
-                raise ValueError(f"unknown corpus {self.corpus!r}: expected made-pairs")
-            return Splits(*made_pairs().values())
-        if self.valid:
-            return Splits(self.examples(), list(self._read(self.valid)))
-        sides = split_examples(self.examples(), lambda pair: pair.text, test=0.0)
-        return Splits(sides["train"], sides["valid"])
-
-    def examples(self) -> list[ScoredPair]:
-        """Everything in `data`; of a corpus what is kept for testing."""
-        if self.corpus:
-            return list(self.splits().test)
-        if not self.data:
-            raise ValueError("no data: expected at least one .tsv, .csv or .jsonl file, or a corpus")
-        return Examples.of(self._read(self.data))
-
-    def _read(self, paths: tuple[Path, ...]) -> RecordReader[ScoredPair]:
-        if not self.lowest < self.highest:
-            raise ValueError(f"scores from {self.lowest} to {self.highest}: expected the lowest below the highest")
-        return RecordReader(paths, [self.text_column, self.second_column, self.score_column], self._pair, self.on_bad)
-
-    def _pair(self, record: Record) -> ScoredPair:
-        text, second, score = record.cells
-        try:
-            number = math.nan if isinstance(score, bool) else float(score)
-        except (TypeError, ValueError, OverflowError):
-            number = math.nan
-        if not self.lowest <= number <= self.highest:
-            raise ValueError(
-                f"{repr(score)[:60]} under {self.score_column!r}: expected {self.lowest:g} to {self.highest:g}"
-            )
-        return ScoredPair(as_text(text, self.text_column), as_text(second, self.second_column), number)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SimilarityConfig(EncoderConfig):
-    """A whole recipe."""
-
-    data: SimilarityData = field(default_factory=SimilarityData)
-    model: ModelConfig = field(default_factory=lambda: small_encoder(dropout=0.1, embedding_dropout=0.1))
-    """Of a model from scratch. Its vocab_size is the most tokens the tokenizer may learn."""
-    train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(
-            updates=2000, lr=1e-3, warmup=200, schedule="linear", label_smoothing=0.0, eval_every=250
-        )
-    )
 
 
 class Comparer(EncoderTool[ScoredPair]):

@@ -7,11 +7,11 @@ tokenizer that does the work, scores itself, and lives in a folder.
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,14 +20,13 @@ from glassformer.checkpoint import OutputExistsError, load_model, save_model
 from glassformer.checkpoint.load_errors import refusing_wrong_values
 from glassformer.checkpoint.output_folder import check_output
 from glassformer.metrics.scores import Scores, in_digits, title_of
-from glassformer.models import ModelConfig
 from glassformer.models.base import Model
+from glassformer.tasks.configs.shared import Example, Splits, TaskConfig
 from glassformer.tasks.pipeline import Pipeline
 from glassformer.tasks.registry import TASK as TASK
 from glassformer.tasks.registry import read_about
 from glassformer.tasks.runs import train_run
-from glassformer.text import Tokenizer, TokenizerConfig
-from glassformer.training.config import TrainConfig
+from glassformer.text import Tokenizer
 from glassformer.training.fingerprints import fingerprint_examples, fingerprint_model, fingerprint_paths, paths_of
 from glassformer.training.gradients import TrainBatch
 from glassformer.training.lora import add_adapters, merge_adapters, n_trained
@@ -39,27 +38,8 @@ WHICH = frozenset(
     {"data", "valid", "source", "target", "valid_source", "valid_target", "corpus", "folder", "on_bad", "valid_share"}
 )
 """Fields of a task's data that say which it is, rather than how it is read."""
-Example = TypeVar("Example")
 Batch = TypeVar("Batch", bound=TrainBatch)
 AnyModel = TypeVar("AnyModel", bound=Model)
-
-
-class Splits(NamedTuple, Generic[Example]):
-    """Examples to learn from, to choose by, and to score with at the end; the last may be missing."""
-
-    train: Iterable[Example]
-    valid: Iterable[Example]
-    test: Iterable[Example] = ()
-
-
-class TaskData(Protocol[Example]):
-    """Where a task's examples come from: a frozen dataclass, whose fields are flags of `train` and `eval`."""
-
-    def splits(self) -> Splits[Example]:
-        """To train with."""
-
-    def examples(self) -> Sequence[Example]:
-        """Everything that was named, to score with."""
 
 
 class Tool(Pipeline, Generic[Example]):
@@ -117,19 +97,6 @@ class Tool(Pipeline, Generic[Example]):
         text = json.dumps(about, indent=2, ensure_ascii=False)
         files = {**self.files(), TASK: text, "README.md": card}
         save_model(folder, self.model, files, overwrite=overwrite, owner=owner)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskConfig:
-    """A whole recipe: each part is a table of a TOML file, and its fields are flags. Tasks add `data` and more."""
-
-    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
-    """Of a model from scratch."""
-    model: ModelConfig
-    """Of a model from scratch. Its vocab_size is the most tokens the tokenizer may learn."""
-    train: TrainConfig = field(default_factory=TrainConfig)
-    start_from: Path | None = None
-    """A trained model to begin with, instead of chance: its shape, its numbers and its tokenizer."""
 
 
 class Prepared(NamedTuple, Generic[Example, Batch]):

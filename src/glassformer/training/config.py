@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args, get_type_hints
 
-from glassformer.nn.checks import check_positive, check_probability
+from glassformer.base.checks import check_positive, check_probability
 from glassformer.training.schedules import Schedule
 
 NOT_NEGATIVE = (

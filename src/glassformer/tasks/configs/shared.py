@@ -1,0 +1,48 @@
+"""What the configs of all tasks share: splits, the data protocol, and the parts of a recipe. No torch here."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from glassformer.models import ModelConfig
+from glassformer.text import TokenizerConfig
+from glassformer.training.config import TrainConfig
+
+Example = TypeVar("Example")
+
+
+class Splits(NamedTuple, Generic[Example]):
+    """Examples to learn from, to choose by, and to score with at the end; the last may be missing."""
+
+    train: Iterable[Example]
+    valid: Iterable[Example]
+    test: Iterable[Example] = ()
+
+
+class TaskData(Protocol[Example]):
+    """Where a task's examples come from: a frozen dataclass, whose fields are flags of `train` and `eval`."""
+
+    def splits(self) -> Splits[Example]:
+        """To train with."""
+
+    def examples(self) -> Sequence[Example]:
+        """Everything that was named, to score with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskConfig:
+    """A whole recipe: each part is a table of a TOML file, and its fields are flags. Tasks add `data` and more."""
+
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    """Of a model from scratch."""
+    model: ModelConfig
+    """Of a model from scratch. Its vocab_size is the most tokens the tokenizer may learn."""
+    train: TrainConfig = field(default_factory=TrainConfig)
+    start_from: Path | None = None
+    """A trained model to begin with, instead of chance: its shape, its numbers and its tokenizer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig(TaskConfig):
+    """A whole recipe. The model to begin with may be in HF's folder: its body is taken, under a fresh head."""
