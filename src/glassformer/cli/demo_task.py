@@ -105,7 +105,7 @@ def demo_task(
     print(f"\nscores on {about}, examples {learned}:\n")
     print(_beside(scores or tool.score(held_out), _baseline(task, splits)))
     _show(task, tool, held_out)
-    for line, answer in zip(lines, tool.run(lines), strict=True):
+    for line, answer in zip(lines, tool.run(list(lines)), strict=True):
         print(f"\n  {line}\n  {answer}")
     talk(lambda line: tool.run([line])[0], "Type a line to see what it makes of it; an empty one ends.")
 

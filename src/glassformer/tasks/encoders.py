@@ -1,6 +1,5 @@
 """What the tasks of encoders share: a reader, a model from scratch or from a checkpoint, answers in batches."""
 
-import json
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,6 +21,7 @@ from glassformer.models.heads import pool
 from glassformer.progress import Step
 from glassformer.tasks.beginnings import load_beginning
 from glassformer.tasks.configs.shared import Splits
+from glassformer.tasks.pipeline import LineAnswer, answer_lines_with_text, check_texts, vector_answer
 from glassformer.tasks.registry import read_about
 from glassformer.tasks.settings import check_settings
 from glassformer.tasks.task import TASK, Prepared, Task, Tool, kept_tokenizer, passed_over
@@ -148,9 +148,14 @@ class EncoderTool(Tool[Example]):
         """What the model reads; what is too long is cut."""
         return self.reader.read(texts, self.model.config.max_len)
 
-    def embed(self, texts: Sequence[str], *, max_batch_tokens: int = 8192) -> Tensor:
-        """A vector of length 1 for each text, whatever the head: the mean of its last hidden states; (N, C)."""
-        rows = self.read([(text, None) for text in texts])
+    def embed(self, texts: str | Sequence[str], *, max_batch_tokens: int = 8192) -> Tensor:
+        """A vector of length 1 for each text, whatever the head: the mean of its last hidden states.
+
+        A list gives (N, C), one string (C,).
+        """
+        if isinstance(texts, str):
+            return self.embed([texts], max_batch_tokens=max_batch_tokens)[0]
+        rows = self.read([(text, None) for text in check_texts(texts)])
         found = self.answers(rows, max_batch_tokens=max_batch_tokens, ask=mean_vectors)
         return torch.stack(found) if found else torch.empty(0, self.model.config.d_model)
 
@@ -325,11 +330,10 @@ def fresh_head(model: EncoderModel) -> list[str]:
     return [name for name, _ in model.named_parameters() if name.startswith("head.")]
 
 
-def embed_lines(tool: EncoderTool[Any], lines: Sequence[str]) -> list[str]:
+def embed_lines(tool: EncoderTool[Any], lines: Sequence[str]) -> list[LineAnswer]:
     """The vector of each line as a JSON list; a blank one stays blank."""
-    told = [line for line in lines if line.strip()]
-    found = iter(tool.embed(told).tolist())
-    return [json.dumps([round(number, 6) for number in next(found)]) if line.strip() else "" for line in lines]
+    blank = LineAnswer("", {"vector": None})
+    return answer_lines_with_text(lines, blank, lambda told: [vector_answer(row) for row in tool.embed(told).tolist()])
 
 
 def _parts(texts: Iterable[Texts]) -> Iterator[str]:

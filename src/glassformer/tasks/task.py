@@ -33,6 +33,7 @@ from glassformer.tasks.card import (
     write_card,
 )
 from glassformer.tasks.configs.shared import Example, Splits, TaskConfig
+from glassformer.tasks.pipeline import Pipeline
 from glassformer.tasks.registry import TASK as TASK
 from glassformer.tasks.registry import read_about
 from glassformer.tasks.runs import train_run
@@ -54,17 +55,13 @@ AnyModel = TypeVar("AnyModel", bound=Model)
 SplitName = Literal["validation", "test"]
 
 
-class Tool(ABC, Generic[Example]):
+class Tool(Pipeline, Generic[Example]):
     """A trained model in use."""
 
     task: ClassVar[str]
     """Its task's name, as on the command line."""
     model: Any
     """An EncoderModel, a DecoderModel or an EncoderDecoderModel."""
-
-    @abstractmethod
-    def run(self, lines: Sequence[str]) -> list[str]:
-        """One line of answer for each line; a blank one stays blank."""
 
     @abstractmethod
     def score(self, examples: Sequence[Example]) -> Scores:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import overload
 
 from glassformer.data.corpora import CORPORA
 from glassformer.data.pairs import Pair
@@ -10,6 +11,7 @@ from glassformer.decoding import GenerationConfig
 from glassformer.metrics import Scores, score_translations
 from glassformer.tasks.card import code, in_short, validation_files
 from glassformer.tasks.configs.translation import PairData, TranslationConfig
+from glassformer.tasks.pipeline import ManyTexts
 from glassformer.tasks.rewriter import Rewriter
 from glassformer.tasks.rewriting import RewritingTask
 
@@ -23,8 +25,14 @@ class Translator(Rewriter[Pair]):
     task = "translation"
     search = GenerationConfig(num_beams=4, max_source_ratio=2.0)
 
-    def translate(self, texts: Sequence[str], *, beam: int | None = None, max_batch_tokens: int = 4096) -> list[str]:
-        """One translation for each text, in the same order; a blank text stays blank.
+    @overload
+    def translate(self, texts: str, *, beam: int | None = None, max_batch_tokens: int = 4096) -> str: ...
+    @overload
+    def translate(self, texts: ManyTexts, *, beam: int | None = None, max_batch_tokens: int = 4096) -> list[str]: ...
+    def translate(
+        self, texts: str | ManyTexts, *, beam: int | None = None, max_batch_tokens: int = 4096
+    ) -> str | list[str]:
+        """Translate one text, or each of a list in the same order; a blank text stays blank.
 
         Sources longer than the model's limit are cut to it. `beam` is how many sentences are kept at each step; 1 is
         greedy.

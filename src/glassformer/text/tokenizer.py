@@ -124,6 +124,14 @@ class Tokenizer:
         return self._inner.get_vocab_size()
 
     @property
+    def kind(self) -> str:
+        """How it cuts text: characters, bytes, BPE or unigram."""
+        if self.is_of_characters:
+            return "characters"
+        n_pieces = self.vocab_size - len(self._special)
+        return "bytes" if n_pieces <= 256 else type(self._inner.model).__name__
+
+    @property
     def special_ids(self) -> frozenset[int]:
         """What no text becomes, and no text is made of."""
         return frozenset(self._special)

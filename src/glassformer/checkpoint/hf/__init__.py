@@ -1,11 +1,10 @@
 """Models of HF Transformers: a config and a table of names for each family, and no copied code."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from glassformer.base.names import nearest
 from glassformer.checkpoint.foreign import Tensors
@@ -21,12 +20,17 @@ from glassformer.checkpoint.hf.tables import (
     to_theirs,
 )
 from glassformer.checkpoint.hf.values import UnsupportedModelError, shown
+from glassformer.checkpoint.layout import check_sizes
 from glassformer.checkpoint.limits import deciding_values
-from glassformer.checkpoint.model_folder import check_sizes, fill_parameters
-from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig, build_model
-from glassformer.models.unscaled import unscaled
+from glassformer.models import ModelConfig
 
-AnyModel = EncoderModel | DecoderModel | EncoderDecoderModel
+if TYPE_CHECKING:  # `glassformer info` reads configs without torch
+    import torch
+    from torch import Tensor
+
+    from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
+
+    AnyModel = EncoderModel | DecoderModel | EncoderDecoderModel
 FAMILIES: dict[str, Family] = {
     family.model_type: family
     for family in (*bert.FAMILIES, *gpt2.FAMILIES, *llama.FAMILIES, *t5.FAMILIES, *bart.FAMILIES)
@@ -47,24 +51,39 @@ def import_model(
     values: Mapping[str, Any],
     tensors: Tensors,
     *,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
     adapt: Callable[[ModelConfig], ModelConfig] | None = None,
 ) -> AnyModel:
     """The model of a `config.json` and its tensors, in evaluation mode.
 
     It is built without memory first; then one tensor after the other is read, checked, and takes its place. `adapt`
-    may change the config before: give it another head, say; the tensors of the old one are left behind.
+    may change the config before: give it another head, say; the tensors of the old one are left behind. The numbers
+    become `dtype`, which is float32 unless given.
     """
+    import torch
+
+    from glassformer.checkpoint.model_folder import fill_parameters
+
     family = family_called(values.get("model_type"))
     names = frozenset(tensors.keys())
-    whole = family.read_config(values, names - equal_copies(family, tensors) if family.ties_by_tensors else names)
+    whole = read_config(values, tensors)
     config = whole if adapt is None else adapt(whole)
     check_sizes(config, [*map(tensors.shape, tensors.keys())])
     model = _without_memory(config)
     known = () if config == whole else _used_names(family, whole, names)
     found = to_ours(family, config, tensors, _shapes(model), known=known)
-    fill_parameters(model, found, dtype)
+    fill_parameters(model, found, dtype or torch.float32)
     return model.eval()
+
+
+def read_config(
+    values: Mapping[str, Any], tensors: Tensors, are_equal: Callable[[Tensors, str, str], bool] | None = None
+) -> ModelConfig:
+    """Our config of a `config.json` and the tensors that go with it; `are_equal` compares two of these."""
+    family = family_called(values.get("model_type"))
+    names = frozenset(tensors.keys())
+    hidden = equal_copies(family, tensors, are_equal) if family.ties_by_tensors else frozenset()
+    return family.read_config(values, names - hidden)
 
 
 def export_model(model: AnyModel, family: Family | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -72,6 +91,9 @@ def export_model(model: AnyModel, family: Family | None = None) -> tuple[dict[st
 
     A decoder's factor on its token vectors is put into their table: the families that write know none.
     """
+    from glassformer.models import DecoderModel
+    from glassformer.models.unscaled import unscaled
+
     model = unscaled(model) if isinstance(model, DecoderModel) else model
     family = family or family_of(model.config)
     lost = _lost_fields(family, model.config, _shapes(model))
@@ -122,6 +144,10 @@ def _lost_fields(family: Family, config: ModelConfig, shapes: Shapes) -> list[st
 
 
 def _without_memory(config: ModelConfig) -> AnyModel:
+    import torch
+
+    from glassformer.models import build_model
+
     with torch.device("meta"):
         return build_model(config)
 

@@ -1,10 +1,10 @@
 """BART and Marian: the paper's encoder-decoder, with learned positions or with fixed ones."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Literal
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal
 
 from glassformer.checkpoint.hf.tables import Family, Row, layer_rows, rows
 from glassformer.checkpoint.hf.values import (
@@ -19,7 +19,9 @@ from glassformer.checkpoint.hf.values import (
     writes_words,
 )
 from glassformer.models import ModelConfig, preset
-from glassformer.nn import sinusoids
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CLASSES = {"bart": ("BartModel", "BartForConditionalGeneration"), "marian": ("MarianModel", "MarianMTModel")}
 POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
@@ -151,6 +153,8 @@ def _unread(kind: str, config: ModelConfig) -> Iterator[Row]:
 
 def _waves(config: ModelConfig) -> Tensor:
     """Marian's positions, which HF's base class stores."""
+    from glassformer.nn import sinusoids
+
     return sinusoids(config.max_len or 0, config.d_model, halves=True)
 
 
