@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from glassformer.checkpoint.hf.values import UnsupportedModelError
-from glassformer.checkpoint.limits import Limits
+from glassformer.checkpoint.limits import Limits, refuse
 from glassformer.checkpoint.output_folder import new_folder
 from glassformer.models import EncoderDecoderModel, ModelConfig
 from glassformer.nn import Embeddings, Layer, LearnedPositions, MultiHeadAttention, Stack, sinusoids
@@ -84,13 +83,12 @@ def export_ct2(model: EncoderDecoderModel, folder: Path, vocabulary: Vocabulary,
 
     An existing model folder is replaced only with `overwrite`.
     """
+    config = model.config
+    refuse("CTranslate2", blocking_ct2(config))
     try:
         import ctranslate2
     except ImportError as error:
         raise ImportError("CTranslate2's format needs its package: pip install ctranslate2") from error
-    config = model.config
-    LIMITS.check(config)
-    _check_relations(config)
     specs = ctranslate2.specs
     shape: dict[str, Any] = {
         "pre_norm": config.norm_placement == "pre",
@@ -127,18 +125,18 @@ def export_ct2(model: EncoderDecoderModel, folder: Path, vocabulary: Vocabulary,
         spec.save(str(work))
 
 
-def _check_relations(config: ModelConfig) -> None:
-    """Raise where a field that is written must follow from others."""
+def blocking_ct2(config: ModelConfig) -> list[str]:
+    """The settings that block an export, with those that must follow from others."""
     problems = {
         f"n_kv_heads={config.n_kv_heads} (expected {config.n_heads}, n_heads)": config.kv_heads != config.n_heads,
-        f"head_dim={config.head_dim} (expected d_model / n_heads)": config.head_size * config.n_heads != config.d_model,
-        f"final_norm={config.final_norm} with norm_placement={config.norm_placement!r}": (
+        f"head_dim={config.head_dim} (expected d_model / n_heads, {config.d_model / config.n_heads:g})": (
+            config.head_size * config.n_heads != config.d_model
+        ),
+        f"final_norm={config.final_norm} with norm_placement={config.norm_placement!r} (expected None)": (
             config.has_final_norm != (config.norm_placement == "pre")
         ),
     }
-    found = [name for name, is_problem in problems.items() if is_problem]
-    if found:
-        raise UnsupportedModelError(f"CTranslate2 cannot express {', '.join(found)}")
+    return [*LIMITS.blocking(config), *(name for name, is_problem in problems.items() if is_problem)]
 
 
 def _stack(spec: Any, stack: Stack, embeddings: Embeddings, config: ModelConfig) -> None:

@@ -1,7 +1,7 @@
 """The config, the three models it can describe, and the presets of the well-known families."""
 
 from glassformer.models.base import Model
-from glassformer.models.config import ModelConfig
+from glassformer.models.config import Kind, ModelConfig
 from glassformer.models.decoder import DecoderModel
 from glassformer.models.encoder import EncoderModel
 from glassformer.models.encoder_decoder import EncoderDecoderModel
@@ -13,6 +13,7 @@ __all__ = [
     "DecoderModel",
     "EncoderDecoderModel",
     "EncoderModel",
+    "Kind",
     "Model",
     "ModelConfig",
     "build_model",
