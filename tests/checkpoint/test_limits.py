@@ -73,18 +73,17 @@ VOCABULARY = Vocabulary(source=WORDS, target=WORDS, begin="<s>", end="</s>", unk
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"positions": "rotary"}, "positions='rotary' .expected 'sinusoidal' or 'learned'"),
+        ({"positions": "alibi"}, "positions='alibi' .expected 'sinusoidal' or 'learned' or 'rotary'"),
         ({"norm": "mean_std"}, "norm='mean_std'"),
         ({"qk_norm": True}, "qk_norm=True"),
         ({"share_layers": True}, "share_layers=True"),
         ({"sliding_window": 3}, "sliding_window=3"),
-        ({"n_kv_heads": 2}, "n_kv_heads=2"),
         ({"head_dim": 6}, "head_dim=6"),
         ({"attention_scale": 1.0}, "attention_scale=1.0"),
         ({"embedding_width": 16}, "embedding_width=16"),
         ({"final_norm": True}, "final_norm=True"),
         ({"head_transform": True}, "head_transform=True"),
-        ({"qk_norm": True, "n_kv_heads": 2, "final_norm": True}, "qk_norm=True .*, n_kv_heads=2 .*, final_norm=True"),
+        ({"qk_norm": True, "head_dim": 6, "final_norm": True}, "qk_norm=True .*, head_dim=6 .*, final_norm=True"),
     ],
 )
 def test_what_ctranslate2_would_compute_otherwise_is_refused(changes, message, tmp_path):

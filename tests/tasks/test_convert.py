@@ -216,6 +216,9 @@ def test_names_of_classes_go_along(tmp_path):
         ("bart-base", {}),
         ("transformer-base", {"norm_placement": "pre", "tie": "none"}),
         ("transformer-base", {"gated": True, "activation": "silu", "norm": "rms"}),
+        ("transformer-base", {"norm_placement": "pre", "positions": "rotary", "rope_theta": 100.0, "max_len": None}),
+        ("transformer-base", {"norm_placement": "pre", "positions": "rotary", "n_kv_heads": 2}),
+        ("transformer-base", {"n_kv_heads": 1}),
     ],
 )
 def test_an_encoder_decoder_to_ctranslate2(name, changes, tmp_path):
