@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from glassformer.checkpoint.foreign import Tensors
-from glassformer.models import ModelConfig
+from glassformer.checkpoint.hf.rewrites import Rewrite
+from glassformer.models import Kind, ModelConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,6 +64,8 @@ class Family:
 
     model_type: str
     """What `config.json` calls it."""
+    kind: Kind
+    """Encoder, decoder or encoder-decoder."""
     prefix: str
     """Before the names of the body, where a head stands on it; a body saved alone has none."""
     read_config: Callable[[Mapping[str, Any], frozenset[str]], ModelConfig]
@@ -77,6 +80,10 @@ class Family:
     """Hide copies that equal their original from `read_config`, because the config alone does not define the ties."""
     computed: Mapping[str, Callable[[ModelConfig], Tensor]] = field(default_factory=dict)
     """Tensors that are computed from the config. A file may store them, with these values."""
+    stores_computed: bool = False
+    """Whether HF's class with a head expects the computed tensors in the file; a class of a body alone always does."""
+    rewrites: Sequence[Rewrite] = ()
+    """Exact changes of form that make more of our models expressible, applied before a model is written."""
     unused: str = r"(?!)"
     """Tensors that HF's model reads from no file, or heads beside the one that is asked for (a pattern)."""
 
@@ -167,11 +174,11 @@ def to_theirs(family: Family, config: ModelConfig, parameters: Mapping[str, Tens
     """Their tensors, from our parameters."""
     shapes = {name: tuple(value.shape) for name, value in parameters.items()}
     tensors = {row.theirs: row.join(parameters) for row in needed_rows(family, config, shapes)}
+    if config.head == "none" or family.stores_computed:
+        dtype = next(iter(parameters.values())).dtype
+        tensors |= {name: compute(config).to(dtype) for name, compute in family.computed.items()}
     if config.head != "none":
         return tensors
-    # HF's class of a body alone expects the computed tensors too, and no prefix.
-    dtype = next(iter(parameters.values())).dtype
-    tensors |= {name: compute(config).to(dtype) for name, compute in family.computed.items()}
     return {name.removeprefix(family.prefix): tensor for name, tensor in tensors.items()}
 
 
