@@ -4,8 +4,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from glassformer.checkpoint.hf.values import UnsupportedModelError
 from glassformer.models import ModelConfig
+
+
+class UnsupportedModelError(ValueError):
+    """A model that this library, or the format it is to be written in, cannot express."""
+
 
 TRAINING_FIELDS = frozenset(
     {
