@@ -80,7 +80,7 @@ class Task(ABC, Generic[Example, Batch]):
     title: ClassVar[str]
     """Of the model card."""
     unit: ClassVar[str] = "examples"
-    """What the task's examples are called, in the plural."""
+    """The name of the task's examples, in the plural."""
     sample_line: ClassVar[str] = "a line of text"
     """A line that a model of this task reads, for the model card."""
     Config: ClassVar[type[TaskConfig]]
