@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tyro.conf import Positional
-
 from glassformer.cli.demo_task import SHARE, talk
 
 if TYPE_CHECKING:
@@ -34,7 +32,7 @@ NAMES = {
 
 
 def demo(
-    lines: Positional[tuple[str, ...]] = (),
+    lines: tuple[str, ...] = (),
     *,
     to: str = "de",
     minutes: float = 4.0,
