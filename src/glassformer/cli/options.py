@@ -82,7 +82,7 @@ def parse_options(
 def call_function(function: Callable[..., None], arguments: Sequence[str], command: str) -> None:
     """Call a function with the command line as its arguments, or print the help that its docstring gives.
 
-    Parameters before the `*` are positional; the others are options. The `Args` of the docstring describe them.
+    Parameters before the `*` are positional, those after it options. The `Args` of the docstring describe them.
     """
     about, docs = _docstring(function)
     hints = get_type_hints(function, include_extras=True)
@@ -114,7 +114,7 @@ def call_function(function: Callable[..., None], arguments: Sequence[str], comma
 
 
 def _docstring(function: Callable[..., None]) -> tuple[str, dict[str, str]]:
-    """What a function does, and its `Args` by name."""
+    """The description in a docstring, and its `Args` by name."""
     about, _, arguments = inspect.cleandoc(function.__doc__ or "").partition("\n\nArgs:\n")
     found: dict[str, str] = {}
     for line in arguments.splitlines():
