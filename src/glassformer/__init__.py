@@ -54,6 +54,7 @@ ROOMS = (
     "metrics",
     "models",
     "nn",
+    "progress",
     "reference",
     "tasks",
     "text",

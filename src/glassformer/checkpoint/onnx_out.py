@@ -24,8 +24,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from glassformer.checkpoint.limits import blocking_setting, refuse
 from glassformer.checkpoint.output_folder import new_folder
-from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
+from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
 from glassformer.nn import KVCache
 from glassformer.nn.attend import Attend
 from glassformer.nn.layers import Layer
@@ -44,6 +45,7 @@ def export_onnx(
 
     An existing model folder is replaced only with `overwrite`.
     """
+    refuse("ONNX", blocking_onnx(model.config))
     for package in ("onnx", "onnxscript"):
         _needs(package)
     graphs = _graphs(_plain(model, for_tracing=True))
@@ -52,6 +54,13 @@ def export_onnx(
             graph.write(work / name)
         for name, text in (texts or {}).items():
             (work / name).write_text(text, encoding="utf-8")
+
+
+def blocking_onnx(config: ModelConfig) -> list[str]:
+    """The settings that block an export: an encoder-decoder without words has no graphs here."""
+    if config.kind == "encoder_decoder" and config.head != "language_model":
+        return [blocking_setting("head", config.head, ["language_model"])]
+    return []
 
 
 @torch.inference_mode()
@@ -243,8 +252,6 @@ def _graphs(model: AnyModel) -> dict[str, Graph]:
             inputs = {"tokens": tokens, "mask": mask, "token_types": types}
             return {MODEL: Graph(ReadSegments(model).eval(), {**inputs}, ("answer",))}
         return {MODEL: Graph(model, {"tokens": tokens, "mask": mask}, ("answer",))}
-    if config.head != "language_model":
-        raise ValueError(f"an encoder-decoder with head={config.head!r}: expected 'language_model', for ONNX")
 
     def store(length: int, word: str) -> tuple[Tensor, tuple[str, ...]]:
         shape = config.n_decoder_layers, batch, config.kv_heads, length, config.head_size

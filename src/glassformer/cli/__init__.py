@@ -179,7 +179,7 @@ def _run(verb: str, rest: list[str]) -> None:
         import rich  # noqa: F401
         import tyro  # noqa: F401
     except ImportError:
-        sys.exit("the command line needs more packages: pip install 'glassformer[cli,plot,metrics]'")
+        sys.exit("the command line needs two more packages: pip install tyro rich")
     if verb == "train":
         from glassformer.cli.train import train
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 MAX_MINUTES = 3.0
 """How long a demo trains unless it is told otherwise."""
-SHARE = 0.85
-"""Of the minutes asked for, this much is for the updates; the rest is for reading, validating and scoring."""
+SHARE = 0.95
+"""Of the minutes asked for, this much is for the training; the rest is for showing what was learned."""
 N_SHOWN = 5
 """Held-out examples that are shown."""
 
@@ -95,11 +95,14 @@ def demo_task(
     tool = load(folder)
     assert isinstance(tool, Tool)
     splits = config.data.splits()
-    held_out = list(splits.test) or list(splits.valid)
-    print(f"\nOf {len(held_out):,} examples it has never seen:\n")
+    test = list(splits.test)
+    held_out = test or list(splits.valid)
+    about = task.scored_on("test" if test else "validation", len(held_out), tool.scoring_method())
+    learned = "it has never seen" if test else "it has not learned from; the best checkpoint was chosen by them"
+    print(f"\nscores on {about}, examples {learned}:\n")
     print(_beside(scores or tool.score(held_out), _baseline(task, splits)))
     _show(task, tool, held_out)
-    for line, answer in zip(lines, tool.run(lines), strict=True):
+    for line, answer in zip(lines, tool.run(list(lines)), strict=True):
         print(f"\n  {line}\n  {answer}")
     talk(lambda line: tool.run([line])[0], "Type a line to see what it makes of it; an empty one ends.")
 

@@ -78,6 +78,7 @@ def evaluate(arguments: list[str]) -> None:
     data = replace(usual, **{name: value for name, value in values.items() if name in names})
     asked = EvalOptions(**{name: value for name, value in values.items() if name not in names})
     from glassformer.tasks.load import load
+    from glassformer.tasks.registry import task_named
     from glassformer.tasks.task import Tool
 
     tool = load(folder)
@@ -88,18 +89,33 @@ def evaluate(arguments: list[str]) -> None:
         tool.model = quantise(tool.model)
     if asked.problems is not None:
         results = {"": _problems(tool, asked.problems, asked.samples, asked.sandbox)}
+        how = "greedy" if asked.samples == 1 else f"{asked.samples} samples for each problem"
+        scored_on = f"{how}, the problems of {asked.problems}"
     else:
         examples = data.examples()
         if about["task"] == "translation":
             results = _translations(tool, examples, asked.beam, asked.tokenised)
         else:
             results = {"": tool.score(examples)}
+        scored_on = _about(task_named(about["task"]), data, tool, len(examples))
     if asked.json:
-        told = {name: _as_json(scores) for name, scores in results.items()}
-        print(json.dumps(told.get("", told)))
+        told: dict[str, Any] = {name: _as_json(scores) for name, scores in results.items()}
+        print(json.dumps({**told.get("", told), "scored_on": scored_on}))
         return
     for name, scores in results.items():
         _show(name, scores)
+    print(f"scored on {scored_on}")
+
+
+def _about(task: Any, data: Any, tool: Any, count: int) -> str:
+    """What was scored and how: "beam 4, 1,000 pairs from test.en, test.de"."""
+    from glassformer.tasks.card import in_short, training_files
+
+    corpus = getattr(data, "corpus", "")
+    origin = f"of {corpus}" if corpus else f"from {in_short(str(path) for path in training_files(data))}"
+    # A translator's lines name the search themselves.
+    method = "" if task.name == "translation" else tool.scoring_method()
+    return f"{method}, " * bool(method) + f"{count:,} {task.unit} {origin}"
 
 
 def eval_options(task: str, usual: Any) -> dict[str, Option]:

@@ -1,12 +1,17 @@
 """`glassformer train TASK`: its flags are the fields of the task's config."""
 
+import json
 import sys
-from dataclasses import dataclass
+import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from glassformer.base.names import suggestion
 from glassformer.cli.options import HELP, HELP_ALL, UsageError, help_text, parse_options
+
+if TYPE_CHECKING:
+    from glassformer.training.callbacks import Callbacks
 
 
 @dataclass(frozen=True)
@@ -23,10 +28,14 @@ class RunOptions:
     """Continue from the newest checkpoint with other settings or other data, or with more updates."""
     overwrite: bool = False
     """Replace a model in --out that another run wrote; other files are never replaced."""
+    track: Literal["none", "wandb", "mlflow"] = "none"
+    """Also log losses and scores to Weights & Biases or MLflow, whose package must be installed. TensorBoard events are
+    in OUT.run wherever tensorboard is installed."""
 
 
 def train(arguments: list[str]) -> None:
     """Parse `TASK [--recipe FILE] --out FOLDER [--any-config-field ...]` and train."""
+    began = time.perf_counter()  # before torch is loaded: --minutes counts that too
     from glassformer.tasks.registry import TASKS, config_named
 
     if not arguments or arguments[0].startswith("-"):
@@ -53,7 +62,17 @@ def train(arguments: list[str]) -> None:
     from glassformer.tasks.registry import task_named
 
     out = run.pop("out")
-    print(f"wrote {out}: {task_named(task)(config).train(out, **run)}")
+    callbacks = _callbacks(run.pop("track", "none"), out, config)
+    print(f"wrote {out}: {task_named(task)(config).train(out, began=began, **run, **callbacks)}")
+
+
+def _callbacks(tracker: str, out: Path, config: Any) -> "Callbacks":
+    """The callbacks of --track; none where no tracker is named."""
+    if tracker == "none":
+        return {}
+    from glassformer.training.trackers import TRACKERS
+
+    return TRACKERS[tracker](name=out.name, config=json.loads(json.dumps(asdict(config), default=str)))
 
 
 def read_given(task: str, arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:

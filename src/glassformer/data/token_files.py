@@ -13,6 +13,8 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from glassformer.progress import track
+
 Ids = np.ndarray[tuple[int], np.dtype[np.int32]]
 EncodeBatch = Callable[[list[str]], list[list[int]]]
 SIDES = ("source", "target")
@@ -75,7 +77,7 @@ def write_token_files(
     n_long = 0
     with (work / "source.bin").open("wb") as source_file, (work / "target.bin").open("wb") as target_file:
         files = {"source": source_file, "target": target_file}
-        for chunk in _chunks(pairs):
+        for chunk in _chunks(track(pairs, "tokenizing")):
             encoded = zip(
                 encode_source([p.source for p in chunk]), encode_target([p.target for p in chunk]), strict=True
             )

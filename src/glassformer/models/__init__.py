@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from glassformer.models.config import ModelConfig
+from glassformer.models.config import Kind, ModelConfig
 from glassformer.models.presets import PRESETS, preset
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ __all__ = [
     "DecoderModel",
     "EncoderDecoderModel",
     "EncoderModel",
+    "Kind",
     "Model",
     "ModelConfig",
     "build_model",

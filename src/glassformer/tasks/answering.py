@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 from glassformer.decoding import GenerationConfig
 from glassformer.metrics.answers import score_answers
@@ -19,6 +19,7 @@ from glassformer.tasks.configs.questions import (
 )
 from glassformer.tasks.configs.shared import Splits
 from glassformer.tasks.configs.small_models import small_encoder_decoder
+from glassformer.tasks.pipeline import LineAnswer, Pair, Request, answer_of, check_text, each_pair
 from glassformer.tasks.rewriter import Rewriter
 from glassformer.tasks.rewriting import RewritingTask
 from glassformer.text.tokenizer import Tokenizer
@@ -64,24 +65,45 @@ class Answerer(Rewriter[Question]):
 
     def answer(self, question: str, context: str) -> str:
         """The answer; empty where the model finds none."""
-        return self.answers([(question, context)])[0]
+        return self.answers((check_text(question, "question"), check_text(context, "context")))
 
-    def answers(self, asked: Sequence[tuple[str, str]], *, beam: int | None = None) -> list[str]:
-        """The answer to each question about its context, in their order."""
-        return [reasoned.answer for reasoned in self.reason(asked, beam=beam)]
+    @overload
+    def answers(self, asked: Pair, *, beam: int | None = None) -> str: ...
+    @overload
+    def answers(self, asked: list[Pair], *, beam: int | None = None) -> list[str]: ...
+    def answers(self, asked: Pair | list[Pair], *, beam: int | None = None) -> str | list[str]:
+        """Answer one (question, context), or each of a list in the same order."""
+        return each_pair(asked, lambda several: [one.answer for one in self.reason(several, beam=beam)], "asked")
 
-    def reason(self, asked: Sequence[tuple[str, str]], *, beam: int | None = None) -> list[Reasoned]:
+    @overload
+    def reason(self, asked: Pair, *, beam: int | None = None) -> Reasoned: ...
+    @overload
+    def reason(self, asked: list[Pair], *, beam: int | None = None) -> list[Reasoned]: ...
+    def reason(self, asked: Pair | list[Pair], *, beam: int | None = None) -> Reasoned | list[Reasoned]:
         """The same with the evidence for each, where the model has learned to quote it."""
-        written = self.write([as_source(*one, **self._layout) for one in asked], beam=beam)
-        return [as_reasoned(text) if self._quotes else Reasoned("", text) for text in written]
 
-    def run(self, lines: Sequence[str], *, beam: int | None = None) -> list[str]:
+        def reason(several: list[Pair]) -> list[Reasoned]:
+            return [self._reasoned(text) for text in self.write(self._sources(several), beam=beam)]
+
+        return each_pair(asked, reason, "asked")
+
+    def answer_lines(self, lines: Sequence[str], request: Request) -> list[LineAnswer]:
         """The answer to each line: a question, a tab and a text."""
         told = [index for index, line in enumerate(lines) if line.strip()]
-        found = [""] * len(lines)
-        for index, answer in zip(told, self.answers([as_asked(lines[i]) for i in told], beam=beam), strict=True):
-            found[index] = answer
-        return found
+        sources = self._sources([as_asked(lines[index]) for index in told])
+        found = self.candidates(sources, request.generation, with_scores=request.with_scores)
+        candidates = dict(zip(told, found, strict=True))
+        return [answer_of(candidates.get(index, []), request, self._described, "answer") for index in range(len(lines))]
+
+    def _sources(self, asked: Sequence[Pair]) -> list[str]:
+        return [as_source(*one, **self._layout) for one in asked]
+
+    def _reasoned(self, written: str) -> Reasoned:
+        return as_reasoned(written) if self._quotes else Reasoned("", written)
+
+    def _described(self, written: str) -> dict[str, Any]:
+        reasoned = self._reasoned(written)
+        return {"answer": reasoned.answer, "evidence": reasoned.evidence} if self._quotes else {"answer": written}
 
     def score(self, examples: Sequence[Question]) -> Scores:
         """Exact match and F1, as SQuAD counts them."""
@@ -101,6 +123,7 @@ class Answering(RewritingTask[Question]):
     """Questions about texts to what answers them."""
 
     name, title = "answering", "An answerer"
+    unit, sample_line = "questions", "Where is Anna?\tAnna is in the garden."
     Config, Data, Tool = AnsweringConfig, QuestionData, Answerer
     cuts_long = True
 

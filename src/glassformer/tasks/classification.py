@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,14 @@ from glassformer.tasks.configs.classification import ClassificationConfig, Label
 from glassformer.tasks.configs.shared import Splits
 from glassformer.tasks.configs.small_models import small_encoder
 from glassformer.tasks.encoders import EncoderTask, EncoderTool, Reader, Texts, read_batch
+from glassformer.tasks.pipeline import (
+    LineAnswer,
+    ManyInputs,
+    Request,
+    answer_lines_with_text,
+    as_json_number,
+    check_inputs,
+)
 from glassformer.training.config import TrainConfig
 
 
@@ -38,29 +46,50 @@ class Classifier(EncoderTool[LabelledText]):
         super().__init__(model, reader, labels=list(labels), multi_label=multi_label)
         self.labels, self.multi_label = list(labels), multi_label
 
-    def probabilities(self, texts: Sequence[str | Texts], *, max_batch_tokens: int = 8192) -> Tensor:
-        """How likely each class is for each text, or pair of texts: (N, classes), in their order."""
-        if not texts:
+    def probabilities(self, texts: str | ManyInputs, *, max_batch_tokens: int = 8192) -> Tensor:
+        """The probability of each class for each text, or tuple of two texts: (N, classes). One string: (classes,)."""
+        if isinstance(texts, str):
+            return self.probabilities([texts], max_batch_tokens=max_batch_tokens)[0]
+        inputs = check_inputs(texts)
+        if not inputs:
             return torch.empty(0, len(self.labels))
-        rows = self.read([(text, None) if isinstance(text, str) else text for text in texts])
+        rows = self.read(inputs)
         scores = torch.stack(self.answers(rows, max_batch_tokens=max_batch_tokens))
         return scores.sigmoid() if self.multi_label else scores.softmax(-1)
 
-    def classify(self, texts: Sequence[str | Texts]) -> list[list[Prediction]]:
-        """The likeliest class of each text; with several labels a text, all that are likelier than not."""
-        found = []
-        for row in self.probabilities(texts):
-            chosen = (row > 0.5).nonzero()[:, 0].tolist() if self.multi_label else [int(row.argmax())]
-            found.append([Prediction(self.labels[index], float(row[index])) for index in chosen])
-        return found
+    @overload
+    def classify(self, texts: str) -> list[Prediction]: ...
+    @overload
+    def classify(self, texts: ManyInputs) -> list[list[Prediction]]: ...
+    def classify(self, texts: str | ManyInputs) -> list[Prediction] | list[list[Prediction]]:
+        """The most likely class of each text; with several labels per text, all above a probability of 0.5.
 
-    def run(self, lines: Sequence[str]) -> list[str]:
+        One string gives one list of predictions. An input of two texts is a tuple, in a list: `[("one", "two")]`.
+        """
+        if isinstance(texts, str):
+            return self._chosen(self.probabilities(texts))
+        return [self._chosen(row) for row in self.probabilities(texts)]
+
+    def _chosen(self, row: Tensor) -> list[Prediction]:
+        chosen = (row > 0.5).nonzero()[:, 0].tolist() if self.multi_label else [int(row.argmax())]
+        return [Prediction(self.labels[index], float(row[index])) for index in chosen]
+
+    def answer_lines(self, lines: Sequence[str], request: Request) -> list[LineAnswer]:
         """The labels of each line, with commas between them; a pair of texts has a tab between them."""
-        told = [index for index, text in enumerate(lines) if text.strip()]
-        answers = [""] * len(lines)
-        texts = [_texts(lines[index]) for index in told]
-        for index, predictions in zip(told, self.classify(texts), strict=True):
-            answers[index] = ",".join(prediction.label for prediction in predictions)
+        blank = LineAnswer("", {"labels": []})
+        return answer_lines_with_text(lines, blank, lambda told: self._label_lines(told, request.n_best))
+
+    def _label_lines(self, lines: list[str], n_best: int | None) -> list[LineAnswer]:
+        answers = []
+        for row in self.probabilities([_texts(line) for line in lines]):
+            chosen = self._chosen(row)
+            ranked = [Prediction(self.labels[i], float(row[i])) for i in row.argsort(descending=True, stable=True)]
+            shown = chosen if n_best is None else ranked[:n_best]
+            names = [prediction.label for prediction in chosen]
+            first = {"predicted": names} if self.multi_label else {"label": names[0]}
+            labels = [{"label": one.label, "probability": as_json_number(one.probability)} for one in ranked[:n_best]]
+            texts, scores = tuple(one.label for one in shown), tuple(one.probability for one in shown)
+            answers.append(LineAnswer(",".join(names), {**first, "labels": labels}, texts, scores))
         return answers
 
     def score(self, examples: Sequence[LabelledText]) -> Scores:

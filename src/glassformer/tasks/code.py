@@ -21,7 +21,7 @@ CHARACTERS = 2
 class Code(Language):
     """Source files to a model that completes them, and fills in what is missing."""
 
-    name, title = "code", "A model of code"
+    name, title, unit, sample_line = "code", "A model of code", "files", "def add(a, b):"
     Config, Data, Tool = CodeConfig, CodeData, CodeModel
     marks = MARKS
 

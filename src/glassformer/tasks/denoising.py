@@ -17,19 +17,20 @@ from glassformer.data.noised_batches import DenoisingBatches
 from glassformer.data.plain_texts import PlainText
 from glassformer.data.plan import Numbers
 from glassformer.data.text_rows import HeldRows, Rows
-from glassformer.decoding import GenerationConfig, generate
+from glassformer.decoding import GenerationConfig
 from glassformer.metrics.guesses import score_commonest, score_guesses
 from glassformer.metrics.scores import Scores
 from glassformer.models import EncoderDecoderModel
 from glassformer.models.base import Model
 from glassformer.tasks.configs.pretraining import DenoisingConfig, NoiseName, TextData
 from glassformer.tasks.configs.shared import Splits
+from glassformer.tasks.pipeline import Candidate, LineAnswer, Request, answer_of, candidate_of
 from glassformer.tasks.pretraining import BLANK, MAX_VALID, fill_in, put_marks, texts_of, token_rows, without_blanks
 from glassformer.tasks.rewriter import Rewriter
 from glassformer.tasks.rewriting import begin_from, pair_flops, pair_loss
 from glassformer.tasks.task import Prepared, Task, kept_tokenizer
 from glassformer.text import Tokenizer
-from glassformer.text.tokenizer import BEGIN, END, PAD
+from glassformer.text.tokenizer import PAD
 from glassformer.training.run_folder import RunFolder
 
 MASK, SENTINEL = "<mask>", "<extra_id_{}>"
@@ -69,8 +70,9 @@ class Denoiser(Rewriter[PlainText]):
             )
         self.marks = [source_tokenizer.special_id(name) for name in special]
 
-    def run(self, lines: Sequence[str], *, beam: int | None = None) -> list[str]:
+    def answer_lines(self, lines: Sequence[str], request: Request) -> list[LineAnswer]:
         """Each line with something in each blank, written as three underscores; a line without any stays as it is."""
+        config = request.generation or self.generation
         told = [index for index, line in enumerate(lines) if BLANK in line]
         cut = [without_blanks(lines[index]) for index in told]
         read = self.source_tokenizer.offsets_batch([(line, None) for line, _ in cut])
@@ -81,14 +83,19 @@ class Denoiser(Rewriter[PlainText]):
                 raise ValueError(f"a line has {len(places)} blanks: expected at most {len(marks)}")
             ids = put_marks(one, places, marks)
             sources.append(self._read(ids[:-1]))  # END is put back
-        found = generate(self.model, sources, self._search(beam), begin=BEGIN, end=END)
-        answers = [*lines]
-        for index, written in zip(told, found, strict=True):
-            tokens = written[0].tokens
-            is_whole, decode = self.noise == "infilling", self.target_tokenizer.decode
-            spans = written_spans(tokens, self.marks).values()
-            answers[index] = decode(tokens) if is_whole else fill_in(lines[index], map(decode, spans))
-        return answers
+        answers = [[Candidate(line)] for line in lines]
+        for index, several in zip(told, self._generate(sources, config, request.with_scores), strict=True):
+            filled = [self._filled(lines[index], written.tokens) for written in several]
+            pairs = zip(several, filled, strict=True)
+            answers[index] = [candidate_of(written, text, config.length_penalty) for written, text in pairs]
+        return [answer_of(one, request) for one in answers]
+
+    def _filled(self, line: str, tokens: list[int]) -> str:
+        """A line with what was written in its blanks."""
+        decode = self.target_tokenizer.decode
+        if self.noise == "infilling":
+            return decode(tokens)
+        return fill_in(line, map(decode, written_spans(tokens, self.marks).values()))
 
     def score(self, examples: Sequence[PlainText]) -> Scores:
         """The mean loss of what should be written, and how much of it is guessed, each token after the right ones."""
@@ -108,6 +115,10 @@ class Denoiser(Rewriter[PlainText]):
                 count += batch.n_target_tokens
         self.model.train(was_training)
         return score_guesses(loss, hits, count)
+
+    def scoring_method(self) -> str:
+        """Without a search: `score` predicts each token after the correct ones before it."""
+        return "each token predicted after the correct ones"
 
     def batches(self, rows: Rows, *, max_tokens: int, seed: int) -> DenoisingBatches:
         """Rows with something missing, as this model learns them."""
@@ -130,7 +141,7 @@ class Denoiser(Rewriter[PlainText]):
 class Denoising(Task[PlainText, PairBatch]):
     """Texts to an encoder-decoder that puts them right."""
 
-    name, title = "denoising", "An encoder-decoder"
+    name, title, unit, sample_line = "denoising", "An encoder-decoder", "texts", f"the {BLANK} sleeps"
     Config, Data, Tool = DenoisingConfig, TextData, Denoiser
 
     def begin(self, train: Iterable[PlainText], run: RunFolder | None = None) -> Denoiser:
@@ -171,7 +182,16 @@ class Denoising(Task[PlainText, PairBatch]):
         ]
         if skipped := getattr(splits.train, "skipped", None):
             notes.append(f"passed over {skipped.total():,} bad records")
-        return Prepared(tool, batches, lambda: dict(tool.score(valid).values), test or valid, notes)
+        return Prepared(
+            tool,
+            batches,
+            lambda: dict(tool.score(valid).values),
+            test or valid,
+            notes,
+            n_train=len(rows),
+            is_test=bool(test),
+            validation=self.scored_on("validation", len(valid), tool.scoring_method()),
+        )
 
     def loss(self, model: nn.Module, batch: PairBatch) -> Tensor:
         """As above."""

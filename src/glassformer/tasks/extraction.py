@@ -1,7 +1,7 @@
 """Answers that stand in the text: of a question and a text, where the answer begins and ends."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,15 @@ from glassformer.tasks.configs.questions import CORPUS, ExtractionConfig, SpanDa
 from glassformer.tasks.configs.shared import Splits
 from glassformer.tasks.configs.small_models import small_encoder
 from glassformer.tasks.encoders import EncoderTask, EncoderTool, Reader, Texts, read_batch
+from glassformer.tasks.pipeline import (
+    LineAnswer,
+    Pair,
+    Request,
+    answer_lines_with_text,
+    as_json_number,
+    check_text,
+    each_pair,
+)
 from glassformer.text.encoded import Encoded
 from glassformer.text.windows import windows
 from glassformer.training.config import TrainConfig
@@ -47,8 +56,15 @@ class Extractor(EncoderTool[SpanQuestion]):
         limit = self.model.config.max_len
         return [windows(read, limit, self.overlap) for read in self.reader.read(list(asked))]
 
-    def find(self, asked: Sequence[tuple[str, str]]) -> list[Found]:
-        """The answer to each question about its text: of the legal spans of all windows the best one."""
+    @overload
+    def find(self, asked: Pair) -> Found: ...
+    @overload
+    def find(self, asked: list[Pair]) -> list[Found]: ...
+    def find(self, asked: Pair | list[Pair]) -> Found | list[Found]:
+        """The answer to one (question, text), or to each of a list: of the legal spans of all windows the best one."""
+        return each_pair(asked, self._find, "asked")
+
+    def _find(self, asked: list[Pair]) -> list[Found]:
         read = self.windows(asked)
         scores = iter(self.answers([window for several in read for window in several]))
         found = []
@@ -67,14 +83,19 @@ class Extractor(EncoderTool[SpanQuestion]):
 
     def answer(self, question: str, context: str) -> str:
         """The answer in the text's own words; empty where the model finds none."""
-        return self.find([(question, context)])[0].text
+        return self.find((check_text(question, "question"), check_text(context, "context"))).text
 
-    def run(self, lines: Sequence[str]) -> list[str]:
+    def answer_lines(self, lines: Sequence[str], request: Request) -> list[LineAnswer]:
         """The answer to each line: a question, a tab and a text."""
-        told = [index for index, line in enumerate(lines) if line.strip()]
-        answers = [""] * len(lines)
-        for index, found in zip(told, self.find([as_asked(lines[index]) for index in told]), strict=True):
-            answers[index] = found.text
+        return answer_lines_with_text(lines, LineAnswer("", {"answer": ""}), self._find_lines)
+
+    def _find_lines(self, lines: list[str]) -> list[LineAnswer]:
+        answers = []
+        for found in self._find([as_asked(line) for line in lines]):
+            # Places count from the first character after the tab.
+            place = {"start": found.start, "end": found.start + len(found.text)} if found.start >= 0 else {}
+            record = {"answer": found.text, **place, "score": as_json_number(found.score)}
+            answers.append(LineAnswer(found.text, record, (found.text,), (found.score,)))
         return answers
 
     def score(self, examples: Sequence[SpanQuestion]) -> Scores:
@@ -112,6 +133,7 @@ class Extraction(EncoderTask[SpanQuestion]):
     """Questions about texts to what finds their answers there."""
 
     name, title = "extraction", "An extractor of answers"
+    unit, sample_line = "questions", "Where is Anna?\tAnna is in the garden."
     Config, Data, Tool = ExtractionConfig, SpanData, Extractor
     when_long = "are read in windows"
 

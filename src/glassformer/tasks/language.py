@@ -23,7 +23,7 @@ from glassformer.tasks.beginnings import load_beginning, was_trained_here
 from glassformer.tasks.configs.language import DocumentData, LanguageConfig
 from glassformer.tasks.configs.shared import Splits, TaskConfig
 from glassformer.tasks.configs.small_models import small_decoder as small_decoder
-from glassformer.tasks.language_model import LanguageModel
+from glassformer.tasks.language_model import LanguageModel, windows_in_words
 from glassformer.tasks.task import Prepared, Task, kept_tokenizer, passed_over
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import UNKNOWN
@@ -36,7 +36,7 @@ MAX_VALID = 1 << 18
 class Language(Task[Document, PackedBatch]):
     """Texts to a model that goes on writing."""
 
-    name, title = "language", "A language model"
+    name, title, unit, sample_line = "language", "A language model", "documents", "Once upon a time"
     Config: ClassVar[type[TaskConfig]] = LanguageConfig
     Data, Tool = DocumentData, LanguageModel
     marks: ClassVar[tuple[str, ...]] = ()
@@ -70,7 +70,17 @@ class Language(Task[Document, PackedBatch]):
         def evaluate() -> dict[str, float]:
             return dict(tool.score(looked_at, stride=context).values)
 
-        return Prepared(tool, batches, evaluate, valid, notes)
+        n_valid = sum(len(document.text) for document in looked_at)
+        return Prepared(
+            tool,
+            batches,
+            evaluate,
+            valid,
+            notes,
+            n_train=stream.n_documents,
+            validation=f"{windows_in_words(context, context)}, the first {n_valid:,} characters of "
+            + self.scored_on("validation", len(valid)),
+        )
 
     def begin(self, train: Iterable[Document], run: RunFolder | None = None) -> tuple[DecoderModel, Tokenizer]:
         """The model before its first update and its tokenizer, from scratch or of a decoder that was trained here."""

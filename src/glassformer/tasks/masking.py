@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from glassformer.tasks.beginnings import load_beginning
 from glassformer.tasks.configs.pretraining import MaskingConfig, TextData
 from glassformer.tasks.configs.shared import Splits
 from glassformer.tasks.encoders import EncoderTool, Reader, fresh_head, read_batch, reader_of
+from glassformer.tasks.pipeline import LineAnswer, ManyTexts, Request, each_text
 from glassformer.tasks.pretraining import BLANK, MAX_VALID, fill_in, put_marks, texts_of, token_rows, without_blanks
 from glassformer.tasks.task import Prepared, Task, kept_tokenizer
 from glassformer.text import Tokenizer
@@ -43,8 +44,18 @@ class WordGuesser(EncoderTool[PlainText]):
         super().__init__(model, reader, share=share)
         self.share = share
 
-    def fill(self, lines: Sequence[str]) -> list[str]:
-        """Each line with a word in each blank, written as three underscores; each word is one token."""
+    @overload
+    def fill(self, lines: str) -> str: ...
+    @overload
+    def fill(self, lines: ManyTexts) -> list[str]: ...
+    def fill(self, lines: str | ManyTexts) -> str | list[str]:
+        """Put a word into each blank of a line, written as three underscores. Each word is one token.
+
+        One string gives one line, a list a list. A line without blanks stays as it is.
+        """
+        return each_text(lines, self._fill, "lines")
+
+    def _fill(self, lines: list[str]) -> list[str]:
         cut = [without_blanks(line) for line in lines]
         mask, limit, rows, asked = mask_of(self.reader), self.model.config.max_len, [], []
         for (_, places), read in zip(cut, self.reader.read([(line, None) for line, _ in cut]), strict=True):
@@ -64,13 +75,11 @@ class WordGuesser(EncoderTool[PlainText]):
             found.append(fill_in(line, (token.strip() for token in tokens)))
         return found
 
-    def run(self, lines: Sequence[str]) -> list[str]:
+    def answer_lines(self, lines: Sequence[str], request: Request) -> list[LineAnswer]:
         """As above; a line without blanks stays as it is."""
-        told = [index for index, line in enumerate(lines) if BLANK in line]
-        answers = [*lines]
-        for index, line in zip(told, self.fill([lines[index] for index in told]), strict=True):
-            answers[index] = line
-        return answers
+        filled = iter(self._fill([line for line in lines if BLANK in line]))
+        texts = [next(filled) if BLANK in line else line for line in lines]
+        return [LineAnswer(text, {"text": text}) for text in texts]
 
     def score(self, examples: Sequence[PlainText]) -> Scores:
         """The mean loss of hidden tokens, and how many of them are guessed; what is hidden is always the same."""
@@ -116,7 +125,7 @@ class WordGuesser(EncoderTool[PlainText]):
 class Masking(Task[PlainText, MaskedBatch]):
     """Texts to an encoder that knows words by their neighbours."""
 
-    name, title = "masking", "An encoder"
+    name, title, unit, sample_line = "masking", "An encoder", "texts", f"the {BLANK} sleeps"
     Config, Data, Tool = MaskingConfig, TextData, WordGuesser
 
     def begin(self, train: Iterable[PlainText], run: RunFolder | None = None) -> tuple[WordGuesser, list[str]]:
@@ -150,7 +159,17 @@ class Masking(Task[PlainText, MaskedBatch]):
         ]
         if skipped := getattr(splits.train, "skipped", None):
             notes.append(f"passed over {skipped.total():,} bad records")
-        return Prepared(tool, batches, lambda: dict(tool.score(valid).values), test or valid, notes, fresh)
+        return Prepared(
+            tool,
+            batches,
+            lambda: dict(tool.score(valid).values),
+            test or valid,
+            notes,
+            fresh,
+            n_train=len(rows),
+            is_test=bool(test),
+            validation=self.scored_on("validation", len(valid)),
+        )
 
     def unused(self) -> set[str]:
         """As above."""

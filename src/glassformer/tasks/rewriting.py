@@ -61,6 +61,7 @@ class TokenisedPairs:
 class RewritingTask(Task[Example, PairBatch]):
     """Pairs of texts to an encoder-decoder that makes the second of the first."""
 
+    unit = "pairs"
     cuts_long: ClassVar[bool] = False
     """Whether a source that is too long is cut, rather than left out with its target."""
 
@@ -152,7 +153,16 @@ class RewritingTask(Task[Example, PairBatch]):
             f"{len(batches)} batches an epoch, {batches.padding_share():.1%} of them padding"
         ]
         notes += passed_over(pairs.skipped)
-        return Prepared(tool, batches, evaluate, pairs.test_pairs or pairs.valid_pairs, notes)
+        return Prepared(
+            tool,
+            batches,
+            evaluate,
+            pairs.test_pairs or pairs.valid_pairs,
+            notes,
+            n_train=len(pairs.train[0]),
+            is_test=bool(pairs.test_pairs),
+            validation=self.scored_on("validation", len(pairs.valid_pairs), "greedy"),
+        )
 
     def check(self, tool: Any, pairs: Sequence[Example]) -> Mapping[str, float]:
         """The scores of a validation: greedy, for it is faster."""

@@ -1,7 +1,7 @@
 """How alike two texts are: each becomes a vector, and what is alike lies near each other."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 from torch import Tensor, nn
 
@@ -14,6 +14,15 @@ from glassformer.tasks.configs.shared import Splits
 from glassformer.tasks.configs.similarity import SimilarityConfig, SimilarityData
 from glassformer.tasks.configs.small_models import small_encoder
 from glassformer.tasks.encoders import EncoderTask, EncoderTool, Reader, Texts, read_batch
+from glassformer.tasks.pipeline import (
+    LineAnswer,
+    Pair,
+    Request,
+    answer_lines_with_text,
+    as_json_number,
+    check_text,
+    each_pair,
+)
 from glassformer.training.config import TrainConfig
 
 
@@ -26,25 +35,36 @@ class Comparer(EncoderTool[ScoredPair]):
         super().__init__(model, reader, lowest=lowest, highest=highest)
         self.lowest, self.highest = lowest, highest
 
-    def cosines(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """The cosine of each pair's two vectors, -1 to 1."""
+    @overload
+    def cosines(self, pairs: Pair) -> float: ...
+    @overload
+    def cosines(self, pairs: list[Pair]) -> list[float]: ...
+    def cosines(self, pairs: Pair | list[Pair]) -> float | list[float]:
+        """The cosine of each pair's two vectors, -1 to 1; one tuple of two texts gives one number."""
+        return each_pair(pairs, self._cosines)
+
+    def _cosines(self, pairs: list[Pair]) -> list[float]:
         both = self.embed([text for pair in pairs for text in pair])
         return (both[::2] * both[1::2]).sum(-1).tolist()
 
     def similarity(self, first: str, second: str) -> float:
         """How alike two texts are, on the scale that was learned; what is very unlike may lie a little below it."""
-        return self._on_scale(self.cosines([(first, second)])[0])
+        return self._on_scale(self.cosines((check_text(first, "first"), check_text(second, "second"))))
 
-    def run(self, lines: Sequence[str]) -> list[str]:
+    def answer_lines(self, lines: Sequence[str], request: Request) -> list[LineAnswer]:
         """The similarity of each line's two texts, which have a tab between them."""
-        told = [index for index, line in enumerate(lines) if line.strip()]
-        for index in told:
-            if "\t" not in lines[index]:
-                raise ValueError(f"{lines[index]!r} is one text: expected two, with a tab between them")
-        answers = [""] * len(lines)
-        pairs = [(first, second) for first, _, second in (lines[index].partition("\t") for index in told)]
-        for index, cosine in zip(told, self.cosines(pairs), strict=True):
-            answers[index] = f"{self._on_scale(cosine):.3f}"
+        return answer_lines_with_text(lines, LineAnswer("", {"similarity": None, "cosine": None}), self._compare_lines)
+
+    def _compare_lines(self, lines: list[str]) -> list[LineAnswer]:
+        for line in lines:
+            if "\t" not in line:
+                raise ValueError(f"{line!r} is one text: expected two, with a tab between them")
+        pairs = [(first, second) for first, _, second in (line.partition("\t") for line in lines)]
+        answers = []
+        for cosine in self.cosines(pairs):
+            similarity = self._on_scale(cosine)
+            record = {"similarity": as_json_number(similarity), "cosine": as_json_number(cosine)}
+            answers.append(LineAnswer(f"{similarity:.3f}", record))
         return answers
 
     def score(self, examples: Sequence[ScoredPair]) -> Scores:
@@ -59,6 +79,7 @@ class Similarity(EncoderTask[ScoredPair]):
     """Pairs of texts with scores to a comparer."""
 
     name, title, apart = "similarity", "A comparer of texts", True
+    unit, sample_line = "pairs", "a first text\ta second text"
     Config, Data, Tool = SimilarityConfig, SimilarityData, Comparer
 
     def unused(self) -> set[str]:

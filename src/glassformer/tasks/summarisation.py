@@ -1,6 +1,7 @@
 """Summaries: from long texts to short ones that say the same."""
 
 from collections.abc import Sequence
+from typing import overload
 
 from glassformer.decoding import GenerationConfig
 from glassformer.metrics.scores import Scores
@@ -14,6 +15,7 @@ from glassformer.tasks.configs.summarisation import (
     SummaryData,
 )
 from glassformer.tasks.configs.summarisation import copies as copies
+from glassformer.tasks.pipeline import ManyTexts
 from glassformer.tasks.rewriter import Rewriter
 from glassformer.tasks.rewriting import RewritingTask
 from glassformer.training.config import TrainConfig
@@ -25,8 +27,12 @@ class Summariser(Rewriter[Summary]):
     task = "summarisation"
     search = GenerationConfig(num_beams=4, max_new_tokens=128, no_repeat_ngram_size=3)
 
-    def summarise(self, texts: Sequence[str], *, beam: int | None = None) -> list[str]:
-        """The summary of each text, in their order. Texts longer than the model's limit are cut to it."""
+    @overload
+    def summarise(self, texts: str, *, beam: int | None = None) -> str: ...
+    @overload
+    def summarise(self, texts: ManyTexts, *, beam: int | None = None) -> list[str]: ...
+    def summarise(self, texts: str | ManyTexts, *, beam: int | None = None) -> str | list[str]:
+        """Summarise one text, or each of a list in the same order. What is longer than the model's limit is cut."""
         return self.write(texts, beam=beam)
 
     def score(self, examples: Sequence[Summary]) -> Scores:
@@ -38,7 +44,7 @@ class Summariser(Rewriter[Summary]):
 class Summarisation(RewritingTask[Summary]):
     """Texts and their summaries to a summariser."""
 
-    name, title = "summarisation", "A summariser"
+    name, title, unit = "summarisation", "A summariser", "texts"
     Config, Data, Tool = SummarisationConfig, SummaryData, Summariser
     cuts_long = True
 

@@ -28,7 +28,7 @@ from glassformer.training.trainer import Batches
 class Tagging(EncoderTask[TaggedSentence]):
     """Tagged sentences to a tagger."""
 
-    name, title = "tagging", "A tagger"
+    name, title, unit = "tagging", "A tagger", "sentences"
     Config, Data, Tool = TaggingConfig, TaggedData, Tagger
     per_token, when_long = True, "are read in windows"
 

@@ -14,6 +14,7 @@ import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
 from glassformer.base.fields import Checked, Count, Range
+from glassformer.progress import track
 from glassformer.text.encoded import Encoded
 
 PAD, BEGIN, END, UNKNOWN = 0, 1, 2, 3
@@ -81,6 +82,7 @@ class Tokenizer:
         """
         config = config or TokenizerConfig()
         special = [*SPECIAL, *more_special]
+        texts = track(texts, "training the tokenizer")
         if config.kind == "characters":
             return cls(_of_characters(texts, special, vocab_size, lowercase=config.lowercase))
         smallest = len(special) + 256
@@ -120,6 +122,14 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """How many tokens there are, special ones included."""
         return self._inner.get_vocab_size()
+
+    @property
+    def kind(self) -> str:
+        """How it cuts text: characters, bytes, BPE or unigram."""
+        if self.is_of_characters:
+            return "characters"
+        n_pieces = self.vocab_size - len(self._special)
+        return "bytes" if n_pieces <= 256 else type(self._inner.model).__name__
 
     @property
     def special_ids(self) -> frozenset[int]:

@@ -200,6 +200,12 @@ class RunFolder:
                 if folder != self.tokens and re.fullmatch("[0-9a-f]{16}", folder.name):
                     shutil.rmtree(folder, ignore_errors=True)
 
+    def correct_plan(self, plan: Plan) -> None:
+        """Record a corrected plan, before the first update that follows it."""
+        assert self.record is not None, "a run has a record before its first update"
+        self.record["plan"] = asdict(plan)
+        write_text(self.path / RECORD, json.dumps(self.record, indent=2, ensure_ascii=False))
+
 
 @contextmanager
 def open_run(out: Path, *, restart: bool = False) -> Iterator[RunFolder]:

@@ -49,6 +49,9 @@ class TrainState:
     good_in_a_row: int = 0
     """Updates in a row with finite gradients: after enough of them fp16 raises its loss scale."""
     seconds: float = 0.0
+    """Of training alone."""
+    other_seconds: float = 0.0
+    """Of validations and saves."""
     tokens: int = 0
     """Target tokens learned from."""
     evaluations: list[Evaluation] = field(default_factory=list)
