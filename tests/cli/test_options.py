@@ -1,5 +1,6 @@
 """Functions as commands: their signature is the command line, their docstring the help."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -89,3 +90,28 @@ def test_the_docstring_is_the_help(called, capsys):
     assert "  --top-p X               Sum of the probabilities. (default: 1)\n" in told
     assert "  --quiet                 Say nothing.\n" in told
     assert "  --[no-]check            Look at the copy. (default: on)\n" in told
+
+
+@dataclass(frozen=True)
+class Search:
+    """How to search."""
+
+    beam: int | None = None
+    """Width of the beam."""
+    fast: bool = False
+    """Take the first."""
+
+
+def test_a_dataclass_is_a_group_of_options(capsys):
+    calls = []
+
+    def find(*, search: Search = Search(), seed: int = 0) -> None:  # noqa: B008
+        """Find something."""
+        calls.append((search, seed))
+
+    call_function(find, ["--beam", "4", "--seed", "3"], "find")
+    call_function(find, ["--fast"], "find")
+    assert calls == [(Search(4), 3), (Search(fast=True), 0)]
+    with pytest.raises(SystemExit):
+        call_function(find, ["-h"], "find")
+    assert "How to search:\n  --beam N                Width of the beam.\n" in capsys.readouterr().out

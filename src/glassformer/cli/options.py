@@ -6,13 +6,13 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from glassformer.base.fields import UnfitError, as_field, parts_of
 from glassformer.base.names import nearest
-from glassformer.tasks.configs.options import AUTOMATIC, Option
+from glassformer.tasks.configs.options import AUTOMATIC, Option, field_options
 
 HELP, HELP_ALL = ("-h", "--help"), "--help-all"
 TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
@@ -84,19 +84,7 @@ def call_function(function: Callable[..., None], arguments: Sequence[str], comma
 
     Parameters before the `*` are positional, those after it options. The `Args` of the docstring describe them.
     """
-    about, docs = _docstring(function)
-    hints = get_type_hints(function, include_extras=True)
-    options, positional = {}, []
-    for parameter in inspect.signature(function).parameters.values():
-        is_positional = parameter.kind is not inspect.Parameter.KEYWORD_ONLY
-        section = "Arguments" if is_positional else "Options"
-        text = docs.get(parameter.name, "")
-        hint = hints[parameter.name]
-        option = Option(parameter.name, parameter.name, hint, parameter.default, text, section)
-        if is_positional:
-            positional.append(option)
-        else:
-            options[option.name] = option
+    about, positional, options = function_options(function)
     if {*HELP, HELP_ALL} & {*arguments}:
         words = " ".join(f"[{one.name.upper()}]" if _has_default(one) else one.name.upper() for one in positional)
         needed = " ".join(f"{one.flag} {_metavar(one)}" for one in options.values() if not _has_default(one))
@@ -110,7 +98,41 @@ def call_function(function: Callable[..., None], arguments: Sequence[str], comma
             expected = "" if option in positional else f"expected {_metavar(option)}; "
             raise UsageError(f"{name} is missing: {expected}glassformer {command} --help shows how to use it")
     first = [given.pop(option.name) for option in positional if option.name in given]
-    function(*first, **given)
+    values = {name: value for name, value in given.items() if "." not in options[name].path}
+    for parameter in inspect.signature(function).parameters.values():
+        if is_dataclass(parameter.default):
+            own = {name: given[name] for name in given if options[name].path == f"{parameter.name}.{name}"}
+            values[parameter.name] = replace(parameter.default, **own)  # type: ignore[type-var]
+    function(*first, **values)
+
+
+def function_options(function: Callable[..., None]) -> tuple[str, list[Option], dict[str, Option]]:
+    """What a function does, its positional arguments, and its options by name.
+
+    A parameter whose default is a dataclass is a group of options: the fields, under the docstring of the class.
+    """
+    about, docs = _docstring(function)
+    hints = get_type_hints(function, include_extras=True)
+    positional: list[Option] = []
+    options: dict[str, Option] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        name, usual, hint = parameter.name, parameter.default, hints[parameter.name]
+        if is_dataclass(usual):
+            heading = (type(usual).__doc__ or name).removesuffix(".")
+            group = field_options(type(usual), usual, name)
+            options |= {option.name: _with_hint(replace(option, section=heading)) for option in group}
+        elif parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            options[name] = _with_hint(Option(name, name, hint, usual, docs.get(name, ""), "Options"))
+        else:
+            positional.append(Option(name, name, hint, usual, docs.get(name, ""), "Arguments"))
+    return about, positional, options
+
+
+def _with_hint(option: Option) -> Option:
+    """The option with what its annotation says of its default."""
+    notes = getattr(option.hint, "__metadata__", ())
+    said = next((found for note in notes if isinstance(found := getattr(note, "help_behavior_hint", ""), str)), "")
+    return replace(option, about=f"{option.about} {said}".rstrip())
 
 
 def _docstring(function: Callable[..., None]) -> tuple[str, dict[str, str]]:
@@ -217,7 +239,7 @@ def _example(options: Mapping[str, Option]) -> str:
 
 
 def _is_switch(option: Option | None) -> bool:
-    return option is not None and option.hint is bool
+    return option is not None and parts_of(option.hint)[::2] == (bool, False)
 
 
 def _is_list(option: Option) -> bool:
