@@ -17,6 +17,7 @@ from glassformer.cli import main
 from glassformer.cli.info import describe
 from glassformer.models import DecoderModel, preset
 from glassformer.tasks.classification import Classifier
+from glassformer.tasks.configs.translation import PairData
 from glassformer.tasks.task import Tool
 from glassformer.tasks.translation import Translator
 from tasks.tiny_pipelines import LABELS, MAKERS, ROLES, TEMPLATE, make, pretrained, tokenizer
@@ -81,6 +82,12 @@ def test_the_lines_say_it_in_words(tmp_path, capsys):
     assert "  chat template  none" in lines
     assert "    d_model = 16" in lines
     assert json.loads(told(capsys, tmp_path / "m", "--json"))["task"] == "classification"
+
+
+def test_data_settings_are_shown_where_they_are_not_the_default(tmp_path, capsys):
+    make(Translator).save(tmp_path / "m", "card", PairData(target_language="fr", source_column="english"))
+    assert describe(tmp_path / "m")["data"] == {"source_column": "english", "target_language": "fr"}
+    assert "  data           source_column=english, target_language=fr" in told(capsys, tmp_path / "m")
 
 
 def test_a_gguf_file_shows_its_quantization(tmp_path, capsys):
