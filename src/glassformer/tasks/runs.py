@@ -14,7 +14,7 @@ from glassformer.training.budget import Planner, TimeBudget, guess_costs, update
 from glassformer.training.config import TrainConfig
 from glassformer.training.estimate import Estimate, MemoryWatch, Truth, compare, estimate_run, in_words
 from glassformer.training.gradients import TrainBatch
-from glassformer.training.journal import Journal
+from glassformer.training.journal import Journal, prepare_tensorboard
 from glassformer.training.run_folder import RunFolder
 from glassformer.training.schedules import Plan, fit_warmup
 from glassformer.training.state import TrainState, newest_state
@@ -70,7 +70,11 @@ def train_run(
         evaluate=evaluate,
         folder=run.checkpoints,
     )
+    prepare_tensorboard()  # what it takes is no memory of the run
+    watch = MemoryWatch(trainer)
     estimate = estimate_run(trainer, flops)
+    if trainer.device.type != "cpu":
+        watch = MemoryWatch(trainer)  # there the pilot's copies are freed, and no part of the run
     state = TrainState() if run.record is None else newest_state(run.checkpoints)
     plan = make_plan(run, config, estimate, state, began=began, warmup_is_given=warmup_is_given)
     run.begin(plan, state.position)
@@ -78,12 +82,17 @@ def train_run(
     share = plan.end / config.updates
     estimate = replace(estimate, flops=round(estimate.flops * share), seconds=estimate.seconds * share)
     trainer.plan, trainer.config = plan, replace(config, updates=plan.end, warmup=plan.warmup)
-    watch = MemoryWatch(trainer)
     with Journal(run.path, trainer.config) as journal:
         trainer.on_update, trainer.on_evaluation, trainer.warn = journal.update, journal.evaluation, journal.say
         for note in notes:
             journal.say(note)
         journal.say(f"{plan.end:,} updates: {in_words(estimate)}")
+        if config.minutes:
+            journal.say(f"the whole command takes about {config.minutes:g} minutes (--minutes)")
+        else:
+            journal.say(
+                "validations and final scores come on top; --minutes sets the time of the whole command instead"
+            )
         _tell_plan(journal, plan, config, state)
         if config.minutes:
             spent = state.seconds + state.other_seconds - plan.start_seconds
