@@ -277,3 +277,10 @@ def test_a_rehearsal_scales_a_sample_from_all_over_the_examples(monkeypatch):
     assert runs.rehearse(model, score, range(20)) == 10
     assert runs.rehearse(model, score, range(3)) == 1.5
     assert runs.rehearse(model, score, ()) == 0.0
+
+    def undefined(examples):
+        now[0] += 1.0
+        raise ValueError("expected two classes")
+
+    assert runs.rehearse(model, undefined, range(3)) == 1.0, "a score that so few examples do not have"
+    assert model.training
