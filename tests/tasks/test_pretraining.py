@@ -312,7 +312,7 @@ def test_the_commonest_token_scores_what_it_says():
 
 def test_demos_are_there(monkeypatch):
     found = [Docstring(f"Number {n} is what it is, and no other.", f"Tell number {n}.") for n in range(2000)]
-    monkeypatch.setattr("glassformer.tasks.pretraining.docstrings", lambda: found)
+    monkeypatch.setattr("glassformer.tasks.configs.pretraining.docstrings", lambda: found)
     for task in (Masking, Denoising):
         config = task.demo()
         assert config.train.minutes <= 3
