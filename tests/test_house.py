@@ -87,7 +87,7 @@ def test_the_plan_names_every_file_and_nothing_else():
             assert (SOURCE / word).exists(), f"docs/architecture.md names {word}, which is gone"
 
 
-CORE_PACKAGES = {"torch", "numpy", "safetensors", "tokenizers", "cattrs"}
+CORE_PACKAGES = {"torch", "numpy", "safetensors", "tokenizers"}
 """All that building and training models from Python needs."""
 
 
@@ -159,21 +159,21 @@ assert Classification(config).train(folder / "m")["accuracy"] >= 0
 """
 
 
-def test_the_core_imports_and_trains_with_its_five_dependencies_alone(tmp_path):
+def test_the_core_imports_and_trains_with_its_four_dependencies_alone(tmp_path):
     packages, work = tmp_path / "packages", tmp_path / "work"
     packages.mkdir()
     work.mkdir()
     bare_environment(packages, requirements(CORE_PACKAGES))
     result = run_alone(packages, CORE, str(work))
     assert result.returncode == 0, result.stderr
-    for name in ("rich", "tyro", "sacrebleu"):
+    for name in ("rich", "sacrebleu"):
         assert f"No module named '{name}'" in run_alone(packages, f"import {name}").stderr
 
 
 def test_the_default_dependencies_are_the_core_the_command_line_and_the_metrics():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     direct = {Requirement(line).name for line in project["dependencies"]}
-    assert direct == CORE_PACKAGES | {"tyro", "rich", "sacrebleu", "rouge_score", "seqeval"}
+    assert direct == CORE_PACKAGES | {"rich", "sacrebleu", "rouge_score", "seqeval"}
     pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     extras = [line for lines in project["optional-dependencies"].values() for line in lines]
     for name in {Requirement(line).name for line in [*project["dependencies"], *extras]} - {"glassformer"}:

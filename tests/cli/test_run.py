@@ -116,14 +116,21 @@ def test_a_repetition_penalty_reaches_the_search(run):
     assert run(tool, "--max-new-tokens", "12", "--repetition-penalty", "50", stdin="the cat\n")[1] != plain
 
 
+@pytest.mark.parametrize("value", ["nan", "inf", "hot"])
+def test_what_is_no_number_is_wrong_usage(run, value):
+    code, lines, err = run(make(LanguageModel), "--temperature", value, stdin="the\n")
+    assert (code, lines) == (2, [])
+    assert err.startswith(f"glassformer: --temperature {value}: expected a")
+    assert "None" not in err
+    assert run.loads == []
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (("--top-p", "2"), "--top-p 2: expected more than 0 and at most 1"),
         (("--top-p", "0"), "--top-p 0: expected more than 0 and at most 1"),
         (("--temperature", "-1"), "--temperature -1: expected 0 or more"),
-        (("--temperature", "nan"), "--temperature nan: expected 0 or more"),
-        (("--temperature", "inf"), "--temperature inf: expected 0 or more"),
         (("--beam", "0"), "--beam 0: expected 1 to 256"),
         (("--n-best", "0"), "--n-best 0: expected 1 to 256"),
         (("--top-k", "-1"), "--top-k -1: expected 0 or more"),

@@ -177,9 +177,8 @@ def _run(verb: str, rest: list[str]) -> None:
         _fail(f"{verb!r} is no verb: {suggestion(verb, VERBS)} (glassformer --help lists them)", 2)
     try:
         import rich  # noqa: F401
-        import tyro  # noqa: F401
     except ImportError:
-        sys.exit("the command line needs two more packages: pip install tyro rich")
+        sys.exit("the command line needs one more package: pip install rich")
     if verb == "train":
         from glassformer.cli.train import train
 

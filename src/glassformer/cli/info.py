@@ -6,10 +6,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tyro.conf import Positional
-
-from glassformer.cli.run_options import Flag
-
 if TYPE_CHECKING:
     from glassformer.checkpoint.summary import ModelSummary
     from glassformer.text import Tokenizer
@@ -21,7 +17,7 @@ MAX_SPECIAL = 12
 """Special tokens that are shown; --json lists all."""
 
 
-def info(path: Positional[Path], *, json: Flag = False, allow_pickle: Flag = False) -> None:
+def info(path: Path, *, json: bool = False, allow_pickle: bool = False) -> None:
     """Show what a model is: kind, number of parameters, task, number format, tokenizer, chat template and settings.
 
     Only headers are read, so it takes a second for a model of any size, but for the checksums of a folder.

@@ -212,7 +212,7 @@ def _read(option: Option, texts: list[str]) -> Any:
             return as_field(option.hint, tuple(_word(get_args(kind)[0], text) for text in texts))
         return as_field(option.hint, _word(kind, texts[0]))
     except UnfitError as error:
-        raise UsageError(f"{told}: expected {error.expected}") from None
+        raise UsageError(f"{told}: expected {error.expected.removesuffix(' or None')}") from None
 
 
 def _word(kind: Any, text: str) -> Any:

@@ -4,28 +4,23 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-from tyro.conf import FlagCreatePairsOff, arg
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from glassformer.decoding import GenerationConfig
-
-Flag = Annotated[bool, FlagCreatePairsOff, arg(help_behavior_hint="")]
-"""An option without a value."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LineOptions:
     """Where lines come from, and where the answers go."""
 
-    input: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    input: Path | None = None
     """Read the lines of this file instead of stdin."""
-    output: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    output: Path | None = None
     """Write the answers to this new file instead of stdout. It appears when all lines are answered."""
     on_bad: Literal["error", "skip"] = "skip"
     """Report a line that the model cannot read, write an empty line and continue (skip), or stop at it (error)."""
-    quiet: Flag = False
+    quiet: bool = False
     """Show no progress bar and no hints. Errors are still shown."""
 
 
@@ -33,11 +28,11 @@ class LineOptions:
 class AnswerOptions:
     """What is printed for each line. Several values of one line are separated by tabs."""
 
-    json: Flag = False
+    json: bool = False
     """Print one JSON object per line: text, scores, labels with probabilities, entities with places, vectors."""
-    n_best: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None
+    n_best: int | None = None
     """Print the N best texts of a beam search, N drawn texts, or the N most likely labels."""
-    scores: Flag = False
+    scores: bool = False
     """Print the mean log-probability of each text, the probability of each label, or the score of a found answer."""
 
 
@@ -45,37 +40,36 @@ class AnswerOptions:
 class WritingOptions:
     """For models that write text: translators, summarizers, language models."""
 
-    beam: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: as the model says)")] = None
-    """Sentences that the search keeps at each step. 1 takes the most likely word each time and is faster."""
-    max_new_tokens: Annotated[
-        int | None, arg(metavar="N", help_behavior_hint="(default: as the model says, for most 256)")
-    ] = None
-    """The most tokens that are written for a line."""
-    temperature: Annotated[float | None, arg(metavar="NUMBER", help_behavior_hint="(default: 0)")] = None
-    """0 takes the most likely token. More than 0 draws at random; 1 uses the model's own probabilities."""
-    top_k: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None
+    beam: int | None = None
+    """Sentences that the search keeps at each step. 1 takes the most likely word each time and is faster. (default: as
+    the model says)"""
+    max_new_tokens: int | None = None
+    """The most tokens that are written for a line. (default: as the model says, for most 256)"""
+    temperature: float | None = None
+    """0 takes the most likely token. More than 0 draws at random; 1 uses the model's own probabilities. (default: 0)"""
+    top_k: int | None = None
     """Draw only from the N most likely tokens; 0 is all. Needs a temperature."""
-    top_p: Annotated[float | None, arg(metavar="NUMBER", help_behavior_hint="")] = None
+    top_p: float | None = None
     """Draw only from the most likely tokens whose probabilities add up to this. Needs a temperature."""
-    min_p: Annotated[float | None, arg(metavar="NUMBER", help_behavior_hint="")] = None
+    min_p: float | None = None
     """Draw only from tokens with at least this share of the best token's probability. Needs a temperature."""
-    seed: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: 0)")] = None
-    """Start of the random numbers: the same seed draws the same text. Needs a temperature."""
-    repetition_penalty: Annotated[float | None, arg(metavar="NUMBER", help_behavior_hint="(default: 1)")] = None
-    """More than 1 makes tokens that were already written less likely."""
+    seed: int | None = None
+    """Start of the random numbers: the same seed draws the same text. Needs a temperature. (default: 0)"""
+    repetition_penalty: float | None = None
+    """More than 1 makes tokens that were already written less likely. (default: 1)"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderOptions:
     """For models that continue a text or answer a message."""
 
-    prompt: Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="")] = None
+    prompt: str | None = None
     """Continue this text instead of lines, and show the result as it is written."""
-    chat: Flag = False
+    chat: bool = False
     """Answer each line as a message instead of continuing it. On a terminal, hold a conversation."""
-    system: Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="")] = None
+    system: str | None = None
     """The system message before each conversation. Needs --chat."""
-    stop: Annotated[tuple[str, ...], arg(metavar="TEXT", help_behavior_hint="")] = ()
+    stop: tuple[str, ...] = ()
     """End the text where one of these texts appears."""
 
 

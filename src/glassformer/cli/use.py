@@ -9,14 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tyro.conf import OmitArgPrefixes, Positional
-
 from glassformer.cli.info import info as info
 from glassformer.cli.lines import CHUNK, check_files, check_stdin, run_lines
 from glassformer.cli.run_options import (
     AnswerOptions,
     DecoderOptions,
-    Flag,
     Given,
     LineOptions,
     WritingOptions,
@@ -36,15 +33,15 @@ DECODER_CHUNK = 16
 
 
 def run(
-    path: Positional[Path],
+    path: Path,
     *,
-    input_and_output: OmitArgPrefixes[LineOptions] = LineOptions(),  # noqa: B008
-    answer: OmitArgPrefixes[AnswerOptions] = AnswerOptions(),  # noqa: B008
-    writing: OmitArgPrefixes[WritingOptions] = WritingOptions(),  # noqa: B008
-    decoder: OmitArgPrefixes[DecoderOptions] = DecoderOptions(),  # noqa: B008
-    embed: Flag = False,
-    int8: Flag = False,
-    allow_pickle: Flag = False,
+    input_and_output: LineOptions = LineOptions(),  # noqa: B008
+    answer: AnswerOptions = AnswerOptions(),  # noqa: B008
+    writing: WritingOptions = WritingOptions(),  # noqa: B008
+    decoder: DecoderOptions = DecoderOptions(),  # noqa: B008
+    embed: bool = False,
+    int8: bool = False,
+    allow_pickle: bool = False,
 ) -> None:
     """Use a model on lines of text: one line out for each line in.
 
