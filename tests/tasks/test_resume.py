@@ -370,7 +370,10 @@ def test_new_labels_in_continued_data_are_named(tmp_path):
     Classification(config).train(tmp_path / "m")
     with path.open("a") as stream:
         stream.write("text 99\tc\n")
-    with pytest.raises(ValueError, match=r"a\.tsv:62: the label 'c' was not learned"):
+    with pytest.raises(
+        ValueError,
+        match=r"a\.tsv:62: the label 'c' was not learned: expected one of a, b\. .*--restart or another --out",
+    ):
         Classification(config).train(tmp_path / "m", accept_changes=True)
 
 

@@ -315,7 +315,7 @@ def test_what_cannot_be_learned_from_is_told(tmp_path):
 def test_a_label_that_was_not_learned_is_named(trained, tmp_path):
     (tmp_path / "other.conll").write_text("Ann B-PERSON\n\nRhine B-RIVER\n")
     examples = TaggedData(data=(tmp_path / "other.conll",)).examples()
-    with pytest.raises(ValueError, match=r"other.conll:3: .*'RIVER', which was not learned: expected PERSON, PLACE"):
+    with pytest.raises(ValueError, match=r"other.conll:3: .*'RIVER' was not learned: expected one of PERSON, PLACE"):
         load(trained[0]).score(examples)
 
 

@@ -7,12 +7,18 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from glassformer.checkpoint.load_errors import naming_errors, refusing_wrong_values
 from glassformer.checkpoint.output_folder import new_folder, recover_folder
-from glassformer.checkpoint.safe_files import CorruptFolderError, read_json_object, verify_folder
+from glassformer.checkpoint.safe_files import (
+    CorruptFolderError,
+    read_json_object,
+    verify_folder,
+    write_tensors,
+    write_text,
+)
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig, build_model
 from glassformer.nn.checks import shortened
 
@@ -130,10 +136,10 @@ def save_model(
     An existing model folder is replaced only with `overwrite`, or if the same `owner` (a training run) wrote it.
     """
     with new_folder(folder, overwrite=overwrite, owner=owner) as work:
-        (work / CONFIG).write_text(json.dumps(model.config.to_dict(), indent=2), encoding="utf-8")
-        save_file({name: value.contiguous().cpu() for name, value in own_parameters(model).items()}, work / WEIGHTS)
+        write_text(work / CONFIG, json.dumps(model.config.to_dict(), indent=2))
+        write_tensors(work / WEIGHTS, {name: value.contiguous().cpu() for name, value in own_parameters(model).items()})
         for name, text in (texts or {}).items():
-            (work / name).write_text(text, encoding="utf-8")
+            write_text(work / name, text)
 
 
 def load_model(folder: Path) -> EncoderModel | DecoderModel | EncoderDecoderModel:

@@ -11,6 +11,7 @@ the tokens already seen, begins at 0. Masks are True for real tokens, as everywh
 """
 
 import copy
+import errno
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -25,10 +26,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from glassformer.checkpoint.output_folder import new_folder
+from glassformer.checkpoint.safe_files import write_text
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from glassformer.nn import KVCache
 from glassformer.nn.attend import Attend
 from glassformer.nn.layers import Layer
+from glassformer.write_errors import WriteError, naming_write_errors
 
 AnyModel = EncoderModel | DecoderModel | EncoderDecoderModel
 MODEL, ENCODER, MEMORY, DECODER = "model.onnx", "encoder.onnx", "memory.onnx", "decoder.onnx"
@@ -49,9 +52,10 @@ def export_onnx(
     graphs = _graphs(_plain(model, for_tracing=True))
     with new_folder(folder, overwrite=overwrite) as work:
         for name, graph in graphs.items():
-            graph.write(work / name)
+            with naming_write_errors(work / name):
+                graph.write(work / name)
         for name, text in (texts or {}).items():
-            (work / name).write_text(text, encoding="utf-8")
+            write_text(work / name, text)
 
 
 @torch.inference_mode()
@@ -230,6 +234,22 @@ class Graph:
             node.metadata_props.clear()  # where each line of code stood on this machine
         n_bytes = sum(parameter.nbytes for parameter in self.module.parameters())
         program.save(path, external_data=n_bytes > MAX_FILE_BYTES)
+        check_weights_beside(path)
+
+
+def check_weights_beside(path: Path) -> None:
+    """Raise WriteError if a graph's weights in a file beside it are cut off.
+
+    The library writes them with NumPy's `tofile`, which loses the error of a full disk.
+    """
+    onnx = _needs("onnx")
+    for tensor in onnx.load(path, load_external_data=False).graph.initializer:
+        about = {entry.key: entry.value for entry in tensor.external_data}
+        if not about:
+            continue
+        file = path.with_name(about["location"])
+        if int(about["offset"]) + int(about["length"]) > file.stat().st_size:
+            raise WriteError(file, "it is cut off inside the weights", errno.ENOSPC)
 
 
 def _graphs(model: AnyModel) -> dict[str, Graph]:

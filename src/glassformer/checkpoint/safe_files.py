@@ -6,12 +6,17 @@ import math
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
 from glassformer.nn.checks import shortened, shown
+from glassformer.write_errors import WriteError, naming_write_errors
 
 MANIFEST = "manifest.json"
 MAX_JSON_BYTES = 64 * 2**20
@@ -171,17 +176,33 @@ def write_text(file: Path, text: str) -> None:
         work.write_text(text, encoding="utf-8")
 
 
+def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file. An error names the file and the next step."""
+    try:
+        save_file(dict(tensors), file, metadata=metadata)
+    except SafetensorError as error:  # the library reports an OSError in words alone
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number is None:
+            raise
+        raise WriteError(file, os.strerror(int(number[1])), int(number[1])) from error
+
+
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
-    """Where to write what shall become `file`, whole, when the block ends well; else the old one stays."""
+    """Yield the temporary path to write to. If the block succeeds, rename it to `file`; else the old file stays.
+
+    An error of writing names `file` and the next step.
+    """
     work = file.with_name(f".{file.name}.part")
-    try:
-        yield work
-        with work.open("rb") as stream:
-            os.fsync(stream.fileno())
-        work.replace(file)
-    finally:
-        work.unlink(missing_ok=True)
+    with naming_write_errors(file, work):
+        try:
+            yield work
+            with work.open("rb") as stream:
+                os.fsync(stream.fileno())
+            work.replace(file)
+        finally:
+            with suppress(OSError):  # the reason why there is no such file is being raised
+                work.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:

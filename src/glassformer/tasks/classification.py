@@ -17,7 +17,15 @@ from glassformer.data.splits import split_examples
 from glassformer.metrics.classification import confusion, confusion_tables, score_classes, score_label_sets
 from glassformer.metrics.scores import Scores
 from glassformer.models import EncoderModel, ModelConfig
-from glassformer.tasks.encoders import EncoderConfig, EncoderTask, EncoderTool, Reader, Texts, read_batch
+from glassformer.tasks.encoders import (
+    EncoderConfig,
+    EncoderTask,
+    EncoderTool,
+    Reader,
+    Texts,
+    read_batch,
+    unknown_label,
+)
 from glassformer.tasks.task import Splits
 from glassformer.training.config import TrainConfig
 
@@ -192,9 +200,7 @@ class Classifier(EncoderTool[LabelledText]):
         """The numbers of an example's labels."""
         for label in example.labels:
             if label not in self.labels:
-                place = f"{example.where}: " if example.where else ""
-                known = ", ".join(self.labels[:20])
-                raise ValueError(f"{place}the label {label!r} was not learned: expected one of {known}")
+                raise unknown_label(label, self.labels, example.where)
         return [self.labels.index(label) for label in example.labels]
 
     def _compare(self, examples: Sequence[LabelledText]) -> tuple[list[list[str]], list[tuple[str, ...]]]:

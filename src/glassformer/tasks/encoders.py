@@ -306,6 +306,16 @@ def reader_of(folder: Path) -> Reader:
     return Reader.from_folder(folder, read_about(folder).get("tokenizer") if (folder / TASK).exists() else "pretrained")
 
 
+def unknown_label(label: str, known: Sequence[str], where: str) -> ValueError:
+    """The error about an example at `where` whose label the model does not know."""
+    place = f"{where}: " if where else ""
+    names = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
+    return ValueError(
+        f"{place}the label {label!r} was not learned: expected one of {names}. Correct the label, or train a new model "
+        "on data that has it: a run keeps the labels it was started with, so use --restart or another --out"
+    )
+
+
 def fresh_head(model: EncoderModel) -> list[str]:
     """The parameters of a head that no checkpoint brought."""
     return [name for name, _ in model.named_parameters() if name.startswith("head.")]

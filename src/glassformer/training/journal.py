@@ -13,8 +13,9 @@ from glassformer.metrics.scores import title_of
 from glassformer.training.config import TrainConfig
 from glassformer.training.state import Evaluation
 from glassformer.training.trainer import Update
+from glassformer.write_errors import naming_write_errors
 
-LOG = "log.jsonl"
+LOG, EVENTS = "log.jsonl", "events.out.tfevents.*"
 PLAIN_EVERY = 20.0
 """Seconds between two plain lines."""
 
@@ -23,10 +24,11 @@ class Journal:
     """Use as a context manager around a run."""
 
     def __init__(self, folder: Path, config: TrainConfig):
-        folder.mkdir(parents=True, exist_ok=True)
-        self.config = config
-        self._log = (folder / LOG).open("a", encoding="utf-8")
-        self._board = _tensorboard(folder)
+        self.config, self.folder = config, folder
+        with naming_write_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._log = (folder / LOG).open("a", encoding="utf-8")
+            self._board = _tensorboard(folder)
         self._last_line = time.perf_counter()
         self._best = ""
         self._tokens = self._seconds = 0.0
@@ -50,9 +52,11 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         if self._progress is not None:
             self._progress.stop()
-        self._log.close()
+        with naming_write_errors(self.folder / LOG):
+            self._log.close()
         if self._board is not None:
-            self._board.close()
+            with naming_write_errors(self.folder / EVENTS):
+                self._board.close()
 
     def say(self, text: str) -> None:
         """A line for the user."""
@@ -90,12 +94,14 @@ class Journal:
         self.say(f"validation after {evaluation.update} updates:  {scores}")
 
     def _write(self, record: dict[str, Any]) -> None:
-        self._log.write(json.dumps(record) + "\n")
-        self._log.flush()
+        with naming_write_errors(self.folder / LOG):
+            self._log.write(json.dumps(record) + "\n")
+            self._log.flush()
 
     def _chart(self, name: str, value: float, step: int) -> None:
         if self._board is not None:
-            self._board.add_scalar(name, value, step)
+            with naming_write_errors(self.folder / EVENTS):
+                self._board.add_scalar(name, value, step)
 
 
 class LogEntry(NamedTuple):

@@ -23,6 +23,7 @@ from glassformer.checkpoint.output_folder import discard_folder, lock_folder
 from glassformer.checkpoint.safe_files import CorruptFolderError, read_json, sha256, write_text
 from glassformer.training.schedules import Plan
 from glassformer.training.state import checkpoint_path, clean_checkpoints, saved_positions
+from glassformer.write_errors import naming_write_errors
 
 RECORD, CHECKPOINTS, TOKENS, KEPT = "run.json", "checkpoints", "tokens", "kept"
 LOCK, LOG = "lock", "log.jsonl"
@@ -179,7 +180,8 @@ class RunFolder:
         if self.record is None:
             _discard(self.path)
         for name, text in self._new.items():
-            (self.path / KEPT).mkdir(exist_ok=True)
+            with naming_write_errors(self.path / KEPT):
+                (self.path / KEPT).mkdir(exist_ok=True)
             write_text(self.path / KEPT / name, text)
         self.record = {
             "format": FORMAT,
@@ -213,7 +215,8 @@ def open_run(out: Path, *, restart: bool = False) -> Iterator[RunFolder]:
         raise ValueError(f"{path} is a file: expected a run folder. Choose another --out")
     if path.is_dir():
         _check_own(path)
-    path.mkdir(parents=True, exist_ok=True)
+    with naming_write_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
     with lock_folder(path, LOCK):
         clean_checkpoints(path / CHECKPOINTS)
         record = _read_record(path, restart=restart)

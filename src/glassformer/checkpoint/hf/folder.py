@@ -12,14 +12,13 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from glassformer.checkpoint.foreign import ForeignModel, Tensors
 from glassformer.checkpoint.hf import export_model
 from glassformer.checkpoint.hf.tables import Family
 from glassformer.checkpoint.output_folder import new_folder
-from glassformer.checkpoint.safe_files import CorruptFolderError
+from glassformer.checkpoint.safe_files import CorruptFolderError, write_tensors, write_text
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -56,11 +55,11 @@ def save_hf_folder(
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     with new_folder(folder, overwrite=overwrite) as work:
         whole = {**config, "dtype": dtype, **(values or {})}
-        (work / CONFIG).write_text(json.dumps(whole, indent=2), encoding="utf-8")
+        write_text(work / CONFIG, json.dumps(whole, indent=2))
         ready = {name: tensor.cpu().clone() for name, tensor in tensors.items()}
-        save_file(ready, work / WEIGHTS, metadata={"format": "pt"})
+        write_tensors(work / WEIGHTS, ready, {"format": "pt"})
         for name, text in (texts or {}).items():
-            (work / name).write_text(text, encoding="utf-8")
+            write_text(work / name, text)
 
 
 def inside(folder: Path, name: object) -> Path:
