@@ -117,8 +117,8 @@ def _read_manifest(file: Path) -> dict[str, str]:
     return sums
 
 
-def read_json(file: Path) -> Any:
-    """The value in a JSON file of ours. NaN, Infinity and keys that are there twice are refused.
+def read_json(file: Path, *, strict: bool = True) -> Any:
+    """The value in a JSON file. With `strict`, NaN, Infinity and keys that are there twice are refused.
 
     Whatever is wrong with the file, the error is a CorruptFolderError that names it.
     """
@@ -129,6 +129,8 @@ def read_json(file: Path) -> Any:
         if size > MAX_JSON_BYTES:
             raise CorruptFolderError(f"{file} has {size:,} bytes: expected at most {MAX_JSON_BYTES:,} of JSON")
         text = file.read_text(encoding="utf-8")
+        if not strict:
+            return json.loads(text)
         return json.loads(text, object_pairs_hook=_without_twins, parse_constant=_refuse, parse_float=_finite)
     except CorruptFolderError:
         raise
@@ -136,9 +138,9 @@ def read_json(file: Path) -> Any:
         raise CorruptFolderError(f"{file} cannot be read: {shortened(str(error), 300)}") from error
 
 
-def read_json_object(file: Path) -> dict[str, Any]:
-    """The object in a JSON file of ours."""
-    values = read_json(file)
+def read_json_object(file: Path, *, strict: bool = True) -> dict[str, Any]:
+    """The object in a JSON file; `strict` as for `read_json`."""
+    values = read_json(file, strict=strict)
     if not isinstance(values, dict):
         raise CorruptFolderError(f"{file} holds {shown(values)}: expected a JSON object")
     return values

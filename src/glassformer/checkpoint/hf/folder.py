@@ -18,12 +18,10 @@ from glassformer.checkpoint.foreign import ForeignModel, Tensors
 from glassformer.checkpoint.hf import export_model
 from glassformer.checkpoint.hf.tables import Family
 from glassformer.checkpoint.output_folder import new_folder
-from glassformer.checkpoint.safe_files import CorruptFolderError, write_tensors, write_text
+from glassformer.checkpoint.safe_files import CorruptFolderError, read_json_object, write_tensors, write_text
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-MAX_JSON_BYTES = 64 * 2**20
-"""No config or index of a real model is larger."""
 
 
 def read_hf_folder(folder: Path, *, allow_pickle: bool = False) -> ForeignModel:
@@ -75,16 +73,8 @@ def inside(folder: Path, name: object) -> Path:
 
 
 def read_json_table(path: Path) -> dict[str, Any]:
-    """The table in a JSON file of decent size."""
-    try:
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise CorruptFolderError(f"{path} has {path.stat().st_size:,} bytes: expected a small JSON file")
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CorruptFolderError(f"{path} cannot be read: {error}") from error
-    if not isinstance(values, dict):
-        raise CorruptFolderError(f"{path} holds a {type(values).__name__}: expected a JSON object")
-    return values
+    """The object in a JSON file that another library wrote, which may hold NaN and Infinity."""
+    return read_json_object(path, strict=False)
 
 
 def _open_weights(folder: Path, allow_pickle: bool) -> Tensors:
