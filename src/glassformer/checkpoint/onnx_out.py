@@ -49,6 +49,12 @@ def export_onnx(
     """
     for package in ("onnx", "onnxscript"):
         _needs(package)
+    if isinstance(model, EncoderDecoderModel) and type(model).encode is not EncoderDecoderModel.encode:
+        raise ValueError(
+            f"{type(model).__name__} takes its masks as arguments, which the graphs have no inputs for: expected a "
+            "model of build_model. `plain = build_model(model.config)` with "
+            "`plain.load_state_dict(model.state_dict())` has the same weights and makes its own masks"
+        )
     graphs = _graphs(_plain(model, for_tracing=True))
     with new_folder(folder, overwrite=overwrite) as work:
         for name, graph in graphs.items():
