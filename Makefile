@@ -1,7 +1,10 @@
-# `make help` lists the targets. The first call of any of them builds .venv; later calls reuse it.
+# `make help` lists the targets. The first call of any of them builds .venv; later calls reuse it. `make demo` installs
+# only what the command line needs, all others everything.
 PYTHON ?= python3
 BIN := .venv/bin
+DEMO_READY := .venv/.ready-demo
 READY := .venv/.ready
+PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 TASK ?= translation
 LANG_TO ?= de
 
@@ -11,14 +14,18 @@ LANG_TO ?= de
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
-$(READY): pyproject.toml constraints.txt
+$(DEMO_READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all]'
+	$(PIP_INSTALL) -e .
+	@touch $@
+
+$(READY): $(DEMO_READY)
+	$(PIP_INSTALL) -e '.[all]'
 	@touch $@
 
 install: $(READY) ## create .venv and install everything into it, once
 
-demo: $(READY) ## train a translator in about four minutes, try it, look inside it: LANG_TO=fr, or TASK=classification
+demo: $(DEMO_READY) ## train a translator in about four minutes, try it, look inside it: LANG_TO=fr, or TASK=classification
 	$(BIN)/glassformer demo $(TASK) $(if $(filter translation,$(TASK)),--to $(LANG_TO))
 
 test: $(READY) ## run the tests on two cores
@@ -55,7 +62,7 @@ benchmark-train: $(READY) ## training speed beside torch.nn.Transformer and HF M
 	$(BIN)/python benchmarks/train.py
 
 benchmark-decode: $(READY) ## translation speed beside HF Marian and CTranslate2
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt ctranslate2
+	$(PIP_INSTALL) ctranslate2
 	$(BIN)/glassformer bench decode --batch 32 1
 	$(BIN)/glassformer bench decode --batch 32 --beam 4
 

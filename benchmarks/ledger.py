@@ -23,8 +23,9 @@ from typing import Any
 from glassformer.checkpoint.model_folder import load_parameters, read_tensors
 from glassformer.data.corpora import open_corpus
 from glassformer.metrics import score_translations, tokenised_bleu
+from glassformer.tasks.configs.translation import TranslationConfig
 from glassformer.tasks.recipes import load_recipe
-from glassformer.tasks.translation import Translation, TranslationConfig, Translator
+from glassformer.tasks.translation import Translation, Translator
 from glassformer.training.state import checkpoint_path, saved_positions
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "multi30k.toml"

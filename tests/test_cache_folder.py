@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from glassformer.base.write_errors import WriteError
 from glassformer.cache_folder import cache_folder
 from glassformer.data.corpora import fetch_interface_wheel
-from glassformer.write_errors import WriteError
 
 
 def test_the_variables_come_before_the_home(monkeypatch, tmp_path):

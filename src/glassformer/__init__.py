@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         preset,
     )
     from glassformer.nn import KVCache, Mask, attend, capture_attention, sinusoids
+    from glassformer.tasks.train import train
 
 __version__ = "0.1.0"
 ROOMS = (
@@ -53,6 +54,7 @@ ROOMS = (
     "metrics",
     "models",
     "nn",
+    "progress",
     "reference",
     "tasks",
     "text",
@@ -93,10 +95,13 @@ __all__ = [
     "load_document_weights",
     "preset",
     "sinusoids",
+    "train",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "train":
+        return import_module("glassformer.tasks.train").train
     if name in __all__:
         # Documents first: where a document's class and a block of ours share a name, the plain name is the document's.
         for home in ("glassformer.documents", "glassformer.models", "glassformer.nn"):

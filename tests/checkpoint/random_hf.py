@@ -47,7 +47,7 @@ def build(drawn: Drawn, seed: int) -> Any:
     model = getattr(transformers, drawn.class_name)(drawn.config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if not (drawn.class_name.startswith("Marian") and "embed_positions" in name):
+            if not (drawn.class_name.startswith(("Marian", "Pegasus")) and "embed_positions" in name):
                 parameter.normal_(std=0.4)
         if hasattr(model, "final_logits_bias"):
             model.final_logits_bias.normal_()
@@ -81,9 +81,9 @@ def _encoder(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], l
     ]
     heads = ["Model", "ForMaskedLM", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"]
     heads += ["ForQuestionAnswering"]
-    if prefix in ("Bert", "Albert", "Electra"):
+    if prefix in ("Bert", "MegatronBert", "Albert", "Electra"):
         heads.append("ForPreTraining")
-    if prefix == "Bert":
+    if prefix in ("Bert", "MegatronBert"):
         odd.append(({"head": "ForNextSentencePrediction"}, "ForNextSentencePrediction"))
     if prefix == "Albert":
         odd = [entry for entry in odd if "is_decoder" not in entry[0]]
@@ -248,7 +248,9 @@ def _bart(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], list
         ({"head": "ForCausalLM"}, f"{prefix}ForCausalLM"),
     ]
     heads = ["MTModel", "MTModel", "Model"]
-    if prefix == "Bart":
+    if prefix == "Pegasus":
+        heads = ["ForConditionalGeneration", "ForConditionalGeneration", "Model"]
+    elif prefix == "Bart":
         heads = ["ForConditionalGeneration", "ForConditionalGeneration", "Model"]
         odd.append(({"head": "ForSequenceClassification"}, "BartForSequenceClassification"))
         odd.append(({"head": "ForQuestionAnswering"}, "BartForQuestionAnswering"))
@@ -275,4 +277,6 @@ DRAWS = {
     "t5": _t5,
     "bart": lambda choose: _bart(choose, "Bart"),
     "marian": lambda choose: _bart(choose, "Marian"),
+    "pegasus": lambda choose: _bart(choose, "Pegasus"),
+    "megatron-bert": lambda choose: _encoder(choose, "MegatronBert"),
 }

@@ -183,7 +183,11 @@ def tied(family):
     """A model of this family in which something is tied."""
     drawn = random_hf.draw(family, first_seed(family))
     heads = {"gpt2": "LMHeadModel", "t5": "ForConditionalGeneration", "bart": "ForConditionalGeneration"}
-    heads |= {"marian": "MTModel", **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), "ForCausalLM")}
+    heads |= {
+        "pegasus": "ForConditionalGeneration",
+        "marian": "MTModel",
+        **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), "ForCausalLM"),
+    }
     prefix = type(drawn.config).__name__.removesuffix("Config")
     drawn.class_name = prefix + heads.get(family, "ForMaskedLM")
     drawn.config.tie_word_embeddings = True
@@ -249,8 +253,9 @@ def test_mistral_has_a_window_unless_it_says_that_it_has_none(tmp_path):
         assert load_model(tmp_path).config.sliding_window == window
 
 
-def test_marians_waves_may_be_stored_and_no_other_table_may(tmp_path):
-    drawn = tied("marian")
+@pytest.mark.parametrize("family", ["marian", "pegasus"])
+def test_waves_may_be_stored_and_no_other_table_may(family, tmp_path):
+    drawn = tied(family)
     model = save(drawn, tmp_path, 0)
     waves = model.model.encoder.embed_positions.weight.detach().clone()
     name = "model.encoder.embed_positions.weight"
@@ -258,11 +263,11 @@ def test_marians_waves_may_be_stored_and_no_other_table_may(tmp_path):
     assert same_numbers(load_model(tmp_path), model, 0)
     for other in (waves + 0.1, waves[:-1]):
         change_tensors(tmp_path, lambda tensors, other=other: tensors.update({name: other.contiguous()}))
-        with pytest.raises(ValueError, match=f"{name} differs from what marian computes"):
+        with pytest.raises(ValueError, match=f"{name} differs from what {family} computes"):
             load_model(tmp_path)
 
 
-@pytest.mark.parametrize("family", ["bart", "marian"])
+@pytest.mark.parametrize("family", ["bart", "marian", "pegasus"])
 def test_one_table_for_both_sides_and_another_for_the_output(family, tmp_path):
     drawn = tied(family)
     drawn.config.tie_word_embeddings = False

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import random
+import re
 import subprocess
 import sys
 import zipfile
@@ -55,13 +56,16 @@ def wheel(tmp_path, monkeypatch):
 def test_the_demo_trains_scores_translates_and_writes_a_page(wheel, tmp_path, capsys):
     demo(("the <b>light</b>",), minutes=0.05, out=tmp_path / "demo")
     told = capsys.readouterr()
-    assert "never seen" in told.out
+    assert re.search(r"test: BLEU [\d.]+, chrF [\d.]+ \(beam 4, \d+ test pairs of interface-texts", told.out)
+    assert re.search(r"validation after \d+ updates \(greedy, \d+ validation pairs of interface-texts\): ", told.err)
     assert "the <b>light</b>" in told.out
     assert "about" in told.err
     assert "estimated" in told.err
     page = (tmp_path / "demo" / "en-de.html").read_text(encoding="utf-8")
     assert "&lt;b&gt;light" in page
-    assert "validation" in page
+    assert "<dt>test BLEU</dt>" in page
+    assert re.search(r"finished model: beam 4, \d+ test pairs of interface-texts\. The validation scores", page)
+    assert re.search(r"while it learned: greedy, \d+ validation pairs of interface-texts\.", page)
     demo(minutes=0.05, out=tmp_path / "demo")
     assert "trained already" in capsys.readouterr().out
 

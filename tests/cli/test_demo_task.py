@@ -5,6 +5,7 @@ import io
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import zipfile
@@ -46,7 +47,7 @@ def test_a_demo_trains_beside_a_baseline_and_shows_examples(small, tmp_path, cap
     table = [line for line in told.splitlines() if line.startswith(("the commonest class", "this model"))]
     baseline, model = (float(line.split()[-2]) for line in table)
     assert 30 < baseline < 70 < model
-    assert "examples it has never seen" in told
+    assert re.search(r"scores on \d+ test examples of interface-languages, examples it has never seen:", told)
     assert "\n  offen und zu\n  de\n" in told
     assert told.count("\n\n  ") >= 6  # five examples, and the user's line
     assert (tmp_path / "demo" / "classification" / "task.json").is_file()
@@ -96,7 +97,7 @@ def test_the_first_word_chooses_the_task(small, monkeypatch, capsys):
 
     code, told = call("--help")
     assert code == 0
-    assert "classification  labelled texts" in told
+    assert "classification  a classifier from labelled texts" in told
     assert "The language to translate into" in told
     code, told = call("classification", "--help")
     assert code == 0
@@ -132,5 +133,5 @@ def test_a_closed_pipe_ends_it_in_silence(arguments):
 def test_a_slip_of_the_finger_trains_nothing():
     from glassformer.cli.demo_task import demos
 
-    with pytest.raises(ValueError, match="'taging' is no task: did you mean tagging"):
+    with pytest.raises(ValueError, match="'taging' is no task: did you mean 'tagging'"):
         demos(["taging"])

@@ -88,6 +88,14 @@ def shape_of(page):
     return [(tag, sorted(attributes)) for tag, attributes, _ in page.elements]
 
 
+def test_notes_are_paragraphs_and_their_text_stays_text(tmp_path):
+    path = tmp_path / "page.html"
+    write_page(path, title="A page", summary=[], curve=[], samples=[], notes=["beam 4, <b>511</b> pairs", "{{title}}"])
+    text = path.read_text(encoding="utf-8")
+    assert '<p dir="auto">beam 4, &lt;b&gt;511&lt;/b&gt; pairs</p><p dir="auto">{{title}}</p>' in text
+    assert "notes -->" not in written(tmp_path).text
+
+
 def test_the_page_holds_title_facts_curves_and_sentences(tmp_path):
     page = written(tmp_path, summary=[("BLEU", "31.2"), ("time", "4:02")], samples=[sample(), sample(reference=None)])
     assert page.texts("title") == page.texts("h1") == ["A page"]

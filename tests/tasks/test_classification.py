@@ -3,6 +3,7 @@
 import io
 import json
 import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -246,7 +247,9 @@ def test_the_command_line_trains_scores_and_runs(data, tmp_path, monkeypatch, ca
     assert told["confusion"]["columns"] == [*rows] == ["animal", "tool"]
     right = sum(row[place] for place, row in enumerate(rows.values()))
     assert told["accuracy"] == pytest.approx(100 * right / sum(map(sum, rows.values())))
-    shown = call("eval", tmp_path / "m", "--data", valid).splitlines()
+    *shown, last = call("eval", tmp_path / "m", "--data", valid).splitlines()
+    assert re.fullmatch(rf"scored on \d+ examples from {re.escape(str(valid))}", last)
+    assert last == f"scored on {told['scored_on']}"
     assert shown[-2].split() == ["animal", *map(str, rows["animal"])]
     monkeypatch.setattr(sys, "stdin", io.StringIO("the old cat\n\n"))
     assert call("run", tmp_path / "m").splitlines() in (["animal", ""], ["tool", ""])

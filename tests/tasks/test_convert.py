@@ -2,23 +2,31 @@
 
 import json
 import random
+from dataclasses import replace
 
 import gguf
 import numpy as np
 import pytest
 import tokenizers
 import torch
+import transformers
 
 from checkpoint import hf_models
 from glassformer.checkpoint import OutputExistsError, load_model, save_model
 from glassformer.checkpoint.gguf_file import halves_from_pairs
 from glassformer.checkpoint.gguf_out import pairs_from_halves, write_gguf
 from glassformer.checkpoint.hf.values import UnsupportedModelError
+from glassformer.decoding import GenerationConfig
 from glassformer.models import build_model, preset
 from glassformer.tasks.agreement import verify
+from glassformer.tasks.classification import small_encoder
 from glassformer.tasks.convert import convert
+from glassformer.tasks.language import small_decoder
 from glassformer.tasks.load import load
-from glassformer.text import Tokenizer
+from glassformer.tasks.rewriting import small_encoder_decoder
+from glassformer.tasks.translation import Translator
+from glassformer.text import Tokenizer, TokenizerConfig
+from glassformer.text.tokenizer import END
 
 
 def by_our_own_reader(monkeypatch):
@@ -102,12 +110,103 @@ def test_what_a_format_cannot_hold_is_said(tmp_path):
     with pytest.raises(ValueError, match="expected a decoder, for a GGUF file"):
         convert(tmp_path / "bert", tmp_path / "model.gguf", "gguf")
     save_model(tmp_path / "gpt2", build_model(preset("tiny-gpt2")))
-    with pytest.raises(UnsupportedModelError, match="'gpt2' as GGUF: expected llama, qwen2 or qwen3"):
+    with pytest.raises(UnsupportedModelError, match=r"gated=False .*norm='layer' .*--to hf or --to onnx$"):
         convert(tmp_path / "gpt2", tmp_path / "model.gguf", "gguf")
     assert not list(tmp_path.glob("*model.gguf*"))
-    save_model(tmp_path / "alibi", build_model(preset("tiny-llama", positions="alibi")))
-    with pytest.raises(UnsupportedModelError, match="no family of HF's can express"):
+    save_model(tmp_path / "alibi", build_model(preset("tiny-llama", positions="alibi", norm="layer")))
+    with pytest.raises(UnsupportedModelError, match=r"norm='layer' .*positions='alibi' .* with --to onnx$"):
         convert(tmp_path / "alibi", tmp_path / "hf", "hf")
+
+
+@pytest.mark.parametrize(
+    ("to", "blocking"),
+    [
+        (
+            "hf",
+            r"nearest, pegasus, cannot express qk_norm=True \(expected False\), gated=True \(expected False\)\.",
+        ),
+        ("ct2", r"CTranslate2 cannot express qk_norm=True \(expected False\)\."),
+        ("gguf", "'encoder_decoder': expected a decoder, for a GGUF file"),
+    ],
+)
+def test_a_refusal_names_all_settings_that_block_it_and_the_formats_that_work(to, blocking, tmp_path):
+    config = small_encoder_decoder(d_model=16, d_ff=24, vocab_size=40, qk_norm=True, gated=True)
+    save_model(tmp_path / "m", build_model(config))
+    with pytest.raises(UnsupportedModelError, match=f"{blocking}.* can be written with --to onnx$"):
+        convert(tmp_path / "m", tmp_path / "out", to)
+    assert not (tmp_path / "out").exists()
+
+
+TINY = {"d_model": 18, "n_heads": 3, "d_ff": 24, "max_len": 32}
+ENCODER = {"vocab_size": 300, "head_transform": True}
+DEFAULTS = {
+    "translation": (small_encoder_decoder(n_encoder_layers=2, n_decoder_layers=1, **TINY), "pegasus"),
+    "translation without ties": (small_encoder_decoder(n_decoder_layers=1, **TINY, tie="none"), "pegasus"),
+    "translation with biases": (small_encoder_decoder(n_decoder_layers=1, **TINY, output_bias=True), "pegasus"),
+    "the paper's": (preset("tiny-transformer-base"), "marian"),
+    "language": (small_decoder(**{**TINY, "n_heads": 3, "n_decoder_layers": 2}), "qwen3"),
+    "masking": (small_encoder(**TINY).with_head("language_model", scale_embeddings=True, **ENCODER), "megatron-bert"),
+    "classes": (small_encoder(**TINY).with_head("sequence_class", n_labels=3, **ENCODER), "megatron-bert"),
+    "tags": (small_encoder(**TINY).with_head("token_class", n_labels=3), "megatron-bert"),
+    "spans": (small_encoder(**TINY).with_head("span"), "megatron-bert"),
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_a_default_model_goes_to_hf_with_the_same_numbers_and_ids(name, tmp_path):
+    config, family = DEFAULTS[name]
+    texts = [" ".join(random.Random(index).choices("abcdefgh", k=9)) for index in range(50)]
+    how = TokenizerConfig(prefix_space=config.kind != "decoder")
+    tokenizer = Tokenizer.train(texts, 280, how)
+    torch.manual_seed(0)
+    model = build_model(replace(config, vocab_size=tokenizer.vocab_size))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    save_model(tmp_path / "ours", model, {"tokenizer.json": tokenizer.to_json()})
+    loaded = convert(tmp_path / "ours", tmp_path / "hf", "hf")
+    assert json.loads((tmp_path / "hf" / "config.json").read_text())["model_type"] == family
+    found = verify(tmp_path / "ours", loaded, tmp_path / "hf", "hf")
+    assert found.tool == "HF Transformers"
+    found.check(tmp_path / "hf")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    end = [] if config.kind == "decoder" else [END]
+    for text in ["a b  c", "</s> a <pad>", " x", "é ß 日本", ""]:
+        assert theirs(text)["input_ids"] == [*tokenizer.encode(text), *end]
+        assert theirs.decode(theirs(text)["input_ids"], skip_special_tokens=True).strip() == text.strip()
+
+
+def test_hf_writes_the_words_that_ours_writes(tmp_path):
+    tokenizer = Tokenizer.train(["the cat sat on the mat", "a dog sat"], 280)
+    torch.manual_seed(0)
+    shape = {**TINY, "tie": "none", "n_decoder_layers": 1, "vocab_size": tokenizer.vocab_size}
+    model = build_model(small_encoder_decoder(**shape))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.7 * torch.randn_like(parameter))
+    ours = Translator(model.eval(), tokenizer, tokenizer, GenerationConfig(max_new_tokens=12, num_beams=2))
+    save_model(tmp_path / "ours", model, ours.files())
+    convert(tmp_path / "ours", tmp_path / "hf", "hf")
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "hf").eval()
+    words = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    lines = ["the dog sat on a mat", "a cat"]
+    expected = ours.write(lines)
+    assert len(set(expected[0])) > 2
+    written = words.batch_decode(
+        theirs.generate(**words(lines, return_tensors="pt", padding=True)), skip_special_tokens=True
+    )
+    assert [line.strip() for line in written] == [line.strip() for line in expected]
+    assert [line.strip() for line in load(tmp_path / "hf").run(lines)] == [line.strip() for line in expected]
+
+
+def test_names_of_classes_go_along(tmp_path):
+    config = small_encoder(**TINY).with_head("sequence_class", n_labels=2, vocab_size=40, head_transform=True)
+    about = {"task": "classification", "labels": ["bad", "good"]}
+    save_model(tmp_path / "ours", build_model(config), {"task.json": json.dumps(about)})
+    convert(tmp_path / "ours", tmp_path / "hf", "hf")
+    values = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert values["id2label"] == {"0": "bad", "1": "good"}
+    assert values["label2id"] == {"bad": 0, "good": 1}
 
 
 @pytest.mark.parametrize(
@@ -117,6 +216,9 @@ def test_what_a_format_cannot_hold_is_said(tmp_path):
         ("bart-base", {}),
         ("transformer-base", {"norm_placement": "pre", "tie": "none"}),
         ("transformer-base", {"gated": True, "activation": "silu", "norm": "rms"}),
+        ("transformer-base", {"norm_placement": "pre", "positions": "rotary", "rope_theta": 100.0, "max_len": None}),
+        ("transformer-base", {"norm_placement": "pre", "positions": "rotary", "n_kv_heads": 2}),
+        ("transformer-base", {"n_kv_heads": 1}),
     ],
 )
 def test_an_encoder_decoder_to_ctranslate2(name, changes, tmp_path):

@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from glassformer.checkpoint.hf.values import UnsupportedModelError
-from glassformer.checkpoint.limits import Limits
+from glassformer.checkpoint.limits import Limits, refuse
 from glassformer.checkpoint.output_folder import new_folder
 from glassformer.models import EncoderDecoderModel, ModelConfig
 from glassformer.nn import Embeddings, Layer, LearnedPositions, MultiHeadAttention, Stack, sinusoids
@@ -41,6 +40,7 @@ LIMITS = Limits(
             "final_norm",
             "position_offset",
             "sinusoid_halves",
+            "rope_theta",
             "scale_embeddings",
             "embedding_norm",
             "tie",
@@ -53,7 +53,7 @@ LIMITS = Limits(
         "qk_norm": (False,),
         "sliding_window": (None,),
         "norm": ("layer", "rms"),
-        "positions": ("sinusoidal", "learned"),
+        "positions": ("sinusoidal", "learned", "rotary"),
         "token_types": (0,),
         "embedding_width": (None,),
         "share_layers": (False,),
@@ -84,13 +84,12 @@ def export_ct2(model: EncoderDecoderModel, folder: Path, vocabulary: Vocabulary,
 
     An existing model folder is replaced only with `overwrite`.
     """
+    config = model.config
+    refuse("CTranslate2", blocking_ct2(config))
     try:
         import ctranslate2
     except ImportError as error:
         raise ImportError("CTranslate2's format needs its package: pip install ctranslate2") from error
-    config = model.config
-    LIMITS.check(config)
-    _check_relations(config)
     specs = ctranslate2.specs
     shape: dict[str, Any] = {
         "pre_norm": config.norm_placement == "pre",
@@ -99,8 +98,22 @@ def export_ct2(model: EncoderDecoderModel, folder: Path, vocabulary: Vocabulary,
         "ffn_glu": config.gated,
         "rms_norm": config.norm == "rms",
     }
-    layers = config.n_encoder_layers, config.n_decoder_layers
-    spec = specs.TransformerSpec.from_config(layers, config.n_heads, **shape)
+    if config.positions == "rotary":
+        # All of a head is turned; its first half with its second, as in HF.
+        shape |= {"rotary_dim": 0, "rotary_interleave": False, "rotary_base": config.rope_theta}
+    if config.kv_heads != config.n_heads:
+        shape["num_heads_kv"] = config.kv_heads
+    try:
+        encoder = specs.TransformerEncoderSpec(config.n_encoder_layers, config.n_heads, **shape)
+        decoder = specs.TransformerDecoderSpec(config.n_decoder_layers, config.n_heads, **shape)
+    except TypeError as error:  # an older version knows no encoder with rotary positions or grouped heads
+        raise ImportError(
+            f"ctranslate2 {ctranslate2.__version__} cannot express this model: expected 4.8 or later; "
+            "pip install --upgrade ctranslate2"
+        ) from error
+    spec = specs.TransformerSpec(encoder, decoder)
+    if config.positions == "rotary":
+        del spec.encoder.position_encodings  # the decoder has none
     _stack(spec.encoder, model.encoder, model.source_embeddings, config)
     _stack(spec.decoder, model.decoder, model.target_embeddings, config)
     _embed(spec.encoder.embeddings[0], model.source_embeddings)
@@ -127,23 +140,23 @@ def export_ct2(model: EncoderDecoderModel, folder: Path, vocabulary: Vocabulary,
         spec.save(str(work))
 
 
-def _check_relations(config: ModelConfig) -> None:
-    """Raise where a field that is written must follow from others."""
+def blocking_ct2(config: ModelConfig) -> list[str]:
+    """The settings that block an export, with those that must follow from others."""
     problems = {
-        f"n_kv_heads={config.n_kv_heads} (expected {config.n_heads}, n_heads)": config.kv_heads != config.n_heads,
-        f"head_dim={config.head_dim} (expected d_model / n_heads)": config.head_size * config.n_heads != config.d_model,
-        f"final_norm={config.final_norm} with norm_placement={config.norm_placement!r}": (
+        f"head_dim={config.head_dim} (expected d_model / n_heads, {config.d_model / config.n_heads:g})": (
+            config.head_size * config.n_heads != config.d_model
+        ),
+        f"final_norm={config.final_norm} with norm_placement={config.norm_placement!r} (expected None)": (
             config.has_final_norm != (config.norm_placement == "pre")
         ),
     }
-    found = [name for name, is_problem in problems.items() if is_problem]
-    if found:
-        raise UnsupportedModelError(f"CTranslate2 cannot express {', '.join(found)}")
+    return [*LIMITS.blocking(config), *(name for name, is_problem in problems.items() if is_problem)]
 
 
 def _stack(spec: Any, stack: Stack, embeddings: Embeddings, config: ModelConfig) -> None:
     spec.scale_embeddings = embeddings.scale is not None
-    spec.position_encodings.encodings = _positions(embeddings, config)
+    if embeddings.positions is not None:
+        spec.position_encodings.encodings = _positions(embeddings, config)
     if embeddings.norm is not None:
         _norm(spec.layernorm_embedding, embeddings.norm)
     if stack.norm is not None:

@@ -1,10 +1,13 @@
 """Other people's models, as their readers hand them over: a config, tensors by name, and what turns text into ids."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Tensors(Protocol):
@@ -15,6 +18,9 @@ class Tensors(Protocol):
 
     def shape(self, name: str) -> tuple[int, ...]:
         """What one would be like, without reading it."""
+
+    def stored_as(self, name: str) -> str:
+        """The type of its numbers in the file, such as F32, BF16 or Q4_K."""
 
     def __getitem__(self, name: str) -> Tensor:
         """One of them."""

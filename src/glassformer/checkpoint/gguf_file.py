@@ -5,22 +5,25 @@ package's reader trusts them, and takes seconds for a vocabulary. What a block o
 package.
 """
 
+from __future__ import annotations
+
 import math
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from glassformer.checkpoint.foreign import ForeignModel
 from glassformer.checkpoint.safe_files import CorruptFolderError
 from glassformer.text.gguf_tokenizer import token_id, tokenizer_from_metadata
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -83,7 +86,7 @@ def halves_from_pairs(rows: NDArray[np.float32], n_heads: int) -> NDArray[np.flo
 class GgufTensors:
     """The tensors of a GGUF file under HF's names."""
 
-    def __init__(self, header: "_Header", config: Mapping[str, Any], gguf: ModuleType):
+    def __init__(self, header: _Header, config: Mapping[str, Any], gguf: ModuleType):
         self._header, self._config, self._gguf = header, config, gguf
         self._names = {}
         expected = _expected(config)
@@ -109,6 +112,8 @@ class GgufTensors:
 
     def __getitem__(self, name: str) -> Tensor:
         """One of them, in float32."""
+        import torch
+
         stored = self._header.tensors[self._names[name]]
         # A plain read: pages of a mapped file would count as memory beside the model's own.
         rows = np.fromfile(self._header.path, np.uint8, stored.size, offset=stored.start)
@@ -120,6 +125,10 @@ class GgufTensors:
             values = halves_from_pairs(values, self._config["num_key_value_heads"])
         # The map of the file must not be what the model trains.
         return torch.from_numpy(np.require(values, np.float32, ["C", "W", "A"]))
+
+    def stored_as(self, name: str) -> str:
+        """The type of a tensor's numbers in the file, such as Q4_K."""
+        return str(self._header.tensors[self._names[name]].kind.name)
 
     def _check_kind(self, kind: Any) -> None:
         size = self._gguf.GGML_QUANT_SIZES[kind][1]

@@ -9,15 +9,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.checkpoint.hf import export_model
-from glassformer.checkpoint.hf.values import UnsupportedModelError
-from glassformer.checkpoint.limits import Limits
+from glassformer.base.write_errors import naming_write_errors
+from glassformer.checkpoint.hf import FAMILIES, blocking_settings, export_model, rewritten
+from glassformer.checkpoint.limits import Limits, refuse
 from glassformer.checkpoint.output_folder import check_output_file
 from glassformer.checkpoint.safe_files import replacing
-from glassformer.models import DecoderModel
-from glassformer.models.unscaled import unscaled
+from glassformer.models import DecoderModel, ModelConfig
 from glassformer.text.gguf_tokenizer import CUTS, GPT2_WORDS
-from glassformer.write_errors import naming_write_errors
 
 NAMES = {
     "model.embed_tokens": "token_embd",
@@ -113,31 +111,23 @@ def write_gguf(
     A BPE tokenizer goes into the file, on bytes or of SentencePiece's kind; `roles` names the tokens that begin and end
     a text (`bos`, `eos`).
     """
+    contents = None if tokenizer_json is None else json.loads(tokenizer_json)
+    kind = _architecture_of(model.config, contents)
     try:
         import gguf
     except ImportError as error:
         raise ImportError("GGUF needs one more package: pip install 'glassformer[gguf]'") from error
-    model = unscaled(model)
-    values, tensors = export_model(model)
-    kind = "llama" if values["model_type"] == "mistral" else values["model_type"]
-    if kind not in LIMITS:
-        raise UnsupportedModelError(f"a model of the family {kind!r} as GGUF: expected llama, qwen2 or qwen3")
-    LIMITS[kind].check(model.config)
-    if kind == "qwen2" and model.config.head_size * model.config.n_heads != model.config.d_model:
-        raise UnsupportedModelError(
-            f"llama.cpp's architecture 'qwen2' cannot express head_dim={model.config.head_dim} (expected d_model / "
-            f"n_heads, {model.config.d_model / model.config.n_heads:g})"
-        )
+    values, tensors = export_model(model, FAMILIES[kind])
     check_output_file(path, MAGIC, overwrite=overwrite)
     with naming_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as work:
         writer = gguf.GGUFWriter(work, kind)
         _write_config(writer, values)
-        if tokenizer_json is None:
+        if contents is None:
             writer.add_tokenizer_model("none")  # said, or llama.cpp refuses the file
         else:
-            _write_tokenizer(writer, gguf, json.loads(tokenizer_json), roles or {}, chat_template)
+            _write_tokenizer(writer, gguf, contents, roles or {}, chat_template)
         for name, tensor in tensors.items():
             array: NDArray[Any] = tensor.float().cpu().numpy()
             if kind == "llama" and (".q_proj." in name or ".k_proj." in name):
@@ -148,6 +138,31 @@ def write_gguf(
             writer.write_header_to_file()
             writer.write_kv_data_to_file()
             _write_tensors(writer)
+
+
+def blocking_gguf(config: ModelConfig) -> dict[str, list[str]]:
+    """The settings that block an export as each of llama.cpp's architectures that are written here."""
+    found = {}
+    for kind, limits in LIMITS.items():
+        plain = rewritten(FAMILIES[kind], config)
+        problems = limits.blocking(plain)
+        if kind == "qwen2" and plain.head_size * plain.n_heads != plain.d_model:
+            problems.append(
+                f"head_dim={plain.head_dim} (expected d_model / n_heads, {plain.d_model / plain.n_heads:g})"
+            )
+        named = {problem.partition("=")[0] for problem in problems}
+        more = blocking_settings(FAMILIES[kind], config)
+        found[kind] = problems + [problem for problem in more if problem.partition("=")[0] not in named]
+    return found
+
+
+def _architecture_of(config: ModelConfig, tokenizer: Mapping[str, Any] | None) -> str:
+    """The architecture to write; the error names all that blocks the nearest one, the tokenizer's settings too."""
+    found = blocking_gguf(config)
+    nearest = min(found, key=lambda kind: len(found[kind]))
+    of_tokenizer = [] if tokenizer is None else _blocking_tokenizer(tokenizer)
+    refuse(f"llama.cpp's architecture {nearest!r}", [*found[nearest], *of_tokenizer])
+    return nearest
 
 
 def gguf_name(name: str) -> str:
@@ -208,8 +223,6 @@ def _write_tokenizer(
     writer: Any, gguf: Any, contents: Mapping[str, Any], roles: Mapping[str, int | None], chat_template: str | None
 ) -> None:
     inner = contents["model"]
-    if inner.get("type") != "BPE":
-        raise UnsupportedModelError(f"the tokenizer is of type {inner.get('type')!r}: expected BPE, for a GGUF file")
     vocabulary = dict(inner.get("vocab", {}))
     merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in inner["merges"]]
     special = {}
@@ -239,20 +252,33 @@ def _write_tokenizer(
         writer.add_chat_template(chat_template)
 
 
-def _rule_of_words(contents: Mapping[str, Any]) -> str:
-    """llama.cpp's name for how a byte-level tokenizer cuts words; what it has no name for is refused."""
-    normalizer, cutter = contents.get("normalizer"), contents.get("pre_tokenizer") or {}
+def _blocking_tokenizer(contents: Mapping[str, Any]) -> list[str]:
+    """The parts of a `tokenizer.json` that llama.cpp has no rule for, with the setting that made them."""
+    inner, normalizer, cutter = contents["model"], contents.get("normalizer"), contents.get("pre_tokenizer") or {}
+    if inner.get("type") != "BPE":
+        return [f"a tokenizer of type {inner.get('type')!r} (expected 'BPE')"]
+    if inner.get("byte_fallback"):
+        return []
+    found = []
+    # llama.cpp does not normalize; NFC changes only texts that are not composed already.
+    if normalizer is not None and normalizer.get("type") != "NFC":
+        cause = "lowercase=True, " if normalizer.get("type") == "Lowercase" else ""
+        found.append(f"a tokenizer with {cause}normalizer {json.dumps(normalizer)[:80]} (expected none)")
+    if _rule_of_words(contents) is None:
+        cause = "prefix_space=True, " if cutter.get("add_prefix_space") else ""
+        found.append(
+            f"a tokenizer with {cause}pre_tokenizer {json.dumps(cutter)[:200]} (expected one that cuts words as "
+            f"{', '.join(CUTS)}, and adds no space)"
+        )
+    return found
+
+
+def _rule_of_words(contents: Mapping[str, Any]) -> str | None:
+    """llama.cpp's name for how a byte-level tokenizer cuts words, or None where it has no name."""
+    cutter = contents.get("pre_tokenizer") or {}
     steps = cutter.get("pretokenizers", []) if cutter.get("type") == "Sequence" else [cutter]
     patterns = [pattern for step in steps for pattern in _patterns(step)]
-    name = next((name for name, cuts in CUTS.items() if list(cuts) == patterns), None)
-    # llama.cpp does not normalize; NFC changes only texts that are not composed already.
-    is_plain = normalizer is None or normalizer.get("type") == "NFC"
-    if name is None or not is_plain:
-        raise UnsupportedModelError(
-            f"llama.cpp has no rule for a tokenizer with normalizer {json.dumps(normalizer)[:80]} and pre_tokenizer "
-            f"{json.dumps(cutter)[:200]}: expected one that cuts words as {', '.join(CUTS)}, and adds no space"
-        )
-    return name
+    return next((name for name, cuts in CUTS.items() if list(cuts) == patterns), None)
 
 
 def _patterns(step: Mapping[str, Any]) -> list[str]:

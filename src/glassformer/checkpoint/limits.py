@@ -1,11 +1,15 @@
 """Limits of the formats we write: each field of a config is stored, has no effect, or must have one value."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from glassformer.checkpoint.hf.values import UnsupportedModelError
 from glassformer.models import ModelConfig
+
+
+class UnsupportedModelError(ValueError):
+    """A model that this library, or the format it is to be written in, cannot express."""
+
 
 TRAINING_FIELDS = frozenset(
     {
@@ -40,15 +44,25 @@ class Limits:
     required: Mapping[str, tuple[Any, ...]]
     """Fields that the format has no place for, with the values that it can compute."""
 
-    def check(self, config: ModelConfig) -> None:
-        """Raise if the format would compute something else than this config says; the error names each field."""
-        lost = [
-            f"{name}={value!r} (expected {' or '.join(map(repr, self.required[name]))})"
+    def blocking(self, config: ModelConfig) -> list[str]:
+        """The settings whose values the format cannot compute, each with the values that it can."""
+        return [
+            blocking_setting(name, value, self.required[name])
             for name, value in deciding_values(config).items()
             if name in self.required and value not in self.required[name]
         ]
-        if lost:
-            raise UnsupportedModelError(f"{self.format} cannot express {', '.join(lost)}")
+
+
+def blocking_setting(name: str, value: object, expected: Collection[object]) -> str:
+    """One setting that blocks an export, as errors show it: `qk_norm=True (expected False)`."""
+    allowed = "a whole number" if name == "max_len" and value is None else " or ".join(map(repr, expected))
+    return f"{name}={value!r} (expected {allowed})"
+
+
+def refuse(format: str, blocking: Sequence[str]) -> None:
+    """Raise if there are settings that block an export to this format; the error names all of them."""
+    if blocking:
+        raise UnsupportedModelError(f"{format} cannot express {', '.join(blocking)}")
 
 
 def deciding_values(config: ModelConfig) -> dict[str, Any]:

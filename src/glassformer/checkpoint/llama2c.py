@@ -1,20 +1,23 @@
 """llama2.c's flat file: seven numbers, then a Llama's weights in float32, one kind after the other."""
 
+from __future__ import annotations
+
 import math
 import re
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from glassformer.checkpoint.foreign import ForeignModel
 from glassformer.checkpoint.gguf_file import halves_from_pairs
 from glassformer.checkpoint.safe_files import CorruptFolderError
 from glassformer.text.gguf_tokenizer import BYTE, CONTROL, NORMAL, SPACE, UNKNOWN, scored_tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 HEADER = struct.Struct("<7i")
 LATER_VERSIONS = 0x616B3432
@@ -73,6 +76,8 @@ class Llama2cTensors:
 
     def __getitem__(self, name: str) -> Tensor:
         """One of them."""
+        import torch
+
         at, shape = self._places[name]
         values = np.array(self._data[at : at + math.prod(shape)], np.float32).reshape(shape)
         if ".q_proj." in name:
@@ -80,6 +85,10 @@ class Llama2cTensors:
         if ".k_proj." in name:
             values = halves_from_pairs(values, self._config["num_key_value_heads"])
         return torch.from_numpy(values)
+
+    def stored_as(self, name: str) -> str:
+        """The type of a tensor's numbers in the file: always F32."""
+        return "F32"
 
 
 ANGLES = ("freq_cis_real", "freq_cis_imag")

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from glassformer.base.checks import shortened
 from glassformer.checkpoint.safe_files import CorruptFolderError
-from glassformer.nn.checks import shortened
 
 WRONG_VALUES = (TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 """What Python raises where a file holds a value of another type, or of an absurd size."""

@@ -1,39 +1,33 @@
 """The model folder: `config.json`, `model.safetensors`, tokenizers, a model card, and a manifest of checksums."""
 
 import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from glassformer.base.checks import shortened
+from glassformer.base.write_errors import WriteError
+from glassformer.checkpoint.layout import CONFIG as CONFIG
+from glassformer.checkpoint.layout import READ_FILES as READ_FILES
+from glassformer.checkpoint.layout import WEIGHTS as WEIGHTS
+from glassformer.checkpoint.layout import check_sizes
 from glassformer.checkpoint.load_errors import naming_errors, refusing_wrong_values
 from glassformer.checkpoint.output_folder import new_folder, recover_folder
 from glassformer.checkpoint.safe_files import (
     CorruptFolderError,
     read_json_object,
     verify_folder,
-    write_tensors,
     write_text,
 )
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig, build_model
-from glassformer.nn.checks import shortened
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
 STORED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-READ_FILES = (
-    *(CONFIG, WEIGHTS, "task.json", "origin.json", "generation_config.json", "labels.json"),
-    *("tokenizer.json", "source_tokenizer.json", "target_tokenizer.json", "tokenizer_config.json"),
-    *("special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "vocab.txt", "vocab.json", "merges.txt"),
-    *("source.spm", "target.spm", "tokenizer.model", "spiece.model", "sentence_bert_config.json", "1_Pooling"),
-)
-"""Everything that is read of a model folder: none of these may be there without a checksum in the manifest."""
-# What a hostile file may ask for where no tensor sets a limit; real ones stay far below.
-MAX_SHARED_LAYERS = 1 << 10
-MAX_SINUSOIDS = 1 << 16
 
 
 def own_parameters(model: nn.Module) -> dict[str, Tensor]:
@@ -59,40 +53,6 @@ def _matching(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> di
         if parameter.shape != tensors[name].shape:
             raise ValueError(f"{where}: {name} is {tuple(tensors[name].shape)}: expected {tuple(parameter.shape)}")
     return own
-
-
-def check_sizes(config: ModelConfig, shapes: Sequence[tuple[int, ...]]) -> None:
-    """Refuse sizes that tensors of these shapes cannot have, before a model is built of them.
-
-    Each size is a side of some tensor, so none is larger than the largest tensor; and each layer has tensors.
-    """
-    most = max(map(math.prod, shapes), default=0)
-    sizes = {
-        "vocab_size": config.vocab_size,
-        "source_vocab_size": config.source_vocab,
-        "d_model": config.d_model,
-        "d_ff": config.d_ff,
-        "n_heads * head_dim": config.n_heads * config.head_size,
-        "embedding_width": config.table_width,
-        "token_types": config.token_types,
-        "n_labels": config.n_labels or 0,
-    }
-    if config.positions == "learned":
-        sizes["max_len"] = (config.max_len or 0) + config.position_offset
-    if config.positions == "relative":
-        sizes["relative_buckets"] = config.relative_buckets
-    for name, size in sizes.items():
-        if size > most:
-            raise ValueError(f"{name}={size}: expected at most {most}, the numbers in the largest tensor")
-    # A shared layer is stored once, and a table of waves is computed: no tensor limits how many.
-    depth = MAX_SHARED_LAYERS if config.share_layers else len(shapes)
-    if config.n_encoder_layers + config.n_decoder_layers > depth:
-        raise ValueError(
-            f"{config.n_encoder_layers} encoder and {config.n_decoder_layers} decoder layers: expected at most {depth} "
-            f"of a file with {len(shapes)} tensors"
-        )
-    if config.positions == "sinusoidal" and (config.max_len or 0) > MAX_SINUSOIDS:
-        raise ValueError(f"max_len={config.max_len}: expected at most {MAX_SINUSOIDS} with sinusoidal positions")
 
 
 def fill_parameters(model: nn.Module, found: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> None:
@@ -121,6 +81,17 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except (SafetensorError, OSError) as error:
         raise CorruptFolderError(f"{path} cannot be read: {shortened(str(error))}") from error
+
+
+def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file. An error names the file and the next step."""
+    try:
+        save_file(dict(tensors), file, metadata=metadata)
+    except SafetensorError as error:  # the library reports an OSError in words alone
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number is None:
+            raise
+        raise WriteError(file, os.strerror(int(number[1])), int(number[1])) from error
 
 
 def save_model(

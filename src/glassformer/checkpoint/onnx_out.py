@@ -25,13 +25,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from glassformer.base.write_errors import WriteError, naming_write_errors
+from glassformer.checkpoint.limits import blocking_setting, refuse
 from glassformer.checkpoint.output_folder import new_folder
 from glassformer.checkpoint.safe_files import write_text
-from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
+from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
 from glassformer.nn import KVCache
 from glassformer.nn.attend import Attend
 from glassformer.nn.layers import Layer
-from glassformer.write_errors import WriteError, naming_write_errors
 
 AnyModel = EncoderModel | DecoderModel | EncoderDecoderModel
 MODEL, ENCODER, MEMORY, DECODER = "model.onnx", "encoder.onnx", "memory.onnx", "decoder.onnx"
@@ -47,6 +48,7 @@ def export_onnx(
 
     An existing model folder is replaced only with `overwrite`.
     """
+    refuse("ONNX", blocking_onnx(model.config))
     for package in ("onnx", "onnxscript"):
         _needs(package)
     if isinstance(model, EncoderDecoderModel) and type(model).encode is not EncoderDecoderModel.encode:
@@ -62,6 +64,13 @@ def export_onnx(
                 graph.write(work / name)
         for name, text in (texts or {}).items():
             write_text(work / name, text)
+
+
+def blocking_onnx(config: ModelConfig) -> list[str]:
+    """The settings that block an export: an encoder-decoder without words has no graphs here."""
+    if config.kind == "encoder_decoder" and config.head != "language_model":
+        return [blocking_setting("head", config.head, ["language_model"])]
+    return []
 
 
 @torch.inference_mode()
@@ -269,8 +278,6 @@ def _graphs(model: AnyModel) -> dict[str, Graph]:
             inputs = {"tokens": tokens, "mask": mask, "token_types": types}
             return {MODEL: Graph(ReadSegments(model).eval(), {**inputs}, ("answer",))}
         return {MODEL: Graph(model, {"tokens": tokens, "mask": mask}, ("answer",))}
-    if config.head != "language_model":
-        raise ValueError(f"an encoder-decoder with head={config.head!r}: expected 'language_model', for ONNX")
 
     def store(length: int, word: str) -> tuple[Tensor, tuple[str, ...]]:
         shape = config.n_decoder_layers, batch, config.kv_heads, length, config.head_size

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from glassformer.base.write_errors import naming_write_errors
 from glassformer.checkpoint.safe_files import (
     MANIFEST,
     CorruptFolderError,
@@ -23,7 +24,6 @@ from glassformer.checkpoint.safe_files import (
     sync_folder,
     verify_folder,
 )
-from glassformer.write_errors import naming_write_errors
 
 try:
     import fcntl

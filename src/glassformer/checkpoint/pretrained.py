@@ -1,21 +1,24 @@
 """Other people's models, whatever they come in: HF's folders, GGUF files, llama2.c's files."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from glassformer.checkpoint.foreign import ForeignModel
 from glassformer.checkpoint.gguf_file import read_gguf
 from glassformer.checkpoint.hf import import_model
 from glassformer.checkpoint.hf.folder import is_hf_folder, read_hf_folder
+from glassformer.checkpoint.layout import READ_FILES
 from glassformer.checkpoint.llama2c import read_llama2c
 from glassformer.checkpoint.load_errors import naming_errors
-from glassformer.checkpoint.model_folder import READ_FILES
-from glassformer.checkpoint.model_folder import load_model as load_own
 from glassformer.checkpoint.safe_files import MANIFEST, CorruptFolderError, SealedFolder, read_json_object
-from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
+
+if TYPE_CHECKING:
+    import torch
+
+    from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
 
 ORIGIN = "origin.json"
 
@@ -51,24 +54,27 @@ def read_foreign(path: Path, *, allow_pickle: bool = False) -> ForeignModel:
 def load_model(
     path: Path | str,
     *,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
     adapt: Callable[[ModelConfig], ModelConfig] | None = None,
     allow_pickle: bool = False,
 ) -> EncoderModel | DecoderModel | EncoderDecoderModel:
     """The model in a folder or file of any format that is known here, in evaluation mode, on the CPU.
 
-    `adapt` changes a foreign model's config before it is built: to put another head on it, say.
+    `adapt` changes a foreign model's config before it is built: to put another head on it, say. A foreign model's
+    numbers become `dtype`, which is float32 unless given.
     """
+    from glassformer.checkpoint.model_folder import load_model as load_own
+
     path = Path(path)
     with naming_errors(path):
         if not is_foreign(path):
             return load_own(path)
-        _verify_seal(path)
+        verify_seal(path)
         foreign = read_foreign(path, allow_pickle=allow_pickle)
         return import_model(foreign.config, foreign.tensors, dtype=dtype, adapt=adapt)
 
 
-def _verify_seal(path: Path) -> None:
+def verify_seal(path: Path) -> None:
     """Compare the checksums of a foreign folder that was written here; other people's manifests say other things."""
     manifest = path / MANIFEST
     try:

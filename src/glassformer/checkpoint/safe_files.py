@@ -6,17 +6,13 @@ import math
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import save_file
-from torch import Tensor
-
-from glassformer.nn.checks import shortened, shown
-from glassformer.write_errors import WriteError, naming_write_errors
+from glassformer.base.checks import shortened, shown
+from glassformer.base.write_errors import naming_write_errors
 
 MANIFEST = "manifest.json"
 MAX_JSON_BYTES = 64 * 2**20
@@ -176,17 +172,6 @@ def write_text(file: Path, text: str) -> None:
     """Write a file that is either the old one or the new one, whole, whatever happens."""
     with replacing(file) as work:
         work.write_text(text, encoding="utf-8")
-
-
-def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file. An error names the file and the next step."""
-    try:
-        save_file(dict(tensors), file, metadata=metadata)
-    except SafetensorError as error:  # the library reports an OSError in words alone
-        number = re.search(r"\(os error (\d+)\)", str(error))
-        if number is None:
-            raise
-        raise WriteError(file, os.strerror(int(number[1])), int(number[1])) from error
 
 
 @contextmanager

@@ -10,18 +10,16 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn
 
-VERBS = """\
-usage: glassformer VERB ...
-
-  demo    train a small model in minutes and try it: a translator, or demo TASK for any other task
-  train   train a model for a task, on data of your own: glassformer train --help lists the tasks
-  run     translate, classify, continue, answer or embed the lines of stdin, with a model of ours or anybody's
-  eval    score a trained model on data of your own, by its task's metrics
-  info    what a model folder holds
-  convert take a model to another library's format, or from it
-  bench   how fast this machine writes, beside other libraries
-
-glassformer VERB --help teaches each; glassformer --version tells the version."""
+VERBS = {
+    "demo": "train a small model in minutes and try it: a translator, or demo TASK for another task",
+    "train": "train a model for a task on your own data; train --help lists the tasks",
+    "run": "translate, classify, continue, answer or embed lines of text with a trained model",
+    "eval": "score a trained model on your own data, by the metrics of its task",
+    "info": "show what a model folder holds",
+    "convert": "write a model in another library's format, or read one",
+    "bench": "measure how fast this machine generates text, beside other libraries",
+}
+HELP = ("-h", "--help", "help")
 
 LESS_MEMORY = (
     "Lower --max-tokens (a higher --accumulate keeps the size of an update), choose a smaller model, or --device cpu."
@@ -116,11 +114,13 @@ def _ending_on_signals() -> Iterator[None]:
 
 
 def _main() -> None:
-    verb, rest = (sys.argv[1] if len(sys.argv) > 1 else "--help"), sys.argv[2:]
-    if verb in ("-h", "--help"):
-        print(VERBS)
+    verb, rest = (sys.argv[1] if len(sys.argv) > 1 else "help"), sys.argv[2:]
+    if verb in HELP and rest and not rest[0].startswith("-"):
+        verb, rest = rest[0], [*rest[1:], "--help"]  # help VERB, and help train TASK
+    if verb in HELP:
+        print(_usage())
         return
-    if verb == "--version":
+    if verb in ("-V", "--version"):
         from glassformer import __version__
 
         print(f"glassformer {__version__}")
@@ -136,7 +136,7 @@ def _main() -> None:
             sys.stdout.flush()  # if stdout caused the error, this fails again, and main() reports it
         _fail(error, 1)
     except (ValueError, ImportError, FloatingPointError) as error:
-        _fail(error, 1)
+        _fail(error, getattr(error, "exit_code", 1))
     except Exception as error:
         from glassformer.decoding.cpu_kernels import NoKernelsError
         from glassformer.training.trainer import DivergedError, Interrupted
@@ -164,12 +164,22 @@ def _fail(reason: object, exit_code: int) -> NoReturn:
     sys.exit(exit_code)
 
 
+def _usage() -> str:
+    lines = "\n".join(f"  {verb:9}{about}" for verb, about in VERBS.items())
+    more = "glassformer VERB --help shows the options of a verb; glassformer -V shows the version."
+    return f"usage: glassformer VERB ...\n\n{lines}\n\n{more}"
+
+
 def _run(verb: str, rest: list[str]) -> None:
+    if verb not in VERBS:
+        from glassformer.base.names import suggestion
+
+        _fail(f"{verb!r} is no verb: {suggestion(verb, VERBS)} (glassformer --help lists them)", 2)
     try:
         import rich  # noqa: F401
         import tyro
     except ImportError:
-        sys.exit("the command line needs more packages: pip install 'glassformer[cli,plot,metrics]'")
+        sys.exit("the command line needs two more packages: pip install tyro rich")
     if verb == "train":
         from glassformer.cli.train import train
 
@@ -185,17 +195,17 @@ def _run(verb: str, rest: list[str]) -> None:
 
         demos(rest)
         return
-    from glassformer.cli.bench import bench
+    from glassformer.cli.bench import WHAT_IT_DOES, bench
     from glassformer.cli.convert import convert
     from glassformer.cli.use import info, run
 
+    if verb == "bench" and not rest:
+        print(WHAT_IT_DOES)
+        return
     verbs: dict[str, Callable[..., None]] = {
         "run": run,
         "info": info,
         "bench": bench,
         "convert": convert,
     }
-    if verb not in verbs:
-        print(f"{VERBS}\n\n{verb!r} is no verb: expected one of demo, train, eval, {', '.join(verbs)}", file=sys.stderr)
-        sys.exit(2)
     tyro.cli(verbs[verb], args=rest, prog=f"glassformer {verb}")

@@ -1,8 +1,17 @@
-"""`glassformer bench decode`: how fast this machine writes, beside the libraries one could use instead."""
+"""`glassformer bench decode`: how fast this machine generates text, beside other libraries."""
 
 from typing import Literal
 
 from tyro.conf import Positional
+
+WHAT_IT_DOES = """\
+usage: glassformer bench decode [OPTIONS]
+
+bench decode measures how many tokens per second this machine generates with random weights: a translation model of the
+paper's base size, greedy, in batches of 32 and 1. HF Transformers, CTranslate2 and llama.cpp take part where they are
+installed. It takes some minutes, uses all cores and writes no files.
+
+glassformer bench --help shows its options."""
 
 
 def bench(
@@ -17,28 +26,28 @@ def bench(
     compiled: bool = True,
     only: tuple[str, ...] = (),
 ) -> None:
-    """Measure writing speed on this machine, with random weights that all contenders share.
+    """Measure the speed of generation on this machine, with random weights that all engines share.
 
-    HF Transformers, CTranslate2 and llama.cpp (llama-cpp-python) take part where they are installed. All take turns,
-    one run each; the median counts. The share of the limit is the time that the arithmetic or the memory traffic would
-    take at the machine's own measured rates, whichever is longer, over the time it took.
+    HF Transformers, CTranslate2 and llama.cpp (llama-cpp-python) take part where they are installed. All engines take
+    turns; the median of the rounds counts. The share of the limit is the shortest possible time, from the machine's
+    own measured rates of arithmetic and memory traffic, divided by the measured time.
 
     Args:
-        what: Writing is all that is measured so far.
+        what: What to measure; decode is the only choice.
         model: A translation model of the paper's base size, a GPT-2 of 124 million parameters, or a Llama of 135.
-        batch: How many texts are written at once; several numbers give several tables.
-        beam: Width of the beam; 1 is greedy.
-        rounds: How often each contender takes its turn.
+        batch: Texts that are generated at once; several numbers give several tables.
+        beam: Beam width; 1 is greedy.
+        rounds: Turns of each engine.
         threads: CPU threads; 0 is as many as torch chooses.
-        device: auto is cuda where there is one.
-        compiled: Also compile the step of ours, which takes half a minute to some minutes for each shape.
-        only: Parts of the names of who takes part, as "glassformer" or "HF, bfloat16"; nothing is everybody.
+        device: Device to measure; auto is cuda where there is one.
+        compiled: Also measure our compiled step, which takes half a minute or more to compile for each shape.
+        only: Parts of engine names that take part, such as "glassformer" or "HF, bfloat16"; none is all.
     """
     import torch
 
+    from glassformer.base.checks import check_positive
     from glassformer.bench.decode import limits, measure, table
     from glassformer.bench.works import works
-    from glassformer.nn.checks import check_positive
 
     for name, values in (("batch", batch), ("beam", beam), ("rounds", (rounds,))):
         for value in values:

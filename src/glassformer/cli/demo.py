@@ -1,6 +1,7 @@
 """`glassformer demo` and `demo translation`: train a real translator in minutes, try it, and look inside it."""
 
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,8 @@ from glassformer.cli.demo_task import SHARE, talk
 if TYPE_CHECKING:
     from glassformer.data.pairs import Pair
     from glassformer.inspect.page import Sample
-    from glassformer.tasks.translation import TranslationConfig, Translator
+    from glassformer.tasks.configs.translation import TranslationConfig
+    from glassformer.tasks.translation import Translator
 
 N_SHOWN = 8
 """Held-out strings that are shown beside what the user asks for."""
@@ -53,31 +55,41 @@ def demo(
         out: Folder for the model and the page.
         seed: Of everything random. How many updates fit is timed, so two runs are alike rather than equal.
     """
+    from glassformer.tasks.rewriting import MAX_VALID
     from glassformer.tasks.translation import Translation, Translator
 
     if not minutes > 0:
         raise ValueError(f"minutes={minutes}: expected more than 0")
     config = demo_config(to, minutes=minutes, seed=seed)
+    task = Translation(config)
     splits = config.data.splits()  # fetched, and an unknown language refused, before anything else
     folder = out / f"en-{to}"
     if folder.exists():
         print(f"{folder} has been trained already; remove it to train again.")
     else:
-        Translation(config).train(folder)
+        task.train(folder)
     translator = Translator.from_folder(folder)
     held_out = list(splits.test)
-    summary = []
+    summary, notes = [], []
     if held_out:  # a language with a few dozen strings may have none
         scores = translator.score(held_out)
-        print(f"BLEU {scores['bleu']:.1f}, chrF {scores['chrf']:.1f} on {len(held_out)} strings it has never seen.")
-        summary = [("BLEU", f"{scores['bleu']:.1f}"), ("chrF", f"{scores['chrf']:.1f}")]
+        about = task.scored_on("test", len(held_out), translator.scoring_method())
+        print(f"test: BLEU {scores['bleu']:.1f}, chrF {scores['chrf']:.1f} ({about}, which it has never seen)")
+        summary = [("test BLEU", f"{scores['bleu']:.1f}"), ("test chrF", f"{scores['chrf']:.1f}")]
+        n_valid = sum(1 for _ in islice(splits.valid, MAX_VALID))
+        validation = task.scored_on("validation", n_valid, "greedy")
+        notes = [
+            f"The test scores above are of the finished model: {about}. The validation scores in the chart below are "
+            f"of the model while it learned: {validation}. These are two sets of strings and two ways to search, so "
+            "the numbers differ; only the test strings were never looked at during the training."
+        ]
     samples = explain(translator, lines, held_out)
     for sample in samples:
         print(f"\n  {sample.source}\n  {sample.translation}")
         if sample.reference is not None and sample.reference != sample.translation:
             print(f"  ({sample.reference})")
     page = out / f"en-{to}.html"
-    write(page, translator, samples, folder, summary)
+    write(page, translator, samples, folder, summary, notes)
     print(f"\nwrote {page}: open it in a browser to see how it learned and where it looks")
     talk(
         lambda line: translator.translate([line])[0],
@@ -88,7 +100,7 @@ def demo(
 def demo_config(to: str, *, minutes: float, seed: int) -> "TranslationConfig":
     """A small model that learns much from few updates: chosen on German validation strings, see docs/results.md."""
     from glassformer.models import ModelConfig
-    from glassformer.tasks.translation import PairData, TranslationConfig
+    from glassformer.tasks.configs.translation import PairData, TranslationConfig
     from glassformer.training.config import TrainConfig
 
     return TranslationConfig(
@@ -158,6 +170,7 @@ def write(
     samples: "Sequence[Sample]",
     folder: Path,
     summary: list[tuple[str, str]],
+    notes: Sequence[str] = (),
 ) -> None:
     """The page of this run."""
     from glassformer.inspect.page import CurvePoint, write_page
@@ -174,6 +187,7 @@ def write(
         summary=summary,
         curve=[CurvePoint(update=entry.update, seconds=entry.seconds, values=entry.values) for entry in log],
         samples=samples,
+        notes=notes,
     )
 
 

@@ -1,6 +1,5 @@
 """`glassformer demo TASK`: train a task on what comes with it, in minutes, and try it."""
 
-import difflib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -9,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from tyro.conf import Positional
 
+from glassformer.base.names import nearest
+
 if TYPE_CHECKING:
     from glassformer.metrics.scores import Scores
-    from glassformer.tasks.task import Splits, Task, Tool
+    from glassformer.tasks.configs.shared import Splits
+    from glassformer.tasks.task import Task, Tool
 
 MAX_MINUTES = 3.0
 """How long a demo trains unless it is told otherwise."""
-SHARE = 0.85
-"""Of the minutes asked for, this much is for the updates; the rest is for reading, validating and scoring."""
+SHARE = 0.95
+"""Of the minutes asked for, this much is for the training; the rest is for showing what was learned."""
 N_SHOWN = 5
 """Held-out examples that are shown."""
 
@@ -32,9 +34,9 @@ def demos(arguments: list[str]) -> None:
         print("usage: glassformer demo [TASK] ...\n")
         print(*(f"  {name:16}{entry.about}" for name, entry in TASKS.items()), sep="\n")
         print("\nglassformer demo TASK --help teaches each. Without a task it is translation:\n")
-    near = difflib.get_close_matches(arguments[0], TASKS, n=1, cutoff=0.75) if arguments else []
+    near = nearest(arguments[0], TASKS, cutoff=0.75) if arguments else None
     if near and arguments[0] not in TASKS:  # four minutes of translation are not what a slip of the finger asks for
-        raise ValueError(f"{arguments[0]!r} is no task: did you mean {near[0]}?")
+        raise ValueError(f"{arguments[0]!r} is no task: did you mean {near!r}?")
     task, *rest = arguments if arguments[:1] in [[name] for name in TASKS] else ["translation", *arguments]
     if task == "translation":
         tyro.cli(demo, args=rest, prog="glassformer demo")
@@ -96,11 +98,14 @@ def demo_task(
     tool = load(folder)
     assert isinstance(tool, Tool)
     splits = config.data.splits()
-    held_out = list(splits.test) or list(splits.valid)
-    print(f"\nOf {len(held_out):,} examples it has never seen:\n")
+    test = list(splits.test)
+    held_out = test or list(splits.valid)
+    about = task.scored_on("test" if test else "validation", len(held_out), tool.scoring_method())
+    learned = "it has never seen" if test else "it has not learned from; the best checkpoint was chosen by them"
+    print(f"\nscores on {about}, examples {learned}:\n")
     print(_beside(scores or tool.score(held_out), _baseline(task, splits)))
     _show(task, tool, held_out)
-    for line, answer in zip(lines, tool.run(lines), strict=True):
+    for line, answer in zip(lines, tool.run(list(lines)), strict=True):
         print(f"\n  {line}\n  {answer}")
     talk(lambda line: tool.run([line])[0], "Type a line to see what it makes of it; an empty one ends.")
 

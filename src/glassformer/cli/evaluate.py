@@ -2,107 +2,147 @@
 
 import json
 import sys
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from glassformer.base.fields import Count
+from glassformer.cli.options import HELP, HELP_ALL, UsageError, help_text, parse_options
+from glassformer.metrics.sandbox import SandboxMode
+from glassformer.tasks.configs.options import Option, field_options
+
 if TYPE_CHECKING:
     from glassformer.metrics import Scores
-    from glassformer.metrics.sandbox import SandboxMode
 
 USAGE = """\
-usage: glassformer eval FOLDER [OPTIONS]
+usage: glassformer eval FOLDER --data PATH ... [OPTIONS]
+       glassformer eval FOLDER --source PATH ... --target PATH ... [OPTIONS]
 
-Score a model that was trained here on data of your own, by its task's metrics. glassformer eval FOLDER --help tells
-how its data is named: --data, or for a translator --source and --target."""
+Score a model that was trained here on data of your own, by the metrics of its task. Columns are read as in training.
+
+glassformer eval FOLDER --help shows the options for the model in FOLDER."""
+
+
+@dataclass(frozen=True)
+class EvalOptions:
+    """Flags of `eval` beside those of the data."""
+
+    int8: bool = False
+    """Compute with 8-bit weights, as run --int8 does."""
+    beam: Count | None = None
+    """Beam width that is scored beside greedy search (default: the model's own)."""
+    tokenised: str = ""
+    """Language of the target, such as de, to add lower-cased tokenized BLEU as older papers report it."""
+    problems: Path | None = None
+    """Problems with tests (.jsonl with text and test_list, as MBPP), to score by pass@k; programs run in a sandbox."""
+    samples: Count = 1
+    """Programs per problem; one is greedy, more are sampled."""
+    sandbox: SandboxMode = "strict"
+    """Protection of programs: strict refuses to run them where the system cannot restrict them, weak runs them."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+ONLY = {"translation": ("beam", "tokenised"), "code": ("problems", "samples", "sandbox")}
+"""Flags that only models of one task have."""
 
 
 def evaluate(arguments: list[str]) -> None:
     """Parse `FOLDER [--any-field-of-the-data ...]` and score."""
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(USAGE, file=sys.stdout if arguments else sys.stderr)
-        sys.exit(0 if arguments else 2)
-    import tyro
-
-    from glassformer.tasks.load import load
-    from glassformer.tasks.registry import read_about, task_named
-    from glassformer.tasks.task import TASK, Tool
+    if not arguments or arguments[0].startswith("-"):
+        is_asked = bool({*HELP, HELP_ALL} & {*arguments})
+        print(USAGE, file=sys.stdout if is_asked else sys.stderr)
+        if is_asked:
+            return
+        raise UsageError("eval needs a model folder first: expected one that was trained here")
+    from glassformer.tasks.registry import TASK, data_named, read_about
 
     folder, *rest = arguments
     if not Path(folder).is_dir():
         raise ValueError(f"{folder} is no folder: expected a model that was trained here")
     about = read_about(Path(folder))
-    task = task_named(about["task"])
+    kind = data_named(about["task"])
     try:
-        known = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in about.get("data", {}).items()
-        }
-        usual = replace(task.Data(), **known)
-    except (TypeError, AttributeError) as error:
+        usual = kind(**about.get("data", {}))
+    except (TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{Path(folder) / TASK} does not say how its data was read: {error}") from error
-    options = tyro.cli(
-        _options_of(task.Data),
-        args=rest,
-        default=_options_of(task.Data)(data=usual),
-        prog=f"glassformer eval {folder}",
-        description=f"Score this model ({about['task']}) on data of your own.",
-        config=(tyro.conf.OmitArgPrefixes,),
-    )
+    options = eval_options(about["task"], usual)
+    if {*HELP, HELP_ALL} & {*rest}:
+        print(eval_help(folder, about["task"], options))
+        return
+    for flag in rest:
+        _check_own(flag, about["task"], options)
+    values = parse_options(rest, options, f"eval {folder}")
+    names = {field.name for field in fields(usual)}
+    data = replace(usual, **{name: value for name, value in values.items() if name in names})
+    asked = EvalOptions(**{name: value for name, value in values.items() if name not in names})
+    from glassformer.tasks.load import load
+    from glassformer.tasks.registry import task_named
+    from glassformer.tasks.task import Tool
+
     tool = load(folder)
     assert isinstance(tool, Tool)
-    if options.int8:
+    if asked.int8:
         from glassformer.decoding.int8 import quantise
 
         tool.model = quantise(tool.model)
-    if options.problems is not None:
-        results = {"": _problems(tool, options.problems, options.samples, options.sandbox)}
+    if asked.problems is not None:
+        results = {"": _problems(tool, asked.problems, asked.samples, asked.sandbox)}
+        how = "greedy" if asked.samples == 1 else f"{asked.samples} samples for each problem"
+        scored_on = f"{how}, the problems of {asked.problems}"
     else:
-        examples = options.data.examples()
+        examples = data.examples()
         if about["task"] == "translation":
-            results = _translations(tool, examples, options.beam, options.tokenised)
+            results = _translations(tool, examples, asked.beam, asked.tokenised)
         else:
             results = {"": tool.score(examples)}
-    if options.json:
-        told = {name: _as_json(scores) for name, scores in results.items()}
-        print(json.dumps(told.get("", told)))
+        scored_on = _about(task_named(about["task"]), data, tool, len(examples))
+    if asked.json:
+        told: dict[str, Any] = {name: _as_json(scores) for name, scores in results.items()}
+        print(json.dumps({**told.get("", told), "scored_on": scored_on}))
         return
     for name, scores in results.items():
         _show(name, scores)
+    print(f"scored on {scored_on}")
 
 
-def _options_of(kind: Any) -> Any:
-    """The data's own fields, and what every task's evaluation can be asked for."""
-    from dataclasses import dataclass
+def _about(task: Any, data: Any, tool: Any, count: int) -> str:
+    """What was scored and how: "beam 4, 1,000 pairs from test.en, test.de"."""
+    from glassformer.tasks.card import in_short, training_files
 
-    from glassformer.metrics.sandbox import SandboxMode
-
-    @dataclass(frozen=True)
-    class Options:
-        """How to score."""
-
-        data: kind
-        int8: bool = False
-        """Compute with 8-bit weights, as `run --int8` would."""
-        beam: int = 0
-        """Of a translator: the width of the beam that is scored beside greedy; 0 is the model's own."""
-        tokenised: str = ""
-        """Of a translator: the target's language, such as de, for lower-cased tokenised BLEU as older papers report
-        it."""
-        problems: Path | None = None
-        """Of a code model: problems with tests, as MBPP has them (.jsonl; text, test_list), to score by pass@k. What it
-        writes is run, in a sandbox."""
-        samples: int = 1
-        """Of a code model: programs for each problem; one is greedy, more are drawn."""
-        sandbox: SandboxMode = "strict"
-        """Of a code model: strict refuses to run its programs where the operating system cannot restrict them; weak
-        runs them with whatever protections there are."""
-        json: bool = False
-        """Print one JSON object."""
-
-    return Options
+    corpus = getattr(data, "corpus", "")
+    origin = f"of {corpus}" if corpus else f"from {in_short(str(path) for path in training_files(data))}"
+    # A translator's lines name the search themselves.
+    method = "" if task.name == "translation" else tool.scoring_method()
+    return f"{method}, " * bool(method) + f"{count:,} {task.unit} {origin}"
 
 
-def _problems(tool: Any, path: Path, samples: int, sandbox: "SandboxMode") -> "Scores":
+def eval_options(task: str, usual: Any) -> dict[str, Option]:
+    """The flags for a model of this task, by name. The defaults of the data are those of `usual`."""
+    own = field_options(EvalOptions, EvalOptions(), "")
+    others = {name for other, names in ONLY.items() if other != task for name in names}
+    scoring = [replace(option, section="Scoring") for option in own if option.name not in others]
+    data = [option for option in field_options(type(usual), usual, "data") if not option.name.startswith("valid")]
+    return {option.name: option for option in (*data, *scoring)}
+
+
+def eval_help(folder: str, task: str, options: Mapping[str, Option]) -> str:
+    """The help for the model in this folder."""
+    files = " ".join(f"{options[name].flag} PATH ..." for name in ("data", "source", "target") if name in options)
+    about = f"Score the model in {folder} ({task}) on data of your own. Columns are read as in training."
+    return help_text(f"glassformer eval {folder} {files} [OPTIONS]", about, options.values())
+
+
+def _check_own(flag: str, task: str, options: Mapping[str, Option]) -> None:
+    """Raise if the flag is for models of another task."""
+    name = flag.partition("=")[0].removeprefix("--").replace("-", "_")
+    for other, names in ONLY.items():
+        if flag.startswith("--") and name in names and name not in options:
+            raise UsageError(f"{flag} is for models of {other}: this one was trained for {task}")
+
+
+def _problems(tool: Any, path: Path, samples: int, sandbox: SandboxMode) -> "Scores":
     """The share of problems whose tests its programs pass. Prints the active protections on stderr."""
     from glassformer.data.problems import read_problems
     from glassformer.metrics.sandbox import check_sandbox
@@ -115,7 +155,7 @@ def _problems(tool: Any, path: Path, samples: int, sandbox: "SandboxMode") -> "S
     return tool.solve(problems, samples=samples, sandbox=sandbox)
 
 
-def _translations(tool: Any, pairs: Any, beam: int, tokenised: str) -> "dict[str, Scores]":
+def _translations(tool: Any, pairs: Any, beam: int | None, tokenised: str) -> "dict[str, Scores]":
     """Greedy beside the beam, and older papers' BLEU where it is asked for."""
     from glassformer.metrics import Scores, score_translations, tokenised_bleu
 

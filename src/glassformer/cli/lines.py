@@ -1,14 +1,29 @@
-"""Lines of stdin to lines of stdout, one for each. Both are UTF-8 in every locale, and only a line feed ends a line."""
+"""Lines of stdin or a file to lines of stdout or a file, one for each. All are UTF-8 in every locale, and only a line
+feed ends a line."""
 
+import json
+import os
+import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple, TextIO
 
 from glassformer.data.records import OnBad
-from glassformer.data.text_files import BYTE_ORDER_MARK, Line, decode_line
+from glassformer.data.text_files import BYTE_ORDER_MARK, Line, decode_line, read_raw_lines
 
 CHUNK = 1000
 """Lines answered at a time, so that a long input gives output as it goes and memory stays flat."""
 Answer = Callable[[list[str]], list[str]]
+Advance = Callable[[int], None]
+"""Called with the number of bytes of input that have been answered since the last call."""
+
+
+class _ReadLine(NamedTuple):
+    line: Line
+    n_bytes: int
+    """With the line break."""
 
 
 def check_stdin() -> None:
@@ -17,28 +32,64 @@ def check_stdin() -> None:
         raise ValueError("stdin is closed: expected lines of text, from a terminal, a file or a pipe")
 
 
-def run_lines(answer: Answer, *, size: int = CHUNK, on_bad: OnBad = "skip") -> None:
-    """Print the answer to each line of stdin; a line break in it becomes the two characters \\n.
+def check_files(input: Path | None, output: Path | None) -> None:
+    """Refuse files that cannot be read or written, before a model is loaded."""
+    if input is not None:
+        if not input.exists():
+            raise FileNotFoundError(f"--input {input}: no such file")
+        if input.is_dir():
+            raise IsADirectoryError(f"--input {input} is a folder: expected a file with one text per line")
+    if output is not None:
+        _check_new(output)
+        if not output.absolute().parent.is_dir():
+            raise FileNotFoundError(f"--output {output}: the folder {output.absolute().parent} does not exist")
 
-    A line that is not UTF-8, or that `answer` refuses by a ValueError, is bad. With `on_bad="skip"` it is reported on
-    stderr, its answer is an empty line, and a ValueError at the end tells how many there were. With "error" the
-    answers before it are printed and the ValueError names it.
+
+def run_lines(
+    answer: Answer,
+    *,
+    size: int = CHUNK,
+    on_bad: OnBad = "skip",
+    input: Path | None = None,
+    output: Path | None = None,
+    as_json: bool = False,
+    quiet: bool = False,
+) -> None:
+    """Write the answer to each line of `input` (stdin unless given) to `output` (stdout unless given).
+
+    A line break in an answer becomes the two characters \\n. A line that is not UTF-8, or that `answer` refuses by a
+    ValueError, is bad. With `on_bad="skip"` it is reported on stderr, its answer is an empty line, or with `as_json` an
+    object with the error, and a ValueError at the end tells how many there were. With "error" the ValueError names it;
+    the answers before it are printed, unless they go to a file, which is written whole or not at all.
+
+    A progress bar is shown on stderr for a file, if stderr is a terminal that shows nothing else.
     """
     n_lines = n_bad = 0
-    for chunk in _chunks(_read_stdin(), size):
-        n_lines += len(chunk)
-        for line, found in zip(chunk, _answer_lines(answer, chunk), strict=True):
-            if isinstance(found, str):
-                sys.stdout.write(found.replace("\n", "\\n") + "\n")
-                continue
-            if on_bad == "error":
-                raise ValueError(f"{line.where}: {found} (--on-bad skip continues with the next line)")
-            n_bad += 1
-            print(f"glassformer: {line.where}: {found}", file=sys.stderr)
-            sys.stdout.write("\n")
-        sys.stdout.flush()
+    stand_in = "an object with the error" if as_json else "an empty line"
+    with ExitStack() as stack:
+        file = None if output is None else stack.enter_context(_new_file(output))
+        advance = stack.enter_context(_progress(input, is_alone=output is not None, quiet=quiet))
+        # A terminal gets each answer as soon as its line was typed.
+        size = 1 if input is None and sys.stdin.isatty() else size
+        for chunk in _chunks(_read_stdin() if input is None else _read_file(input), size):
+            n_lines += len(chunk)
+            lines = [one.line for one in chunk]
+            answers = _answer_lines(answer, lines)
+            stream = file or sys.stdout
+            for line, found in zip(lines, answers, strict=True):
+                if isinstance(found, str):
+                    stream.write(found.replace("\n", "\\n") + "\n")
+                    continue
+                if on_bad == "error":
+                    unwritten = "" if output is None else f"; {output} was not written"
+                    raise ValueError(f"{line.where}: {found} (--on-bad skip continues with the next line){unwritten}")
+                n_bad += 1
+                print(f"glassformer: {line.where}: {found}", file=sys.stderr)
+                stream.write(json.dumps({"error": str(found)}, ensure_ascii=False) + "\n" if as_json else "\n")
+            stream.flush()
+            advance(sum(one.n_bytes for one in chunk))
     if n_bad:
-        raise ValueError(f"{n_bad:,} of {n_lines:,} lines are bad: an empty line stands for each in the output")
+        raise ValueError(f"{n_bad:,} of {n_lines:,} lines are bad: {stand_in} stands for each in the output")
 
 
 def _answer_lines(answer: Answer, lines: list[Line]) -> list[str | Exception]:
@@ -63,24 +114,98 @@ def _answer_texts(answer: Answer, texts: list[str]) -> list[str | Exception]:
     return _answer_texts(answer, texts[:half]) + _answer_texts(answer, texts[half:])
 
 
-def _read_stdin() -> Iterator[Line]:
+def _read_stdin() -> Iterator[_ReadLine]:
     # A stream without bytes below it is text already, as in a notebook.
     raw: Iterable[bytes] = getattr(sys.stdin, "buffer", None) or (
         text.encode("utf-8", "surrogatepass") for text in sys.stdin
     )
     for number, line in enumerate(raw, start=1):
-        if number == 1:
-            line = line.removeprefix(BYTE_ORDER_MARK)
-        yield decode_line(line.removesuffix(b"\n").removesuffix(b"\r"), f"stdin:{number}")
+        yield _as_line(line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line, f"stdin:{number}")
 
 
-def _chunks(lines: Iterator[Line], size: int) -> Iterator[list[Line]]:
-    """So many lines at a time; on a terminal each line by itself."""
-    chunk: list[Line] = []
+def _read_file(path: Path) -> Iterator[_ReadLine]:
+    for number, line in enumerate(read_raw_lines(path), start=1):
+        yield _as_line(line, f"{path}:{number}")
+
+
+def _as_line(raw: bytes, where: str) -> _ReadLine:
+    return _ReadLine(decode_line(raw.removesuffix(b"\n").removesuffix(b"\r"), where), len(raw))
+
+
+def _chunks(lines: Iterator[_ReadLine], size: int) -> Iterator[list[_ReadLine]]:
+    """`size` lines at a time."""
+    chunk: list[_ReadLine] = []
     for line in lines:
         chunk.append(line)
-        if len(chunk) == size or sys.stdin.isatty():
+        if len(chunk) == size:
             yield chunk
             chunk = []
     if chunk:
         yield chunk
+
+
+def _check_new(output: Path) -> None:
+    if os.path.lexists(output):
+        raise FileExistsError(f"--output {output} exists: choose another name, or remove it first")
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[TextIO]:
+    """A stream to a file that appears when the block ends well. Until then it has a hidden name beside it."""
+    work = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        try:
+            with work.open("x", encoding="utf-8", newline="\n") as stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            if error.filename is None and not isinstance(error, BrokenPipeError):  # of stdin or stdout, or of this file
+                raise OSError(error.errno, error.strerror, str(path)) from error
+            raise
+        _put_in_place(work, path)
+    finally:
+        work.unlink(missing_ok=True)
+
+
+def _put_in_place(work: Path, path: Path) -> None:
+    """Give a file its name, which no other file may have got in the meantime."""
+    try:
+        os.link(work, path)  # which fails if there is one, where a rename would replace it
+    except FileExistsError:
+        _check_new(path)
+        raise
+    except OSError:  # a disk without hard links
+        _check_new(path)
+        work.rename(path)
+
+
+@contextmanager
+def _progress(input: Path | None, *, is_alone: bool, quiet: bool) -> Iterator[Advance]:
+    """A progress bar on stderr, over the bytes of a file. None where stderr is no terminal or shows the answers too."""
+    if input is None or quiet or not sys.stderr.isatty() or not (is_alone or not sys.stdout.isatty()):
+        yield lambda n_bytes: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    total: int | None = None
+    with suppress(OSError):
+        total = input.stat().st_size if input.is_file() and input.suffix != ".gz" else None
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+    )
+    with Progress(*columns, TimeRemainingColumn(), console=Console(file=sys.stderr), transient=True) as bar:
+        task = bar.add_task(input.name, total=total)
+        yield lambda n_bytes: bar.advance(task, n_bytes)

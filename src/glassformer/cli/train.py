@@ -1,96 +1,146 @@
 """`glassformer train TASK`: its flags are the fields of the task's config."""
 
+import json
 import sys
-from dataclasses import dataclass, fields
+import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-HOW = ("restart", "accept_changes", "overwrite")
-"""Flags that are no part of a recipe."""
+from glassformer.base.names import suggestion
+from glassformer.cli.options import HELP, HELP_ALL, UsageError, help_text, parse_options
+
+if TYPE_CHECKING:
+    from glassformer.training.callbacks import Callbacks
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Flags of `train` that are no part of a recipe."""
+
+    out: Path | None = None
+    """Model folder to write; what the run needs to resume is in OUT.run beside it."""
+    recipe: Path | None = None
+    """TOML file with options for this task; flags override it."""
+    restart: bool = False
+    """Discard the run in OUT.run and start anew."""
+    accept_changes: bool = False
+    """Continue from the newest checkpoint with other settings or other data, or with more updates."""
+    overwrite: bool = False
+    """Replace a model in --out that another run wrote; other files are never replaced."""
+    track: Literal["none", "wandb", "mlflow"] = "none"
+    """Also log losses and scores to Weights & Biases or MLflow, whose package must be installed. TensorBoard events are
+    in OUT.run wherever tensorboard is installed."""
 
 
 def train(arguments: list[str]) -> None:
     """Parse `TASK [--recipe FILE] --out FOLDER [--any-config-field ...]` and train."""
-    from glassformer.tasks.registry import TASKS, task_named
+    began = time.perf_counter()  # before torch is loaded: --minutes counts that too
+    from glassformer.tasks.registry import TASKS, config_named
 
-    if arguments[:1] not in [[task] for task in TASKS]:
-        asked = arguments[0] if arguments else "nothing"
-        lines = "\n".join(f"  {name:16}{entry.about}" for name, entry in TASKS.items())
-        print(f"usage: glassformer train TASK --help\n\n{lines}", file=sys.stderr)
-        if asked in ("-h", "--help"):
-            sys.exit(0)
-        print(f"\n{asked!r} is no task: expected one of {', '.join(TASKS)}", file=sys.stderr)
-        sys.exit(2)
+    if not arguments or arguments[0].startswith("-"):
+        is_asked = bool({*HELP, HELP_ALL} & {*arguments})
+        print(task_list(), file=sys.stdout if is_asked else sys.stderr)
+        if is_asked:
+            return
+        found = ("but found " + arguments[0]) if arguments else "but found none"
+        raise UsageError(f"train needs a task first, {found}: expected one of {', '.join(TASKS)}")
     task, *rest = arguments
-    kind = task_named(task)
-    config, out, how = _parse(task, rest, kind.Config)
-    print(f"wrote {out}: {kind(config).train(out, **how)}")
+    if task not in TASKS:
+        raise UsageError(f"{task!r} is no task: {suggestion(task, TASKS)} (glassformer train --help lists them)")
+    kind = config_named(task)
+    if {*HELP, HELP_ALL} & {*rest}:
+        print(task_help(task, HELP_ALL in rest))
+        return
+    given, run = read_given(task, rest)
+    from glassformer.tasks.configs.options import make_config
+
+    try:
+        config = make_config(kind, given)
+    except TypeError as error:
+        raise ValueError(str(error)) from error
+    from glassformer.tasks.registry import task_named
+
+    out = run.pop("out")
+    callbacks = _callbacks(run.pop("track", "none"), out, config)
+    print(f"wrote {out}: {task_named(task)(config).train(out, began=began, **run, **callbacks)}")
 
 
-def _parse(task: str, arguments: list[str], kind: Any) -> tuple[Any, Path, dict[str, bool]]:
-    """The task's config, from a recipe and flags, where the model goes, and how to treat what is there."""
-    import tyro
+def _callbacks(tracker: str, out: Path, config: Any) -> "Callbacks":
+    """The callbacks of --track; none where no tracker is named."""
+    if tracker == "none":
+        return {}
+    from glassformer.training.trackers import TRACKERS
 
-    from glassformer.tasks.recipes import load_recipe
+    return TRACKERS[tracker](name=out.name, config=json.loads(json.dumps(asdict(config), default=str)))
+
+
+def read_given(task: str, arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What was asked for, by dotted name (`train.lr`), from the recipe and the flags together; and the run options.
+
+    An option that was not given is not there, so that its default can still be chosen.
+    """
+    from glassformer.tasks.configs.options import options_of
+    from glassformer.tasks.recipes import read_recipe
+    from glassformer.tasks.registry import config_named
+
+    kind = config_named(task)
+    options, own = options_of(kind), run_options()
+    values = parse_options(arguments, {**options, **own}, f"train {task}")
+    run = {own[name].path: values.pop(name) for name in own if name in values}
+    if "out" not in run:
+        raise UsageError("--out is missing: expected a name for the model folder")
+    recipe = run.pop("recipe", None)
+    given = read_recipe(recipe, kind) if recipe is not None else {}
+    return {**given, **{options[name].path: value for name, value in values.items()}}, run
+
+
+def run_options() -> dict[str, Any]:
+    """The options of a run, by name on the command line: `continue` is a keyword in Python."""
+    from dataclasses import replace
+
+    from glassformer.tasks.configs.options import field_options
+
+    found = [replace(one, path=one.name, section="Run") for one in field_options(RunOptions, RunOptions(), "")]
+    spelled = [replace(one, name="continue") if one.name == "accept_changes" else one for one in found]
+    return {one.name: one for one in spelled}
+
+
+def task_list() -> str:
+    """The tasks, and what each trains."""
     from glassformer.tasks.registry import TASKS
 
-    rest, recipe = take_option(arguments, "--recipe")
-    rest, out = take_option(rest, "--out")
-    flags = _flags_of(kind)
-    usual = load_recipe(Path(recipe), kind) if recipe else kind()
-    told = tyro.cli(
-        flags,
-        args=rest,
-        default=flags(**_values(usual)),
-        prog=f"glassformer train {task} --out FOLDER [--recipe FILE]",
-        description=f"From {TASKS[task].about}, in the model folder --out. It can be stopped at any time; run the same "
-        "command again to resume.",
-        config=(tyro.conf.OmitArgPrefixes,),
+    lines = "\n".join(f"  {name:16}{entry.about}" for name, entry in TASKS.items())
+    usage, more = (
+        "usage: glassformer train TASK --out FOLDER [OPTIONS]",
+        "glassformer train TASK --help shows its options.",
     )
-    if out is None:
-        print("glassformer: --out is missing: expected a name for the model folder", file=sys.stderr)
-        sys.exit(2)
-    values = _values(told)
-    how = {name: values.pop(name) for name in HOW}
-    return kind(**values), Path(out), how
+    return f"{usage}\n\nTasks:\n{lines}\n\n{more}"
 
 
-def _flags_of(kind: Any) -> Any:
-    """The config as the command line spells it: `from` is a word that Python keeps to itself."""
-    import tyro
+def task_help(task: str, everything: bool) -> str:
+    """The help of a task: the options that people need first, or all."""
+    from dataclasses import replace
 
-    @dataclass(frozen=True, kw_only=True)
-    class Flags(kind):  # type: ignore[misc]
-        """A whole recipe."""
+    from glassformer.tasks.configs.options import FIRST, FIRST_DATA, options_of
+    from glassformer.tasks.registry import TASKS, config_named
 
-        start_from: Annotated[Path | None, tyro.conf.arg(name="from")] = None
-        """A trained model to begin with, instead of chance: its shape, its numbers and its tokenizer; a head for
-        another task is replaced by a fresh one. An encoder may be somebody else's, in HF's folder."""
-        restart: bool = False
-        """Discard the run in OUT.run and start anew."""
-        accept_changes: Annotated[bool, tyro.conf.arg(name="continue")] = False
-        """Continue from the newest checkpoint with other settings or other data, or with more updates."""
-        overwrite: bool = False
-        """Replace a model in --out that another run wrote. Other files are never replaced."""
-
-    return Flags
-
-
-def _values(config: Any) -> dict[str, Any]:
-    """The fields of a config, as they are."""
-    return {field.name: getattr(config, field.name) for field in fields(config)}
+    options, own = options_of(config_named(task)), run_options()
+    files = [option for option in options.values() if option.name in FIRST_DATA[task][:2]]
+    named = " ".join(f"{option.flag} PATH ..." for option in files if option.name != "valid")
+    usage = f"glassformer train {task} {named} --out FOLDER [OPTIONS]"
+    about = f"Train {TASKS[task].about}. It can be stopped at any time; run the same command again to resume."
+    if everything:
+        ordered = sorted([*own.values(), *options.values()], key=lambda option: _SECTION_ORDER.index(_top(option)))
+        return help_text(usage, about, ordered)
+    shown = [own["out"], *(options[name] for name in (*FIRST_DATA[task], *FIRST))]
+    shown += [own[name] for name in ("recipe", "continue", "restart")]
+    more = f"glassformer train {task} {HELP_ALL} lists all {len(options) + len(own)} options."
+    return help_text(usage, about, [replace(option, section="Options") for option in shown], more)
 
 
-def take_option(arguments: list[str], name: str) -> tuple[list[str], str | None]:
-    """The arguments without one option, and its value: `--name value` or `--name=value`."""
-    rest, value, waiting = [], None, iter(arguments)
-    for argument in waiting:
-        if argument == name:
-            value = next(waiting, "--")
-            if value.startswith("--"):
-                raise ValueError(f"{name} stands alone: expected a value behind it")
-        elif argument.startswith(f"{name}="):
-            value = argument.removeprefix(f"{name}=")
-        else:
-            rest.append(argument)
-    return rest, value
+_SECTION_ORDER = ("Run", "Data", "Task", "Training", "Model", "Tokenizer")
+
+
+def _top(option: Any) -> str:
+    return str(option.section).partition(":")[0]

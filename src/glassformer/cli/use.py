@@ -1,121 +1,186 @@
-"""`glassformer run` and `info`: use a model folder."""
+"""`glassformer run`: use a model on lines of text."""
 
+import json
 import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
-from tyro.conf import Positional
+from tyro.conf import OmitArgPrefixes, Positional
 
-from glassformer.cli.lines import CHUNK, check_stdin, run_lines
+from glassformer.cli.info import info as info
+from glassformer.cli.lines import CHUNK, check_files, check_stdin, run_lines
+from glassformer.cli.run_options import (
+    AnswerOptions,
+    DecoderOptions,
+    Flag,
+    Given,
+    LineOptions,
+    WritingOptions,
+    check_ranges,
+    check_taken,
+    given_options,
+    search_of,
+)
 
 if TYPE_CHECKING:
+    from glassformer.decoding import GenerationConfig
     from glassformer.tasks.generator import Generator
+    from glassformer.tasks.pipeline import LineAnswer, Request
+
+DECODER_CHUNK = 16
+"""Lines that a decoder answers at a time: it writes longer texts."""
 
 
 def run(
     path: Positional[Path],
     *,
-    prompt: str | None = None,
-    chat: bool = False,
-    beam: int | None = None,
-    max_new_tokens: int = 256,
-    temperature: float = 0.0,
-    top_p: float = 1.0,
-    seed: int = 0,
-    stop: tuple[str, ...] = (),
-    embed: bool = False,
-    int8: bool = False,
-    allow_pickle: bool = False,
-    on_bad: Literal["error", "skip"] = "skip",
+    lines: OmitArgPrefixes[LineOptions] = LineOptions(),  # noqa: B008
+    answers: OmitArgPrefixes[AnswerOptions] = AnswerOptions(),  # noqa: B008
+    writing: OmitArgPrefixes[WritingOptions] = WritingOptions(),  # noqa: B008
+    decoder: OmitArgPrefixes[DecoderOptions] = DecoderOptions(),  # noqa: B008
+    embed: Flag = False,
+    int8: Flag = False,
+    allow_pickle: Flag = False,
 ) -> None:
-    """Use a model on stdin: one line out for each line in.
+    """Use a model on lines of text: one line out for each line in.
 
-    Input and output are UTF-8 in every locale, and only a line feed ends a line. A line that the model cannot read
-    gets an error on stderr and an empty line of output; the exit code is then 1.
+    A model that was trained here does its task with each line. A model of another library (a Hugging Face folder, a
+    GGUF file, a .bin file of llama2.c) rewrites each line if it is an encoder-decoder (T5, BART, Marian), continues or
+    answers it if it is a decoder (GPT-2, Llama, Mistral, Qwen), and turns it into a vector if it is an encoder (BERT).
 
-    A model that was trained here does its task with each line; blank lines stay blank. T5, BART and Marian in HF's
-    folder rewrite each line. A decoder (of language or code, trained here; GPT-2, Llama, Mistral, Qwen, SmolLM as HF's
-    folder, GGUF or llama2.c's file) continues each line, or answers it with --chat; line breaks in what it writes
-    become \\n. An encoder (BERT and its kin) turns each line into a vector, a JSON list.
+    Text is UTF-8. Blank lines stay blank. A line break inside an answer is printed as \\n. An option that has no effect
+    on the model is refused.
 
     Args:
-        path: A model folder, ours or HF's; or a GGUF file, or a .bin file of llama2.c's.
-        prompt: For a decoder: continue this instead of stdin, and show the text as it is written.
-        chat: For a decoder that was trained for it: answer instead of going on. On a terminal, a conversation.
-        beam: Sentences kept at each step of the search; 1 is greedy, and faster. (default: as the model says, or 4)
-        max_new_tokens: The longest text a decoder writes.
-        temperature: Of a decoder: 0 takes the likeliest token; more draws by chance, 1 as the model itself would.
-        top_p: Draw among the likeliest tokens that together have this chance.
-        seed: Of the chance; the same seed writes the same text.
-        stop: Texts that end a decoder's text where they appear.
-        embed: Of an encoder that was trained here: a vector for each line, a JSON list, instead of its task.
-        int8: Compute with 8-bit weights: several times as fast on most CPUs, and nearly the same.
-        allow_pickle: Open pytorch_model.bin too, by the reader that only knows tensors.
-        on_bad: What to do with a line that the model cannot read: skip it (report it on stderr, write an empty line,
-            go on, exit with 1 at the end), or stop at it with an error.
+        path: A model folder, or a GGUF or llama2.c file.
+        embed: Print a vector for each line, as a JSON list, instead of doing the task. For encoders.
+        int8: Compute with 8-bit weights: several times as fast on most CPUs, with nearly the same results.
+        allow_pickle: Also open weights in pytorch_model.bin, with the reader that accepts only tensors.
     """
-    if prompt is None:
-        check_stdin()
-    else:
-        prompt = _as_utf8(prompt)
-    stop = tuple(map(_as_utf8, stop))
-    # Options are checked here: an error in the middle of the lines is one of its line.
-    if beam is not None and beam < 1:
-        raise ValueError(f"--beam {beam}: expected at least 1")
-    if not temperature >= 0:  # so that NaN is refused too
-        raise ValueError(f"--temperature {temperature}: expected 0 or more")
-    from glassformer.decoding import GenerationConfig
-    from glassformer.tasks.embedder import Embedder
-    from glassformer.tasks.encoders import EncoderTool, embed_lines
-    from glassformer.tasks.generator import Generator
+    decoder = replace(
+        decoder,
+        prompt=None if decoder.prompt is None else _as_utf8(decoder.prompt),
+        system=None if decoder.system is None else _as_utf8(decoder.system),
+        stop=tuple(map(_as_utf8, decoder.stop)),
+    )
+    given = given_options(answers, writing, decoder, embed=embed)
+    check_ranges(given)
+    _check_streams(lines, decoder)
+    kind = _task_of(path)
+    if kind is not None:  # before the model is loaded, which may take a while
+        check_taken(path, kind, given)
     from glassformer.tasks.load import load
-    from glassformer.tasks.rewriter import Rewriter
-    from glassformer.tasks.text_to_text import TextToText
 
-    lines = partial(run_lines, on_bad=on_bad, size=CHUNK)
-    model = load(path, allow_pickle=allow_pickle)
+    model: Any = load(path, allow_pickle=allow_pickle)
+    check_taken(path, _kind_of(model), given)
     if int8:
         from glassformer.decoding.int8 import quantise
         from glassformer.decoding.packed import pack
 
         model.model = quantise(pack(model.model))
-    if embed and not isinstance(model, Embedder):
-        if not isinstance(model, EncoderTool):
-            raise ValueError(f"{path} makes no vectors of texts: expected an encoder, for --embed")
-        lines(partial(embed_lines, model))
-        return
-    if not isinstance(model, Generator):
-        if chat or prompt is not None:
-            raise ValueError(f"{path} does not go on writing: expected a decoder, for --prompt or --chat")
-        if isinstance(model, Rewriter | TextToText):
-            if beam is not None:
-                replace(model.generation, num_beams=beam)  # refuses a beam that the other settings do not allow
-            lines(partial(model.run, beam=beam))
-        else:
-            lines(model.run)
-        return
-    model.generation = GenerationConfig(
-        max_new_tokens=max_new_tokens,
-        num_beams=beam or 1,
-        do_sample=temperature > 0,
-        temperature=temperature or 1.0,
-        top_p=top_p if temperature > 0 else 1.0,
-        seed=seed,
-        stop_strings=stop,
-        eos_token_id=() if beam and beam > 1 else model.tokenizer.ends,
+    _use(model, given, lines, answers, decoder)
+
+
+def _check_streams(lines: LineOptions, decoder: DecoderOptions) -> None:
+    check_files(lines.input, lines.output)
+    if decoder.prompt is not None:
+        if lines.input is not None:
+            raise ValueError(f"--prompt with --input {lines.input}: expected one of them")
+        if lines.output is not None:
+            raise ValueError(f"--prompt with --output {lines.output}: use > {lines.output} instead of --output")
+    elif lines.input is None:
+        check_stdin()
+
+
+def _task_of(path: Path) -> str | None:
+    """The task of a folder that was trained here; None for any other model."""
+    from glassformer.tasks.registry import TASK, read_about
+
+    if not (path / TASK).is_file() or (path / "origin.json").is_file():
+        return None
+    return str(read_about(path)["task"])
+
+
+def _kind_of(model: Any) -> str:
+    """What decides which options a model takes: its task, or its kind if it was trained elsewhere."""
+    return str(getattr(model, "task", None) or getattr(getattr(model, "model", None), "kind", ""))
+
+
+def _use(model: Any, given: Given, lines: LineOptions, answers: AnswerOptions, decoder: DecoderOptions) -> None:
+    """Answer the lines, or the prompt, or hold a conversation."""
+    from glassformer.tasks.encoders import EncoderTool, embed_lines
+    from glassformer.tasks.generator import Generator, said
+    from glassformer.tasks.pipeline import Pipeline, Request
+
+    to_answers = partial(
+        run_lines,
+        on_bad=lines.on_bad,
+        input=lines.input,
+        output=lines.output,
+        as_json=answers.json,
+        quiet=lines.quiet,
+        size=DECODER_CHUNK if isinstance(model, Generator) else CHUNK,
     )
-    if chat and not model.can_chat:
-        model.answer_to([])  # raises the error that explains it
-    if prompt is not None:
-        _show(model.chat([{"role": "user", "content": prompt}]) if chat else model.stream(prompt))
-    elif chat and sys.stdin.isatty():
-        _converse(model)
+    if not isinstance(model, Pipeline):
+        to_answers(model.run)
+        return
+    request = Request(
+        n_best=answers.n_best,
+        with_scores=answers.scores or answers.json,
+        generation=_generation_of(model, given),
+        chat=decoder.chat,
+        system=decoder.system,
+    )
+    if decoder.chat and isinstance(model, Generator):
+        model.answer_to(said("Hello", decoder.system))  # says what is wrong with the template, once
+    is_plain = request.n_best is None and not answers.scores and not answers.json
+
+    def answer(texts: list[str]) -> list[str]:
+        if isinstance(model, EncoderTool) and given.get("embed"):
+            found = embed_lines(model, texts)
+        else:
+            found = model.answer_lines(texts, request)
+        return [as_line(one, answers) for one in found]
+
+    if decoder.prompt is not None:
+        if is_plain:
+            prompt = (
+                model.answer_to(said(decoder.prompt, decoder.system)) if decoder.chat else model.read(decoder.prompt)
+            )
+            _show(_write(model, prompt, request))
+        else:
+            print(answer([decoder.prompt])[0].replace("\n", "\\n"))
+    elif decoder.chat and lines.input is None and sys.stdin.isatty() and is_plain:
+        _converse(model, request, quiet=lines.quiet)
     else:
-        lines(partial(model.run, chat=chat), size=16)
+        if lines.input is None and sys.stdin.isatty() and not lines.quiet:
+            print("Type a line and press Enter. Ctrl-D ends.", file=sys.stderr)
+        to_answers(answer)
+
+
+def _generation_of(model: Any, given: Given) -> "GenerationConfig | None":
+    base: GenerationConfig | None = getattr(model, "generation", None)
+    return None if base is None else search_of(base, given)
+
+
+def as_line(answer: "LineAnswer", options: AnswerOptions) -> str:
+    """An answer as one line of output: as JSON, or as its alternatives and scores with tabs between them."""
+    if options.json:
+        return json.dumps(answer.record, ensure_ascii=False, allow_nan=False)
+    if options.n_best is None and not options.scores:
+        return answer.line
+    texts = answer.texts if options.n_best is not None or not answer.scores else answer.texts[: len(answer.scores)]
+    cells = []
+    for place, text in enumerate(texts):
+        cells.append(text.replace("\t", "\\t"))
+        score = answer.scores[place] if place < len(answer.scores) else None
+        if options.scores and score is not None:
+            cells.append(f"{score:.4f}")
+    return "\t".join(cells)
 
 
 def _as_utf8(text: str) -> str:
@@ -128,6 +193,13 @@ def _as_utf8(text: str) -> str:
         raise ValueError(f"the argument {text!r} is not valid UTF-8: expected text") from error
 
 
+def _write(model: "Generator", prompt: list[int], request: "Request") -> Iterator[str]:
+    """A text as it is written; the text of a beam search comes at once."""
+    if request.generation is not None and request.generation.num_beams > 1:
+        return iter([model.candidates_after([prompt], request.generation)[0][0].text])
+    return model.stream_after(prompt, request.generation)
+
+
 def _show(pieces: Iterator[str]) -> str:
     """Print a text as it is written."""
     told = ""
@@ -138,12 +210,16 @@ def _show(pieces: Iterator[str]) -> str:
     return told
 
 
-def _converse(model: "Generator") -> None:
-    print("Type, and press Enter; an empty line ends it.", file=sys.stderr)
+def _converse(model: "Generator", request: "Request", *, quiet: bool) -> None:
+    if not quiet:
+        print("Type a message and press Enter. An empty line ends the conversation.", file=sys.stderr)
     messages: list[dict[str, str]] = []
+    if request.system is not None:
+        messages.append({"role": "system", "content": request.system})
     while text := _ask():
         messages.append({"role": "user", "content": text})
-        messages.append({"role": "assistant", "content": _show(model.chat(messages))})
+        told = _show(_write(model, model.answer_to(messages), request))
+        messages.append({"role": "assistant", "content": told})
 
 
 def _ask() -> str:
@@ -152,29 +228,3 @@ def _ask() -> str:
         return input("> ")
     except EOFError:
         return ""
-
-
-def info(path: Positional[Path], *, allow_pickle: bool = False) -> None:
-    """What a model is: its kind, its size, and every setting that is not the default.
-
-    Args:
-        path: A model folder, ours or HF's; or a GGUF file, or a .bin file of llama2.c's.
-        allow_pickle: Open pytorch_model.bin too, by the reader that only knows tensors.
-    """
-    from dataclasses import fields
-
-    from glassformer.checkpoint import load_model
-    from glassformer.checkpoint.pretrained import is_foreign, read_foreign
-    from glassformer.tasks.registry import read_about
-    from glassformer.tasks.task import TASK
-
-    model = load_model(path, allow_pickle=allow_pickle)
-    print(f"{path}: {model.kind}, {model.n_parameters():,} parameters")
-    if (path / TASK).is_file():
-        print(f"  trained for {read_about(path)['task']}")
-    if is_foreign(path):
-        print(f"  of the family {read_foreign(path, allow_pickle=allow_pickle).config['model_type']}")
-    for field in fields(model.config):
-        value = getattr(model.config, field.name)
-        if value != field.default:
-            print(f"  {field.name} = {value!r}")

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from glassformer.base.names import suggestion
+from glassformer.base.write_errors import naming_write_errors
 from glassformer.cache_folder import cache_folder
 from glassformer.data.pairs import Pair, PairReader
 from glassformer.data.splits import Split, split_pairs
 from glassformer.data.text_files import BadRecordError, read_lines
-from glassformer.write_errors import naming_write_errors
 
 INTERFACE_WHEEL = "homeassistant-2024.3.3-py3-none-any.whl"
 INTERFACE_SHA256 = "6e1ec2c07441d63fdcfb8acd2c4bbb6f68bc97330855784d3623d10c38fe3577"
@@ -66,11 +67,11 @@ def open_corpus(
 ) -> Mapping[Split, Iterable[Pair]]:
     """The pairs of each split of a named corpus."""
     if name not in CORPORA:
-        raise ValueError(f"unknown corpus {name!r}: expected one of {', '.join(CORPORA)}")
+        raise ValueError(f"unknown corpus {name!r}: {suggestion(name, CORPORA)}")
     if name == "interface-texts":
         return split_pairs(list(interface_texts(fetch_interface_wheel(), source, target)))
     if folder is None:
-        raise ValueError(f"corpus {name!r} is read from a local folder: name it with --data.folder")
+        raise ValueError(f"corpus {name!r} is read from a local folder: name it with --folder")
     if name == "tatoeba":
         return split_pairs(list(_tatoeba(folder, source, target)))
     names: dict[Split, str] = {"train": "train", "valid": "val", "test": "test2016"}

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from glassformer.base.names import suggestion
 from glassformer.data.corpora import Corpus, fetch_interface_wheel, interface_strings
 from glassformer.data.splits import Split, split_examples
 
@@ -51,7 +52,7 @@ class Labelled(NamedTuple):
 def open_labelled_corpus(name: str) -> Mapping[Split, Iterable[Labelled]]:
     """The labelled texts of each split of a named corpus; no text stands on two sides."""
     if name not in LABELLED_CORPORA:
-        raise ValueError(f"unknown corpus {name!r}: expected one of {', '.join(LABELLED_CORPORA)}")
+        raise ValueError(f"unknown corpus {name!r}: {suggestion(name, LABELLED_CORPORA)}")
     wheel = fetch_interface_wheel()
     if name == "interface-languages":
         texts = _unambiguous(Labelled(text, language) for language, _, text in interface_strings(wheel, LANGUAGES))

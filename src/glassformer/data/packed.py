@@ -24,6 +24,7 @@ from torch import Tensor
 from glassformer.data.labelled import IGNORED
 from glassformer.data.plan import Numbers
 from glassformer.data.token_files import Ids, new_token_folder
+from glassformer.progress import track
 from glassformer.text.tokenizer import END
 
 Text = TypeVar("Text")
@@ -86,7 +87,7 @@ def write_stream(
             n_unknown += ids.count(unknown)
             file.write(np.asarray(ids, dtype=np.int32).tobytes())
 
-        for chunk in _chunks(documents):
+        for chunk in _chunks(track(documents, "tokenizing")):
             n_documents += len(chunk)
             n_bytes += sum(map(size, chunk))
             for ids in encode_batch(chunk):

@@ -33,6 +33,8 @@ class PairReader:
     target_column: str = "target"
     on_bad: OnBad = "error"
     skipped: Counter[str] = field(default_factory=Counter)
+    n_read: int | None = None
+    """Pairs that the last whole pass gave; None before the first."""
 
     def __post_init__(self) -> None:
         if self.targets and len(self.targets) != len(self.sources):
@@ -47,13 +49,16 @@ class PairReader:
 
     def __iter__(self) -> Iterator[Pair]:
         self.skipped.clear()
+        count = 0
         for pair, problem, where in self._records():
             if pair is not None and not problem:
+                count += 1
                 yield pair
             elif self.on_bad == "error":
                 raise BadRecordError(f"{where}: {problem} (on_bad='skip' passes over such records)")
             else:
                 self.skipped[problem] += 1
+        self.n_read = count
 
     def _records(self) -> Iterator[tuple[Pair | None, str, str]]:
         """Each record with what is wrong with it ("" if nothing) and where it stands."""

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from glassformer.progress import track
+
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 NOT_UTF8 = "not valid UTF-8"
 
@@ -83,7 +85,7 @@ def read_raw_lines(path: Path) -> Iterator[bytes]:
     number = 0
     try:
         with _open(path) as stream:
-            for number, raw in enumerate(stream, start=1):
+            for number, raw in enumerate(track(stream, f"reading {path.name}"), start=1):
                 yield raw.removeprefix(BYTE_ORDER_MARK) if number == 1 else raw
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise BadRecordError(

@@ -13,6 +13,7 @@ import numpy as np
 
 from glassformer.data.plan import Numbers
 from glassformer.data.token_files import CHUNK, EncodeBatch, new_token_folder
+from glassformer.progress import track
 
 
 class Rows(Protocol):
@@ -80,7 +81,7 @@ def write_text_rows(folder: Path, texts: Iterable[str], encode: EncodeBatch, *, 
 
 
 def _encoded(texts: Iterable[str], encode: EncodeBatch) -> Iterator[list[int]]:
-    waiting = iter(texts)
+    waiting = track(texts, "tokenizing")
     while chunk := list(islice(waiting, CHUNK)):
         yield from encode(chunk)
 

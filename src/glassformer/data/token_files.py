@@ -14,7 +14,8 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from glassformer.write_errors import naming_write_errors
+from glassformer.base.write_errors import naming_write_errors
+from glassformer.progress import track
 
 Ids = np.ndarray[tuple[int], np.dtype[np.int32]]
 EncodeBatch = Callable[[list[str]], list[list[int]]]
@@ -79,7 +80,7 @@ def write_token_files(
         (work / "target.bin").open("wb") as target_file,
     ):
         files = {"source": source_file, "target": target_file}
-        for chunk in _chunks(pairs):
+        for chunk in _chunks(track(pairs, "tokenizing")):
             encoded = zip(
                 encode_source([p.source for p in chunk]), encode_target([p.target for p in chunk]), strict=True
             )

@@ -4,11 +4,11 @@ import math
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any, Literal
 
-from glassformer.nn.checks import check_positive, shown
+from glassformer.base.checks import check_positive, shown
+from glassformer.base.names import suggestion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,9 +124,7 @@ class GenerationConfig:
         names = [item.name for item in fields(cls)]
         for name in values:
             if name not in names:
-                near = get_close_matches(name, names, 1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise ValueError(f"unknown setting {shown(name)}: expected one of {', '.join(names)}{hint}")
+                raise ValueError(f"unknown setting {shown(name)}: {suggestion(name, names)}")
         known = dict(values)
         for name in ("suppress_tokens", "prefix", "eos_token_id", "stop_strings"):
             if name in known:

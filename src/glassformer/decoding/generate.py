@@ -18,6 +18,7 @@ from glassformer.decoding.rows import Reason, Row, write_rows
 from glassformer.decoding.text_stream import Decodes, TextStream
 from glassformer.decoding.writer import TextModel, Writer, room_for, writing
 from glassformer.models import DecoderModel, EncoderDecoderModel
+from glassformer.progress import Step
 from glassformer.text.tokenizer import PAD
 
 
@@ -57,7 +58,7 @@ def generate(
     results: list[list[Written]] = [[] for _ in inputs]
     copies = config.num_beams if config.num_beams > 1 else config.num_return_sequences
     waiting = sorted(range(len(inputs)), key=lambda index: -len(inputs[index]))
-    with writing(model):
+    with writing(model), Step("writing texts", len(inputs)) as step:
         while waiting:
             longest = len(inputs[waiting[0]])
             size = max(1, max_batch_tokens // (longest * copies))
@@ -69,6 +70,7 @@ def generate(
                 found = _by_rows(model, batch, config, begin, end, with_log_probs, tokenizer)
             for index, texts in zip(chosen, found, strict=True):
                 results[index] = texts
+            step.advance(len(chosen))
     return results
 
 

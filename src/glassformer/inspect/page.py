@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from glassformer.base.write_errors import naming_write_errors
 from glassformer.checkpoint.safe_files import write_text
-from glassformer.write_errors import naming_write_errors
 
 MOST_DOTS = 100
 """A line with more values than this is drawn as means of runs of them."""
@@ -70,10 +70,12 @@ def write_page(
     summary: Sequence[tuple[str, str]],
     curve: Sequence[CurvePoint],
     samples: Sequence[Sample],
+    notes: Sequence[str] = (),
 ) -> None:
     """Write the page: a title, facts as (label, value), the learning curves and the samples with their attention.
 
-    Without a curve or without samples, that section is left out. The same arguments give the same bytes.
+    `notes` are paragraphs below the facts, such as what each score was computed on. Without a curve or without samples,
+    that section is left out. The same arguments give the same bytes.
     """
     charts = _charts(curve)
     data = {
@@ -83,12 +85,13 @@ def write_page(
     gaps = {
         "title": _text(title),
         "facts": "".join(f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in summary),
+        "notes": "".join(f'<p dir="auto">{_text(note)}</p>' for note in notes),
         "charts": "".join(chart.markup for chart in charts),
         "samples": "".join(_sample(number, sample) for number, sample in enumerate(samples)),
         "data": _json(data),
     }
     template = resources.files("glassformer.inspect").joinpath("page.html").read_text(encoding="utf-8")
-    for section in ("facts", "charts", "samples"):
+    for section in ("facts", "notes", "charts", "samples"):
         if not gaps[section]:
             template = re.sub(rf"<!-- begin {section} -->.*?<!-- end {section} -->\n", "", template, flags=re.DOTALL)
     path = Path(path)

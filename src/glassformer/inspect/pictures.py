@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glassformer.base.write_errors import naming_write_errors
 from glassformer.nn import sinusoids
-from glassformer.write_errors import naming_write_errors
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -32,12 +32,15 @@ class Scores:
     """Of those whose library gives one: without it the number can be compared with nothing."""
     tables: Mapping[str, Table] = field(default_factory=dict)
     """What says more than a number can, where there is such a thing: the confusion matrix of a few classes."""
+    about: str = field(default="", compare=False)
+    """On what and how they were computed: "beam 4, 511 test pairs of interface-texts"."""
 
     def __getitem__(self, name: str) -> float:
         return self.values[name]
 
     def __str__(self) -> str:
-        return ", ".join(f"{title_of(name)} {in_digits(name, value)}" for name, value in self.values.items())
+        told = ", ".join(f"{title_of(name)} {in_digits(name, value)}" for name, value in self.values.items())
+        return f"{told} ({self.about})" if self.about else told
 
 
 def in_digits(name: str, value: float) -> str:

@@ -43,5 +43,5 @@ def _scorer() -> Any:
     try:
         from rouge_score.rouge_scorer import RougeScorer
     except ImportError as error:
-        raise ImportError("ROUGE needs rouge_score: pip install 'glassformer[metrics]'") from error
+        raise ImportError("ROUGE needs rouge_score: pip install rouge_score") from error
     return RougeScorer(KINDS, use_stemmer=True)

@@ -14,7 +14,7 @@ def score_entities(found: Tags, true: Tags) -> Scores:
         from seqeval.metrics.v1 import precision_recall_fscore_support
         from seqeval.scheme import IOB2
     except ImportError as error:
-        raise ImportError("scores of entities need seqeval: pip install 'glassformer[metrics]'") from error
+        raise ImportError("scores of entities need seqeval: pip install seqeval") from error
     if len(found) != len(true) or any(len(a) != len(b) for a, b in zip(found, true, strict=True)):
         raise ValueError(f"tags of {len(found)} sentences for {len(true)}: expected one for each word of each")
     if not true:

@@ -21,7 +21,7 @@ def score_translations(
         from sacrebleu.metrics.bleu import BLEU
         from sacrebleu.metrics.chrf import CHRF
     except ImportError as error:
-        raise ImportError("scores need sacreBLEU: pip install 'glassformer[metrics]'") from error
+        raise ImportError("scores need sacreBLEU: pip install sacrebleu") from error
     _check_texts(translations, references)
     bleu, chrf = BLEU(lowercase=lowercase, tokenize=tokenize), CHRF(lowercase=lowercase)
     values = bleu.corpus_score(translations, [references]), chrf.corpus_score(translations, [references])
@@ -42,9 +42,7 @@ def tokenised_bleu(translations: Sequence[str], references: Sequence[str], langu
         import sacremoses
         from sacrebleu.metrics.bleu import BLEU
     except ImportError as error:
-        raise ImportError(
-            "tokenised BLEU needs sacreBLEU and sacremoses: pip install 'glassformer[metrics]'"
-        ) from error
+        raise ImportError("tokenised BLEU needs sacreBLEU and sacremoses: pip install sacrebleu sacremoses") from error
     _check_texts(translations, references)
     # Moses takes whatever it does not know for English.
     if len(language) not in (2, 3) or not language.islower():

@@ -1,31 +1,38 @@
 """The config, the three models it can describe, and the presets of the well-known families."""
 
-from glassformer.models.base import Model
-from glassformer.models.config import ModelConfig
-from glassformer.models.decoder import DecoderModel
-from glassformer.models.encoder import EncoderModel
-from glassformer.models.encoder_decoder import EncoderDecoderModel
+from typing import TYPE_CHECKING
+
+from glassformer.models.config import Kind, ModelConfig
 from glassformer.models.presets import PRESETS, preset
-from glassformer.nn.attend import Backend
+
+if TYPE_CHECKING:
+    from glassformer.models.base import Model
+    from glassformer.models.decoder import DecoderModel
+    from glassformer.models.encoder import EncoderModel
+    from glassformer.models.encoder_decoder import EncoderDecoderModel
+    from glassformer.models.factory import build_model
+else:
+    from glassformer.base.lazy import lazy_names
+
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "base": ["Model"],
+            "decoder": ["DecoderModel"],
+            "encoder": ["EncoderModel"],
+            "encoder_decoder": ["EncoderDecoderModel"],
+            "factory": ["build_model"],
+        },
+    )
 
 __all__ = [
     "PRESETS",
     "DecoderModel",
     "EncoderDecoderModel",
     "EncoderModel",
+    "Kind",
     "Model",
     "ModelConfig",
     "build_model",
     "preset",
 ]
-
-
-def build_model(config: ModelConfig, *, backend: Backend = "sdpa") -> EncoderModel | DecoderModel | EncoderDecoderModel:
-    """The model this config describes, freshly initialised; `torch.manual_seed` before it makes it repeatable."""
-    if not isinstance(config, ModelConfig):
-        raise TypeError(f"config is {config!r}: expected a ModelConfig, as preset({str(config)!r}) gives it")
-    if config.kind == "encoder":
-        return EncoderModel(config, backend=backend)
-    if config.kind == "decoder":
-        return DecoderModel(config, backend=backend)
-    return EncoderDecoderModel(config, backend=backend)

@@ -1,23 +1,20 @@
 """One frozen, validated description of a model. The families differ in these values, not in code."""
 
-import difflib
 import math
-import typing
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from functools import cache
-from types import NoneType, UnionType
 from typing import Any, Literal
 
-from glassformer.nn.checks import check_divides, check_positive, check_probability, shown
+from glassformer.base.checks import check_divides, shown
+from glassformer.base.fields import Checked, Count, Positive, Probability, Whole
+from glassformer.base.names import suggestion
 
 Kind = Literal["encoder", "decoder", "encoder_decoder"]
 
-# What other libraries call it, for the error that meets their names.
 ELSEWHERE = {
-    "n_layers": "n_encoder_layers' or 'n_decoder_layers",
-    "num_layers": "n_encoder_layers' or 'n_decoder_layers",
-    "num_hidden_layers": "n_encoder_layers' or 'n_decoder_layers",
+    "n_layers": "n_encoder_layers or n_decoder_layers",
+    "num_layers": "n_encoder_layers or n_decoder_layers",
+    "num_hidden_layers": "n_encoder_layers or n_decoder_layers",
     "hidden_size": "d_model",
     "intermediate_size": "d_ff",
     "num_heads": "n_heads",
@@ -26,110 +23,136 @@ ELSEWHERE = {
     "max_seq_len": "max_len",
     "max_position_embeddings": "max_len",
 }
+"""What other libraries call a field, for the error that meets their names."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
+class ModelConfig(Checked):
     """Everything about the shape of a model; nothing about device, dtype, training or text.
 
     The number of encoder and decoder layers says what it is: an encoder, a decoder, or both. None always means "the
-    usual value", which the property of nearly the same name gives (`kv_heads` for `n_kv_heads`).
+    usual value", which the property of nearly the same name gives (`kv_heads` for `n_kv_heads`). The comments are the
+    headings of `--help-all`.
     """
 
+    ALIASES = ELSEWHERE
+
     # Size
-    vocab_size: int
-    """Tokens the model writes; an encoder alone reads them."""
-    source_vocab_size: int | None = None
-    """Tokens the encoder of an encoder-decoder reads, where that vocabulary is another one."""
-    n_encoder_layers: int = 0
-    n_decoder_layers: int = 0
-    d_model: int = 512
-    d_ff: int = 2048
-    max_len: int | None = 5000
-    """The longest sequence, or None for no limit of its own."""
+    vocab_size: Count
+    """Tokens that the model writes, or that an encoder reads; in training, the most that the tokenizer may learn."""
+    source_vocab_size: Count | None = None
+    """Tokens that the encoder of an encoder-decoder reads; None shares the vocabulary of the target."""
+    n_encoder_layers: Whole = 0
+    """Layers of the encoder."""
+    n_decoder_layers: Whole = 0
+    """Layers of the decoder."""
+    d_model: Count = 512
+    """Width of the vectors between the layers."""
+    d_ff: Count = 2048
+    """Inner width of the feed-forward layers."""
+    max_len: Count | None = 5000
+    """Tokens of the longest sequence; None sets no limit, where the positions allow it."""
 
     # Attention
-    n_heads: int = 8
-    n_kv_heads: int | None = None
-    """Fewer than n_heads: grouped-query attention; 1: multi-query. None is n_heads."""
-    head_dim: int | None = None
-    """None is d_model / n_heads."""
+    n_heads: Count = 8
+    """Number of attention heads."""
+    n_kv_heads: Count | None = None
+    """Heads of keys and values: fewer than n_heads is grouped-query attention, 1 is multi-query; None is n_heads."""
+    head_dim: Count | None = None
+    """Width of one head; None is d_model / n_heads."""
     attention_scale: float | None = None
-    """What scores are multiplied by. None is 1/√head_dim; T5 uses 1."""
+    """Factor on attention scores; None is 1/√head_dim, T5 uses 1."""
     qkv_bias: bool = True
+    """Add a bias to the query, key and value projections."""
     out_bias: bool = True
+    """Add a bias to the output projection of attention."""
     qk_norm: bool = False
-    """Normalise queries and keys over the head, before they are turned."""
-    sliding_window: int | None = None
-    """Self-attention reaches less than this many tokens away."""
+    """Normalize queries and keys over each head, before rotary positions are applied."""
+    sliding_window: Count | None = None
+    """Tokens that self-attention reaches back; None reaches all."""
 
     # Feed-forward
     activation: Literal["relu", "gelu", "gelu_tanh", "silu"] = "relu"
+    """Activation function of the feed-forward layers."""
     gated: bool = False
+    """Multiply the activation by a second projection, as SwiGLU does."""
     ffn_bias: bool = True
+    """Add biases in the feed-forward layers."""
 
     # Norms
     norm: Literal["layer", "rms", "mean_std"] = "layer"
+    """Kind of normalization."""
     norm_placement: Literal["pre", "post"] = "post"
-    norm_eps: float = 1e-5
+    """Normalize before each sublayer (pre) or after the residual sum (post)."""
+    norm_eps: Positive = 1e-5
+    """Small number added to the variance in a norm."""
     final_norm: bool | None = None
-    """A norm after the last layer. None is: with pre-norm only."""
+    """Normalize after the last layer; None does so with pre-norm only."""
 
     # Positions
     positions: Literal["sinusoidal", "learned", "rotary", "relative", "alibi", "none"] = "sinusoidal"
-    position_offset: int = 0
-    """Learned positions are counted from here: the rows before it are never read (2 in RoBERTa and BART)."""
+    """How the model knows the order of tokens."""
+    position_offset: Whole = 0
+    """Row of the learned positions that the first token reads (2 in RoBERTa and BART)."""
     sinusoid_halves: bool = False
-    """All sines before all cosines (Marian) instead of alternating."""
-    rope_theta: float = 10000.0
-    relative_buckets: int = 32
-    relative_max_distance: int = 128
+    """Put all sines before all cosines, as Marian does, instead of alternating them."""
+    rope_theta: Positive = 10000.0
+    """Base of the rotary frequencies."""
+    relative_buckets: Count = 32
+    """Buckets of relative positions."""
+    relative_max_distance: Count = 128
+    """Distance from which all relative positions share one bucket."""
 
     # Embeddings
     scale_embeddings: bool = False
     """Multiply token vectors by √width."""
-    token_types: int = 0
+    token_types: Whole = 0
+    """Rows of the table of token types, as BERT has for sentence A and B."""
     embedding_norm: bool = False
-    embedding_width: int | None = None
-    """Width of the embedding tables, which a linear layer projects to d_model (ALBERT). None: d_model, and no such
-    layer."""
+    """Normalize the embeddings before the first layer."""
+    embedding_width: Count | None = None
+    """Width of the embedding tables, which a linear layer projects to d_model (ALBERT); None is d_model."""
     tie: Literal["none", "output", "embeddings", "all"] = "none"
-    """What shares one table: the (target) embedding and the output, the two embeddings, or all three."""
+    """Which tables are one: the (target) embedding and the output, the two embeddings, or all three."""
 
     # Depth
     share_layers: bool = False
-    """One layer, applied again and again."""
+    """Use one layer's weights for all layers."""
 
     # Head
     head: Literal["none", "language_model", "sequence_class", "token_class", "span", "embedding"] = "none"
-    n_labels: int | None = None
-    """Classes, for the two class heads."""
+    """What the model computes from its last layer."""
+    n_labels: Count | None = None
+    """Number of classes, for the two class heads."""
     head_transform: bool = False
-    """A dense layer before the head's last one: activation and norm (BERT's masked-word head), or tanh (its pooler)."""
+    """Add a dense layer before the head's last one: activation and norm (BERT's masked-word head), or tanh (pooler)."""
     pooling: Literal["first", "last", "mean"] | None = None
-    """How a sequence becomes one vector, for sequence_class and embedding. None is the first token of an encoder, and
-    the last of a decoder, which alone has seen all others."""
+    """How a sequence becomes one vector; None is the first token of an encoder and the last of a decoder."""
     output_bias: bool = True
-    """The language-model head adds a learned number to each token's logit."""
+    """Add a learned bias to each token's logit in the language-model head."""
     scale_output: bool = False
     """Divide by √d_model before the vocabulary projection (T5 1.0)."""
 
-    # Regularisation
-    dropout: float = 0.1
-    """On each sublayer's output, before it is added."""
-    attention_dropout: float = 0.0
-    activation_dropout: float = 0.0
-    embedding_dropout: float = 0.0
-    layer_drop: float = 0.0
-    """The chance that a layer is skipped in training."""
+    # Dropout
+    dropout: Probability = 0.1
+    """Dropout on each sublayer's output, before the residual sum."""
+    attention_dropout: Probability = 0.0
+    """Dropout on the attention weights."""
+    activation_dropout: Probability = 0.0
+    """Dropout inside the feed-forward layers."""
+    embedding_dropout: Probability = 0.0
+    """Dropout on the embeddings."""
+    layer_drop: Probability = 0.0
+    """Probability that a layer is skipped in training."""
 
-    # Initialisation
+    # Initialization
     init: Literal["xavier", "normal", "gpt2", "t5"] = "xavier"
-    init_std: float = 0.02
-    """Of the normal and gpt2 schemes."""
+    """How the weights are initialized."""
+    init_std: Positive = 0.02
+    """Standard deviation of the normal and gpt2 initializations."""
 
     def __post_init__(self) -> None:
-        _check_types(self)
+        super().__post_init__()
         _check_sizes(self)
         _check_combinations(self)
 
@@ -205,64 +228,13 @@ class ModelConfig:
         known = [field.name for field in fields(cls)]
         for key in values:
             if key not in known:
-                near = [ELSEWHERE[key]] if key in ELSEWHERE else difflib.get_close_matches(str(key), known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
-                raise ValueError(f"unknown config key {shown(key)}: {hint}")
+                raise ValueError(f"unknown config key {shown(key)}: {suggestion(key, known, aliases=ELSEWHERE)}")
         if "vocab_size" not in values:
             raise ValueError("config key 'vocab_size' is missing: expected the number of tokens")
         return cls(**values)
 
 
-@cache
-def _hints() -> dict[str, Any]:
-    return typing.get_type_hints(ModelConfig)
-
-
-def _check_types(config: ModelConfig) -> None:
-    for name, hint in _hints().items():
-        value = getattr(config, name)
-        kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, UnionType) else (hint,)
-        if value is None and NoneType in kinds:
-            continue
-        kind = next(kind for kind in kinds if kind is not NoneType)
-        if typing.get_origin(kind) is Literal:
-            _check_choice(name, value, typing.get_args(kind))
-            continue
-        is_stray_bool = isinstance(value, bool) and kind is not bool
-        if is_stray_bool or not isinstance(value, (int, float) if kind is float else kind):
-            names = " or ".join("None" if kind is NoneType else kind.__name__ for kind in kinds)
-            raise TypeError(f"{name}={shown(value)}: expected {names}")
-
-
-def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        near = difflib.get_close_matches(str(value), choices, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ValueError(f"{name}={shown(value)}: expected one of {', '.join(map(repr, choices))}{hint}")
-
-
 def _check_sizes(config: ModelConfig) -> None:
-    for name in ("vocab_size", "d_model", "d_ff", "n_heads", "relative_buckets", "relative_max_distance"):
-        check_positive(name, getattr(config, name))
-    for name in (
-        "source_vocab_size",
-        "max_len",
-        "n_kv_heads",
-        "head_dim",
-        "sliding_window",
-        "embedding_width",
-        "n_labels",
-    ):
-        if getattr(config, name) is not None:
-            check_positive(name, getattr(config, name))
-    for name in ("n_encoder_layers", "n_decoder_layers", "token_types", "position_offset"):
-        if getattr(config, name) < 0:
-            raise ValueError(f"{name}={getattr(config, name)}: expected 0 or more")
-    for name in ("dropout", "attention_dropout", "activation_dropout", "embedding_dropout", "layer_drop"):
-        check_probability(name, getattr(config, name))
-    for name in ("norm_eps", "rope_theta", "init_std"):
-        if not 0 < getattr(config, name) < math.inf:
-            raise ValueError(f"{name}={getattr(config, name)}: expected a finite number above 0")
     if config.head_size < 1:
         raise ValueError(f"n_heads={config.n_heads} with d_model={config.d_model}: expected no more heads than width")
     if not math.isfinite(config.scale):

@@ -3,8 +3,8 @@
 import math
 from dataclasses import asdict
 
+from glassformer.base.checks import check_positive
 from glassformer.models.config import ModelConfig
-from glassformer.nn.checks import check_positive
 from glassformer.reference.config import Config
 from glassformer.reference.initial import parameter_shapes
 

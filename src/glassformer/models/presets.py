@@ -1,10 +1,10 @@
 """The well-known families as values of one config. `preset("gpt2", n_decoder_layers=6)` changes what you name."""
 
-import difflib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from glassformer.base.names import suggestion
 from glassformer.models.config import ModelConfig
 
 
@@ -234,9 +234,7 @@ def preset(name: str, **changes: Any) -> ModelConfig:
     """The config of a family, with the fields you name changed. `tiny-` before a name gives its test size."""
     family = name.removeprefix("tiny-")
     if family not in FULL_SIZE:
-        near = difflib.get_close_matches(name.lower(), PRESETS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known presets: {', '.join(PRESETS)}"
-        raise ValueError(f"unknown preset {name!r}: {hint}")
+        raise ValueError(f"unknown preset {name!r}: {suggestion(name, PRESETS)}")
     config = FULL_SIZE[family]()
     if name != family:
         config = tiny(config)

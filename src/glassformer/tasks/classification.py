@@ -2,142 +2,30 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple, overload
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from glassformer.data.interface_labels import open_labelled_corpus
 from glassformer.data.labelled import LabelledBatch, Row
-from glassformer.data.records import Examples, OnBad, Record, RecordReader, as_text
-from glassformer.data.splits import split_examples
 from glassformer.metrics.classification import confusion, confusion_tables, score_classes, score_label_sets
 from glassformer.metrics.scores import Scores
-from glassformer.models import EncoderModel, ModelConfig
-from glassformer.tasks.encoders import (
-    EncoderConfig,
-    EncoderTask,
-    EncoderTool,
-    Reader,
-    Texts,
-    read_batch,
-    unknown_label,
+from glassformer.models import EncoderModel
+from glassformer.tasks.configs.classification import ClassificationConfig, LabelledData, LabelledText
+from glassformer.tasks.configs.shared import Splits
+from glassformer.tasks.configs.small_models import small_encoder
+from glassformer.tasks.encoders import EncoderTask, EncoderTool, Reader, Texts, read_batch, unknown_label
+from glassformer.tasks.pipeline import (
+    LineAnswer,
+    ManyInputs,
+    Request,
+    answer_lines_with_text,
+    as_json_number,
+    check_inputs,
 )
-from glassformer.tasks.task import Splits
 from glassformer.training.config import TrainConfig
-
-
-class LabelledText(NamedTuple):
-    """A text, or two, and its labels: one, or with `multi_label` any number."""
-
-    text: str
-    labels: tuple[str, ...]
-    second: str | None = None
-    where: str = ""
-    """File and line it was read from."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabelledData:
-    """Where labelled texts come from."""
-
-    data: tuple[Path, ...] = ()
-    """TSV, CSV (with a header) or JSONL; .gz too."""
-    valid: tuple[Path, ...] = ()
-    """For validation. Without it, a twenty-fifth of the data, chosen by a hash of the texts."""
-    text_column: str = "text"
-    second_column: str = ""
-    """Where a second text is, for classes of pairs."""
-    label_column: str = "label"
-    multi_label: bool = False
-    """A text has any number of labels: a list in JSONL, in a table separated by commas."""
-    on_bad: OnBad = "error"
-    """What to do with a bad record: stop and name its file and line, or count and skip it."""
-    corpus: str = ""
-    """interface-languages or interface-components, instead of files."""
-
-    def splits(self) -> Splits[LabelledText]:
-        """To learn from, and to validate on; to test with where it is a corpus."""
-        if self.corpus:
-            corpus = open_labelled_corpus(self.corpus)
-            examples = {name: [LabelledText(text, (label,)) for text, label in side] for name, side in corpus.items()}
-            return Splits(examples["train"], examples["valid"], examples["test"])
-        if self.valid:
-            return Splits(self.examples(), list(self._read(self.valid)))
-        known = self.examples()
-        sides = split_examples(known, lambda example: example.text, test=0.0)
-        learned, kept = list(sides["train"]), list(sides["valid"])
-        labels = {label for example in learned for label in example.labels}
-        # A rare class may fall wholly on the other side, where nobody could learn it.
-        strange = [example for example in kept if not labels.issuperset(example.labels)]
-        learned = Examples(learned + strange, sides["train"].skipped)
-        return Splits(learned, [example for example in kept if labels.issuperset(example.labels)])
-
-    def examples(self) -> list[LabelledText]:
-        """Everything in `data`; of a corpus what is kept for testing."""
-        if self.corpus:
-            return list(self.splits().test)
-        if not self.data:
-            raise ValueError("no data: expected at least one .tsv, .csv or .jsonl file, or a corpus")
-        return Examples.of(self._read(self.data))
-
-    def _read(self, paths: tuple[Path, ...]) -> RecordReader[LabelledText]:
-        columns = [self.text_column, self.label_column] + [self.second_column] * bool(self.second_column)
-        return RecordReader(paths, columns, self._example, self.on_bad)
-
-    def _example(self, record: Record) -> LabelledText:
-        text, label, *second = record.cells
-        return LabelledText(
-            as_text(text, self.text_column),
-            self._labels(label),
-            as_text(second[0], self.second_column) if second else None,
-            record.where,
-        )
-
-    def _labels(self, cell: object) -> tuple[str, ...]:
-        if not self.multi_label:
-            cell = str(cell) if isinstance(cell, int) else cell  # JSON may number its classes
-            return (as_text(cell, self.label_column),)
-        if isinstance(cell, str):
-            cell = [part for part in cell.split(",") if part.strip()]
-        if not isinstance(cell, list) or not all(isinstance(label, str) for label in cell):
-            raise ValueError(f"no labels under {self.label_column!r}: expected a list, or text separated by commas")
-        return tuple(as_text(label, self.label_column) for label in cell)
-
-
-def small_encoder(**changes: Any) -> ModelConfig:
-    """A small encoder that learns on two cores."""
-    values: dict[str, Any] = {
-        "vocab_size": 8000,
-        "n_encoder_layers": 2,
-        "d_model": 128,
-        "n_heads": 4,
-        "d_ff": 256,
-        "max_len": 256,
-        "norm_placement": "pre",
-        "dropout": 0.3,
-        "embedding_dropout": 0.3,
-        "init": "normal",
-        "init_std": 0.088,
-    }
-    return ModelConfig(**{**values, **changes})
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassificationConfig(EncoderConfig):
-    """A whole recipe."""
-
-    data: LabelledData = field(default_factory=LabelledData)
-    model: ModelConfig = field(default_factory=small_encoder)
-    """Of a model from scratch. Its vocab_size is the most tokens the tokenizer may learn."""
-    train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(
-            updates=2000, lr=1e-3, warmup=200, schedule="linear", label_smoothing=0.0, eval_every=250
-        )
-    )
 
 
 class Prediction(NamedTuple):
@@ -158,29 +46,50 @@ class Classifier(EncoderTool[LabelledText]):
         super().__init__(model, reader, labels=list(labels), multi_label=multi_label)
         self.labels, self.multi_label = list(labels), multi_label
 
-    def probabilities(self, texts: Sequence[str | Texts], *, max_batch_tokens: int = 8192) -> Tensor:
-        """How likely each class is for each text, or pair of texts: (N, classes), in their order."""
-        if not texts:
+    def probabilities(self, texts: str | ManyInputs, *, max_batch_tokens: int = 8192) -> Tensor:
+        """The probability of each class for each text, or tuple of two texts: (N, classes). One string: (classes,)."""
+        if isinstance(texts, str):
+            return self.probabilities([texts], max_batch_tokens=max_batch_tokens)[0]
+        inputs = check_inputs(texts)
+        if not inputs:
             return torch.empty(0, len(self.labels))
-        rows = self.read([(text, None) if isinstance(text, str) else text for text in texts])
+        rows = self.read(inputs)
         scores = torch.stack(self.answers(rows, max_batch_tokens=max_batch_tokens))
         return scores.sigmoid() if self.multi_label else scores.softmax(-1)
 
-    def classify(self, texts: Sequence[str | Texts]) -> list[list[Prediction]]:
-        """The likeliest class of each text; with several labels a text, all that are likelier than not."""
-        found = []
-        for row in self.probabilities(texts):
-            chosen = (row > 0.5).nonzero()[:, 0].tolist() if self.multi_label else [int(row.argmax())]
-            found.append([Prediction(self.labels[index], float(row[index])) for index in chosen])
-        return found
+    @overload
+    def classify(self, texts: str) -> list[Prediction]: ...
+    @overload
+    def classify(self, texts: ManyInputs) -> list[list[Prediction]]: ...
+    def classify(self, texts: str | ManyInputs) -> list[Prediction] | list[list[Prediction]]:
+        """The most likely class of each text; with several labels per text, all above a probability of 0.5.
 
-    def run(self, lines: Sequence[str]) -> list[str]:
+        One string gives one list of predictions. An input of two texts is a tuple, in a list: `[("one", "two")]`.
+        """
+        if isinstance(texts, str):
+            return self._chosen(self.probabilities(texts))
+        return [self._chosen(row) for row in self.probabilities(texts)]
+
+    def _chosen(self, row: Tensor) -> list[Prediction]:
+        chosen = (row > 0.5).nonzero()[:, 0].tolist() if self.multi_label else [int(row.argmax())]
+        return [Prediction(self.labels[index], float(row[index])) for index in chosen]
+
+    def answer_lines(self, lines: Sequence[str], request: Request) -> list[LineAnswer]:
         """The labels of each line, with commas between them; a pair of texts has a tab between them."""
-        told = [index for index, text in enumerate(lines) if text.strip()]
-        answers = [""] * len(lines)
-        texts = [_texts(lines[index]) for index in told]
-        for index, predictions in zip(told, self.classify(texts), strict=True):
-            answers[index] = ",".join(prediction.label for prediction in predictions)
+        blank = LineAnswer("", {"labels": []})
+        return answer_lines_with_text(lines, blank, lambda told: self._label_lines(told, request.n_best))
+
+    def _label_lines(self, lines: list[str], n_best: int | None) -> list[LineAnswer]:
+        answers = []
+        for row in self.probabilities([_texts(line) for line in lines]):
+            chosen = self._chosen(row)
+            ranked = [Prediction(self.labels[i], float(row[i])) for i in row.argsort(descending=True, stable=True)]
+            shown = chosen if n_best is None else ranked[:n_best]
+            names = [prediction.label for prediction in chosen]
+            first = {"predicted": names} if self.multi_label else {"label": names[0]}
+            labels = [{"label": one.label, "probability": as_json_number(one.probability)} for one in ranked[:n_best]]
+            texts, scores = tuple(one.label for one in shown), tuple(one.probability for one in shown)
+            answers.append(LineAnswer(",".join(names), {**first, "labels": labels}, texts, scores))
         return answers
 
     def score(self, examples: Sequence[LabelledText]) -> Scores:

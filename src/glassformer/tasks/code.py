@@ -1,16 +1,16 @@
 """Code: source files to a decoder that completes them, and fills in what is missing."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
-from glassformer.data.documents import Document, TwoSides
+from glassformer.data.documents import Document
 from glassformer.data.middles import cut_document, encode_cuts
 from glassformer.data.packed import TokenStream, write_stream
-from glassformer.data.standard_library import standard_library
-from glassformer.nn.checks import check_probability
 from glassformer.tasks.code_model import MARKS, CodeModel
-from glassformer.tasks.language import DocumentData, Language, LanguageConfig, small_decoder
+from glassformer.tasks.configs.language import CodeConfig, CodeData
+from glassformer.tasks.configs.small_models import small_decoder
+from glassformer.tasks.language import Language
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import UNKNOWN
 
@@ -18,40 +18,10 @@ CHARACTERS = 2
 """Of a token, at least about so many: what is cut in three should fit into what the model sees at once."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CodeData(DocumentData):
-    """Where source code comes from."""
-
-    suffixes: tuple[str, ...] = (".py",)
-    """Of the files that count in a folder."""
-    corpus: str = ""
-    """standard-library, for the source of Python's own; instead of files."""
-
-    def _corpus(self) -> TwoSides:
-        if self.corpus != "standard-library":
-            raise ValueError(f"unknown corpus {self.corpus!r}: expected standard-library")
-        return standard_library("code")
-
-
-@dataclass(frozen=True, kw_only=True)
-class CodeConfig(LanguageConfig):
-    """A whole recipe."""
-
-    data: CodeData = field(default_factory=CodeData)
-    context: int = 256
-    """Tokens that the model sees at once."""
-    fim: float = 0.5
-    """The chance that a piece of a document is learned with its middle last, so that the model can fill in gaps."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_probability("fim", self.fim)
-
-
 class Code(Language):
     """Source files to a model that completes them, and fills in what is missing."""
 
-    name, title = "code", "A model of code"
+    name, title, unit, sample_line = "code", "A model of code", "files", "def add(a, b):"
     Config, Data, Tool = CodeConfig, CodeData, CodeModel
     marks = MARKS
 

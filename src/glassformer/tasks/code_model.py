@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import overload
 
 from glassformer.decoding import GenerationConfig, generate
 from glassformer.metrics.passing import Problem, score_programs
 from glassformer.metrics.sandbox import Limits, SandboxMode, check_sandbox
 from glassformer.metrics.scores import Scores
 from glassformer.tasks.language_model import LanguageModel
+from glassformer.tasks.pipeline import ManyTexts, check_text
 from glassformer.text.tokenizer import END
 
 MARKS = ("<before>", "<after>", "<middle>")
@@ -21,13 +23,18 @@ class CodeModel(LanguageModel):
 
     task = "code"
 
-    def complete(self, prompt: str, config: GenerationConfig | None = None) -> str:
-        """What follows the beginning of a file."""
+    @overload
+    def complete(self, prompt: str, config: GenerationConfig | None = None) -> str: ...
+    @overload
+    def complete(self, prompt: ManyTexts, config: GenerationConfig | None = None) -> list[str]: ...
+    def complete(self, prompt: str | ManyTexts, config: GenerationConfig | None = None) -> str | list[str]:
+        """Continue the beginning of a file, or each of a list."""
         return self.generate(prompt, config)
 
     def infill(self, prefix: str, suffix: str, config: GenerationConfig | None = None) -> str:
         """What stands between two texts. Of what the model cannot see at once, the ends furthest away are left out."""
         config = config or self.generation
+        check_text(prefix, "prefix"), check_text(suffix, "suffix")
         before, after, middle = (self.tokenizer.special_id(mark) for mark in MARKS)
         room = max(self.context - 4 - min(config.max_new_tokens, self.context // 4), 2)
         left, right = self.tokenizer.encode(prefix), self.tokenizer.encode(suffix)

@@ -1,21 +1,24 @@
 """Write a model in the formats of other libraries; `agreement.py` verifies the result."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
 from glassformer.checkpoint import load_model, save_model
-from glassformer.checkpoint.ct2_out import Vocabulary, export_ct2
-from glassformer.checkpoint.gguf_out import MAGIC, Numbers, write_gguf
-from glassformer.checkpoint.hf import family_called
+from glassformer.checkpoint.ct2_out import Vocabulary, blocking_ct2, export_ct2
+from glassformer.checkpoint.gguf_out import MAGIC, Numbers, blocking_gguf, write_gguf
+from glassformer.checkpoint.hf import UnsupportedModelError, family_called, family_of
 from glassformer.checkpoint.hf.folder import save_hf_folder
-from glassformer.checkpoint.onnx_out import export_onnx
+from glassformer.checkpoint.limits import refuse
+from glassformer.checkpoint.onnx_out import blocking_onnx, export_onnx
 from glassformer.checkpoint.output_folder import check_output, check_output_file
 from glassformer.checkpoint.pretrained import ORIGIN, is_foreign, read_foreign, read_origin
 from glassformer.models import DecoderModel, EncoderDecoderModel
 from glassformer.tasks.agreement import AnyModel, Format
+from glassformer.tasks.hf_files import hf_labels, hf_texts
 from glassformer.text.pretrained import PretrainedTokenizer
 from glassformer.text.tokenizer import BEGIN, END, PAD
 
@@ -70,24 +73,51 @@ def convert(
         texts["tokenizer.json"] = foreign.tokenizer_json
         texts["tokenizer_config.json"] = json.dumps(dict(foreign.tokenizer_config), indent=2)
     if (foreign is None) != (to == "safetensors"):
-        texts.pop("generation_config.json", None)  # it speaks of our search to them, or of theirs to us
+        search = json.loads(texts.pop("generation_config.json", "{}"))  # it speaks of our search to them, or of theirs
+        if to == "hf" and origin is None:
+            texts |= hf_texts(model, texts, search, values)
+            values |= hf_labels(path, model)
     if to == "safetensors" and origin is not None:
         texts[ORIGIN] = json.dumps({"model_type": origin["model_type"], **values}, indent=2)
-    if to == "hf":
-        save_hf_folder(out, model, family=family, values=values, texts=texts, overwrite=overwrite)
-    elif to == "safetensors":
+    if to == "safetensors":
         save_model(out, model, texts, overwrite=overwrite)
-    elif to == "onnx":
-        export_onnx(model, out, texts, overwrite=overwrite)
-    elif to == "ct2":
-        if not isinstance(model, EncoderDecoderModel):
-            raise ValueError(f"{path} is of kind {model.kind!r}: expected an encoder-decoder, for CTranslate2")
-        export_ct2(model, out, _both_sides(model, texts, values, reads_end=origin is None), overwrite=overwrite)
-    else:
-        if not isinstance(model, DecoderModel):
-            raise ValueError(f"{path} is of kind {model.kind!r}: expected a decoder, for a GGUF file")
-        write_gguf(out, model, numbers=numbers, overwrite=overwrite, **_vocabulary(texts))
+        return model
+    try:
+        if to == "hf":
+            save_hf_folder(out, model, family=family, values=values, texts=texts, overwrite=overwrite)
+        elif to == "onnx":
+            export_onnx(model, out, texts, overwrite=overwrite)
+        elif to == "ct2":
+            if not isinstance(model, EncoderDecoderModel):
+                raise UnsupportedModelError(
+                    f"CTranslate2: {path} is of kind {model.kind!r}: expected an encoder-decoder"
+                )
+            refuse("CTranslate2", blocking_ct2(model.config))
+            export_ct2(model, out, _both_sides(model, texts, values, reads_end=origin is None), overwrite=overwrite)
+        else:
+            if not isinstance(model, DecoderModel):
+                raise UnsupportedModelError(f"{path} is of kind {model.kind!r}: expected a decoder, for a GGUF file")
+            write_gguf(out, model, numbers=numbers, overwrite=overwrite, **_vocabulary(texts))
+    except UnsupportedModelError as error:
+        others = [f"--to {name}" for name in expressible_in(model) if name != to]
+        hint = f". This model can be written with {' or '.join(others)}" if others else ""
+        raise UnsupportedModelError(f"{error}{hint}") from error
     return model
+
+
+def expressible_in(model: AnyModel) -> list[Format]:
+    """The formats of other libraries that can express a model, as far as its settings decide it."""
+    config, found = model.config, list[Format]()
+    with suppress(UnsupportedModelError):
+        family_of(config)
+        found.append("hf")
+    if isinstance(model, EncoderDecoderModel) and not blocking_ct2(config):
+        found.append("ct2")
+    if not blocking_onnx(config):
+        found.append("onnx")
+    if isinstance(model, DecoderModel) and not all(blocking_gguf(config).values()):
+        found.append("gguf")
+    return found
 
 
 def _both_sides(model: EncoderDecoderModel, texts: dict[str, str], ids: dict[str, Any], reads_end: bool) -> Vocabulary:

@@ -1,10 +1,10 @@
 """Texts put right again: from texts alone to an encoder-decoder that other tasks begin with, as T5 and BART."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,62 +17,26 @@ from glassformer.data.noised_batches import DenoisingBatches
 from glassformer.data.plain_texts import PlainText
 from glassformer.data.plan import Numbers
 from glassformer.data.text_rows import HeldRows, Rows
-from glassformer.decoding import GenerationConfig, generate
+from glassformer.decoding import GenerationConfig
 from glassformer.metrics.guesses import score_commonest, score_guesses
 from glassformer.metrics.scores import Scores
-from glassformer.models import EncoderDecoderModel, ModelConfig
+from glassformer.models import EncoderDecoderModel
 from glassformer.models.base import Model
-from glassformer.tasks.pretraining import (
-    BLANK,
-    MAX_VALID,
-    TextData,
-    check_noise,
-    check_tokenizer,
-    fill_in,
-    put_marks,
-    texts_of,
-    token_rows,
-    without_blanks,
-)
+from glassformer.tasks.configs.pretraining import DenoisingConfig, NoiseName, TextData
+from glassformer.tasks.configs.shared import Splits
+from glassformer.tasks.pipeline import Candidate, LineAnswer, Request, answer_of, candidate_of
+from glassformer.tasks.pretraining import BLANK, MAX_VALID, fill_in, put_marks, texts_of, token_rows, without_blanks
 from glassformer.tasks.rewriter import Rewriter
-from glassformer.tasks.rewriting import begin_from, pair_flops, pair_loss, small_encoder_decoder
-from glassformer.tasks.task import Prepared, Splits, Task, TaskConfig, kept_tokenizer
+from glassformer.tasks.rewriting import begin_from, pair_flops, pair_loss
+from glassformer.tasks.task import Prepared, Task, kept_tokenizer
 from glassformer.text import Tokenizer
-from glassformer.text.tokenizer import BEGIN, END, PAD
-from glassformer.training.config import TrainConfig
+from glassformer.text.tokenizer import PAD
 from glassformer.training.run_folder import RunFolder
 
 MASK, SENTINEL = "<mask>", "<extra_id_{}>"
 """The special tokens that stand for something hidden: one for all, or one for each."""
 ROOM = 3
 """What a row must leave free of a model's longest text: BEGIN or END, and the first and the last sentinel."""
-NoiseName = Literal["spans", "infilling"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class DenoisingConfig(TaskConfig):
-    """A whole recipe."""
-
-    data: TextData = field(default_factory=TextData)
-    model: ModelConfig = field(default_factory=lambda: small_encoder_decoder(dropout=0.1, embedding_dropout=0.1))
-    """Of a model from scratch. Its vocab_size is the most tokens the tokenizer may learn."""
-    train: TrainConfig = field(default_factory=lambda: TrainConfig(updates=10_000, label_smoothing=0.0))
-    noise: NoiseName = "spans"
-    """spans: as T5, each hidden span is a token of its own, and what is written is the spans. infilling: as BART, all
-    of them are one token, sentences change places, and what is written is the whole text."""
-    share: float = 0.0
-    """How many of the tokens are hidden; 0 is as the papers have it, 0.15 of spans and 0.3 of infilling."""
-    mean_span: float = 3.0
-    """How many tokens are hidden together, on average."""
-
-    def __post_init__(self) -> None:
-        check_noise(self.hidden_share, self.mean_span)
-        check_tokenizer(self.tokenizer)
-
-    @property
-    def hidden_share(self) -> float:
-        """How many of the tokens are hidden."""
-        return self.share or {"spans": 0.15, "infilling": 0.3}[self.noise]
 
 
 class Denoiser(Rewriter[PlainText]):
@@ -106,8 +70,9 @@ class Denoiser(Rewriter[PlainText]):
             )
         self.marks = [source_tokenizer.special_id(name) for name in special]
 
-    def run(self, lines: Sequence[str], *, beam: int | None = None) -> list[str]:
+    def answer_lines(self, lines: Sequence[str], request: Request) -> list[LineAnswer]:
         """Each line with something in each blank, written as three underscores; a line without any stays as it is."""
+        config = request.generation or self.generation
         told = [index for index, line in enumerate(lines) if BLANK in line]
         cut = [without_blanks(lines[index]) for index in told]
         read = self.source_tokenizer.offsets_batch([(line, None) for line, _ in cut])
@@ -118,14 +83,19 @@ class Denoiser(Rewriter[PlainText]):
                 raise ValueError(f"a line has {len(places)} blanks: expected at most {len(marks)}")
             ids = put_marks(one, places, marks)
             sources.append(self._read(ids[:-1]))  # END is put back
-        found = generate(self.model, sources, self._search(beam), begin=BEGIN, end=END)
-        answers = [*lines]
-        for index, written in zip(told, found, strict=True):
-            tokens = written[0].tokens
-            is_whole, decode = self.noise == "infilling", self.target_tokenizer.decode
-            spans = written_spans(tokens, self.marks).values()
-            answers[index] = decode(tokens) if is_whole else fill_in(lines[index], map(decode, spans))
-        return answers
+        answers = [[Candidate(line)] for line in lines]
+        for index, several in zip(told, self._generate(sources, config, request.with_scores), strict=True):
+            filled = [self._filled(lines[index], written.tokens) for written in several]
+            pairs = zip(several, filled, strict=True)
+            answers[index] = [candidate_of(written, text, config.length_penalty) for written, text in pairs]
+        return [answer_of(one, request) for one in answers]
+
+    def _filled(self, line: str, tokens: list[int]) -> str:
+        """A line with what was written in its blanks."""
+        decode = self.target_tokenizer.decode
+        if self.noise == "infilling":
+            return decode(tokens)
+        return fill_in(line, map(decode, written_spans(tokens, self.marks).values()))
 
     def score(self, examples: Sequence[PlainText]) -> Scores:
         """The mean loss of what should be written, and how much of it is guessed, each token after the right ones."""
@@ -145,6 +115,10 @@ class Denoiser(Rewriter[PlainText]):
                 count += batch.n_target_tokens
         self.model.train(was_training)
         return score_guesses(loss, hits, count)
+
+    def scoring_method(self) -> str:
+        """Without a search: `score` predicts each token after the correct ones before it."""
+        return "each token predicted after the correct ones"
 
     def batches(self, rows: Rows, *, max_tokens: int, seed: int) -> DenoisingBatches:
         """Rows with something missing, as this model learns them."""
@@ -167,7 +141,7 @@ class Denoiser(Rewriter[PlainText]):
 class Denoising(Task[PlainText, PairBatch]):
     """Texts to an encoder-decoder that puts them right."""
 
-    name, title = "denoising", "An encoder-decoder"
+    name, title, unit, sample_line = "denoising", "An encoder-decoder", "texts", f"the {BLANK} sleeps"
     Config, Data, Tool = DenoisingConfig, TextData, Denoiser
 
     def begin(self, train: Iterable[PlainText], run: RunFolder | None = None) -> Denoiser:
@@ -208,7 +182,16 @@ class Denoising(Task[PlainText, PairBatch]):
         ]
         if skipped := getattr(splits.train, "skipped", None):
             notes.append(f"passed over {skipped.total():,} bad records")
-        return Prepared(tool, batches, lambda: dict(tool.score(valid).values), test or valid, notes)
+        return Prepared(
+            tool,
+            batches,
+            lambda: dict(tool.score(valid).values),
+            test or valid,
+            notes,
+            n_train=len(rows),
+            is_test=bool(test),
+            validation=self.scored_on("validation", len(valid), tool.scoring_method()),
+        )
 
     def loss(self, model: nn.Module, batch: PairBatch) -> Tensor:
         """As above."""

@@ -1,6 +1,5 @@
 """A model that makes one vector of a text: texts that mean alike lie near each other."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,12 +10,13 @@ from glassformer.checkpoint.hf.folder import read_json_table
 from glassformer.checkpoint.hf.values import UnsupportedModelError
 from glassformer.models import EncoderModel, ModelConfig
 from glassformer.models.heads import Pooling
+from glassformer.tasks.pipeline import LineAnswer, Pipeline, Request, check_texts, vector_answer
 from glassformer.text.pretrained import PretrainedTokenizer
 
 POOLINGS: dict[str, Pooling] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
 
 
-class Embedder:
+class Embedder(Pipeline):
     """An encoder with its tokenizer."""
 
     def __init__(self, model: EncoderModel, tokenizer: PretrainedTokenizer, *, max_len: int | None = None):
@@ -27,9 +27,11 @@ class Embedder:
         limits = [limit for limit in (max_len, model.config.max_len) if limit is not None]
         self.max_len = min(limits, default=None)
 
-    def embed(self, texts: Sequence[str], *, max_batch_tokens: int = 8192) -> Tensor:
-        """A vector of length 1 for each text, (N, C), in their order. What is too long is cut."""
-        rows = [self._read(text) for text in texts]
+    def embed(self, texts: str | Sequence[str], *, max_batch_tokens: int = 8192) -> Tensor:
+        """A vector of length 1 for each text, (N, C), in their order; for one string (C,). What is too long is cut."""
+        if isinstance(texts, str):
+            return self.embed([texts], max_batch_tokens=max_batch_tokens)[0]
+        rows = [self._read(text) for text in check_texts(texts)]
         vectors = torch.empty(len(rows), self.model.config.d_model)
         waiting = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
         device = next(self.model.parameters()).device
@@ -45,9 +47,9 @@ class Embedder:
                 vectors[chosen] = found.float().cpu()
         return vectors
 
-    def run(self, texts: Sequence[str]) -> list[str]:
+    def answer_lines(self, lines: Sequence[str], request: Request) -> list[LineAnswer]:
         """The vectors as JSON lists, one a line."""
-        return [json.dumps([round(number, 6) for number in row]) for row in self.embed(texts).tolist()]
+        return [vector_answer(row) for row in self.embed(lines).tolist()]
 
     def _read(self, text: str) -> list[int]:
         tokens = self.tokenizer.encode(text)

@@ -1,10 +1,9 @@
 """What the tasks of encoders share: a reader, a model from scratch or from a checkpoint, answers in batches."""
 
-import json
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
@@ -12,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from glassformer.base.checks import shown
 from glassformer.checkpoint.safe_files import CorruptFolderError
 from glassformer.data.batches import CycledBatches
 from glassformer.data.labelled import IGNORED, LabelledBatch, LabelledBatches, PairedBatches, Row, make_batch
@@ -20,11 +20,13 @@ from glassformer.models import EncoderModel, ModelConfig
 from glassformer.models.base import Model
 from glassformer.models.costs import training_flops
 from glassformer.models.heads import pool
-from glassformer.nn.checks import shown
+from glassformer.progress import Step
 from glassformer.tasks.beginnings import load_beginning
+from glassformer.tasks.configs.shared import Splits
+from glassformer.tasks.pipeline import LineAnswer, answer_lines_with_text, check_texts, vector_answer
 from glassformer.tasks.registry import read_about
 from glassformer.tasks.settings import check_settings
-from glassformer.tasks.task import TASK, Prepared, Splits, Task, TaskConfig, Tool, kept_tokenizer, passed_over
+from glassformer.tasks.task import TASK, Prepared, Task, Tool, kept_tokenizer, passed_over
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
 from glassformer.text.pretrained import PretrainedTokenizer
@@ -36,6 +38,8 @@ from glassformer.training.trainer import Batches
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
 """What is taken along from a checkpoint: BERT's vocabulary, or the file that holds any tokenizer."""
+CHUNK = 4096
+"""Texts tokenized at a time."""
 Example = TypeVar("Example")
 Texts = tuple[str, str | None]
 """What a model reads at once: a text, or two."""
@@ -105,7 +109,11 @@ class Reader:
 
     def read(self, texts: Sequence[Texts], limit: int | None = None) -> list[Encoded]:
         """One for each; those that are longer than the limit are cut."""
-        found = self.tokenizer.offsets_batch(texts)
+        found: list[Encoded] = []
+        with Step("tokenizing", len(texts)) as step:
+            for begin in range(0, len(texts), CHUNK):
+                found += self.tokenizer.offsets_batch(texts[begin : begin + CHUNK])
+                step.show(len(found))
         return found if limit is None else [one if len(one) <= limit else one.cut(limit) for one in found]
 
 
@@ -142,9 +150,14 @@ class EncoderTool(Tool[Example]):
         """What the model reads; what is too long is cut."""
         return self.reader.read(texts, self.model.config.max_len)
 
-    def embed(self, texts: Sequence[str], *, max_batch_tokens: int = 8192) -> Tensor:
-        """A vector of length 1 for each text, whatever the head: the mean of its last hidden states; (N, C)."""
-        rows = self.read([(text, None) for text in texts])
+    def embed(self, texts: str | Sequence[str], *, max_batch_tokens: int = 8192) -> Tensor:
+        """A vector of length 1 for each text, whatever the head: the mean of its last hidden states.
+
+        A list gives (N, C), one string (C,).
+        """
+        if isinstance(texts, str):
+            return self.embed([texts], max_batch_tokens=max_batch_tokens)[0]
+        rows = self.read([(text, None) for text in check_texts(texts)])
         found = self.answers(rows, max_batch_tokens=max_batch_tokens, ask=mean_vectors)
         return torch.stack(found) if found else torch.empty(0, self.model.config.d_model)
 
@@ -161,7 +174,7 @@ class EncoderTool(Tool[Example]):
         device = next(self.model.parameters()).device
         was_training = self.model.training
         self.model.eval()
-        with torch.inference_mode():
+        with torch.inference_mode(), Step("scoring", len(rows)) as step:
             while waiting:
                 size = max(1, max_batch_tokens // max(len(rows[waiting[0]]), 1))
                 chosen, waiting = waiting[:size], waiting[size:]
@@ -169,13 +182,9 @@ class EncoderTool(Tool[Example]):
                 batch = batch.to(device)
                 for index, answer in zip(chosen, ask(self.model, batch).float().cpu(), strict=True):
                     found[index] = answer[: len(rows[index])] if answer.dim() == 2 else answer
+                step.advance(len(chosen))
         self.model.train(was_training)
         return found
-
-
-@dataclass(frozen=True, kw_only=True)
-class EncoderConfig(TaskConfig):
-    """A whole recipe. The model to begin with may be in HF's folder: its body is taken, under a fresh head."""
 
 
 class EncoderTask(Task[Example, LabelledBatch]):
@@ -265,7 +274,17 @@ class EncoderTask(Task[Example, LabelledBatch]):
             notes.append(f"{n_long:,} of them are longer than {model.config.max_len} tokens, and {self.when_long}")
         notes += passed_over(skipped)
         fresh = fresh_head(model) if config.start_from is not None else ()
-        return Prepared(tool, batches, lambda: dict(tool.score(valid).values), test or valid, notes, fresh)
+        return Prepared(
+            tool,
+            batches,
+            lambda: dict(tool.score(valid).values),
+            test or valid,
+            notes,
+            fresh,
+            n_train=len(train),
+            is_test=bool(test),
+            validation=self.scored_on("validation", len(valid)),
+        )
 
     def _readings(self, example: Example) -> list[Texts]:
         """What the model reads of an example, each for itself."""
@@ -341,11 +360,10 @@ def fresh_head(model: EncoderModel) -> list[str]:
     return [name for name, _ in model.named_parameters() if name.startswith("head.")]
 
 
-def embed_lines(tool: EncoderTool[Any], lines: Sequence[str]) -> list[str]:
+def embed_lines(tool: EncoderTool[Any], lines: Sequence[str]) -> list[LineAnswer]:
     """The vector of each line as a JSON list; a blank one stays blank."""
-    told = [line for line in lines if line.strip()]
-    found = iter(tool.embed(told).tolist())
-    return [json.dumps([round(number, 6) for number in next(found)]) if line.strip() else "" for line in lines]
+    blank = LineAnswer("", {"vector": None})
+    return answer_lines_with_text(lines, blank, lambda told: [vector_answer(row) for row in tool.embed(told).tolist()])
 
 
 def _parts(texts: Iterable[Texts]) -> Iterator[str]:

@@ -1,110 +1,34 @@
 """Answers that stand in the text: of a question and a text, where the answer begins and ends."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from glassformer.data.labelled import LabelledBatch, Row
-from glassformer.data.made_stories import made_stories
-from glassformer.data.questions import SpanQuestion, SpanReader
-from glassformer.data.records import OnBad
-from glassformer.data.splits import split_examples
+from glassformer.data.questions import SpanQuestion
 from glassformer.metrics.answers import score_answers
 from glassformer.metrics.scores import Scores
-from glassformer.models import EncoderModel, ModelConfig
-from glassformer.tasks.answering import CORPUS, N_MADE, as_asked
-from glassformer.tasks.classification import small_encoder
-from glassformer.tasks.encoders import EncoderConfig, EncoderTask, EncoderTool, Reader, Texts, read_batch
-from glassformer.tasks.task import Splits
+from glassformer.models import EncoderModel
+from glassformer.tasks.answering import as_asked
+from glassformer.tasks.configs.questions import CORPUS, ExtractionConfig, SpanData
+from glassformer.tasks.configs.shared import Splits
+from glassformer.tasks.configs.small_models import small_encoder
+from glassformer.tasks.encoders import EncoderTask, EncoderTool, Reader, Texts, read_batch
+from glassformer.tasks.pipeline import (
+    LineAnswer,
+    Pair,
+    Request,
+    answer_lines_with_text,
+    as_json_number,
+    check_text,
+    each_pair,
+)
 from glassformer.text.encoded import Encoded
 from glassformer.text.windows import windows
 from glassformer.training.config import TrainConfig
-
-
-@dataclass(frozen=True, kw_only=True)
-class SpanData:
-    """Where questions, texts and answers come from."""
-
-    data: tuple[Path, ...] = ()
-    """SQuAD's .json, of version 1 or 2; or .jsonl, .tsv or .csv with a question, a context and an answer; .gz too. In
-    JSONL the answer may be a list, of which any is right; an empty one says that there is no answer."""
-    valid: tuple[Path, ...] = ()
-    """For validation. Without it, a twenty-fifth of the data, chosen by a hash of the contexts."""
-    question_column: str = "question"
-    context_column: str = "context"
-    answer_column: str = "answer"
-    """The answer's words; or objects with their `text` and `answer_start`, where they stand more than once."""
-    on_bad: OnBad = "error"
-    """What to do with a bad record: stop and name its place, or count and skip it."""
-    corpus: str = ""
-    """made-stories, instead of files: people move about and carry things."""
-
-    def __post_init__(self) -> None:
-        if self.corpus not in ("", CORPUS):
-            raise ValueError(f"unknown corpus {self.corpus!r}: expected {CORPUS}")
-
-    def splits(self) -> Splits[SpanQuestion]:
-        """To learn from, and to validate on."""
-        if self.corpus:
-            return Splits(*(_made(side) for side in N_MADE))
-        if self.valid:
-            return Splits(self._read(self.data), self._read(self.valid))
-        sides = split_examples(self._read(self.data), lambda example: example.context, test=0.0)
-        return Splits(sides["train"], sides["valid"])
-
-    def examples(self) -> list[SpanQuestion]:
-        """Everything in `data`."""
-        return _made("test") if self.corpus else list(self._read(self.data))
-
-    def _read(self, paths: tuple[Path, ...]) -> SpanReader:
-        if not paths:
-            raise ValueError("no data: expected at least one .json, .jsonl, .tsv or .csv file, or a corpus")
-        return SpanReader(paths, (self.question_column, self.context_column, self.answer_column), self.on_bad)
-
-
-def _made(side: str) -> list[SpanQuestion]:
-    stories = made_stories(N_MADE[side], seed=list(N_MADE).index(side))
-    return [
-        SpanQuestion(one.question, one.context, (one.answer,), (one.start,))
-        if one.answer
-        else SpanQuestion(one.question, one.context, (), ())
-        for one in stories
-    ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExtractionConfig(EncoderConfig):
-    """A whole recipe."""
-
-    data: SpanData = field(default_factory=SpanData)
-    model: ModelConfig = field(
-        default_factory=lambda: small_encoder(
-            n_encoder_layers=4, max_len=384, positions="rotary", dropout=0.1, embedding_dropout=0.1
-        )
-    )
-    """Of a model from scratch. Its vocab_size is the most tokens the tokenizer may learn."""
-    overlap: int = 128
-    """Tokens that two windows share, of a text that is longer than the model reads at once."""
-    longest_answer: int = 30
-    """Tokens of the longest answer that is looked for."""
-    train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(
-            updates=3000, lr=1e-3, warmup=300, schedule="linear", label_smoothing=0.0, eval_every=500
-        )
-    )
-
-    def __post_init__(self) -> None:
-        if self.overlap < 0 or self.longest_answer < 1:
-            raise ValueError(
-                f"overlap={self.overlap}, longest_answer={self.longest_answer}: expected 0 or more, and 1 or more"
-            )
-        if self.train.label_smoothing:
-            raise ValueError(f"label_smoothing={self.train.label_smoothing}: expected 0, for places in a text")
 
 
 class Found(NamedTuple):
@@ -132,8 +56,15 @@ class Extractor(EncoderTool[SpanQuestion]):
         limit = self.model.config.max_len
         return [windows(read, limit, self.overlap) for read in self.reader.read(list(asked))]
 
-    def find(self, asked: Sequence[tuple[str, str]]) -> list[Found]:
-        """The answer to each question about its text: of the legal spans of all windows the best one."""
+    @overload
+    def find(self, asked: Pair) -> Found: ...
+    @overload
+    def find(self, asked: list[Pair]) -> list[Found]: ...
+    def find(self, asked: Pair | list[Pair]) -> Found | list[Found]:
+        """The answer to one (question, text), or to each of a list: of the legal spans of all windows the best one."""
+        return each_pair(asked, self._find, "asked")
+
+    def _find(self, asked: list[Pair]) -> list[Found]:
         read = self.windows(asked)
         scores = iter(self.answers([window for several in read for window in several]))
         found = []
@@ -152,14 +83,19 @@ class Extractor(EncoderTool[SpanQuestion]):
 
     def answer(self, question: str, context: str) -> str:
         """The answer in the text's own words; empty where the model finds none."""
-        return self.find([(question, context)])[0].text
+        return self.find((check_text(question, "question"), check_text(context, "context"))).text
 
-    def run(self, lines: Sequence[str]) -> list[str]:
+    def answer_lines(self, lines: Sequence[str], request: Request) -> list[LineAnswer]:
         """The answer to each line: a question, a tab and a text."""
-        told = [index for index, line in enumerate(lines) if line.strip()]
-        answers = [""] * len(lines)
-        for index, found in zip(told, self.find([as_asked(lines[index]) for index in told]), strict=True):
-            answers[index] = found.text
+        return answer_lines_with_text(lines, LineAnswer("", {"answer": ""}), self._find_lines)
+
+    def _find_lines(self, lines: list[str]) -> list[LineAnswer]:
+        answers = []
+        for found in self._find([as_asked(line) for line in lines]):
+            # Places count from the first character after the tab.
+            place = {"start": found.start, "end": found.start + len(found.text)} if found.start >= 0 else {}
+            record = {"answer": found.text, **place, "score": as_json_number(found.score)}
+            answers.append(LineAnswer(found.text, record, (found.text,), (found.score,)))
         return answers
 
     def score(self, examples: Sequence[SpanQuestion]) -> Scores:
@@ -197,6 +133,7 @@ class Extraction(EncoderTask[SpanQuestion]):
     """Questions about texts to what finds their answers there."""
 
     name, title = "extraction", "An extractor of answers"
+    unit, sample_line = "questions", "Where is Anna?\tAnna is in the garden."
     Config, Data, Tool = ExtractionConfig, SpanData, Extractor
     when_long = "are read in windows"
 

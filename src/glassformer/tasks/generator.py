@@ -2,15 +2,27 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import overload
 
 from glassformer.decoding import GenerationConfig, TextStream, generate, stream
 from glassformer.models import DecoderModel
+from glassformer.tasks.pipeline import (
+    Candidate,
+    LineAnswer,
+    ManyTexts,
+    Pipeline,
+    Request,
+    answer_of,
+    candidate_of,
+    check_text,
+    each_text,
+)
 from glassformer.text import Tokenizer
 from glassformer.text.chat import render_chat
 from glassformer.text.pretrained import PretrainedTokenizer
 
 
-class Generator:
+class Generator(Pipeline):
     """A decoder-only model with its tokenizer."""
 
     def __init__(
@@ -33,17 +45,35 @@ class Generator:
         """Whether the model says how a conversation is written."""
         return self.tokenizer.chat_template is not None
 
-    def run(self, texts: Sequence[str], *, chat: bool = False, config: GenerationConfig | None = None) -> list[str]:
-        """What follows each text, or with `chat` the answer to it; whatever else is asked for changes none."""
+    @overload
+    def run(self, lines: str, *, chat: bool = False, config: GenerationConfig | None = None) -> str: ...
+    @overload
+    def run(self, lines: ManyTexts, *, chat: bool = False, config: GenerationConfig | None = None) -> list[str]: ...
+    def run(
+        self, lines: str | ManyTexts, *, chat: bool = False, config: GenerationConfig | None = None
+    ) -> str | list[str]:
+        """Continue each text, or with `chat` answer it. One string gives one text. No text depends on the others."""
+        request = Request(chat=chat, generation=config)
+        return each_text(lines, lambda several: self._run(several, request), "lines")
+
+    def answer_lines(self, lines: Sequence[str], request: Request) -> list[LineAnswer]:
+        """As above."""
+        prompts = [self.answer_to(said(text, request.system)) if request.chat else self.read(text) for text in lines]
+        found = self.candidates_after(prompts, request.generation, with_scores=request.with_scores)
+        return [answer_of(one, request) for one in found]
+
+    def candidates_after(
+        self, prompts: Sequence[list[int]], config: GenerationConfig | None = None, *, with_scores: bool = False
+    ) -> list[list[Candidate]]:
+        """Write `num_return_sequences` texts after each of these tokens."""
         config = config or self.generation
-        prompts = [self.answer_to([{"role": "user", "content": text}]) if chat else self.read(text) for text in texts]
-        prompts = [self._fit(prompt, config) for prompt in prompts]
-        found = generate(self.model, prompts, config, end=self.end, tokenizer=self.tokenizer)
-        return [written[0].text or "" for written in found]
+        given = [self._fit(prompt, config) for prompt in prompts]
+        found = generate(self.model, given, config, end=self.end, with_log_probs=with_scores, tokenizer=self.tokenizer)
+        return [[candidate_of(one, one.text or "", config.length_penalty) for one in several] for several in found]
 
     def stream(self, text: str, config: GenerationConfig | None = None) -> Iterator[str]:
         """What follows a text, as it is written."""
-        return self.stream_after(self.read(text), config)
+        return self.stream_after(self.read(check_text(text)), config)
 
     def chat(self, messages: Sequence[Mapping[str, str]], config: GenerationConfig | None = None) -> Iterator[str]:
         """The answer to a conversation, `{"role": ..., "content": ...}` each, as it is written."""
@@ -83,3 +113,9 @@ class Generator:
         if limit is None or len(prompt) < limit:
             return prompt
         return prompt[-max(limit - config.max_new_tokens, limit // 2, 1) :]
+
+
+def said(text: str, system: str | None = None) -> list[dict[str, str]]:
+    """A conversation of one message from the user, after the system message if there is one."""
+    first = [] if system is None else [{"role": "system", "content": system}]
+    return [*first, {"role": "user", "content": text}]

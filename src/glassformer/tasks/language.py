@@ -2,147 +2,41 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from glassformer.data.batches import hide_words
-from glassformer.data.documents import Document, DocumentReader, TwoSides, is_one_text, split_documents
+from glassformer.data.documents import Document, is_one_text
 from glassformer.data.labelled import IGNORED
 from glassformer.data.packed import PackedBatch, PackedBatches, TokenStream, write_stream
-from glassformer.data.records import OnBad
-from glassformer.data.standard_library import standard_library
 from glassformer.metrics.scores import Scores
 from glassformer.metrics.surprise import compressed_bits
-from glassformer.models import DecoderModel, ModelConfig
+from glassformer.models import DecoderModel
 from glassformer.models.base import Model
 from glassformer.models.costs import training_flops
-from glassformer.nn.checks import check_positive
 from glassformer.tasks.beginnings import load_beginning, was_trained_here
-from glassformer.tasks.language_model import LanguageModel
-from glassformer.tasks.task import Prepared, Splits, Task, TaskConfig, kept_tokenizer, passed_over
-from glassformer.text import Tokenizer, TokenizerConfig
+from glassformer.tasks.configs.language import DocumentData, LanguageConfig
+from glassformer.tasks.configs.shared import Splits, TaskConfig
+from glassformer.tasks.configs.small_models import small_decoder as small_decoder
+from glassformer.tasks.language_model import LanguageModel, windows_in_words
+from glassformer.tasks.task import Prepared, Task, kept_tokenizer, passed_over
+from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import UNKNOWN
-from glassformer.training.config import TrainConfig
 from glassformer.training.run_folder import RunFolder
 
 MAX_VALID = 1 << 18
 """Characters that are looked at in each validation."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DocumentData:
-    """Where texts come from."""
-
-    data: tuple[Path, ...] = ()
-    """Text files, one document each; .jsonl, .tsv or .csv, one a record; folders of texts; .gz too."""
-    valid: tuple[Path, ...] = ()
-    """For validation. Without it, one document in twenty-five, chosen by a hash of its text; of one long text, its
-    last tenth."""
-    valid_share: float = 0.0
-    """Validate on this last share of the text instead: 0.1 is its last tenth."""
-    text_column: str = "text"
-    suffixes: tuple[str, ...] = (".txt", ".md", ".rst")
-    """Of the files that count in a folder."""
-    document_separator: str = ""
-    """A line that stands between two documents of a text file; `blank` is an empty one."""
-    on_bad: OnBad = "error"
-    """What to do with a bad document: stop and name its file and line, or count and skip it."""
-    corpus: str = ""
-    """standard-library, for the documentation in Python's own; instead of files."""
-
-    def splits(self) -> Splits[Document]:
-        """To learn from, and to validate on."""
-        if self.corpus:
-            return Splits(*self._corpus())
-        if self.valid:
-            return Splits(self._read(self.data), list(self._read(self.valid)))
-        sides = split_documents(self._read(self.data), self.valid_share)
-        return Splits(sides.train, list(sides.valid))
-
-    def examples(self) -> list[Document]:
-        """Everything in `data`; of a corpus, what is held out."""
-        return list(self._corpus().valid if self.corpus else self._read(self.data))
-
-    def _read(self, paths: tuple[Path, ...]) -> DocumentReader:
-        if not paths:
-            raise ValueError("no data: expected at least one text file, .jsonl file or folder, or a corpus")
-        return DocumentReader(paths, self.suffixes, self.text_column, self.document_separator, self.on_bad)
-
-    def _corpus(self) -> TwoSides:
-        if self.corpus != "standard-library":
-            raise ValueError(f"unknown corpus {self.corpus!r}: expected standard-library")
-        return standard_library("docstrings")
-
-
-def small_decoder(**changes: Any) -> ModelConfig:
-    """A small decoder that learns on two cores: Llama's parts, right-sized."""
-    values: dict[str, Any] = {
-        "vocab_size": 2048,
-        "n_decoder_layers": 4,
-        "d_model": 128,
-        "n_heads": 4,
-        "d_ff": 256,
-        "gated": True,
-        "activation": "silu",
-        "qk_norm": True,
-        "norm": "rms",
-        "norm_placement": "pre",
-        "positions": "rotary",
-        "qkv_bias": False,
-        "out_bias": False,
-        "ffn_bias": False,
-        "tie": "output",
-        "scale_embeddings": True,
-        "head": "language_model",
-        "output_bias": False,
-        "dropout": 0.0,
-        "init": "normal",
-        "init_std": 0.088,
-    }
-    return ModelConfig(**{**values, **changes})
-
-
-@dataclass(frozen=True, kw_only=True)
-class LanguageConfig(TaskConfig):
-    """A whole recipe."""
-
-    data: DocumentData = field(default_factory=DocumentData)
-    tokenizer: TokenizerConfig = field(default_factory=lambda: TokenizerConfig(prefix_space=False))
-    model: ModelConfig = field(default_factory=small_decoder)
-    """Its vocab_size is the most tokens the tokenizer may learn; its max_len is `context`."""
-    train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(
-            updates=5000,
-            max_tokens=1024,
-            lr=1e-2,
-            warmup=100,
-            schedule="linear",
-            optimiser="muon",
-            momentum=0.9,
-            beta2=0.99,
-            eps=1e-8,
-            weight_decay=0.1,
-            label_smoothing=0.0,
-        )
-    )
-    context: int = 128
-    """Tokens that the model sees at once."""
-
-    def __post_init__(self) -> None:
-        check_positive("context", self.context)
-        if self.tokenizer.bpe_dropout:
-            raise ValueError(f"bpe_dropout={self.tokenizer.bpe_dropout}: expected 0, for a decoder learns one cut")
-
-
 class Language(Task[Document, PackedBatch]):
     """Texts to a model that goes on writing."""
 
-    name, title = "language", "A language model"
+    name, title, unit, sample_line = "language", "A language model", "documents", "Once upon a time"
     Config: ClassVar[type[TaskConfig]] = LanguageConfig
     Data, Tool = DocumentData, LanguageModel
     marks: ClassVar[tuple[str, ...]] = ()
@@ -176,7 +70,17 @@ class Language(Task[Document, PackedBatch]):
         def evaluate() -> dict[str, float]:
             return dict(tool.score(looked_at, stride=context).values)
 
-        return Prepared(tool, batches, evaluate, valid, notes)
+        n_valid = sum(len(document.text) for document in looked_at)
+        return Prepared(
+            tool,
+            batches,
+            evaluate,
+            valid,
+            notes,
+            n_train=stream.n_documents,
+            validation=f"{windows_in_words(context, context)}, the first {n_valid:,} characters of "
+            + self.scored_on("validation", len(valid)),
+        )
 
     def begin(self, train: Iterable[Document], run: RunFolder | None = None) -> tuple[DecoderModel, Tokenizer]:
         """The model before its first update and its tokenizer, from scratch or of a decoder that was trained here."""

@@ -2,22 +2,51 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, overload
 
 from glassformer.data.documents import Document
-from glassformer.decoding import GenerationConfig, TextStream, generate, stream
+from glassformer.decoding import GenerationConfig, TextStream, Written, generate, stream
 from glassformer.decoding.scoring import score_long_texts
 from glassformer.metrics.scores import Scores
 from glassformer.metrics.surprise import score_surprise
 from glassformer.models import DecoderModel
 from glassformer.tasks.generator import Generator
+from glassformer.tasks.pipeline import (
+    Candidate,
+    LineAnswer,
+    ManyTexts,
+    Request,
+    answer_lines_with_text,
+    answer_of,
+    candidate_of,
+    each_text,
+)
 from glassformer.tasks.rewriter import GENERATION, read_search
 from glassformer.tasks.settings import check_settings
 from glassformer.tasks.task import TASK, Tool
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import END, UNKNOWN
+
+SEEDS_APART = 1000
+"""Between the seeds of two samples: room for one seed a round."""
+
+
+@dataclass
+class _Draft:
+    """A text that is written in rounds."""
+
+    prompt: list[int]
+    tokens: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    score: float | None = None
+    text: str = ""
+    goes_on: bool = False
+
+    def candidate(self, length_penalty: float) -> Candidate:
+        """The text with its score."""
+        return candidate_of(Written(self.tokens, self.score, self.log_probs), self.text, length_penalty)
 
 
 class LanguageModel(Generator, Tool[Document]):
@@ -70,40 +99,63 @@ class LanguageModel(Generator, Tool[Document]):
         tokens = self.tokenizer.encode(text)
         return tokens if tokens and not self.has_documents else [*self.start, *tokens]
 
-    def run(self, texts: Sequence[str], *, chat: bool = False, config: GenerationConfig | None = None) -> list[str]:
+    def answer_lines(self, lines: Sequence[str], request: Request) -> list[LineAnswer]:
         """What follows each line; a blank one stays blank."""
-        if chat:
+        if request.chat:
             self.answer_to([])  # says why not
-        told = [index for index, text in enumerate(texts) if text.strip()]
-        answers = [""] * len(texts)
-        for index, text in zip(told, self.write_after([self.read(texts[i]) for i in told], config), strict=True):
-            answers[index] = text
-        return answers
+        blank = answer_of([], request)
+        return answer_lines_with_text(
+            lines, blank, lambda texts: super(LanguageModel, self).answer_lines(texts, request)
+        )
 
-    def generate(self, text: str = "", config: GenerationConfig | None = None, **changes: Any) -> str:
-        """What follows a text: `generate("To be", max_new_tokens=100, do_sample=True)`."""
-        return self.write_after([self.read(text)], replace(config or self.generation, **changes))[0]
+    @overload
+    def generate(self, text: str = "", config: GenerationConfig | None = None, **changes: Any) -> str: ...
+    @overload
+    def generate(self, text: ManyTexts, config: GenerationConfig | None = None, **changes: Any) -> list[str]: ...
+    def generate(
+        self, text: str | ManyTexts = "", config: GenerationConfig | None = None, **changes: Any
+    ) -> str | list[str]:
+        """Continue one text or each of a list: `generate("To be", max_new_tokens=100, do_sample=True)`."""
+        config = replace(config or self.generation, **changes)
+        return each_text(text, lambda texts: self.write_after([self.read(one) for one in texts], config), "text")
 
     def write_after(self, prompts: Sequence[list[int]], config: GenerationConfig | None = None) -> list[str]:
         """What follows each of these tokens. Who has no room left goes on after the last half of what it sees."""
+        return [several[0].text for several in self.candidates_after(prompts, config)]
+
+    def candidates_after(
+        self, prompts: Sequence[list[int]], config: GenerationConfig | None = None, *, with_scores: bool = False
+    ) -> list[list[Candidate]]:
+        """As above, in rounds: a text that fills the context is continued after the last half of it."""
         config = config or self.generation
-        written: list[list[int]] = [[] for _ in prompts]
-        answers = [""] * len(prompts)
-        waiting, round_number = list(range(len(prompts))), 0
-        while waiting:
-            # All that wait have written alike much or have ended, but for what their prompts left them.
-            left = {index: config.max_new_tokens - len(written[index]) for index in waiting}
-            part = self._part(config, max(left.values()), round_number)
-            given = [self._fit(prompts[index] + written[index], part) for index in waiting]
-            found = generate(self.model, given, part, end=self.end, tokenizer=self.tokenizer)
-            going = []
-            for index, (one, *_) in zip(waiting, found, strict=True):
-                written[index] += one.tokens[: left[index]]
-                answers[index], is_stopped = _cut(self.tokenizer.decode(written[index]), config.stop_strings)
-                if one.reason == "length" and not is_stopped and len(written[index]) < config.max_new_tokens:
-                    going.append(index)
-            waiting, round_number = going, round_number + 1
-        return answers
+        copies = config.num_return_sequences
+        drafts = [[_Draft(prompt) for _ in range(copies)] for prompt in prompts]
+        # The copies of a prompt are written together at first. Later each has a context of its own.
+        groups, round_number = [(0, drafts)] if drafts else [], 0
+        while groups:
+            for copy, rows in groups:
+                # All that wait have written alike much or have ended, but for what their prompts left them.
+                part = self._part(config, max(config.max_new_tokens - len(row[0].tokens) for row in rows), round_number)
+                part = replace(part, num_return_sequences=len(rows[0]), seed=part.seed + SEEDS_APART * copy)
+                given = [self._fit(row[0].prompt + row[0].tokens, part) for row in rows]
+                found = generate(
+                    self.model, given, part, end=self.end, with_log_probs=with_scores, tokenizer=self.tokenizer
+                )
+                for row, several in zip(rows, found, strict=True):
+                    for draft, written in zip(row, several, strict=True):
+                        self._extend(draft, written, config)
+            waiting = [[[row[copy]] for row in drafts if row[copy].goes_on] for copy in range(copies)]
+            groups, round_number = [(copy, rows) for copy, rows in enumerate(waiting) if rows], round_number + 1
+        return [[draft.candidate(config.length_penalty) for draft in row] for row in drafts]
+
+    def _extend(self, draft: "_Draft", written: Written, config: GenerationConfig) -> None:
+        """Add what one round wrote."""
+        left = config.max_new_tokens - len(draft.tokens)
+        draft.tokens += written.tokens[:left]
+        draft.log_probs += (written.log_probs or [])[:left]
+        draft.score = written.score
+        draft.text, is_stopped = _cut(self.tokenizer.decode(draft.tokens), config.stop_strings)
+        draft.goes_on = written.reason == "length" and not is_stopped and len(draft.tokens) < config.max_new_tokens
 
     def stream_after(self, prompt: list[int], config: GenerationConfig | None = None) -> Iterator[str]:
         """What follows these tokens, as it is written; the same text as `write_after` gives."""
@@ -145,6 +197,10 @@ class LanguageModel(Generator, Tool[Document]):
         """The end of a prompt that is too long: half of what the model sees, so that there is room to write."""
         return prompt if len(prompt) < self.context else prompt[-max(self.context // 2, 1) :]
 
+    def scoring_method(self) -> str:
+        """The windows of `score`."""
+        return windows_in_words(self.context, max(1, self.context // 2))
+
     def score(self, examples: Sequence[Document], *, stride: int | None = None) -> Scores:
         """Bits a byte, nats a token, perplexity: of all of each text, every token foretold once.
 
@@ -165,6 +221,11 @@ class LanguageModel(Generator, Tool[Document]):
         if n_unknown:  # they cost next to nothing to foretell: the score is better than it should be
             return Scores(scores.values, dict.fromkeys(scores.values, f"{n_unknown} unknown characters"))
         return scores
+
+
+def windows_in_words(context: int, stride: int) -> str:
+    """How a text that is longer than the context is scored: "windows of 128 tokens every 64"."""
+    return f"windows of {context} tokens every {stride}"
 
 
 def _cut(text: str, stop_strings: Sequence[str]) -> tuple[str, bool]:

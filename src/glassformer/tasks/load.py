@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from glassformer.checkpoint import load_model
+from glassformer.checkpoint.hf import family_called
 from glassformer.checkpoint.hf.folder import read_json_table
 from glassformer.checkpoint.hf.values import flag, number, whole
 from glassformer.checkpoint.load_errors import naming_errors
@@ -40,7 +41,7 @@ def _load(path: Path, dtype: torch.dtype, allow_pickle: bool) -> Loaded:
     origin = foreign.config if foreign is not None else read_origin(path)
     if origin is None:
         return task_named(read_about(path)["task"]).Tool.from_folder(path)
-    is_encoder = origin.get("model_type") in ("bert", "roberta", "distilbert", "albert", "electra")
+    is_encoder = family_called(origin.get("model_type")).kind == "encoder"
     model = load_model(
         path,
         dtype=dtype,
@@ -74,6 +75,7 @@ def _load(path: Path, dtype: torch.dtype, allow_pickle: bool) -> Loaded:
         )
     beams, longest = whole(settings, "num_beams", default=4), whole(settings, "max_length", default=512)
     check_cost(path, beams, longest)
+    stops = settings.get("early_stopping")
     target = PretrainedTokenizer.from_folder(path, target=True)
     pad = target.pad
     search = GenerationConfig(
@@ -81,7 +83,7 @@ def _load(path: Path, dtype: torch.dtype, allow_pickle: bool) -> Loaded:
         max_new_tokens=max(longest - 1, 1),  # HF counts the token that a text begins with
         length_penalty=number(settings, "length_penalty", default=1.0),
         no_repeat_ngram_size=whole(settings, "no_repeat_ngram_size", default=0),
-        early_stopping=flag(settings, "early_stopping", default=False),
+        early_stopping="never" if stops == "never" else flag(settings, "early_stopping", default=False),
         # Marian's padding has a score like any token, and is never meant.
         suppress_tokens=() if pad is None or pad == target.end else (pad,),
     )

@@ -1,9 +1,9 @@
 """Masked words (Devlin et al. 2019): from texts alone to an encoder that other tasks begin with."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -16,58 +16,23 @@ from glassformer.data.plain_texts import PlainText
 from glassformer.data.text_rows import HeldRows, Rows
 from glassformer.metrics.guesses import score_commonest, score_guesses
 from glassformer.metrics.scores import Scores
-from glassformer.models import EncoderModel, ModelConfig
+from glassformer.models import EncoderModel
 from glassformer.models.base import Model
 from glassformer.models.costs import training_flops
 from glassformer.tasks.beginnings import load_beginning
-from glassformer.tasks.classification import small_encoder
-from glassformer.tasks.encoders import EncoderConfig, EncoderTool, Reader, fresh_head, read_batch, reader_of
-from glassformer.tasks.pretraining import (
-    BLANK,
-    MAX_VALID,
-    TextData,
-    check_noise,
-    check_tokenizer,
-    fill_in,
-    put_marks,
-    texts_of,
-    token_rows,
-    without_blanks,
-)
-from glassformer.tasks.task import Prepared, Splits, Task, kept_tokenizer
+from glassformer.tasks.configs.pretraining import MaskingConfig, TextData
+from glassformer.tasks.configs.shared import Splits
+from glassformer.tasks.encoders import EncoderTool, Reader, fresh_head, read_batch, reader_of
+from glassformer.tasks.pipeline import LineAnswer, ManyTexts, Request, each_text
+from glassformer.tasks.pretraining import BLANK, MAX_VALID, fill_in, put_marks, texts_of, token_rows, without_blanks
+from glassformer.tasks.task import Prepared, Task, kept_tokenizer
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
 from glassformer.text.tokenizer import UNKNOWN
-from glassformer.training.config import TrainConfig
 from glassformer.training.run_folder import RunFolder
 
 MASK = "<mask>"
 """The special token that hides a word from a model of ours."""
-
-
-def small_language_encoder() -> ModelConfig:
-    """A small encoder that learns on two cores. Words weigh as much as their places, from the first update on."""
-    return small_encoder(head="language_model", tie="output", scale_embeddings=True, dropout=0.1, embedding_dropout=0.1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MaskingConfig(EncoderConfig):
-    """A whole recipe. A model to begin with keeps its own masked-word head, where it has one."""
-
-    data: TextData = field(default_factory=TextData)
-    model: ModelConfig = field(default_factory=small_language_encoder)
-    """Of a model from scratch. Its vocab_size is the most tokens the tokenizer may learn."""
-    train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(
-            updates=10_000, lr=1e-3, warmup=500, schedule="linear", label_smoothing=0.0, eval_every=500
-        )
-    )
-    share: float = 0.15
-    """How many of the tokens are asked for: 80 % of them are hidden, 10 % are replaced, 10 % are shown."""
-
-    def __post_init__(self) -> None:
-        check_noise(self.share)
-        check_tokenizer(self.tokenizer)
 
 
 class WordGuesser(EncoderTool[PlainText]):
@@ -79,8 +44,18 @@ class WordGuesser(EncoderTool[PlainText]):
         super().__init__(model, reader, share=share)
         self.share = share
 
-    def fill(self, lines: Sequence[str]) -> list[str]:
-        """Each line with a word in each blank, written as three underscores; each word is one token."""
+    @overload
+    def fill(self, lines: str) -> str: ...
+    @overload
+    def fill(self, lines: ManyTexts) -> list[str]: ...
+    def fill(self, lines: str | ManyTexts) -> str | list[str]:
+        """Put a word into each blank of a line, written as three underscores. Each word is one token.
+
+        One string gives one line, a list a list. A line without blanks stays as it is.
+        """
+        return each_text(lines, self._fill, "lines")
+
+    def _fill(self, lines: list[str]) -> list[str]:
         cut = [without_blanks(line) for line in lines]
         mask, limit, rows, asked = mask_of(self.reader), self.model.config.max_len, [], []
         for (_, places), read in zip(cut, self.reader.read([(line, None) for line, _ in cut]), strict=True):
@@ -100,13 +75,11 @@ class WordGuesser(EncoderTool[PlainText]):
             found.append(fill_in(line, (token.strip() for token in tokens)))
         return found
 
-    def run(self, lines: Sequence[str]) -> list[str]:
+    def answer_lines(self, lines: Sequence[str], request: Request) -> list[LineAnswer]:
         """As above; a line without blanks stays as it is."""
-        told = [index for index, line in enumerate(lines) if BLANK in line]
-        answers = [*lines]
-        for index, line in zip(told, self.fill([lines[index] for index in told]), strict=True):
-            answers[index] = line
-        return answers
+        filled = iter(self._fill([line for line in lines if BLANK in line]))
+        texts = [next(filled) if BLANK in line else line for line in lines]
+        return [LineAnswer(text, {"text": text}) for text in texts]
 
     def score(self, examples: Sequence[PlainText]) -> Scores:
         """The mean loss of hidden tokens, and how many of them are guessed; what is hidden is always the same."""
@@ -152,7 +125,7 @@ class WordGuesser(EncoderTool[PlainText]):
 class Masking(Task[PlainText, MaskedBatch]):
     """Texts to an encoder that knows words by their neighbours."""
 
-    name, title = "masking", "An encoder"
+    name, title, unit, sample_line = "masking", "An encoder", "texts", f"the {BLANK} sleeps"
     Config, Data, Tool = MaskingConfig, TextData, WordGuesser
 
     def begin(self, train: Iterable[PlainText], run: RunFolder | None = None) -> tuple[WordGuesser, list[str]]:
@@ -186,7 +159,17 @@ class Masking(Task[PlainText, MaskedBatch]):
         ]
         if skipped := getattr(splits.train, "skipped", None):
             notes.append(f"passed over {skipped.total():,} bad records")
-        return Prepared(tool, batches, lambda: dict(tool.score(valid).values), test or valid, notes, fresh)
+        return Prepared(
+            tool,
+            batches,
+            lambda: dict(tool.score(valid).values),
+            test or valid,
+            notes,
+            fresh,
+            n_train=len(rows),
+            is_test=bool(test),
+            validation=self.scored_on("validation", len(valid)),
+        )
 
     def unused(self) -> set[str]:
         """As above."""

@@ -1,17 +1,11 @@
 """What the tasks share that learn from texts alone: the texts, and lines with blanks to fill in."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
-from glassformer.data.docstrings import docstrings
-from glassformer.data.plain_texts import PlainText, TextReader
-from glassformer.data.records import OnBad
-from glassformer.data.splits import split_examples
+from glassformer.data.plain_texts import PlainText
 from glassformer.data.text_rows import TextRows, write_text_rows
 from glassformer.data.token_files import EncodeBatch
-from glassformer.tasks.task import Splits
-from glassformer.text import TokenizerConfig
+from glassformer.tasks.configs.pretraining import TextData as TextData
 from glassformer.text.encoded import Encoded
 from glassformer.training.run_folder import RunFolder
 
@@ -21,43 +15,6 @@ BLANK = "___"
 """What is to be filled in, where a line is typed."""
 STAND_IN = "x"
 """What a blank is while a line is cut into tokens: a word by itself, whatever stands beside it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TextData:
-    """Where texts come from."""
-
-    data: tuple[Path, ...] = ()
-    """Text files, a text a line; or .jsonl, .tsv, .csv with a column of texts; .gz too."""
-    valid: tuple[Path, ...] = ()
-    """For validation. Without it, a twenty-fifth of the data, chosen by a hash of the texts."""
-    text_column: str = "text"
-    on_bad: OnBad = "error"
-    """What to do with a bad record: stop and name its file and line, or count and skip it."""
-    corpus: str = ""
-    """docstrings: those of Python's standard library, which is always there; instead of files."""
-
-    def splits(self) -> Splits[PlainText]:
-        """The texts of each side, read anew in each pass; there is a test where the corpus is a named one."""
-        if self.corpus:
-            if self.corpus != "docstrings":
-                raise ValueError(f"unknown corpus {self.corpus!r}: expected docstrings")
-            # By what is summarised, as summaries are learned from them: what is kept for testing there is unseen here.
-            split = split_examples(docstrings(), lambda one: one.source)
-            return Splits(*([PlainText(f"{one.summary} {one.source}") for one in side] for side in split.values()))
-        if self.valid:
-            return Splits(self._read(self.data), self._read(self.valid))
-        sides = split_examples(self._read(self.data), lambda example: example.text, test=0.0)
-        return Splits(sides["train"], sides["valid"])
-
-    def examples(self) -> list[PlainText]:
-        """Everything that was named; of a corpus what is kept for testing."""
-        return list(self.splits().test if self.corpus else self._read(self.data))
-
-    def _read(self, paths: tuple[Path, ...]) -> TextReader:
-        if not paths:
-            raise ValueError("no data: expected files with a text a line, or a corpus")
-        return TextReader(paths, self.text_column, self.on_bad)
 
 
 def texts_of(examples: Iterable[PlainText]) -> Iterable[str]:
@@ -105,17 +62,3 @@ def fill_in(line: str, words: Iterable[str]) -> str:
     """The line with these in its blanks; a blank that nothing is left for stays."""
     parts, waiting = line.split(BLANK), iter(words)
     return "".join(part + next(waiting, BLANK) for part in parts[:-1]) + parts[-1]
-
-
-def check_tokenizer(config: TokenizerConfig) -> None:
-    """Raise where texts are to be cut in more than one way: what is hidden varies here, not the cuts."""
-    if config.bpe_dropout:
-        raise ValueError(f"bpe_dropout={config.bpe_dropout}: expected 0, for texts are cut in one way alone here")
-
-
-def check_noise(share: float, mean_span: float = 1.0) -> None:
-    """Raise unless some tokens are hidden, and some are not."""
-    if not 0 < share < 1:
-        raise ValueError(f"share={share}: expected more than 0 and less than 1")
-    if not mean_span >= 1:
-        raise ValueError(f"mean_span={mean_span}: expected at least 1")

@@ -1,56 +1,65 @@
 """Recipes: a TOML file whose tables are the parts of a task's config. What it leaves out keeps its default."""
 
 import tomllib
-from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import cattrs
-from cattrs.v import format_exception
-
+from glassformer.base.checks import shown
+from glassformer.base.fields import UnfitError, as_field
+from glassformer.base.names import suggestion
 from glassformer.data.text_files import read_text
-from glassformer.models import ModelConfig
+from glassformer.models.config import ELSEWHERE
+from glassformer.tasks.configs.options import SPELLINGS, Option, make_config, options_of
 
 Config = TypeVar("Config")
 
 
 def load_recipe(path: Path, kind: type[Config]) -> Config:
-    """The config of a task that a recipe describes; an unknown key or a wrong type is an error that names it."""
+    """The config of a task that a recipe describes; an unknown key or a wrong value is an error that names it."""
+    try:
+        return make_config(kind, read_recipe(path, kind))
+    except (ValueError, TypeError) as error:
+        raise ValueError(str(error) if str(error).startswith(f"{path}") else f"{path}: {error}") from error
+
+
+def read_recipe(path: Path, kind: type[Any]) -> dict[str, Any]:
+    """What a recipe says, by dotted name (`train.lr`)."""
     text = read_text(path)
     try:
         values = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a ValueError too where a number has thousands of digits
         raise ValueError(f"{path} is not TOML: {error}") from error
-    usual = kind()
-    for name, table in values.items():
-        part = getattr(usual, name, None)
-        if is_dataclass(part) and isinstance(table, dict):
-            values[name] = {**asdict(part), **table}  # type: ignore[arg-type]
+    options = {option.path: option for option in options_of(kind).values()}
+    tables = list(dict.fromkeys(name.partition(".")[0] for name in options if "." in name))
+    given: dict[str, Any] = {}
+    for name, value in values.items():
+        if name in tables:
+            if not isinstance(value, dict):
+                raise ValueError(f"{path}: {name}={shown(value)}: expected a table, [{name}]")
+            given |= {f"{name}.{key}": one for key, one in value.items()}
+        else:
+            given[next((field for field, option in SPELLINGS.items() if option == name), name)] = value
+    return {name: _checked(path, name, value, options, tables) for name, value in given.items()}
+
+
+def _checked(path: Path, name: str, value: Any, options: dict[str, Option], tables: list[str]) -> Any:
+    if name not in options:
+        raise ValueError(f"{path}: {_unknown(name, isinstance(value, dict), options, tables)}")
     try:
-        return _converter().structure(values, kind)
-    except (cattrs.BaseValidationError, cattrs.errors.ForbiddenExtraKeysError) as error:
-        problems = cattrs.transform_error(error, path="recipe", format_exception=_in_words)
-        raise ValueError(f"{path}: {'; '.join(problems)}") from error
+        return as_field(options[name].hint, value)
+    except UnfitError as error:
+        raise ValueError(f"{path}: {name}={shown(value)}: expected {error.expected}") from None
 
 
-def _converter() -> cattrs.Converter:
-    converter = cattrs.Converter(forbid_extra_keys=True)
-    converter.register_structure_hook(Path, lambda value, _: Path(value))
-    converter.register_structure_hook(ModelConfig, lambda value, _: ModelConfig.from_dict(value))
-    for kind in (int, float, bool, str):
-        converter.register_structure_hook(kind, _strict)
-    return converter
-
-
-def _strict(value: Any, kind: type) -> Any:
-    """The value itself: "3" is no number, and 1 is no truth."""
-    is_number = kind is float and isinstance(value, int) and not isinstance(value, bool)
-    if not is_number and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
-        raise TypeError(f"{value!r}: expected {kind.__name__}")
-    return value
-
-
-def _in_words(error: BaseException, kind: type | None) -> str:
-    """Our own checks say it best; the rest is cattrs' to say."""
-    own = isinstance(error, ValueError | TypeError) and not isinstance(error, cattrs.errors.ForbiddenExtraKeysError)
-    return str(error) if own else format_exception(error, kind)
+def _unknown(name: str, is_table: bool, options: dict[str, Option], tables: list[str]) -> str:
+    """The error about a key that no option has."""
+    table, _, key = name.rpartition(".")
+    if is_table and not table:
+        return f"unknown table [{name}]: {suggestion(name, tables)}"
+    homes = {option.rpartition(".")[2]: option for option in options}
+    if key in homes:
+        home = homes[key].rpartition(".")[0]
+        return f"{name} is in the wrong place: expected {key} " + (f"in the table [{home}]" if home else "in no table")
+    inside = [option.rpartition(".")[2] for option in options if option.rpartition(".")[0] == table]
+    where = f" in the table [{table}]" if table else ""
+    return f"unknown key {key!r}{where}: {suggestion(key, inside, aliases=ELSEWHERE if table == 'model' else None)}"

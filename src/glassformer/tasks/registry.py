@@ -1,51 +1,105 @@
-"""The tasks by name. What a task needs is imported when it is asked for."""
+"""The tasks by name. What a task needs is imported when it is asked for, and torch only with the task itself."""
 
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
-from glassformer.nn.checks import shown
+from glassformer.base.checks import shown
+from glassformer.base.names import suggestion
 
 if TYPE_CHECKING:
+    from glassformer.tasks.configs.shared import TaskConfig
     from glassformer.tasks.task import Task
+
+TASK = "task.json"
+"""The file of a model folder that says what the model does."""
 
 
 class Entry(NamedTuple):
-    """Where a task lives, and what `--help` says of it."""
+    """Where a task's class and its config live, and what `--help` says of it."""
 
-    module: str
-    name: str
+    task: str
+    """Module and class below `glassformer.tasks`. Importing it imports torch."""
+    config: str
+    """Module and class below `glassformer.tasks.configs`. Importing it does not import torch."""
     about: str
 
 
 TASKS = {
-    "classification": Entry("classification", "Classification", "labelled texts, or pairs of texts, to a classifier"),
-    "similarity": Entry("similarity", "Similarity", "pairs of texts with scores to a comparer, and to vectors"),
-    "tagging": Entry("tagging", "Tagging", "sentences whose words are tagged to a finder of names"),
-    "summarisation": Entry("summarisation", "Summarisation", "texts and their summaries to a summariser"),
-    "answering": Entry("answering", "Answering", "questions about texts to an answerer, in words of its own"),
-    "extraction": Entry("extraction", "Extraction", "questions about texts to what finds the answer in the text"),
-    "denoising": Entry("denoising", "Denoising", "texts alone to an encoder-decoder to begin with, as T5 and BART"),
-    "masking": Entry("masking", "Masking", "texts alone to an encoder to begin with, as BERT"),
-    "code": Entry("code", "Code", "source code to a model that completes it, and fills in"),
-    "language": Entry("language", "Language", "texts to a model that goes on writing"),
-    "translation": Entry("translation", "Translation", "sentence pairs to a translator"),
+    "classification": Entry(
+        "classification.Classification",
+        "classification.ClassificationConfig",
+        "a classifier from labelled texts or pairs of texts",
+    ),
+    "similarity": Entry(
+        "similarity.Similarity",
+        "similarity.SimilarityConfig",
+        "a model that scores how alike two texts are, and makes vectors of texts",
+    ),
+    "tagging": Entry(
+        "tagging.Tagging", "tagging.TaggingConfig", "a tagger of names and other entities from tagged sentences"
+    ),
+    "summarisation": Entry(
+        "summarisation.Summarisation",
+        "summarisation.SummarisationConfig",
+        "a summarizer from texts and their summaries",
+    ),
+    "answering": Entry(
+        "answering.Answering",
+        "questions.AnsweringConfig",
+        "a model that answers questions about a text in its own words",
+    ),
+    "extraction": Entry(
+        "extraction.Extraction",
+        "questions.ExtractionConfig",
+        "a model that finds the answer to a question in a text",
+    ),
+    "denoising": Entry(
+        "denoising.Denoising",
+        "pretraining.DenoisingConfig",
+        "a pretrained encoder-decoder from plain texts, as T5 and BART",
+    ),
+    "masking": Entry("masking.Masking", "pretraining.MaskingConfig", "a pretrained encoder from plain texts, as BERT"),
+    "code": Entry("code.Code", "language.CodeConfig", "a model that completes source code and fills in gaps"),
+    "language": Entry("language.Language", "language.LanguageConfig", "a language model from plain texts, as GPT"),
+    "translation": Entry(
+        "translation.Translation", "translation.TranslationConfig", "a translator from sentence pairs"
+    ),
 }
 
 
 def task_named(name: str) -> "type[Task[Any, Any]]":
     """The class of a task."""
-    if name not in TASKS:
-        raise ValueError(f"{shown(name)} is no task: expected one of {', '.join(TASKS)}")
-    entry = TASKS[name]
-    found: type[Task[Any, Any]] = getattr(import_module(f"glassformer.tasks.{entry.module}"), entry.name)
+    found: type[Task[Any, Any]] = _imported("glassformer.tasks", _entry(name).task)
     return found
+
+
+def config_named(name: str) -> "type[TaskConfig]":
+    """The class of a task's config. Does not import torch."""
+    found: type[TaskConfig] = _imported("glassformer.tasks.configs", _entry(name).config)
+    return found
+
+
+def data_named(name: str) -> type[Any]:
+    """The class that says where a task's examples come from. Does not import torch."""
+    found: type[Any] = get_type_hints(config_named(name))["data"]
+    return found
+
+
+def _entry(name: str) -> Entry:
+    if name not in TASKS:
+        raise ValueError(f"{shown(name)} is no task: {suggestion(name, TASKS)}")
+    return TASKS[name]
+
+
+def _imported(package: str, path: str) -> Any:
+    module, name = path.split(".")
+    return getattr(import_module(f"{package}.{module}"), name)
 
 
 def read_about(folder: Path) -> dict[str, Any]:
     """What a folder of ours says of itself: its task, and the task's own settings."""
     from glassformer.checkpoint.safe_files import MANIFEST, CorruptFolderError, SealedFolder, read_json_object
-    from glassformer.tasks.task import TASK
 
     if not (folder / MANIFEST).exists() and not (folder / TASK).exists():
         return {"task": "translation"}  # the reader of the model refuses a folder that is not ours

@@ -4,18 +4,28 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar, overload
 
 import torch
 from torch import Tensor
 
+from glassformer.base.checks import shown
 from glassformer.checkpoint.load_errors import refusing_wrong_values
 from glassformer.checkpoint.safe_files import SealedFolder, read_json_object
 from glassformer.data.token_files import Kept
-from glassformer.decoding import GenerationConfig, generate
+from glassformer.decoding import GenerationConfig, Written, generate
 from glassformer.models import EncoderDecoderModel
 from glassformer.nn import capture_attention
-from glassformer.nn.checks import shown
+from glassformer.tasks.pipeline import (
+    Candidate,
+    LineAnswer,
+    ManyTexts,
+    Request,
+    answer_of,
+    candidate_of,
+    check_text,
+    each_text,
+)
 from glassformer.tasks.settings import check_settings
 from glassformer.tasks.task import TASK, Tool
 from glassformer.text import Tokenizer
@@ -81,25 +91,76 @@ class Rewriter(Tool[Example]):
         """As above."""
         return self._settings
 
-    def write(self, texts: Sequence[str], *, beam: int | None = None, max_batch_tokens: int = 4096) -> list[str]:
-        """One text for each, in the same order; a blank text stays blank.
+    @overload
+    def write(self, texts: str, *, beam: int | None = None, max_batch_tokens: int = 4096) -> str: ...
+    @overload
+    def write(self, texts: ManyTexts, *, beam: int | None = None, max_batch_tokens: int = 4096) -> list[str]: ...
+    def write(
+        self, texts: str | ManyTexts, *, beam: int | None = None, max_batch_tokens: int = 4096
+    ) -> str | list[str]:
+        """Write one text for each, in the same order; a blank text stays blank. One string gives one text.
 
         Sources longer than the model's limit are cut to it. `beam` is how many sentences are kept at each step; 1 is
         greedy.
         """
-        answers = [""] * len(texts)
+
+        def write(several: list[str]) -> list[str]:
+            found = self.candidates(several, self._search(beam), max_batch_tokens=max_batch_tokens)
+            return [one[0].text if one else "" for one in found]
+
+        return each_text(texts, write)
+
+    def candidates(
+        self,
+        texts: Sequence[str],
+        generation: GenerationConfig | None = None,
+        *,
+        with_scores: bool = False,
+        max_batch_tokens: int = 4096,
+    ) -> list[list[Candidate]]:
+        """Write `num_return_sequences` texts for each text, best first; none for a blank one."""
+        config = generation or self.generation
         told = [index for index, text in enumerate(texts) if text.strip()]
-        sources = [self._read(text) for text in self.source_tokenizer.encode_batch([texts[index] for index in told])]
-        found = generate(
-            self.model, sources, self._search(beam), begin=BEGIN, end=END, max_batch_tokens=max_batch_tokens
-        )
-        for index, written in zip(told, found, strict=True):
-            answers[index] = self.target_tokenizer.decode(written[0].tokens)
+        encoded = self.source_tokenizer.encode_batch([texts[index] for index in told])
+        found = self._generate([self._read(ids) for ids in encoded], config, with_scores, max_batch_tokens)
+        answers: list[list[Candidate]] = [[] for _ in texts]
+        for index, several in zip(told, found, strict=True):
+            decode = self.target_tokenizer.decode
+            answers[index] = [candidate_of(one, decode(one.tokens), config.length_penalty) for one in several]
         return answers
 
-    def run(self, lines: Sequence[str], *, beam: int | None = None) -> list[str]:
+    def scoring_method(self) -> str:
+        """The search: greedy, or a beam and its width."""
+        if self.generation.do_sample:
+            return "sampling"
+        return "greedy" if self.generation.num_beams == 1 else f"beam {self.generation.num_beams}"
+
+    def answer_lines(self, lines: Sequence[str], request: Request) -> list[LineAnswer]:
         """As above."""
-        return self.write(lines, beam=beam)
+        found = self.candidates(lines, request.generation, with_scores=request.with_scores)
+        return [answer_of(one, request) for one in found]
+
+    @overload
+    def run(self, lines: str, *, beam: int | None = None) -> str: ...
+    @overload
+    def run(self, lines: ManyTexts, *, beam: int | None = None) -> list[str]: ...
+    def run(self, lines: str | ManyTexts, *, beam: int | None = None) -> str | list[str]:
+        """As above."""
+        request = Request(generation=self._search(beam))
+        return each_text(lines, lambda several: self._run(several, request), "lines")
+
+    def _generate(
+        self, sources: list[list[int]], config: GenerationConfig, with_scores: bool, max_batch_tokens: int = 4096
+    ) -> list[list[Written]]:
+        return generate(
+            self.model,
+            sources,
+            config,
+            begin=BEGIN,
+            end=END,
+            with_log_probs=with_scores,
+            max_batch_tokens=max_batch_tokens,
+        )
 
     def _read(self, ids: list[int]) -> list[int]:
         """What the model reads: as much as it can, and END."""
@@ -116,7 +177,7 @@ class Rewriter(Tool[Example]):
 
         Both lists end with the end of the text, which the model reads and writes too.
         """
-        source = self._read(self.source_tokenizer.encode(text))
+        source = self._read(self.source_tokenizer.encode(check_text(text)))
         written = generate(self.model, [source], self.generation, begin=BEGIN, end=END)[0][0].tokens
         target = written[: (self.model.config.max_len or len(written) + 1) - 1]  # with BEGIN it must fit
         device = next(self.model.parameters()).device

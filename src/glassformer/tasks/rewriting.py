@@ -18,8 +18,10 @@ from glassformer.models import EncoderDecoderModel, ModelConfig
 from glassformer.models.base import Model
 from glassformer.models.costs import training_flops
 from glassformer.tasks.beginnings import load_beginning, was_trained_here
+from glassformer.tasks.configs.shared import TaskConfig
+from glassformer.tasks.configs.small_models import small_encoder_decoder as small_encoder_decoder
 from glassformer.tasks.rewriter import Rewriter, load_tokenizers
-from glassformer.tasks.task import Prepared, Task, TaskConfig, kept_tokenizer, passed_over
+from glassformer.tasks.task import Prepared, Task, kept_tokenizer, passed_over
 from glassformer.text import BpeDropout, Tokenizer
 from glassformer.text.tokenizer import PAD
 from glassformer.training.config import TrainConfig
@@ -31,27 +33,6 @@ MAX_VALID = 500
 
 
 Example = TypeVar("Example", bound=TextPair)
-
-
-def small_encoder_decoder(**changes: Any) -> ModelConfig:
-    """A small model that learns on two cores: the paper's, right-sized for tens of thousands of pairs."""
-    values: dict[str, Any] = {
-        "vocab_size": 4000,
-        "n_encoder_layers": 3,
-        "n_decoder_layers": 3,
-        "d_model": 192,
-        "n_heads": 4,
-        "d_ff": 384,
-        "max_len": 256,
-        "norm_placement": "pre",
-        "scale_embeddings": True,
-        "tie": "all",
-        "head": "language_model",
-        "output_bias": False,
-        "dropout": 0.2,
-        "embedding_dropout": 0.2,
-    }
-    return ModelConfig(**{**values, **changes})
 
 
 @dataclass(kw_only=True)
@@ -80,6 +61,7 @@ class TokenisedPairs:
 class RewritingTask(Task[Example, PairBatch]):
     """Pairs of texts to an encoder-decoder that makes the second of the first."""
 
+    unit = "pairs"
     cuts_long: ClassVar[bool] = False
     """Whether a source that is too long is cut, rather than left out with its target."""
 
@@ -171,7 +153,16 @@ class RewritingTask(Task[Example, PairBatch]):
             f"{len(batches)} batches an epoch, {batches.padding_share():.1%} of them padding"
         ]
         notes += passed_over(pairs.skipped)
-        return Prepared(tool, batches, evaluate, pairs.test_pairs or pairs.valid_pairs, notes)
+        return Prepared(
+            tool,
+            batches,
+            evaluate,
+            pairs.test_pairs or pairs.valid_pairs,
+            notes,
+            n_train=len(pairs.train[0]),
+            is_test=bool(pairs.test_pairs),
+            validation=self.scored_on("validation", len(pairs.valid_pairs), "greedy"),
+        )
 
     def check(self, tool: Any, pairs: Sequence[Example]) -> Mapping[str, float]:
         """The scores of a validation: greedy, for it is faster."""

@@ -1,25 +1,31 @@
 """What every task's training has in common: the estimate, the plan, the journal, the trainer."""
 
+import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from glassformer.nn.compile_cache import separate_compile_cache
+from glassformer.training.budget import Planner, TimeBudget, guess_costs, updates_that_fit
+from glassformer.training.callbacks import Callbacks, attach
 from glassformer.training.config import TrainConfig
 from glassformer.training.estimate import Estimate, MemoryWatch, Truth, compare, estimate_run, in_words
 from glassformer.training.gradients import TrainBatch
 from glassformer.training.journal import Journal
 from glassformer.training.run_folder import RunFolder
-from glassformer.training.schedules import Plan
+from glassformer.training.schedules import Plan, fit_warmup
 from glassformer.training.state import TrainState, newest_state
 from glassformer.training.trainer import Batches, Trainer
 
 Batch = TypeVar("Batch", bound=TrainBatch)
-WARMUP_SHARE = 4
-"""With --minutes, the warm-up takes at most one update in so many."""
+MIN_SAMPLE, SAMPLE_SHARE = 16, 16
+"""A rehearsal of the final scores takes one example in SAMPLE_SHARE, but at least so many."""
+TOLD_SHARE = 0.1
+"""A correction of the plan is told if it changes the number of updates by more than this."""
 
 
 def train_run(
@@ -32,12 +38,33 @@ def train_run(
     evaluate: Callable[[], dict[str, float]],
     flops: Callable[[Batch], int],
     notes: Sequence[str],
+    score: Callable[[Sequence[Any]], Any] = lambda examples: None,
+    test: Sequence[Any] = (),
+    began: float | None = None,
+    warmup_is_given: bool = False,
+    validation: str = "",
+    callbacks: Callbacks | None = None,
 ) -> TrainState:
     """Train `model` in place, from the run's newest checkpoint, and return the state at the end.
 
-    `loss` makes the loss of a model, compiled or not; `flops` counts the training of a batch; `notes` are printed
-    first.
+    Args:
+        run: Where checkpoints and the plan are.
+        model: What learns.
+        config: How it learns.
+        batches: Its batches, by number.
+        loss: Makes the loss of a model, compiled or not.
+        evaluate: The scores of a validation.
+        flops: Counts the operations of training on a batch.
+        notes: Printed first.
+        score: Makes the final scores of some examples, after this function. With `minutes` a sample of them is timed.
+        test: The examples that the final scores are of.
+        began: When the command began, by `time.perf_counter`; None is now. `minutes` counts from there.
+        warmup_is_given: The user asked for this warm-up: a run of few updates does not shorten it, unless `minutes`
+            chose their number.
+        validation: Says on what and how each validation scores.
+        callbacks: Called after the journal.
     """
+    began = time.perf_counter() if began is None else began
     if config.compile:
         separate_compile_cache()
     trainer = Trainer(
@@ -50,62 +77,118 @@ def train_run(
     )
     estimate = estimate_run(trainer, flops)
     state = TrainState() if run.record is None else newest_state(run.checkpoints)
-    plan = make_plan(run, config, estimate, state)
+    plan = make_plan(run, config, estimate, state, began=began, warmup_is_given=warmup_is_given)
     run.begin(plan, state.position)
-    share = plan.updates / config.updates
+    update_seconds = estimate.seconds / config.updates
+    share = plan.end / config.updates
     estimate = replace(estimate, flops=round(estimate.flops * share), seconds=estimate.seconds * share)
-    trainer.plan, trainer.config = plan, replace(config, updates=plan.updates, warmup=plan.warmup)
+    trainer.plan, trainer.config = plan, replace(config, updates=plan.end, warmup=plan.warmup)
     watch = MemoryWatch(trainer)
     with Journal(run.path, trainer.config) as journal:
-        trainer.on_update, trainer.on_evaluation, trainer.warn = journal.update, journal.evaluation, journal.say
+        trainer.warn, journal.validation = journal.say, validation
+        attach(trainer, callbacks or {}, on_update=journal.update, on_evaluation=journal.evaluation)
         for note in notes:
             journal.say(note)
-        journal.say(f"{plan.updates:,} updates: {in_words(estimate)}")
-        if plan.warmup < config.warmup:
-            journal.say(
-                f"the learning rate rises over {plan.warmup:,} of them, not {config.warmup:,}: there are too few"
+        journal.say(f"{plan.end:,} updates: {in_words(estimate)}")
+        _tell_plan(journal, plan, config, state)
+        if config.minutes:
+            spent = state.seconds + state.other_seconds - plan.start_seconds
+            budget = TimeBudget(seconds=60 * config.minutes, began=began, earlier=spent)
+
+            def record(plan: Plan) -> None:
+                run.correct_plan(plan)
+                journal.correction(plan, tell_from=TOLD_SHARE)
+
+            planner = Planner(
+                trainer,
+                plan,
+                budget,
+                update_seconds=update_seconds,
+                record=record,
+                rehearse=lambda: rehearse(model, score, test),
             )
-        elif plan.warmup >= plan.updates:
-            journal.say(f"the learning rate never reaches its peak: it rises over {plan.warmup:,} updates (--warmup)")
-        if state.update:
-            journal.say(f"resuming at update {state.update:,}")
-        if state.update >= plan.updates:
-            journal.say("the run is complete: --continue with more --updates or --minutes extends it")
+            trainer.correct, trainer.wants_validation = planner.correct, planner.wants_validation
         trainer.run()
-        share = trainer.state.position / trainer.config.updates
         truth = Truth(
-            flops=round(share * estimate.flops), memory_bytes=watch.peak_bytes(), seconds=trainer.state.seconds
+            flops=round(trainer.state.position / plan.end * estimate.flops),
+            memory_bytes=watch.peak_bytes(),
+            seconds=trainer.state.seconds,
         )
         journal.say(compare(estimate, truth))
     return trainer.state
 
 
-def make_plan(run: RunFolder, config: TrainConfig, estimate: Estimate, state: TrainState) -> Plan:
+def _tell_plan(journal: Journal, plan: Plan, config: TrainConfig, state: TrainState) -> None:
+    """What is special about this plan, if anything."""
+    if plan.warmup < config.warmup:
+        journal.say(f"the learning rate rises over {plan.warmup:,} of them, not {config.warmup:,}: there are too few")
+    elif plan.warmup >= plan.end:
+        journal.say(f"the learning rate never reaches its peak: it rises over {plan.warmup:,} updates (--warmup)")
+    if state.update:
+        journal.say(f"resuming at update {state.update:,}")
+    if state.update >= plan.end:
+        journal.say("the run is complete: --continue with more --updates or --minutes extends it")
+
+
+def rehearse(model: nn.Module, score: Callable[[Sequence[Any]], Any], test: Sequence[Any]) -> float:
+    """The seconds that the final scores would take now: those of a sample, scaled to all examples."""
+    size = min(len(test), max(MIN_SAMPLE, len(test) // SAMPLE_SHARE))
+    if not size:
+        return 0.0
+    sample = [test[place * len(test) // size] for place in range(size)]  # from all over them
+    model.eval()
+    began = time.perf_counter()
+    with torch.inference_mode(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a score may be undefined for a sample
+        score(sample)
+    return (time.perf_counter() - began) * len(test) / size
+
+
+def make_plan(
+    run: RunFolder,
+    config: TrainConfig,
+    estimate: Estimate,
+    state: TrainState,
+    *,
+    began: float | None = None,
+    warmup_is_given: bool = False,
+) -> Plan:
     """The plan of a run: as recorded, or new where the run is fresh or its training settings were changed.
 
-    A changed plan starts at the newest checkpoint. With `minutes`, the number of updates comes from the estimate.
+    A changed plan starts at the newest checkpoint. With `minutes`, the number of updates comes from the estimate and
+    from the time since the command `began`.
     """
     recorded = run.plan()
-    fitting = max(1, round(config.updates * 60 * config.minutes / estimate.seconds)) if config.minutes else 0
     if recorded is None:
-        updates = fitting or config.updates
-        return Plan(updates=updates, warmup=_warmup(config, updates))
+        updates = _fitting(config, estimate, TrainState(), began) or config.updates
+        return Plan(updates=updates, warmup=_warmup(config, updates, warmup_is_given))
     changed = {
         name.removeprefix("train."): values for change in run.changes for name, values in change["settings"].items()
     }
     if not changed.keys() & {"updates", "minutes", "warmup", "lr", "schedule"}:
         return recorded
-    updates, warmup = recorded.updates, recorded.warmup
+    updates, warmup, start_seconds = recorded.end, recorded.warmup, recorded.start_seconds
     if changed.keys() & {"updates", "minutes"}:
-        updates = state.update + fitting if config.minutes else config.updates
+        start_seconds = state.seconds + state.other_seconds
+        updates = state.update + _fitting(config, estimate, state, began) if config.minutes else config.updates
         if updates < state.update:
             raise ValueError(f"--updates {updates}: expected at least {state.update}, which the run has made already")
     if changed.keys() & {"warmup", "minutes"}:
-        warmup = _warmup(config, updates)
+        warmup = _warmup(config, updates, warmup_is_given)
     schedule, peak = (changed.get(name, [getattr(config, name)])[0] for name in ("schedule", "lr"))
     start_lr = recorded.lr(schedule, peak, state.update) if state.update else 0.0
-    return Plan(updates=updates, warmup=warmup, start=state.update, start_lr=start_lr)
+    return Plan(updates=updates, warmup=warmup, start=state.update, start_lr=start_lr, start_seconds=start_seconds)
 
 
-def _warmup(config: TrainConfig, updates: int) -> int:
-    return min(config.warmup, updates // WARMUP_SHARE) if config.minutes else config.warmup
+def _fitting(config: TrainConfig, estimate: Estimate, state: TrainState, began: float | None) -> int:
+    """The updates that fit into what is left of `minutes`; 0 without them."""
+    if not config.minutes:
+        return 0
+    budget = TimeBudget(seconds=60 * config.minutes, began=time.perf_counter() if began is None else began)
+    costs = guess_costs(budget, estimate.seconds / config.updates)
+    return updates_that_fit(budget.left(), costs, config, state.position)
+
+
+def _warmup(config: TrainConfig, updates: int, is_given: bool) -> int:
+    """A number of updates that `minutes` chose, or a warm-up that nobody asked for, makes it fit the plan."""
+    return config.warmup if is_given and not config.minutes else fit_warmup(config.warmup, updates)

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from glassformer.base.checks import shown
 from glassformer.checkpoint.safe_files import CorruptFolderError
-from glassformer.nn.checks import shown
 
 MAX_WHOLE = 2**31 - 1
 

@@ -1,95 +1,29 @@
 """How alike two texts are: each becomes a vector, and what is alike lies near each other."""
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from torch import Tensor, nn
 
 from glassformer.data.labelled import LabelledBatch, Row
-from glassformer.data.made_pairs import ScoredPair, made_pairs
-from glassformer.data.records import Examples, OnBad, Record, RecordReader, as_text
-from glassformer.data.splits import split_examples
+from glassformer.data.made_pairs import ScoredPair
 from glassformer.metrics.correlation import score_correlation
 from glassformer.metrics.scores import Scores
-from glassformer.models import EncoderModel, ModelConfig
-from glassformer.tasks.classification import small_encoder
-from glassformer.tasks.encoders import EncoderConfig, EncoderTask, EncoderTool, Reader, Texts, read_batch
-from glassformer.tasks.task import Splits
+from glassformer.models import EncoderModel
+from glassformer.tasks.configs.shared import Splits
+from glassformer.tasks.configs.similarity import SimilarityConfig, SimilarityData
+from glassformer.tasks.configs.small_models import small_encoder
+from glassformer.tasks.encoders import EncoderTask, EncoderTool, Reader, Texts, read_batch
+from glassformer.tasks.pipeline import (
+    LineAnswer,
+    Pair,
+    Request,
+    answer_lines_with_text,
+    as_json_number,
+    check_text,
+    each_pair,
+)
 from glassformer.training.config import TrainConfig
-
-
-@dataclass(frozen=True, kw_only=True)
-class SimilarityData:
-    """Where pairs of texts with scores come from."""
-
-    data: tuple[Path, ...] = ()
-    """TSV, CSV (with a header) or JSONL; .gz too."""
-    valid: tuple[Path, ...] = ()
-    """For validation. Without it, a twenty-fifth of the data, chosen by a hash of the first texts."""
-    text_column: str = "text"
-    second_column: str = "second"
-    score_column: str = "score"
-    lowest: float = 0.0
-    """The score of texts that have nothing in common: a cosine of 0."""
-    highest: float = 1.0
-    """The score of texts that mean the same: a cosine of 1. In STS-B it is 5."""
-    on_bad: OnBad = "error"
-    """What to do with a bad record: stop and name its file and line, or count and skip it."""
-    corpus: str = ""
-    """made-pairs instead of files: sentences whose similarity is known because they were made so."""
-
-    def splits(self) -> Splits[ScoredPair]:
-        """To learn from, and to validate on; to test with where it is a corpus."""
-        if self.corpus:
-            if self.corpus != "made-pairs":
-                raise ValueError(f"unknown corpus {self.corpus!r}: expected made-pairs")
-            return Splits(*made_pairs().values())
-        if self.valid:
-            return Splits(self.examples(), list(self._read(self.valid)))
-        sides = split_examples(self.examples(), lambda pair: pair.text, test=0.0)
-        return Splits(sides["train"], sides["valid"])
-
-    def examples(self) -> list[ScoredPair]:
-        """Everything in `data`; of a corpus what is kept for testing."""
-        if self.corpus:
-            return list(self.splits().test)
-        if not self.data:
-            raise ValueError("no data: expected at least one .tsv, .csv or .jsonl file, or a corpus")
-        return Examples.of(self._read(self.data))
-
-    def _read(self, paths: tuple[Path, ...]) -> RecordReader[ScoredPair]:
-        if not self.lowest < self.highest:
-            raise ValueError(f"scores from {self.lowest} to {self.highest}: expected the lowest below the highest")
-        return RecordReader(paths, [self.text_column, self.second_column, self.score_column], self._pair, self.on_bad)
-
-    def _pair(self, record: Record) -> ScoredPair:
-        text, second, score = record.cells
-        try:
-            number = math.nan if isinstance(score, bool) else float(score)
-        except (TypeError, ValueError, OverflowError):
-            number = math.nan
-        if not self.lowest <= number <= self.highest:
-            raise ValueError(
-                f"{repr(score)[:60]} under {self.score_column!r}: expected {self.lowest:g} to {self.highest:g}"
-            )
-        return ScoredPair(as_text(text, self.text_column), as_text(second, self.second_column), number)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SimilarityConfig(EncoderConfig):
-    """A whole recipe."""
-
-    data: SimilarityData = field(default_factory=SimilarityData)
-    model: ModelConfig = field(default_factory=lambda: small_encoder(dropout=0.1, embedding_dropout=0.1))
-    """Of a model from scratch. Its vocab_size is the most tokens the tokenizer may learn."""
-    train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(
-            updates=2000, lr=1e-3, warmup=200, schedule="linear", label_smoothing=0.0, eval_every=250
-        )
-    )
 
 
 class Comparer(EncoderTool[ScoredPair]):
@@ -101,25 +35,36 @@ class Comparer(EncoderTool[ScoredPair]):
         super().__init__(model, reader, lowest=lowest, highest=highest)
         self.lowest, self.highest = lowest, highest
 
-    def cosines(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """The cosine of each pair's two vectors, -1 to 1."""
+    @overload
+    def cosines(self, pairs: Pair) -> float: ...
+    @overload
+    def cosines(self, pairs: list[Pair]) -> list[float]: ...
+    def cosines(self, pairs: Pair | list[Pair]) -> float | list[float]:
+        """The cosine of each pair's two vectors, -1 to 1; one tuple of two texts gives one number."""
+        return each_pair(pairs, self._cosines)
+
+    def _cosines(self, pairs: list[Pair]) -> list[float]:
         both = self.embed([text for pair in pairs for text in pair])
         return (both[::2] * both[1::2]).sum(-1).tolist()
 
     def similarity(self, first: str, second: str) -> float:
         """How alike two texts are, on the scale that was learned; what is very unlike may lie a little below it."""
-        return self._on_scale(self.cosines([(first, second)])[0])
+        return self._on_scale(self.cosines((check_text(first, "first"), check_text(second, "second"))))
 
-    def run(self, lines: Sequence[str]) -> list[str]:
+    def answer_lines(self, lines: Sequence[str], request: Request) -> list[LineAnswer]:
         """The similarity of each line's two texts, which have a tab between them."""
-        told = [index for index, line in enumerate(lines) if line.strip()]
-        for index in told:
-            if "\t" not in lines[index]:
-                raise ValueError(f"{lines[index]!r} is one text: expected two, with a tab between them")
-        answers = [""] * len(lines)
-        pairs = [(first, second) for first, _, second in (lines[index].partition("\t") for index in told)]
-        for index, cosine in zip(told, self.cosines(pairs), strict=True):
-            answers[index] = f"{self._on_scale(cosine):.3f}"
+        return answer_lines_with_text(lines, LineAnswer("", {"similarity": None, "cosine": None}), self._compare_lines)
+
+    def _compare_lines(self, lines: list[str]) -> list[LineAnswer]:
+        for line in lines:
+            if "\t" not in line:
+                raise ValueError(f"{line!r} is one text: expected two, with a tab between them")
+        pairs = [(first, second) for first, _, second in (line.partition("\t") for line in lines)]
+        answers = []
+        for cosine in self.cosines(pairs):
+            similarity = self._on_scale(cosine)
+            record = {"similarity": as_json_number(similarity), "cosine": as_json_number(cosine)}
+            answers.append(LineAnswer(f"{similarity:.3f}", record))
         return answers
 
     def score(self, examples: Sequence[ScoredPair]) -> Scores:
@@ -134,6 +79,7 @@ class Similarity(EncoderTask[ScoredPair]):
     """Pairs of texts with scores to a comparer."""
 
     name, title, apart = "similarity", "A comparer of texts", True
+    unit, sample_line = "pairs", "a first text\ta second text"
     Config, Data, Tool = SimilarityConfig, SimilarityData, Comparer
 
     def unused(self) -> set[str]:

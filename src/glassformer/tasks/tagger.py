@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from glassformer.metrics.scores import Scores
 from glassformer.metrics.tagging import score_entities
 from glassformer.models import EncoderModel
 from glassformer.tasks.encoders import EncoderTool, Reader, unknown_label
+from glassformer.tasks.pipeline import LineAnswer, ManyTexts, Request, as_list, check_texts, each_text
 from glassformer.text.encoded import Encoded
 from glassformer.text.tag_paths import TagPaths
 from glassformer.text.tags import Entity, entities_of, tags_of
@@ -32,6 +33,19 @@ class Reading(NamedTuple):
     """Of each of these words, where its first token stands."""
 
 
+class TextEntity(NamedTuple):
+    """An entity of a text: its characters from `start` to before `end`, and what they are."""
+
+    text: str
+    label: str
+    start: int
+    end: int
+
+
+ManySentences = ManyTexts | Sequence[list[str]] | Sequence[tuple[str, ...]]
+"""Each a string, or a list of words."""
+
+
 class Tagger(EncoderTool[TaggedSentence]):
     """A trained model with its tokenizer and the labels it knows.
 
@@ -47,8 +61,28 @@ class Tagger(EncoderTool[TaggedSentence]):
         self.labels = list(labels)
         self.paths = TagPaths(labels)
 
-    def tag(self, sentences: Sequence[Sequence[str]], *, max_batch_tokens: int = 8192) -> list[list[Entity]]:
-        """The entities of each sentence of words."""
+    @overload
+    def tag(self, sentences: str, *, max_batch_tokens: int = 8192) -> list[Entity]: ...
+    @overload
+    def tag(self, sentences: ManySentences, *, max_batch_tokens: int = 8192) -> list[list[Entity]]: ...
+    def tag(self, sentences: str | ManySentences, *, max_batch_tokens: int = 8192) -> list[Entity] | list[list[Entity]]:
+        """The entities of each sentence, by the numbers of their words; one string gives the entities of one sentence.
+
+        A sentence is a list of words, or a string, which is cut into words. `entities` gives places in the string.
+        """
+
+        def tag(several: list[str]) -> list[list[Entity]]:
+            return self._tag([words_in(text) for text in several], max_batch_tokens)
+
+        if isinstance(sentences, str):
+            return each_text(sentences, tag)
+        found = as_list(sentences, "sentences", "a string, a list of strings, or a list of lists of words")
+        if any(isinstance(one, str) for one in found):
+            return each_text(found, tag, "sentences")
+        words = [check_texts(one, f"sentences[{place}]") for place, one in enumerate(found)]
+        return self._tag(words, max_batch_tokens)
+
+    def _tag(self, sentences: Sequence[Sequence[str]], max_batch_tokens: int = 8192) -> list[list[Entity]]:
         readings = self.read_words(sentences)
         answers = self.answers([reading.encoded for reading in readings], max_batch_tokens=max_batch_tokens)
         # A word that became no token is left to its neighbours: all its tags score the same.
@@ -65,14 +99,29 @@ class Tagger(EncoderTool[TaggedSentence]):
             found.extend(entities_of(tags, "bioes") for tags in self.paths.best(scores[begin : begin + AT_ONCE]))
         return found
 
-    def run(self, lines: Sequence[str]) -> list[str]:
+    @overload
+    def entities(self, texts: str) -> list[TextEntity]: ...
+    @overload
+    def entities(self, texts: ManyTexts) -> list[list[TextEntity]]: ...
+    def entities(self, texts: str | ManyTexts) -> list[TextEntity] | list[list[TextEntity]]:
+        """The entities of each text, by their places in it; one string gives the entities of one text."""
+        return each_text(texts, self._entities)
+
+    def _entities(self, texts: list[str]) -> list[list[TextEntity]]:
+        found = []
+        for text, entities in zip(texts, self._tag([words_in(text) for text in texts]), strict=True):
+            cuts = cut_words(text)
+            places = [(cuts[one.begin][0], cuts[one.end - 1][1], one.label) for one in entities]
+            found.append([TextEntity(text[start:end], label, start, end) for start, end, label in places])
+        return found
+
+    def answer_lines(self, lines: Sequence[str], request: Request) -> list[LineAnswer]:
         """Each line with its entities in brackets: [EU ORG] rejects [German MISC] call."""
-        places = [cut_words(line) for line in lines]
-        words = [[line[begin:end] for begin, end in cuts] for line, cuts in zip(lines, places, strict=True)]
-        return [
-            in_brackets(line, [(cuts[one.begin][0], cuts[one.end - 1][1], one.label) for one in entities])
-            for line, cuts, entities in zip(lines, places, self.tag(words), strict=True)
-        ]
+        answers = []
+        for line, entities in zip(lines, self._entities(list(lines)), strict=True):
+            record = {"text": line, "entities": [one._asdict() for one in entities]}
+            answers.append(LineAnswer(in_brackets(line, [(one.start, one.end, one.label) for one in entities]), record))
+        return answers
 
     def score(self, examples: Sequence[TaggedSentence]) -> Scores:
         """Entity F1, precision and recall; F1 of each label."""
@@ -115,6 +164,11 @@ def compare(found: Sequence[Sequence[Entity]], examples: Sequence[TaggedSentence
         [tags_of(entities, size, "iob2") for entities, size in zip(found, sizes, strict=True)],
         [tags_of(example.entities, size, "iob2") for example, size in zip(examples, sizes, strict=True)],
     )
+
+
+def words_in(text: str) -> list[str]:
+    """The words of a text, punctuation among them."""
+    return [text[begin:end] for begin, end in cut_words(text)]
 
 
 def in_brackets(text: str, spans: Sequence[tuple[int, int, str]]) -> str:

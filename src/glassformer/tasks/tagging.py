@@ -2,24 +2,20 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from glassformer.data.labelled import IGNORED, LabelledBatch, Row
-from glassformer.data.made_sentences import made_sentences
-from glassformer.data.records import Examples, OnBad
-from glassformer.data.splits import split_examples
-from glassformer.data.tagged import TaggedReader, TaggedSentence
+from glassformer.data.tagged import TaggedSentence
 from glassformer.metrics.scores import Scores
-from glassformer.models import ModelConfig
-from glassformer.tasks.encoders import EncoderConfig, EncoderTask, Texts
+from glassformer.tasks.configs.shared import Splits
+from glassformer.tasks.configs.small_models import small_tagger
+from glassformer.tasks.configs.tagging import TaggedData, TaggingConfig
+from glassformer.tasks.encoders import EncoderTask, Texts
 from glassformer.tasks.tagger import Tagger, compare, in_brackets
-from glassformer.tasks.task import Splits
 from glassformer.text import BpeDropout, Tokenizer
 from glassformer.text.tag_paths import TagPaths
 from glassformer.text.tags import Entity, entities_of, tags_of
@@ -28,98 +24,10 @@ from glassformer.text.word_pieces import joined
 from glassformer.training.config import TrainConfig
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaggedData:
-    """Where tagged sentences come from."""
-
-    data: tuple[Path, ...] = ()
-    """CoNLL's columns, a word a line and a blank line after each sentence; or .jsonl with spans of characters; .gz
-    too."""
-    valid: tuple[Path, ...] = ()
-    """For validation. Without it, a twenty-fifth of the data, chosen by a hash of the sentences."""
-    corpus: Literal["", "made-sentences"] = ""
-    """Sentences that are made up on the spot, instead of files."""
-    word_column: int = 1
-    """Columns are counted from 1, or from the last one, which is -1."""
-    tag_column: int = -1
-    scheme: Literal["auto", "iob1", "iob2", "bioes"] = "auto"
-    """How entities are tagged in columns. auto looks at the tags."""
-    text_column: str = "text"
-    """Of JSONL."""
-    spans_column: str = "spans"
-    """Of JSONL: a list of [begin, end, label], in characters. Words end at white space and punctuation."""
-    on_bad: OnBad = "error"
-    """What to do with a bad sentence: stop and name its file and line, or count and skip it."""
-
-    def splits(self) -> Splits[TaggedSentence]:
-        """To learn from, and to validate on."""
-        if self.corpus:
-            return Splits(made_sentences("train"), made_sentences("valid"), made_sentences("test"))
-        found = self._read(self.data)
-        if self.valid:
-            return Splits(found, self._read(self.valid))
-        sides = split_examples(found, lambda sentence: joined(sentence.words), test=0.0)
-        learned, kept = list(sides["train"]), list(sides["valid"])
-        labels = {entity.label for sentence in learned for entity in sentence.entities}
-        # A rare label may fall wholly on the other side, where nobody could learn it.
-        strange = [one for one in kept if not labels.issuperset(entity.label for entity in one.entities)]
-        return Splits(Examples([*learned, *strange], found.skipped), [one for one in kept if one not in strange])
-
-    def examples(self) -> list[TaggedSentence]:
-        """Everything in `data`."""
-        return made_sentences("test") if self.corpus else self._read(self.data)
-
-    def _read(self, paths: tuple[Path, ...]) -> Examples[TaggedSentence]:
-        if not paths:
-            raise ValueError("no data: expected at least one file of CoNLL's columns, or a .jsonl")
-        reader = TaggedReader(
-            word_column=self.word_column,
-            tag_column=self.tag_column,
-            scheme=self.scheme,
-            text_column=self.text_column,
-            spans_column=self.spans_column,
-            on_bad=self.on_bad,
-        )
-        return reader.read(paths)
-
-
-def small_tagger(**changes: Any) -> ModelConfig:
-    """A small encoder that learns on two cores. Few tokens, so that it must learn how names are spelled."""
-    values: dict[str, Any] = {
-        "vocab_size": 4000,
-        "n_encoder_layers": 2,
-        "d_model": 128,
-        "n_heads": 4,
-        "d_ff": 256,
-        "max_len": 256,
-        "norm_placement": "pre",
-        "positions": "rotary",
-        "dropout": 0.3,
-        "embedding_dropout": 0.3,
-        "init": "normal",
-        "init_std": 0.088,
-    }
-    return ModelConfig(**{**values, **changes})
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaggingConfig(EncoderConfig):
-    """A whole recipe."""
-
-    data: TaggedData = field(default_factory=TaggedData)
-    model: ModelConfig = field(default_factory=small_tagger)
-    """Of a model from scratch. Its vocab_size is the most tokens the tokenizer may learn."""
-    train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(
-            updates=3000, lr=1e-3, warmup=200, schedule="linear", label_smoothing=0.1, word_dropout=0.1, eval_every=500
-        )
-    )
-
-
 class Tagging(EncoderTask[TaggedSentence]):
     """Tagged sentences to a tagger."""
 
-    name, title = "tagging", "A tagger"
+    name, title, unit = "tagging", "A tagger", "sentences"
     Config, Data, Tool = TaggingConfig, TaggedData, Tagger
     per_token, when_long = True, "are read in windows"
 

@@ -5,13 +5,14 @@ tokenizer that does the work, scores itself, and lives in a folder.
 """
 
 import json
+import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +20,25 @@ from torch import Tensor, nn
 from glassformer.checkpoint import OutputExistsError, load_model, save_model
 from glassformer.checkpoint.load_errors import refusing_wrong_values
 from glassformer.checkpoint.output_folder import check_output
-from glassformer.metrics.scores import Scores, in_digits, title_of
-from glassformer.models import ModelConfig
+from glassformer.metrics.scores import Scores
 from glassformer.models.base import Model
+from glassformer.progress import Step, reporting
+from glassformer.tasks.card import (
+    CardFacts,
+    code,
+    in_short,
+    size_in_words,
+    training_files,
+    validation_files,
+    write_card,
+)
+from glassformer.tasks.configs.shared import Example, Splits, TaskConfig
+from glassformer.tasks.pipeline import Pipeline
+from glassformer.tasks.registry import TASK as TASK
 from glassformer.tasks.registry import read_about
 from glassformer.tasks.runs import train_run
-from glassformer.text import Tokenizer, TokenizerConfig
-from glassformer.training.config import TrainConfig
+from glassformer.text import Tokenizer
+from glassformer.training.callbacks import Callbacks, OnEvaluation, OnSave, OnStep, tell_model_saved
 from glassformer.training.fingerprints import fingerprint_examples, fingerprint_model, fingerprint_paths, paths_of
 from glassformer.training.gradients import TrainBatch
 from glassformer.training.lora import add_adapters, merge_adapters, n_trained
@@ -33,36 +46,16 @@ from glassformer.training.run_folder import RunFolder, open_run
 from glassformer.training.state import TrainState
 from glassformer.training.trainer import Batches
 
-TASK = "task.json"
-"""The file of a model folder that says what the model does."""
 WHICH = frozenset(
     {"data", "valid", "source", "target", "valid_source", "valid_target", "corpus", "folder", "on_bad", "valid_share"}
 )
 """Fields of a task's data that say which it is, rather than how it is read."""
-Example = TypeVar("Example")
 Batch = TypeVar("Batch", bound=TrainBatch)
 AnyModel = TypeVar("AnyModel", bound=Model)
+SplitName = Literal["validation", "test"]
 
 
-class Splits(NamedTuple, Generic[Example]):
-    """Examples to learn from, to choose by, and to score with at the end; the last may be missing."""
-
-    train: Iterable[Example]
-    valid: Iterable[Example]
-    test: Iterable[Example] = ()
-
-
-class TaskData(Protocol[Example]):
-    """Where a task's examples come from: a frozen dataclass, whose fields are flags of `train` and `eval`."""
-
-    def splits(self) -> Splits[Example]:
-        """To train with."""
-
-    def examples(self) -> Sequence[Example]:
-        """Everything that was named, to score with."""
-
-
-class Tool(ABC, Generic[Example]):
+class Tool(Pipeline, Generic[Example]):
     """A trained model in use."""
 
     task: ClassVar[str]
@@ -71,16 +64,16 @@ class Tool(ABC, Generic[Example]):
     """An EncoderModel, a DecoderModel or an EncoderDecoderModel."""
 
     @abstractmethod
-    def run(self, lines: Sequence[str]) -> list[str]:
-        """One line of answer for each line; a blank one stays blank."""
-
-    @abstractmethod
     def score(self, examples: Sequence[Example]) -> Scores:
         """How well it does."""
 
     @abstractmethod
     def files(self) -> dict[str, str]:
         """What its folder holds beside the model: the tokenizer's files, by name."""
+
+    def scoring_method(self) -> str:
+        """How the answers that `score` counts are made: "greedy", "beam 4"; empty where there is only one way."""
+        return ""
 
     def settings(self) -> dict[str, Any]:
         """What `from_folder` needs to know beside model and tokenizer, for JSON."""
@@ -123,19 +116,6 @@ class Tool(ABC, Generic[Example]):
         save_model(folder, self.model, files, overwrite=overwrite, owner=owner)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaskConfig:
-    """A whole recipe: each part is a table of a TOML file, and its fields are flags. Tasks add `data` and more."""
-
-    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
-    """Of a model from scratch."""
-    model: ModelConfig
-    """Of a model from scratch. Its vocab_size is the most tokens the tokenizer may learn."""
-    train: TrainConfig = field(default_factory=TrainConfig)
-    start_from: Path | None = None
-    """A trained model to begin with, instead of chance: its shape, its numbers and its tokenizer."""
-
-
 class Prepared(NamedTuple, Generic[Example, Batch]):
     """A task that is ready to train."""
 
@@ -149,6 +129,12 @@ class Prepared(NamedTuple, Generic[Example, Batch]):
     """What is told before the first update: sizes, balance, what was cut."""
     fresh: Collection[str] = ()
     """The parameters that the model to begin with did not bring: a new head's."""
+    n_train: int = 0
+    """Examples to learn from."""
+    is_test: bool = False
+    """Whether `test` holds test examples, rather than validation examples again."""
+    validation: str = ""
+    """On what and how `evaluate` scores: "greedy, 500 validation pairs"."""
 
 
 class Task(ABC, Generic[Example, Batch]):
@@ -158,6 +144,10 @@ class Task(ABC, Generic[Example, Batch]):
     """As on the command line."""
     title: ClassVar[str]
     """Of the model card."""
+    unit: ClassVar[str] = "examples"
+    """What the task's examples are called, in the plural."""
+    sample_line: ClassVar[str] = "a line of text"
+    """A line that a model of this task reads, for the model card."""
     Config: ClassVar[type[TaskConfig]]
     Data: ClassVar[type[Any]]
     Tool: ClassVar[type[Tool[Any]]]
@@ -182,7 +172,16 @@ class Task(ABC, Generic[Example, Batch]):
         return set()
 
     def train(
-        self, out: Path | str, *, restart: bool = False, accept_changes: bool = False, overwrite: bool = False
+        self,
+        out: Path | str,
+        *,
+        restart: bool = False,
+        accept_changes: bool = False,
+        overwrite: bool = False,
+        began: float | None = None,
+        on_step: OnStep | None = None,
+        on_evaluation: OnEvaluation | None = None,
+        on_save: OnSave | None = None,
     ) -> Scores:
         """Train into the model folder `out`. What the run needs to resume is in `out.run` beside it.
 
@@ -195,14 +194,20 @@ class Task(ABC, Generic[Example, Batch]):
             accept_changes: Continue from the newest checkpoint with other settings or other data; `--continue` on the
                 command line.
             overwrite: Replace a model in `out` that another run wrote. Other files are never replaced.
+            began: When the command began, by `time.perf_counter`, so that `minutes` counts from there; None is now.
+            on_step: Called after each update. If a callback raises, a checkpoint is saved and the run can be resumed.
+            on_evaluation: Called after each validation.
+            on_save: Called after each new checkpoint, and after the model was saved.
         """
+        began = time.perf_counter() if began is None else began
         if restart and accept_changes:
             raise ValueError("--restart discards the run and --continue keeps it: expected one of them")
         folder = Path(out).resolve()
         self._check_apart(folder)
-        with open_run(folder, restart=restart) as run:
+        with reporting(), open_run(folder, restart=restart) as run:
             check_output(folder, overwrite=overwrite, owner=run.id)
-            return self._train(folder, run, accept_changes=accept_changes, overwrite=overwrite)
+            callbacks: Callbacks = {"on_step": on_step, "on_evaluation": on_evaluation, "on_save": on_save}
+            return self._train(folder, run, callbacks, accept_changes=accept_changes, overwrite=overwrite, began=began)
 
     def _check_apart(self, out: Path) -> None:
         """Raise if the output would become part of the input, or replace it."""
@@ -228,7 +233,9 @@ class Task(ABC, Generic[Example, Batch]):
             found["start_from"] = fingerprint_model(self.config.start_from)
         return found
 
-    def _train(self, out: Path, run: RunFolder, *, accept_changes: bool, overwrite: bool) -> Scores:
+    def _train(
+        self, out: Path, run: RunFolder, callbacks: Callbacks, *, accept_changes: bool, overwrite: bool, began: float
+    ) -> Scores:
         train = self.config.train
         for name in self.unused():
             value = getattr(train, name, None) or getattr(self.config.tokenizer, name, None)
@@ -238,7 +245,9 @@ class Task(ABC, Generic[Example, Batch]):
             raise ValueError(
                 f"lora_rank={train.lora_rank} without a model to adapt: expected one to begin with (--from)"
             )
-        run.bind(self.name, self.config, self.inputs(), accept_changes=accept_changes)
+        with Step("reading the data"):
+            inputs = self.inputs()
+        run.bind(self.name, self.config, inputs, accept_changes=accept_changes)
         torch.manual_seed(train.seed)
         ready = self.prepare(run)
         model, notes = ready.tool.model, [*ready.notes]
@@ -247,6 +256,7 @@ class Task(ABC, Generic[Example, Batch]):
             adapted = add_adapters(model, train, ready.fresh)
             share = n_trained(model) / model.n_parameters()
             notes.append(f"{len(adapted)} matrices have adapters of rank {train.lora_rank}: {share:.1%} of all learns")
+        usual: TaskConfig = self.Config()  # type: ignore[call-arg]  # every task has a default for each part
         state = train_run(
             run,
             model,
@@ -256,18 +266,27 @@ class Task(ABC, Generic[Example, Batch]):
             evaluate=ready.evaluate,
             flops=partial(self.flops, model),
             notes=notes,
+            score=ready.tool.score,
+            test=ready.test,
+            began=began,
+            warmup_is_given=train.warmup != usual.train.warmup,
+            validation=ready.validation,
+            callbacks=callbacks,
         )
         if train.lora_rank:
             merge_adapters(model)
-        scores = ready.tool.score(ready.test)
-        save = partial(
-            ready.tool.save, card=self.card(state, scores, len(ready.test)), data=self.config.data, owner=run.id
-        )
+        split: SplitName = "test" if ready.is_test else "validation"
+        about = self.scored_on(split, len(ready.test), ready.tool.scoring_method())
+        with Step("final scores"):
+            scores = replace(ready.tool.score(ready.test), about=about)
+        card = self.card(out, ready, state, scores)
+        save = partial(ready.tool.save, card=card, data=self.config.data, owner=run.id)
         try:
             save(out, overwrite=overwrite)
         except OutputExistsError as error:  # files were put there while the model trained
             save(run.path / "model", overwrite=True)
             raise OutputExistsError(f"{error}. The trained model is in {run.path / 'model'}") from error
+        tell_model_saved(callbacks, state.update, out, scores.values)
         return scores
 
     @classmethod
@@ -283,28 +302,53 @@ class Task(ABC, Generic[Example, Batch]):
         """An example for people: the line that its tool reads, and the line that is the right answer."""
         raise NotImplementedError
 
-    def card(self, state: TrainState, scores: Scores, n_scored: int) -> str:
-        """What the model is, in Markdown: data, recipe, scores."""
-        lines = [
-            f"# {self.title}",
-            "",
-            f"Trained by Glassformer on {self.about_data()}: {state.update:,} updates, {state.tokens:,} answers, "
-            f"{state.seconds / 60:.1f} minutes.",
-            "",
-            f"| of {n_scored:,} examples | score | signature |",
-            "|---|---|---|",
-            *(
-                f"| {title_of(name)} | {in_digits(name, value)} | {scores.signatures.get(name, '')} |"
-                for name, value in scores.values.items()
-            ),
-        ]
-        recipe = json.dumps(asdict(self.config), indent=2, default=str)
-        return "\n".join([*lines, "", "## Recipe", "", "```json", recipe, "```", ""])
-
-    def about_data(self) -> str:
-        """What the model learned from, in a few words."""
+    def scored_on(self, split: SplitName, count: int, method: str = "") -> str:
+        """On what and how scores were computed: "beam 4, 511 test pairs of interface-texts"."""
         data = self.config.data
-        return getattr(data, "corpus", "") or ", ".join(str(path) for path in data.data)
+        named = validation_files(data) if split == "validation" else []
+        if getattr(data, "corpus", ""):
+            origin = f"of {data.corpus}"
+        elif named:
+            origin = f"from {in_short(path.name for path in named)}"
+        else:
+            origin = f"held out from {in_short(path.name for path in training_files(data))}"
+        return f"{method}, " * bool(method) + f"{count:,} {split} {self.unit} {origin}"
+
+    def card(self, out: Path, ready: Prepared[Example, Batch], state: TrainState, scores: Scores) -> str:
+        """The model card, in Markdown: data, size, scores, use and recipe."""
+        model: Model = ready.tool.model
+        began = self.config.start_from
+        facts = [
+            ("task", code(self.name)),
+            *self.data_facts(),
+            (f"training {self.unit}", f"{ready.n_train:,}"),
+            ("model", size_in_words(model.config, model.kind, model.n_parameters())),
+            *([] if began is None else [("initialized from", code(began))]),
+        ]
+        return write_card(
+            CardFacts(
+                title=self.title,
+                task=self.name,
+                facts=facts,
+                state=state,
+                scores=scores,
+                scored_on=scores.about,
+                validation=ready.validation,
+                is_test=ready.is_test,
+                folder=out.name,
+                sample_line=self.sample_line,
+                recipe=asdict(self.config),
+            )
+        )
+
+    def data_facts(self) -> list[tuple[str, str]]:
+        """What the model learned from, as rows of the card."""
+        data = self.config.data
+        if getattr(data, "corpus", ""):
+            return [("corpus", code(data.corpus))]
+        named = validation_files(data)
+        valid = in_short(map(code, named)) if named else "held out from the training files"
+        return [("training files", in_short(map(code, training_files(data)))), ("validation files", valid)]
 
 
 def kept_tokenizer(run: RunFolder | None, make: Callable[[], Tokenizer], name: str = "tokenizer.json") -> Tokenizer:

@@ -2,13 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import overload
 
 from glassformer.decoding import GenerationConfig, generate
 from glassformer.models import EncoderDecoderModel
+from glassformer.tasks.pipeline import (
+    Candidate,
+    LineAnswer,
+    ManyTexts,
+    Pipeline,
+    Request,
+    answer_of,
+    candidate_of,
+    each_text,
+)
 from glassformer.text.pretrained import PretrainedTokenizer
 
 
-class TextToText:
+class TextToText(Pipeline):
     """T5, BART, Marian: a model with the tokenizers of what it reads and what it writes."""
 
     def __init__(
@@ -25,9 +36,25 @@ class TextToText:
         self.begin = begin
         self.generation = generation or GenerationConfig(num_beams=4)
 
-    def run(self, texts: Sequence[str], *, beam: int | None = None) -> list[str]:
-        """One text for each, in their order; a blank one stays blank."""
-        config = self.generation if beam is None else replace(self.generation, num_beams=beam)
+    @overload
+    def run(self, lines: str, *, beam: int | None = None) -> str: ...
+    @overload
+    def run(self, lines: ManyTexts, *, beam: int | None = None) -> list[str]: ...
+    def run(self, lines: str | ManyTexts, *, beam: int | None = None) -> str | list[str]:
+        """Write one text for each, in the same order; a blank one stays blank. One string gives one text."""
+        request = Request(generation=None if beam is None else replace(self.generation, num_beams=beam))
+        return each_text(lines, lambda several: self._run(several, request), "lines")
+
+    def answer_lines(self, lines: Sequence[str], request: Request) -> list[LineAnswer]:
+        """As above."""
+        found = self.candidates(lines, request.generation, with_scores=request.with_scores)
+        return [answer_of(one, request) for one in found]
+
+    def candidates(
+        self, texts: Sequence[str], generation: GenerationConfig | None = None, *, with_scores: bool = False
+    ) -> list[list[Candidate]]:
+        """Write `num_return_sequences` texts for each text, best first; none for a blank one."""
+        config = generation or self.generation
         told = [index for index, text in enumerate(texts) if text.strip()]
         sources = [self._read(texts[index]) for index in told]
         end = self.target_tokenizer.end
@@ -37,11 +64,12 @@ class TextToText:
             config,
             begin=self.begin,
             end=-1 if end is None else end,
+            with_log_probs=with_scores,
             tokenizer=self.target_tokenizer,
         )
-        answers = [""] * len(texts)
-        for index, written in zip(told, found, strict=True):
-            answers[index] = written[0].text or ""
+        answers: list[list[Candidate]] = [[] for _ in texts]
+        for index, several in zip(told, found, strict=True):
+            answers[index] = [candidate_of(one, one.text or "", config.length_penalty) for one in several]
         return answers
 
     def _read(self, text: str) -> list[int]:

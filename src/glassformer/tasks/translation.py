@@ -1,72 +1,22 @@
 """Translation: from sentence pairs to a model folder that translates."""
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import overload
 
-from glassformer.data.corpora import CORPORA, open_corpus
-from glassformer.data.pairs import Pair, PairReader
-from glassformer.data.records import OnBad
-from glassformer.data.splits import split_pairs
+from glassformer.data.corpora import CORPORA
+from glassformer.data.pairs import Pair
 from glassformer.decoding import GenerationConfig
 from glassformer.metrics import Scores, score_translations
-from glassformer.models import ModelConfig
+from glassformer.tasks.card import code, in_short, validation_files
+from glassformer.tasks.configs.translation import PairData, TranslationConfig
+from glassformer.tasks.pipeline import ManyTexts
 from glassformer.tasks.rewriter import Rewriter
-from glassformer.tasks.rewriting import RewritingTask, small_encoder_decoder
-from glassformer.tasks.task import Splits, TaskConfig
+from glassformer.tasks.rewriting import RewritingTask
 
-
-@dataclass(frozen=True, kw_only=True)
-class PairData:
-    """Where sentence pairs come from: files of your own, or a named corpus."""
-
-    source: tuple[Path, ...] = ()
-    """Text files, aligned with `target`; or .tsv, .csv, .jsonl with both sides; .gz too."""
-    target: tuple[Path, ...] = ()
-    valid_source: tuple[Path, ...] = ()
-    """For validation. Without it, a twenty-fifth of the training pairs, chosen by a hash of their sources."""
-    valid_target: tuple[Path, ...] = ()
-    source_column: str = "source"
-    target_column: str = "target"
-    on_bad: OnBad = "error"
-    """What to do with a bad record: stop and name its file and line, or count and skip it."""
-    corpus: str = ""
-    """interface-texts, multi30k or tatoeba, instead of files."""
-    folder: Path | None = None
-    """Where multi30k or tatoeba lie."""
-    source_language: str = "en"
-    target_language: str = "de"
-
-    def splits(self) -> Splits[Pair]:
-        """The pairs of each side; there is no test where the files are the user's own."""
-        if self.corpus:
-            sides = open_corpus(
-                self.corpus, folder=self.folder, source=self.source_language, target=self.target_language
-            )
-            return Splits(sides["train"], sides["valid"], sides["test"])
-        train = self._read(self.source, self.target)
-        if self.valid_source:
-            return Splits(train, self._read(self.valid_source, self.valid_target))
-        halves = split_pairs(train, test=0.0)
-        return Splits(halves["train"], halves["valid"])
-
-    def examples(self) -> list[Pair]:
-        """Everything in `source` and `target`; of a corpus what is kept for testing."""
-        return list(self.splits().test if self.corpus else self._read(self.source, self.target))
-
-    def _read(self, source: tuple[Path, ...], target: tuple[Path, ...]) -> PairReader:
-        if not source:
-            raise ValueError("no data: expected source and target files, or a corpus")
-        return PairReader(source, target, self.source_column, self.target_column, self.on_bad)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TranslationConfig(TaskConfig):
-    """A whole recipe."""
-
-    data: PairData = field(default_factory=PairData)
-    model: ModelConfig = field(default_factory=small_encoder_decoder)
-    """Its vocab_size is the most tokens the tokenizer may learn; with a source_vocab_size each side has its own."""
+NOT_NAMED = "not named; --source-language and --target-language name them"
+"""Of a language that neither a flag nor a file name tells."""
 
 
 class Translator(Rewriter[Pair]):
@@ -75,8 +25,14 @@ class Translator(Rewriter[Pair]):
     task = "translation"
     search = GenerationConfig(num_beams=4, max_source_ratio=2.0)
 
-    def translate(self, texts: Sequence[str], *, beam: int | None = None, max_batch_tokens: int = 4096) -> list[str]:
-        """One translation for each text, in the same order; a blank text stays blank.
+    @overload
+    def translate(self, texts: str, *, beam: int | None = None, max_batch_tokens: int = 4096) -> str: ...
+    @overload
+    def translate(self, texts: ManyTexts, *, beam: int | None = None, max_batch_tokens: int = 4096) -> list[str]: ...
+    def translate(
+        self, texts: str | ManyTexts, *, beam: int | None = None, max_batch_tokens: int = 4096
+    ) -> str | list[str]:
+        """Translate one text, or each of a list in the same order; a blank text stays blank.
 
         Sources longer than the model's limit are cut to it. `beam` is how many sentences are kept at each step; 1 is
         greedy.
@@ -95,11 +51,37 @@ class Translation(RewritingTask[Pair]):
     name, title = "translation", "A translator"
     Config, Data, Tool = TranslationConfig, PairData, Translator
 
-    def about_data(self) -> str:
-        """As above."""
-        data = self.config.data
-        languages = f"from {data.source_language} to {data.target_language}"
+    def data_facts(self) -> list[tuple[str, str]]:
+        """The corpus or the files, and the language of each side."""
+        data: PairData = self.config.data
+        source, target = languages_of(data)
         if data.corpus in CORPORA:
             corpus = CORPORA[data.corpus]
-            return f"{data.corpus}, {languages} ({corpus.about}; licence: {corpus.licence})"
-        return ", ".join(str(path) for path in data.source)
+            facts = [("corpus", f"{code(data.corpus)}: {corpus.about}; licence: {corpus.licence}")]
+        else:
+            held_out = "held out from the training files"
+            facts = [
+                ("source files", in_short(map(code, data.source))),
+                ("target files", in_short(map(code, data.target)) or "in the source files"),
+                ("validation files", in_short(map(code, validation_files(data))) or held_out),
+            ]
+        return [*facts, ("source language", source), ("target language", target)]
+
+
+def languages_of(data: PairData) -> tuple[str, str]:
+    """The languages of both sides: of a corpus as named, of files by their names, such as train.en and train.de.gz.
+
+    A language that was named by --source-language or --target-language is taken as it is.
+    """
+    usual, named = PairData(), (data.source_language, data.target_language)
+    if data.corpus or named != (usual.source_language, usual.target_language):
+        return named
+    source, target = (_language_of(files) for files in (data.source, data.target))
+    return source or NOT_NAMED, target or NOT_NAMED
+
+
+def _language_of(files: Sequence[Path]) -> str:
+    """The language code that all these file names end with, or nothing."""
+    found = {path.name.removesuffix(".gz").rpartition(".")[2] for path in files}
+    language = found.pop() if len(found) == 1 else ""
+    return language if re.fullmatch(r"[a-z]{2}([-_][A-Za-z]{2,4})?", language) else ""

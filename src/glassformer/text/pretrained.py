@@ -120,6 +120,11 @@ class PretrainedTokenizer:
         return self._limit or max(self._tokens, default=-1) + 1
 
     @property
+    def kind(self) -> str:
+        """How it cuts text: BPE, Unigram, WordPiece or WordLevel."""
+        return type(self._inner.model).__name__
+
+    @property
     def begin(self) -> int | None:
         """The token before a text."""
         return self._role("bos")

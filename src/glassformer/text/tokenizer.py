@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
+from glassformer.base.fields import Checked, Count, Range
+from glassformer.progress import track
 from glassformer.text.encoded import Encoded
 
 PAD, BEGIN, END, UNKNOWN = 0, 1, 2, 3
@@ -20,31 +22,27 @@ SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 
 
 @dataclass(frozen=True)
-class TokenizerConfig:
+class TokenizerConfig(Checked):
     """How a tokenizer is trained."""
 
     kind: Literal["bpe", "unigram", "bytes", "characters"] = "bpe"
-    """Byte-pair merges (Sennrich et al. 2016), a unigram language model (Kudo 2018), single bytes, or each character
-    of the training text, where any other is unknown."""
+    """Kind of tokenizer: byte-pair merges (Sennrich et al. 2016), a unigram language model (Kudo 2018), single bytes,
+    or the characters of the training text."""
     prefix_space: bool = True
-    """Read every text as if a space stood before it, so that a word is the same token wherever it stands. Without it
-    bpe and unigram give back each text exactly, spaces at its beginning too."""
+    """Read every text as if a space stood before it, so that a word is the same token at the beginning and inside."""
     lowercase: bool = False
-    """Lower-case everything before it is split. Decoding cannot undo it."""
-    bpe_dropout: float = 0.0
-    """Chance that a merge is skipped in the training text (BPE-dropout, Provilkov et al. 2020); 0.1 is usual."""
-    bpe_versions: int = 8
-    """Different cuts of the training text, one an epoch, before the first comes round again."""
+    """Lower-case all texts; decoding cannot undo it."""
+    bpe_dropout: Annotated[float, Range("a probability, from 0 to 1", 0, 1)] = 0.0
+    """Probability that a merge is skipped in the training text (BPE-dropout, Provilkov et al. 2020); 0.1 is usual."""
+    bpe_versions: Count = 8
+    """Number of different segmentations of the training text with BPE-dropout, one per epoch."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.bpe_dropout <= 1:
-            raise ValueError(f"bpe_dropout={self.bpe_dropout}: expected a probability, from 0 to 1")
+        super().__post_init__()
         if self.bpe_dropout and self.kind != "bpe":
             raise ValueError(
                 f"bpe_dropout={self.bpe_dropout} with kind={self.kind!r}: expected 'bpe', whose merges it skips"
             )
-        if self.bpe_versions < 1:
-            raise ValueError(f"bpe_versions={self.bpe_versions}: expected at least 1")
 
 
 class Tokenizer:
@@ -84,6 +82,7 @@ class Tokenizer:
         """
         config = config or TokenizerConfig()
         special = [*SPECIAL, *more_special]
+        texts = track(texts, "training the tokenizer")
         if config.kind == "characters":
             return cls(_of_characters(texts, special, vocab_size, lowercase=config.lowercase))
         smallest = len(special) + 256
@@ -123,6 +122,14 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """How many tokens there are, special ones included."""
         return self._inner.get_vocab_size()
+
+    @property
+    def kind(self) -> str:
+        """How it cuts text: characters, bytes, BPE or unigram."""
+        if self.is_of_characters:
+            return "characters"
+        n_pieces = self.vocab_size - len(self._special)
+        return "bytes" if n_pieces <= 256 else type(self._inner.model).__name__
 
     @property
     def special_ids(self) -> frozenset[int]:

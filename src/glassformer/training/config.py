@@ -1,115 +1,97 @@
 """Everything about how a model is trained, whatever the task."""
 
-import math
 from dataclasses import dataclass
-from typing import Literal, get_args, get_type_hints
+from typing import Annotated, Literal
 
-from glassformer.nn.checks import check_positive, check_probability
+from glassformer.base.fields import Checked, Count, Decay, NotNegative, Positive, Probability, Range, Whole
 from glassformer.training.schedules import Schedule
 
-NOT_NEGATIVE = (
-    "minutes",
-    "warmup",
-    "eps",
-    "weight_decay",
-    "clip",
-    "r_drop",
-    "lora_rank",
-    "lora_alpha",
-    "average_last",
-    "patience",
-)
+Seed = Annotated[int, Range("a whole number, 0 or more and below 2**63", 0, 2**63 - 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
-    """Each field is a flag of the command line and a key of a recipe."""
+class TrainConfig(Checked):
+    """Each field is a flag of the command line and a key of a recipe. The comments are the headings of `--help-all`."""
 
-    updates: int = 8000
-    """Optimiser steps, if nothing ends the training earlier."""
-    minutes: float = 0.0
-    """Train for about this long instead: the number of updates is chosen by timing a few before the first one."""
-    max_tokens: int = 4096
+    # Length and batches
+    updates: Count = 8000
+    """Optimizer steps, if nothing ends the training earlier."""
+    minutes: NotNegative = 0.0
+    """Minutes to train, instead of a number of updates; 0 goes by --updates."""
+    max_tokens: Count = 4096
     """Padded tokens of the longer side in one batch."""
-    accumulate: int = 1
-    """Batches whose gradients are added up for one update, weighted by their tokens: exactly one larger batch."""
-    seed: int = 0
+    accumulate: Count = 1
+    """Batches whose gradients are summed for one update: the same as one larger batch."""
+    seed: Seed = 0
+    """Seed of everything random."""
 
-    lr: float = 2e-3
+    # Optimizer
+    optimiser: Literal["adam", "adamw", "muon"] = "adam"
+    """Optimizer; muon is for the matrices of the layers and uses adamw for the rest: it learns more per update, and
+    wants two to four times the learning rate of adamw."""
+    lr: Positive = 2e-3
     """Peak learning rate."""
     schedule: Schedule = "inverse_sqrt"
-    warmup: int = 1000
-    """Updates over which the learning rate rises."""
-    optimiser: Literal["adam", "adamw", "muon"] = "adam"
-    """muon is for the matrices of the layers, with adamw for everything else: it learns more from as many updates, and
-    more yet with a weight_decay of a few tenths. Try two to four times adamw's learning rate."""
-    beta1: float = 0.9
-    beta2: float = 0.98
-    eps: float = 1e-9
-    weight_decay: float = 0.0
-    """For adamw and muon; matrices alone decay."""
-    momentum: float = 0.95
-    """Of muon."""
-    clip: float = 1.0
-    """Longest gradient; 0 never clips."""
+    """How the learning rate falls after the warm-up."""
+    warmup: Whole = 1000
+    """Updates over which the learning rate rises to its peak."""
+    beta1: Decay = 0.9
+    """Decay of Adam's mean of the gradients."""
+    beta2: Decay = 0.98
+    """Decay of Adam's mean of the squared gradients."""
+    eps: NotNegative = 1e-9
+    """Small number in Adam's denominator."""
+    weight_decay: NotNegative = 0.0
+    """Weight decay of matrices, for adamw and muon."""
+    momentum: Decay = 0.95
+    """Momentum of muon."""
+    clip: NotNegative = 1.0
+    """Largest norm of the gradient; 0 does not clip."""
 
-    label_smoothing: float = 0.1
-    word_dropout: float = 0.0
-    """Chance that a token the model reads is hidden from it (becomes <unk>)."""
-    r_drop: float = 0.0
+    # Regularization
+    label_smoothing: Probability = 0.1
+    """Share of the probability that the loss spreads over all tokens."""
+    word_dropout: Probability = 0.0
+    """Probability that an input token is replaced by <unk>."""
+    r_drop: NotNegative = 0.0
     """Weight of the disagreement between two passes with different dropout (Liang et al. 2021); doubles the cost."""
 
-    lora_rank: int = 0
-    """Learn by adapters of this rank (LoRA, Hu et al. 2021) on a checkpoint whose own numbers stay; a fresh head learns
-    whole, and norms, biases and embeddings not at all. The saved model is a plain one. 0 trains everything."""
-    lora_alpha: float = 0.0
-    """What the adapters add is scaled by alpha / rank; 0 is the rank itself."""
+    # Adapters (LoRA)
+    lora_rank: Whole = 0
+    """Train low-rank adapters of this rank (Hu et al. 2021) on the model of --from instead of all weights; 0 trains
+    everything."""
+    lora_alpha: NotNegative = 0.0
+    """Scale of the adapters, alpha / rank; 0 is the rank itself."""
     lora_layers: tuple[str, ...] = ()
-    """The matrices that get adapters, by their names, such as q_proj v_proj; empty is all of attention and
-    feed-forward."""
+    """Matrices that get adapters, such as q_proj v_proj; none is all of attention and feed-forward."""
 
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """auto is bf16 where the device computes it fast, fp32 elsewhere."""
+    # Device
     device: str = "auto"
-    """auto is cuda where there is one, else cpu."""
+    """Device to compute on, such as cpu or cuda; auto is cuda where there is one."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Numbers to compute with; auto is bf16 where the device computes it fast, fp32 elsewhere."""
     compile: bool = False
+    """Compile the model with torch.compile."""
     cuda_graphs: bool = True
-    """On a GPU, record the kernels of a step for each shape of batch and replay them: small models train many times
-    faster."""
+    """On a GPU, record each training step as a CUDA graph and replay it: small models train many times faster."""
     gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, a third more time."""
 
-    eval_every: int = 500
+    # Validation and checkpoints
+    eval_every: Count = 500
     """Updates between two validations; each one also saves."""
-    save_every: int = 500
-    keep_last: int = 3
-    """How many of the newest checkpoints stay, beside the best one."""
-    average_last: int = 0
-    """Average the parameters of this many newest checkpoints at the end; 0 takes the best one."""
-    patience: int = 0
+    save_every: Count = 500
+    """Updates between two checkpoints."""
+    keep_last: Count = 3
+    """Number of newest checkpoints that are kept, beside the best one."""
+    average_last: Whole = 0
+    """Average the weights of this many newest checkpoints at the end; 0 takes the best one."""
+    patience: Whole = 0
     """Stop after this many validations without a better score; 0 never does."""
     metric: str = ""
-    """What "better" means: any score of a validation, such as loss; empty is the one that the task goes by."""
+    """Score of the validation that decides which checkpoint is best, such as loss (default: the task's own)."""
 
     def __post_init__(self) -> None:
-        for name, allowed in get_type_hints(type(self)).items():
-            value = getattr(self, name)
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(f"{name}={value}: expected a finite number")
-            if get_args(allowed) and isinstance(value, str) and value not in get_args(allowed):
-                raise ValueError(f"{name}={value!r}: expected one of {', '.join(get_args(allowed))}")
-        for name in ("updates", "max_tokens", "accumulate", "eval_every", "save_every", "keep_last"):
-            check_positive(name, getattr(self, name))
-        for name in ("label_smoothing", "word_dropout"):
-            check_probability(name, getattr(self, name))
-        for name in NOT_NEGATIVE:
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}={getattr(self, name)}: expected 0 or more")
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: expected 0 or more, and less than 1")
-        if not self.lr > 0:
-            raise ValueError(f"lr={self.lr}: expected more than 0")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum={self.momentum}: expected 0 or more, and less than 1")
+        super().__post_init__()
         if self.average_last > self.keep_last:
             raise ValueError(f"average_last={self.average_last}: expected at most keep_last={self.keep_last}")

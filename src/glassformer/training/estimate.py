@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from glassformer.progress import Step
 from glassformer.training.gradients import Batch, GraphedGradients
 from glassformer.training.optimisers import make_optimiser
 from glassformer.training.precision import autocast
@@ -65,7 +66,7 @@ def estimate_run(trainer: Trainer[Batch], flops_of: Callable[[Batch], int]) -> E
     typical = sorted(range(len(flops)), key=lambda step: abs(flops[step] - mean))[:TIMED]
     if trainer.device.type != "cpu":
         typical *= 2  # the first time of a shape chooses or records kernels
-    with _unchanged(trainer):
+    with _unchanged(trainer), Step("timing a few updates"):
         step_bytes = _measure_memory(trainer, largest)
         seconds = _measure_seconds(trainer, typical)
         update_seconds = _measure_update(trainer)

@@ -1,23 +1,19 @@
-"""What a run tells: a line of `log.jsonl` for every update and validation, TensorBoard beside it, and the terminal.
-
-On a terminal there is a live line with a bar; elsewhere plain lines, now and then. All of it goes to stderr.
-"""
+"""What a run tells: a line of `log.jsonl` for every update and validation, TensorBoard beside it, and the terminal."""
 
 import json
-import sys
-import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from glassformer.base.write_errors import naming_write_errors
 from glassformer.metrics.scores import title_of
+from glassformer.progress import Step, reporting, say
 from glassformer.training.config import TrainConfig
+from glassformer.training.schedules import Plan
 from glassformer.training.state import Evaluation
 from glassformer.training.trainer import Update
-from glassformer.write_errors import naming_write_errors
 
 LOG, EVENTS = "log.jsonl", "events.out.tfevents.*"
-PLAIN_EVERY = 20.0
-"""Seconds between two plain lines."""
 
 
 class Journal:
@@ -25,33 +21,25 @@ class Journal:
 
     def __init__(self, folder: Path, config: TrainConfig):
         self.config, self.folder = config, folder
+        self.updates = config.updates
+        """How many there will be, as far as is known."""
         with naming_write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             self._log = (folder / LOG).open("a", encoding="utf-8")
             self._board = _tensorboard(folder)
-        self._last_line = time.perf_counter()
+        self.validation = ""
+        """On what and how each validation scores: "greedy, 500 validation pairs"."""
         self._best = ""
         self._tokens = self._seconds = 0.0
-        self._console: Any = None
-        self._progress: Any = None
+        self._cleanup = ExitStack()
 
     def __enter__(self) -> "Journal":
-        try:
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-        except ImportError:
-            return self
-        self._console = Console(stderr=True, highlight=False)
-        if self._console.is_terminal:
-            columns = TextColumn("{task.description}"), BarColumn(bar_width=20), TimeRemainingColumn()
-            self._progress = Progress(*columns, console=self._console)
-            self._task = self._progress.add_task("training", total=self.config.updates)
-            self._progress.start()
+        self._cleanup.enter_context(reporting())
+        self._step = self._cleanup.enter_context(Step("training", self.updates))
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
+        self._cleanup.close()
         with naming_write_errors(self.folder / LOG):
             self._log.close()
         if self._board is not None:
@@ -60,10 +48,7 @@ class Journal:
 
     def say(self, text: str) -> None:
         """A line for the user."""
-        if self._console is not None:
-            self._console.print(text, soft_wrap=True)
-        else:
-            print(text, file=sys.stderr)
+        say(text)
 
     def update(self, update: Update) -> None:
         """Note one update."""
@@ -75,14 +60,17 @@ class Journal:
         self._seconds = 0.99 * self._seconds + update.seconds
         speed = self._tokens / max(self._seconds, 1e-9)
         text = (
-            f"update {update.update}/{self.config.updates}  loss {update.loss:.3f}  {speed:,.0f} tokens/s  "
+            f"update {update.update}/{self.updates}  loss {update.loss:.3f}  {speed:,.0f} tokens/s  "
             f"lr {update.lr:.2e}  |g| {update.gradient_norm:.2f}{self._best}"
         )
-        if self._progress is not None:
-            self._progress.update(self._task, completed=update.update, description=text)
-        elif time.perf_counter() - self._last_line > PLAIN_EVERY:
-            self._last_line = time.perf_counter()
-            self.say(text)
+        self._step.show(update.update, text=text, total=self.updates)
+
+    def correction(self, plan: Plan, *, tell_from: float) -> None:
+        """Note a corrected plan; tell the user if the number of updates changed by more than this share."""
+        change = plan.end / self.updates - 1
+        if abs(change) > tell_from:
+            self.say(f"{plan.end:,} updates instead of {self.updates:,}, to end in time")
+        self.updates = plan.end
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """Note one validation."""
@@ -91,7 +79,8 @@ class Journal:
             self._chart(f"valid/{name}", value, evaluation.update)
         scores = "  ".join(f"{name} {value:.3f}" for name, value in evaluation.scores.items())
         self._best = f"  valid {scores}"
-        self.say(f"validation after {evaluation.update} updates:  {scores}")
+        how = f" ({self.validation})" if self.validation else ""
+        self.say(f"validation after {evaluation.update} updates{how}:  {scores}")
 
     def _write(self, record: dict[str, Any]) -> None:
         with naming_write_errors(self.folder / LOG):

@@ -19,11 +19,11 @@ from typing import Any
 import torch
 
 from glassformer import __version__
+from glassformer.base.write_errors import naming_write_errors
 from glassformer.checkpoint.output_folder import discard_folder, lock_folder
 from glassformer.checkpoint.safe_files import CorruptFolderError, read_json, sha256, write_text
 from glassformer.training.schedules import Plan
 from glassformer.training.state import checkpoint_path, clean_checkpoints, saved_positions
-from glassformer.write_errors import naming_write_errors
 
 RECORD, CHECKPOINTS, TOKENS, KEPT = "run.json", "checkpoints", "tokens", "kept"
 LOCK, LOG = "lock", "log.jsonl"
@@ -201,6 +201,12 @@ class RunFolder:
             for folder in (self.path / TOKENS).iterdir():
                 if folder != self.tokens and re.fullmatch("[0-9a-f]{16}", folder.name):
                     shutil.rmtree(folder, ignore_errors=True)
+
+    def correct_plan(self, plan: Plan) -> None:
+        """Record a corrected plan, before the first update that follows it."""
+        assert self.record is not None, "a run has a record before its first update"
+        self.record["plan"] = asdict(plan)
+        write_text(self.path / RECORD, json.dumps(self.record, indent=2, ensure_ascii=False))
 
 
 @contextmanager

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from glassformer.base.write_errors import WriteError
 from glassformer.checkpoint.load_errors import refusing_wrong_values
-from glassformer.checkpoint.model_folder import WEIGHTS, load_parameters, own_parameters, read_tensors
+from glassformer.checkpoint.model_folder import WEIGHTS, load_parameters, own_parameters, read_tensors, write_tensors
 from glassformer.checkpoint.output_folder import clean_leftovers, discard_folder, new_folder
-from glassformer.checkpoint.safe_files import CorruptFolderError, read_json, verify_folder, write_tensors, write_text
-from glassformer.write_errors import WriteError
+from glassformer.checkpoint.safe_files import CorruptFolderError, read_json, verify_folder, write_text
 
 OPTIMISER, STATE = "optimiser.safetensors", "state.json"
 
@@ -49,6 +49,9 @@ class TrainState:
     good_in_a_row: int = 0
     """Updates in a row with finite gradients: after enough of them fp16 raises its loss scale."""
     seconds: float = 0.0
+    """Of training alone."""
+    other_seconds: float = 0.0
+    """Of validations and saves."""
     tokens: int = 0
     """Target tokens learned from."""
     evaluations: list[Evaluation] = field(default_factory=list)

@@ -1,7 +1,8 @@
 """The training loop: exact to resume, careful with bad steps, the same for every task.
 
-What happens at position p is a function of the seed and p alone: its batches, its dropout, its learning rate. So a
-run that was stopped anywhere, even between two accumulated batches, ends with the same bits as one that was not.
+What happens at position p is a function of the seed, of p and of the recorded plan: its batches, its dropout, its
+learning rate. So a run that was stopped anywhere, even between two accumulated batches, ends with the same bits as one
+that was not.
 """
 
 import math
@@ -19,10 +20,12 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from glassformer.base.names import suggestion
 from glassformer.checkpoint.model_folder import WEIGHTS, load_parameters, read_tensors
 from glassformer.checkpoint.output_folder import discard_folder
 from glassformer.checkpoint.safe_files import verify_folder
 from glassformer.metrics.scores import LOWER_IS_BETTER
+from glassformer.progress import Step
 from glassformer.training.config import TrainConfig
 from glassformer.training.gradients import Batch, Gradients, GraphedGradients, TrainBatch, can_graph
 from glassformer.training.lora import fold_adapters
@@ -104,8 +107,14 @@ class Trainer(Generic[Batch]):
     """Where checkpoints go."""
     plan: Plan | None = None
     """How many updates to make and how the learning rate moves; None follows `config`."""
+    correct: Callable[[TrainState], Plan | None] = lambda state: None
+    """Asked before each update: another plan from here on, recorded already, or None."""
+    wants_validation: Callable[[TrainState], bool] = lambda state: False
+    """Asked before each update: whether to validate here too, beside the places that `config.eval_every` gives."""
     on_update: Callable[[Update], None] = lambda update: None
     on_evaluation: Callable[[Evaluation], None] = lambda evaluation: None
+    on_save: Callable[[Path], None] = lambda path: None
+    """Called with the folder of each new checkpoint."""
     warn: Callable[[str], None] = print
 
     def __post_init__(self) -> None:
@@ -118,6 +127,10 @@ class Trainer(Generic[Batch]):
             self.model, self.loss, device=self.device, autocast=lambda: autocast(self.precision, self.device)
         )
         self.state = TrainState()
+        self.validation_seconds: float | None = None
+        """What the last validation of this process took; None before the first."""
+        self.save_seconds = 0.0
+        """What the last save of this process took."""
         self._stop_signal: int | None = None
 
     @property
@@ -137,6 +150,7 @@ class Trainer(Generic[Batch]):
                     self.save()
                 elif self.state.position % self.config.save_every == 0 and self.state.position:
                     self.save()
+                self.plan = self.correct(self.state) or self.plan
                 if self._is_over():
                     break
                 self._update()
@@ -144,14 +158,18 @@ class Trainer(Generic[Batch]):
 
     def _is_evaluation_due(self) -> bool:
         state = self.state
-        is_place = state.position % self.config.eval_every == 0 or state.update >= self._plan.updates
         is_done = bool(state.evaluations) and state.evaluations[-1].position == state.position
-        return state.position > 0 and is_place and not is_done
+        if not state.position or is_done:
+            return False
+        is_place = state.position % self.config.eval_every == 0 or state.update >= self._plan.end
+        return is_place or self.wants_validation(state)
 
     def save(self) -> None:
         """Write a checkpoint of the last finished update, and remove those no longer needed."""
+        began = time.perf_counter()
+        is_new = not checkpoint_path(self.folder, self.state.position).exists()
         try:
-            save_checkpoint(self.folder, self.state, self.model, self.optimiser)
+            path = save_checkpoint(self.folder, self.state, self.model, self.optimiser)
         except NotFiniteError as error:
             raise self._diverged(str(error)) from error
         positions = saved_positions(self.folder)
@@ -160,6 +178,10 @@ class Trainer(Generic[Batch]):
         for position in positions:
             if position not in kept and (best is None or position != best.position):
                 discard_folder(checkpoint_path(self.folder, position))
+        self.save_seconds = time.perf_counter() - began
+        self.state.other_seconds += self.save_seconds
+        if is_new:
+            self.on_save(path)
 
     def _regular(self, positions: list[int]) -> list[int]:
         """Those that any run saves: not the ones that a signal made, which must not change an average."""
@@ -173,14 +195,16 @@ class Trainer(Generic[Batch]):
         # The first is the one that the task goes by.
         metric = self.config.metric or next(iter(evaluation.scores))
         if metric not in evaluation.scores:
-            raise ValueError(f"metric={metric!r}: expected one of {', '.join(evaluation.scores)}")
+            raise ValueError(
+                f"metric={metric!r} is no score of the validation: {suggestion(metric, evaluation.scores)}"
+            )
         score = evaluation.scores[metric]
         if math.isnan(score):
             return -math.inf
         return -score if metric in LOWER_IS_BETTER else score
 
     def _is_over(self) -> bool:
-        if self.state.update >= self._plan.updates:
+        if self.state.update >= self._plan.end:
             return True
         best = self.best()
         if not self.config.patience or best is None:
@@ -250,9 +274,12 @@ class Trainer(Generic[Batch]):
         return DivergedError(f"the training diverged: {what}; {newest_saved(self.folder)}. {advice}")
 
     def _evaluate(self) -> None:
+        began = time.perf_counter()
         self.model.eval()
-        with torch.inference_mode():
+        with torch.inference_mode(), Step("validating"):
             scores = self.evaluate()
+        self.validation_seconds = time.perf_counter() - began
+        self.state.other_seconds += self.validation_seconds
         evaluation = Evaluation(self.state.position, self.state.update, scores)
         self.state.evaluations.append(evaluation)
         self.on_evaluation(evaluation)

@@ -1,18 +1,16 @@
 """Models of HF Transformers: a config and a table of names for each family, and no copied code."""
 
-import difflib
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
+from glassformer.base.names import nearest
 from glassformer.checkpoint.foreign import Tensors
 from glassformer.checkpoint.hf import bart, bert, gpt2, llama, t5
 from glassformer.checkpoint.hf.tables import (
     Family,
-    Shapes,
     TensorMismatchError,
     equal_copies,
     needed_rows,
@@ -21,12 +19,17 @@ from glassformer.checkpoint.hf.tables import (
     to_theirs,
 )
 from glassformer.checkpoint.hf.values import UnsupportedModelError, shown
-from glassformer.checkpoint.limits import deciding_values
-from glassformer.checkpoint.model_folder import check_sizes, fill_parameters
-from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig, build_model
-from glassformer.models.unscaled import unscaled
+from glassformer.checkpoint.layout import check_sizes
+from glassformer.checkpoint.limits import blocking_setting, deciding_values
+from glassformer.models import ModelConfig
 
-AnyModel = EncoderModel | DecoderModel | EncoderDecoderModel
+if TYPE_CHECKING:  # `glassformer info` reads configs without torch
+    import torch
+    from torch import Tensor
+
+    from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
+
+    AnyModel = EncoderModel | DecoderModel | EncoderDecoderModel
 FAMILIES: dict[str, Family] = {
     family.model_type: family
     for family in (*bert.FAMILIES, *gpt2.FAMILIES, *llama.FAMILIES, *t5.FAMILIES, *bart.FAMILIES)
@@ -47,81 +50,125 @@ def import_model(
     values: Mapping[str, Any],
     tensors: Tensors,
     *,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
     adapt: Callable[[ModelConfig], ModelConfig] | None = None,
 ) -> AnyModel:
     """The model of a `config.json` and its tensors, in evaluation mode.
 
     It is built without memory first; then one tensor after the other is read, checked, and takes its place. `adapt`
-    may change the config before: give it another head, say; the tensors of the old one are left behind.
+    may change the config before: give it another head, say; the tensors of the old one are left behind. The numbers
+    become `dtype`, which is float32 unless given.
     """
+    import torch
+
+    from glassformer.checkpoint.model_folder import fill_parameters
+
     family = family_called(values.get("model_type"))
     names = frozenset(tensors.keys())
-    whole = family.read_config(values, names - equal_copies(family, tensors) if family.ties_by_tensors else names)
+    whole = read_config(values, tensors)
     config = whole if adapt is None else adapt(whole)
     check_sizes(config, [*map(tensors.shape, tensors.keys())])
     model = _without_memory(config)
     known = () if config == whole else _used_names(family, whole, names)
     found = to_ours(family, config, tensors, _shapes(model), known=known)
-    fill_parameters(model, found, dtype)
+    fill_parameters(model, found, dtype or torch.float32)
     return model.eval()
+
+
+def read_config(
+    values: Mapping[str, Any], tensors: Tensors, are_equal: Callable[[Tensors, str, str], bool] | None = None
+) -> ModelConfig:
+    """Our config of a `config.json` and the tensors that go with it; `are_equal` compares two of these."""
+    family = family_called(values.get("model_type"))
+    names = frozenset(tensors.keys())
+    hidden = equal_copies(family, tensors, are_equal) if family.ties_by_tensors else frozenset()
+    return family.read_config(values, names - hidden)
 
 
 def export_model(model: AnyModel, family: Family | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The `config.json` and the tensors of a model, as its family writes them.
 
-    A decoder's factor on its token vectors is put into their table: the families that write know none.
+    The model is first rewritten in an equivalent form that the family has a place for.
     """
-    model = unscaled(model) if isinstance(model, DecoderModel) else model
     family = family or family_of(model.config)
-    lost = _lost_fields(family, model.config, _shapes(model))
+    lost = blocking_settings(family, model.config)
     if lost:
         raise UnsupportedModelError(f"HF's {family.model_type} cannot express {', '.join(lost)}")
+    config = model.config
     parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    values = {"model_type": family.model_type, **family.write_config(model.config)}
-    return values, to_theirs(family, model.config, parameters)
+    for rewrite in family.rewrites:
+        changed = rewrite.config(config)
+        parameters = parameters if changed == config else rewrite.parameters(config, parameters)
+        config = changed
+    values = {"model_type": family.model_type, **family.write_config(config)}
+    return values, to_theirs(family, config, parameters)
 
 
 def family_called(model_type: object) -> Family:
     """The family of this name, or an error that names those there are."""
     if isinstance(model_type, str) and model_type in FAMILIES:
         return FAMILIES[model_type]
-    near = difflib.get_close_matches(shown(model_type), FAMILIES, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    near = nearest(model_type, FAMILIES)
+    hint = f" (did you mean {near!r}?)" if near else ""
     raise UnsupportedModelError(
         f"config.json has model_type={shown(model_type)}{hint}: expected one of {', '.join(FAMILIES)}"
     )
 
 
 def family_of(config: ModelConfig) -> Family:
-    """The first family that can express this model: written and read again, its config is the same."""
+    """The first family that can express this model, or an error with the settings that block the nearest one."""
+    families = [family for family in FAMILIES.values() if family.kind == config.kind]
     lost: dict[str, list[str]] = {}
-    shapes = _shapes(_without_memory(config))
-    for name, family in FAMILIES.items():
+    for family in families:
         with suppress(UnsupportedModelError):
-            lost[name] = _lost_fields(family, config, shapes)
-            if not lost[name]:
+            lost[family.model_type] = blocking_settings(family, config)
+            if not lost[family.model_type]:
                 return family
     nearest = min(lost, key=lambda name: len(lost[name]), default=None)
-    reason = "" if nearest is None else f"; the nearest, {nearest}, cannot express {', '.join(lost[nearest])}"
+    reason = "" if nearest is None else f": the nearest, {nearest}, cannot express {', '.join(lost[nearest])}"
+    tried = ", ".join(family.model_type for family in families)
     raise UnsupportedModelError(
-        f"no family of HF's can express this model: expected the shape of {', '.join(FAMILIES)}{reason}"
+        f"HF has no family for this {config.kind.replace('_', '-')}{reason}. Families tried: {tried}"
     )
 
 
-def _lost_fields(family: Family, config: ModelConfig, shapes: Shapes) -> list[str]:
-    """The fields that have other values when a family has written this config and read it again."""
+def rewritten(family: Family, config: ModelConfig) -> ModelConfig:
+    """The equivalent config that a family writes."""
+    for rewrite in family.rewrites:
+        config = rewrite.config(config)
+    return config
+
+
+def blocking_settings(family: Family, config: ModelConfig) -> list[str]:
+    """The settings that have other values when a family has written this config and read it again.
+
+    Each is shown with the value that the family would compute instead: `gated=True (expected False)`.
+    """
+    if family.kind != config.kind:
+        return [f"kind={config.kind!r} (expected {family.kind!r})"]
+    config = rewritten(family, config)
+    shapes = _shapes(_without_memory(config))
+    names = frozenset(row.theirs for row in family.table(config) if row.ours[0] in shapes and not row.is_unread)
     try:
-        rows = needed_rows(family, config, shapes)
-        names = frozenset(row.theirs for row in rows if not row.is_unread)
         values = {"model_type": family.model_type, **family.write_config(config)}
         again = deciding_values(family.read_config(values, names))
     except (ValueError, KeyError, TypeError) as error:
         raise UnsupportedModelError(f"HF's {family.model_type} cannot express this model: {error}") from error
-    return [f"{key}={value!r}" for key, value in deciding_values(config).items() if again.get(key, value) != value]
+    found = [
+        blocking_setting(key, value, [again[key]])
+        for key, value in deciding_values(config).items()
+        if key in again and again[key] != value
+    ]
+    if not found:
+        needed_rows(family, config, shapes)  # each parameter must have a place
+    return found
 
 
 def _without_memory(config: ModelConfig) -> AnyModel:
+    import torch
+
+    from glassformer.models import build_model
+
     with torch.device("meta"):
         return build_model(config)
 

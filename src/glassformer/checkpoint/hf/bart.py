@@ -1,11 +1,12 @@
-"""BART and Marian: the paper's encoder-decoder, with learned positions or with fixed ones."""
+"""BART, Marian and Pegasus: the paper's encoder-decoder with learned positions, with fixed ones, and with pre-norm."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from torch import Tensor
-
+from glassformer.checkpoint.hf.rewrites import SINES_FIRST
 from glassformer.checkpoint.hf.tables import Family, Row, layer_rows, rows
 from glassformer.checkpoint.hf.values import (
     THEIR_ACTIVATIONS,
@@ -19,9 +20,17 @@ from glassformer.checkpoint.hf.values import (
     writes_words,
 )
 from glassformer.models import ModelConfig, preset
-from glassformer.nn import sinusoids
 
-CLASSES = {"bart": ("BartModel", "BartForConditionalGeneration"), "marian": ("MarianModel", "MarianMTModel")}
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CLASSES = {
+    "bart": ("BartModel", "BartForConditionalGeneration"),
+    "marian": ("MarianModel", "MarianMTModel"),
+    "pegasus": ("PegasusModel", "PegasusForConditionalGeneration"),
+}
+WITH_WAVES = ("marian", "pegasus")
+"""The families whose positions are fixed: all sines before all cosines."""
 POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 SIDES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 LAYER = {
@@ -54,13 +63,13 @@ def read_config(kind: str, values: Mapping[str, Any], names: frozenset[str]) -> 
     width = whole(values, "d_model")
     n_heads = heads(values, "encoder_attention_heads", width=width)
     vocab_size = whole(values, "vocab_size")
-    is_shared = kind == "bart" or flag(values, "share_encoder_decoder_embeddings", default=True)
+    is_shared = kind != "marian" or flag(values, "share_encoder_decoder_embeddings", default=True)
     is_tied = flag(values, "tie_word_embeddings", default=True)
     # HF's shared table is as long as `vocab_size`, whatever `decoder_vocab_size` says.
     target_vocab = vocab_size if is_shared else whole(values, "decoder_vocab_size", default=vocab_size)
     dropout = number(values, "dropout", default=0.1)
     config = replace(
-        preset("marian" if kind == "marian" else "bart-base"),
+        preset("marian" if kind in WITH_WAVES else "bart-base"),
         vocab_size=target_vocab,
         source_vocab_size=None if target_vocab == vocab_size else vocab_size,
         d_model=width,
@@ -73,6 +82,7 @@ def read_config(kind: str, values: Mapping[str, Any], names: frozenset[str]) -> 
         scale_embeddings=flag(values, "scale_embedding", default=False),
         tie=_tie(is_shared, is_tied, names),
         output_bias="final_logits_bias" in names,
+        norm_placement="pre" if kind == "pegasus" else "post",
         dropout=dropout,
         embedding_dropout=dropout,
         attention_dropout=number(values, "attention_dropout", default=0.0),
@@ -126,6 +136,8 @@ def table(kind: str, config: ModelConfig) -> list[Row]:
     """Their names and ours."""
     shared = "model.shared" if config.ties_embeddings else "model.encoder.embed_tokens"
     parts = {"source_embeddings.tokens": shared, "target_embeddings.tokens": "model.decoder.embed_tokens"}
+    if kind == "pegasus":
+        parts |= {f"{stack}.norm": f"model.{stack}.layer_norm" for stack in ("encoder", "decoder")}
     for ours, theirs in (("source", "encoder"), ("target", "decoder")):
         parts[f"{ours}_embeddings.positions"] = f"model.{theirs}.embed_positions"
         parts[f"{ours}_embeddings.norm"] = f"model.{theirs}.layernorm_embedding"
@@ -145,32 +157,37 @@ def _unread(kind: str, config: ModelConfig) -> Iterator[Row]:
     if config.tie == "embeddings":
         for side in SIDES:
             yield Row(f"model.{side}", source, is_unread=True)
-    if config.tie == "none" and kind == "bart":
+    if config.tie == "none" and kind != "marian":
         yield Row("model.shared.weight", source, is_unread=True)
 
 
 def _waves(config: ModelConfig) -> Tensor:
-    """Marian's positions, which HF's base class stores."""
+    """The fixed positions of Marian and Pegasus."""
+    from glassformer.nn import sinusoids
+
     return sinusoids(config.max_len or 0, config.d_model, halves=True)
 
 
 def _family(kind: str) -> Family:
     return Family(
         model_type=kind,
+        kind="encoder_decoder",
         prefix="model.",
         read_config=lambda values, names: read_config(kind, values, names),
         write_config=lambda config: write_config(kind, config),
         table=lambda config: table(kind, config),
         copies=[
             *((f"model.{side}", "model.shared.weight") for side in SIDES),
-            ("lm_head.weight", "model.shared.weight" if kind == "bart" else "model.decoder.embed_tokens.weight"),
+            ("lm_head.weight", "model.shared.weight" if kind != "marian" else "model.decoder.embed_tokens.weight"),
             *([("lm_head.weight", "model.shared.weight")] if kind == "marian" else []),
         ],
         ties_by_tensors=True,
-        computed=dict.fromkeys(POSITIONS, _waves) if kind == "marian" else {},
+        computed=dict.fromkeys(POSITIONS, _waves) if kind in WITH_WAVES else {},
+        stores_computed=kind == "pegasus",
+        rewrites=[SINES_FIRST] if kind in WITH_WAVES else [],
         # HF's untied Marian stores its shared table, and does not read it.
         unused=r"^(model\.)?shared\.weight$" if kind == "marian" else r"(?!)",
     )
 
 
-FAMILIES = [_family(kind) for kind in ("bart", "marian")]
+FAMILIES = [_family(kind) for kind in CLASSES]

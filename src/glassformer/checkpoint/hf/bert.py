@@ -1,9 +1,10 @@
-"""BERT and its kin: RoBERTa, DistilBERT, ALBERT, ELECTRA. One encoder, many names for its parts."""
+"""BERT and its kin: RoBERTa, DistilBERT, ALBERT, ELECTRA, Megatron-BERT. One encoder, many names for its parts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from glassformer.checkpoint.hf.rewrites import ONE_ZERO_TYPE, POSITIONS_IN_TABLE, UNSCALED
 from glassformer.checkpoint.hf.tables import Family, Row, layer_rows, rows
 from glassformer.checkpoint.hf.values import (
     THEIR_ACTIVATIONS,
@@ -29,6 +30,7 @@ BERT_LAYER = {
     "ffn.down_proj": "output.dense",
     "ffn_sublayer.norm": "output.LayerNorm",
 }
+MEGATRON_LAYER = BERT_LAYER | {"self_attn_sublayer.norm": "attention.ln", "ffn_sublayer.norm": "ln"}
 DISTILBERT_LAYER = {
     "self_attn.q_proj": "attention.q_lin",
     "self_attn.k_proj": "attention.k_lin",
@@ -64,6 +66,20 @@ class Dialect:
     classes: Mapping[str, str]
     """The head for a whole text: where transform.dense and out_proj are; empty where it is no head of ours."""
     projection: str = "none"
+    body: str = ""
+    """The module that holds the body, where it is not called as `model_type` is."""
+    final_norm: str = "none"
+    """The norm after the last layer: the layers are pre-norm, and no norm follows the embeddings."""
+
+    @property
+    def prefix(self) -> str:
+        """The module that holds the body."""
+        return self.body or self.model_type
+
+    @property
+    def is_pre_norm(self) -> bool:
+        """Whether norms stand before the sublayers."""
+        return self.final_norm != "none"
 
 
 DIALECTS = [
@@ -129,6 +145,20 @@ DIALECTS = [
         classes={},
         projection="electra.embeddings_project",
     ),
+    Dialect(
+        model_type="megatron-bert",
+        class_name="MegatronBert",
+        body="bert",
+        layers="bert.encoder.layer",
+        layer=MEGATRON_LAYER,
+        words={
+            "head.transform.dense": "cls.predictions.transform.dense",
+            "head.transform.norm": "cls.predictions.transform.LayerNorm",
+            "head.out_proj": "cls.predictions",
+        },
+        classes={"head.transform.dense": "bert.pooler.dense", "head.out_proj": "classifier"},
+        final_norm="bert.encoder.ln",
+    ),
 ]
 HEADS = {
     "ForMaskedLM": "language_model",
@@ -166,6 +196,8 @@ def read_config(dialect: Dialect, values: Mapping[str, Any], names: frozenset[st
         position_offset=offset,
         token_types=0 if kind == "distilbert" else whole(values, "type_vocab_size", default=2),
         activation=activation(values, "hidden_act", "activation", default="gelu_new" if kind == "albert" else "gelu"),  # type: ignore[arg-type]
+        norm_placement="pre" if dialect.is_pre_norm else "post",
+        embedding_norm=not dialect.is_pre_norm,
         norm_eps=1e-12 if kind == "distilbert" else number(values, "layer_norm_eps", default=1e-12),
         # ALBERT projects its embeddings even where they are as wide as the model.
         embedding_width=None if narrow == width and kind != "albert" else narrow,
@@ -207,10 +239,6 @@ def _with_head(dialect: Dialect, body: ModelConfig, values: Mapping[str, Any]) -
 
 def write_config(dialect: Dialect, config: ModelConfig) -> dict[str, Any]:
     """From our config to theirs."""
-    if (dialect.model_type == "distilbert") != (config.token_types == 0):
-        raise UnsupportedModelError(
-            f"token_types={config.token_types} in {dialect.model_type}: expected 0 in distilbert, 1 or more elsewhere"
-        )
     suffix = {head: name for name, head in HEADS.items() if name != "ForPreTraining"}.get(config.head, "Model")
     is_distil = dialect.model_type == "distilbert"
     values: dict[str, Any] = {
@@ -220,7 +248,7 @@ def write_config(dialect: Dialect, config: ModelConfig) -> dict[str, Any]:
         "hidden_dim" if is_distil else "intermediate_size": config.d_ff,
         "n_layers" if is_distil else "num_hidden_layers": config.n_encoder_layers,
         "n_heads" if is_distil else "num_attention_heads": config.n_heads,
-        "max_position_embeddings": (config.max_len or 0) + config.position_offset,
+        "max_position_embeddings": (config.max_len or 512) + config.position_offset,
         "activation" if is_distil else "hidden_act": THEIR_ACTIVATIONS[config.activation],
         "dropout" if is_distil else "hidden_dropout_prob": config.dropout,
         "attention_dropout" if is_distil else "attention_probs_dropout_prob": config.attention_dropout,
@@ -228,7 +256,7 @@ def write_config(dialect: Dialect, config: ModelConfig) -> dict[str, Any]:
         "tie_word_embeddings": config.ties_output or config.head != "language_model",
     }
     if not is_distil:
-        values["type_vocab_size"] = config.token_types
+        values["type_vocab_size"] = max(config.token_types, 1)
     if dialect.projection != "none":
         values["embedding_size"] = config.table_width
     if dialect.model_type == "roberta":
@@ -241,7 +269,7 @@ def write_config(dialect: Dialect, config: ModelConfig) -> dict[str, Any]:
 
 def table(dialect: Dialect, config: ModelConfig) -> list[Row]:
     """Their names and ours."""
-    body = dialect.model_type
+    body = dialect.prefix
     head: dict[str, Mapping[str, str]] = {
         "language_model": {k: v for k, v in dialect.words.items() if k != "head.out_proj"},
         "sequence_class": dialect.classes,
@@ -254,6 +282,7 @@ def table(dialect: Dialect, config: ModelConfig) -> list[Row]:
         "embeddings.token_types": f"{body}.embeddings.token_type_embeddings",
         "embeddings.norm": f"{body}.embeddings.LayerNorm",
         "embeddings.projection": dialect.projection,
+        "encoder.norm": dialect.final_norm,
     }
     words, decoder = _output(dialect)
     bias = words if config.ties_output else decoder
@@ -279,15 +308,17 @@ def _output(dialect: Dialect) -> tuple[str, str]:
 
 def _family(dialect: Dialect) -> Family:
     words, decoder = _output(dialect)
-    copies = [(f"{decoder}.weight", f"{dialect.model_type}.embeddings.word_embeddings.weight")]
+    copies = [(f"{decoder}.weight", f"{dialect.prefix}.embeddings.word_embeddings.weight")]
     copies += [(f"{decoder}.bias", f"{words}.bias")] if decoder != words else []
     return Family(
         model_type=dialect.model_type,
-        prefix=f"{dialect.model_type}.",
+        kind="encoder",
+        prefix=f"{dialect.prefix}.",
         read_config=lambda values, names: read_config(dialect, values, names),
         write_config=lambda config: write_config(dialect, config),
         table=lambda config: table(dialect, config),
         copies=copies,
+        rewrites=[UNSCALED, POSITIONS_IN_TABLE, ONE_ZERO_TYPE] if dialect.is_pre_norm else [],
         # Fixed numbers, and heads that were trained beside the one that is asked for.
         unused=r"position_ids$|(^|\.)pooler\.(dense\.)?(weight|bias)$|^cls\.seq_relationship\.(weight|bias)$"
         r"|^sop_classifier\.classifier\.(weight|bias)$|^discriminator_predictions\.\w+\.(weight|bias)$",

@@ -5,23 +5,28 @@ allocated; pickles run code when they are opened, so they are refused unless ask
 that only knows tensors.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from glassformer.checkpoint.foreign import ForeignModel, Tensors
 from glassformer.checkpoint.hf import export_model
 from glassformer.checkpoint.hf.tables import Family
 from glassformer.checkpoint.output_folder import new_folder
-from glassformer.checkpoint.safe_files import CorruptFolderError, read_json_object, write_tensors, write_text
-from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
+from glassformer.checkpoint.safe_files import CorruptFolderError, read_json_object, write_text
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+BLOCK = 1 << 20
 
 
 def read_hf_folder(folder: Path, *, allow_pickle: bool = False) -> ForeignModel:
@@ -49,6 +54,8 @@ def save_hf_folder(
 
     An existing model folder is replaced only with `overwrite`.
     """
+    from glassformer.checkpoint.model_folder import write_tensors
+
     config, tensors = export_model(model, family)
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     with new_folder(folder, overwrite=overwrite) as work:
@@ -100,7 +107,8 @@ def _open_weights(folder: Path, allow_pickle: bool) -> Tensors:
     raise CorruptFolderError(f"{folder} holds no weights: expected {WEIGHTS}, or {INDEX} and its shards")
 
 
-DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+"""torch's names of the types that can be read."""
 
 
 class SafeTensors:
@@ -114,7 +122,7 @@ class SafeTensors:
         self._places: dict[str, tuple[Path, int, int, str, tuple[int, ...]]] = {}
         for path in paths:
             try:
-                with safe_open(path, framework="pt") as opened:
+                with safe_open(path, framework="np") as opened:
                     names = list(opened.keys())
                 with path.open("rb") as stream:
                     size = int.from_bytes(stream.read(8), "little")
@@ -138,23 +146,48 @@ class SafeTensors:
 
     def __getitem__(self, name: str) -> Tensor:
         """One of them."""
+        import torch
+
         path, start, size, kind, shape = self._places[name]
         if kind not in DTYPES:
             raise ValueError(f"{path} stores {name} as {kind}: expected one of {', '.join(DTYPES)}")
+        dtype: torch.dtype = getattr(torch, DTYPES[kind])
         if not size:
-            return torch.empty(shape, dtype=DTYPES[kind])
+            return torch.empty(shape, dtype=dtype)
         bytes_ = torch.empty(size, dtype=torch.uint8)
         with path.open("rb") as stream:
             stream.seek(start)
             if stream.readinto(bytes_.numpy().data) != size:
                 raise CorruptFolderError(f"{path} ends inside {name}: expected {size:,} bytes of it")
-        return bytes_.view(DTYPES[kind]).view(shape)
+        return bytes_.view(dtype).view(shape)
+
+    def stored_as(self, name: str) -> str:
+        """The type of a tensor's numbers in the file, such as BF16."""
+        return self._places[name][3]
+
+    def have_equal_bytes(self, name: str, other: str) -> bool:
+        """Whether two tensors are equal, compared without torch."""
+        (path, start, size, *kind), (other_path, other_start, other_size, *other_kind) = map(
+            self._places.__getitem__, (name, other)
+        )
+        if kind != other_kind or size != other_size:
+            return False
+        with path.open("rb") as one, other_path.open("rb") as two:
+            one.seek(start), two.seek(other_start)
+            for left in range(size, 0, -BLOCK):
+                count = min(left, BLOCK)
+                if one.read(count) != two.read(count):
+                    return False
+        return True
 
 
 class PickledTensors:
     """The tensors of torch's own files, by the reader that makes nothing but tensors."""
 
     def __init__(self, paths: list[Path]):
+        import torch
+        from torch import Tensor
+
         self._tensors: dict[str, Tensor] = {}
         for path in paths:
             try:
@@ -176,3 +209,8 @@ class PickledTensors:
     def __getitem__(self, name: str) -> Tensor:
         """One of them."""
         return self._tensors[name]
+
+    def stored_as(self, name: str) -> str:
+        """The type of a tensor's numbers in the file, as safetensors calls it."""
+        found = str(self._tensors[name].dtype).removeprefix("torch.")
+        return {long: short for short, long in DTYPES.items()}.get(found, found)

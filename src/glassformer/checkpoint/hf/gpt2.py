@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from glassformer.checkpoint.hf.rewrites import UNSCALED
 from glassformer.checkpoint.hf.tables import Family, Row, layer_rows, rows
 from glassformer.checkpoint.hf.values import (
     THEIR_ACTIVATIONS,
@@ -88,11 +89,13 @@ def table(config: ModelConfig) -> list[Row]:
 FAMILIES = [
     Family(
         model_type="gpt2",
+        kind="decoder",
         prefix="transformer.",
         read_config=read_config,
         write_config=write_config,
         table=table,
         copies=[("lm_head.weight", "transformer.wte.weight")],
+        rewrites=[UNSCALED],
         unused=r"(^|\.)h\.\d+\.attn\.(masked_)?bias$",  # the causal mask
     )
 ]

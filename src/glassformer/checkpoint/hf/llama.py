@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from glassformer.checkpoint.hf.rewrites import UNSCALED
 from glassformer.checkpoint.hf.tables import Family, Row, layer_rows, rows
 from glassformer.checkpoint.hf.values import (
     MAX_WHOLE,
@@ -145,11 +146,13 @@ def table(config: ModelConfig) -> list[Row]:
 def _family(kind: str) -> Family:
     return Family(
         model_type=kind,
+        kind="decoder",
         prefix="model.",
         read_config=read_config,
         write_config=lambda config: write_config(kind, config),
         table=table,
         copies=[("lm_head.weight", "model.embed_tokens.weight")],
+        rewrites=[UNSCALED],
         unused=r"rotary_emb\.inv_freq$",
     )
 

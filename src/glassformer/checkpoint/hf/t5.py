@@ -83,7 +83,7 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
         "relative_attention_max_distance": config.relative_max_distance,
         "dropout_rate": config.dropout,
         "layer_norm_epsilon": config.norm_eps,
-        "feed_forward_proj": kinds[config.activation, config.gated],
+        "feed_forward_proj": kinds.get((config.activation, config.gated), "gated-gelu"),
         "tie_word_embeddings": config.scale_output,  # HF before version 5 scales by this flag
         "scale_decoder_outputs": config.scale_output,
         "is_encoder_decoder": True,
@@ -119,6 +119,7 @@ def table(config: ModelConfig) -> list[Row]:
 FAMILIES = [
     Family(
         model_type="t5",
+        kind="encoder_decoder",
         prefix="",
         read_config=read_config,
         write_config=write_config,

@@ -1,15 +1,18 @@
 """Tables of names: each tensor of a foreign checkpoint, and the parameter of ours that it is. They work both ways."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from glassformer.checkpoint.foreign import Tensors
-from glassformer.models import ModelConfig
+from glassformer.checkpoint.hf.rewrites import Rewrite
+from glassformer.models import Kind, ModelConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -38,11 +41,15 @@ class Row:
         """Our parameters, from their tensor; views of it where they can be."""
         tensor = tensor[0] if self.wrapped else tensor
         tensor = tensor.T if self.transposed else tensor
+        import torch
+
         parts = torch.split(tensor, [shapes[name][0] for name in self.ours])
         return dict(zip(self.ours, parts, strict=True))
 
     def join(self, parameters: Mapping[str, Tensor]) -> Tensor:
         """Their tensor, from our parameters."""
+        import torch
+
         tensor = torch.cat([parameters[name] for name in self.ours]) if self.ours[1:] else parameters[self.ours[0]]
         tensor = tensor.T if self.transposed else tensor
         return (tensor[None] if self.wrapped else tensor).contiguous()
@@ -57,9 +64,11 @@ class Family:
 
     model_type: str
     """What `config.json` calls it."""
+    kind: Kind
+    """Encoder, decoder or encoder-decoder."""
     prefix: str
     """Before the names of the body, where a head stands on it; a body saved alone has none."""
-    read_config: Callable[[Mapping[str, Any], "frozenset[str]"], ModelConfig]
+    read_config: Callable[[Mapping[str, Any], frozenset[str]], ModelConfig]
     """From the values of `config.json` and the names of all tensors to our config."""
     write_config: Callable[[ModelConfig], dict[str, Any]]
     """The values of `config.json`, `architectures` included."""
@@ -71,6 +80,10 @@ class Family:
     """Hide copies that equal their original from `read_config`, because the config alone does not define the ties."""
     computed: Mapping[str, Callable[[ModelConfig], Tensor]] = field(default_factory=dict)
     """Tensors that are computed from the config. A file may store them, with these values."""
+    stores_computed: bool = False
+    """Whether HF's class with a head expects the computed tensors in the file; a class of a body alone always does."""
+    rewrites: Sequence[Rewrite] = ()
+    """Exact changes of form that make more of our models expressible, applied before a model is written."""
     unused: str = r"(?!)"
     """Tensors that HF's model reads from no file, or heads beside the one that is asked for (a pattern)."""
 
@@ -121,12 +134,15 @@ def place_names(family: Family, names: frozenset[str]) -> Callable[[str], str]:
     return (lambda name: name) if has_prefix else (lambda name: name.removeprefix(family.prefix))
 
 
-def equal_copies(family: Family, tensors: Tensors) -> frozenset[str]:
-    """The stored copies whose original is stored too and is equal."""
+def equal_copies(
+    family: Family, tensors: Tensors, are_equal: Callable[[Tensors, str, str], bool] | None = None
+) -> frozenset[str]:
+    """The stored copies whose original is stored too and is equal, by default by torch."""
+    are_equal = are_equal or _are_equal
     names = frozenset(tensors.keys())
     place = place_names(family, names)
     pairs = [(place(name), place(source)) for name, source in family.copies]
-    return frozenset(name for name, source in pairs if {name, source} <= names and _are_equal(tensors, name, source))
+    return frozenset(name for name, source in pairs if {name, source} <= names and are_equal(tensors, name, source))
 
 
 def to_ours(
@@ -158,11 +174,11 @@ def to_theirs(family: Family, config: ModelConfig, parameters: Mapping[str, Tens
     """Their tensors, from our parameters."""
     shapes = {name: tuple(value.shape) for name, value in parameters.items()}
     tensors = {row.theirs: row.join(parameters) for row in needed_rows(family, config, shapes)}
+    if config.head == "none" or family.stores_computed:
+        dtype = next(iter(parameters.values())).dtype
+        tensors |= {name: compute(config).to(dtype) for name, compute in family.computed.items()}
     if config.head != "none":
         return tensors
-    # HF's class of a body alone expects the computed tensors too, and no prefix.
-    dtype = next(iter(parameters.values())).dtype
-    tensors |= {name: compute(config).to(dtype) for name, compute in family.computed.items()}
     return {name.removeprefix(family.prefix): tensor for name, tensor in tensors.items()}
 
 
@@ -196,10 +212,14 @@ def _check_left(
 
 
 def _are_equal(tensors: Tensors, name: str, other: str) -> bool:
+    import torch
+
     return tensors.shape(name) == tensors.shape(other) and torch.equal(tensors[name], tensors[other])
 
 
 def _is_near(tensors: Tensors, name: str, compute: Callable[[ModelConfig], Tensor], config: ModelConfig) -> bool:
+    import torch
+
     with torch.device("meta"):  # the shape first: a config alone could ask for a table of any size
         shape = tuple(compute(config).shape)
     if tensors.shape(name) != shape:

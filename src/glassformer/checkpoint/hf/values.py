@@ -5,6 +5,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from glassformer.checkpoint.limits import UnsupportedModelError as UnsupportedModelError
+
 _MISSING = object()
 
 MAX_WHOLE = 2**31 - 1
@@ -20,10 +22,6 @@ ACTIVATIONS = {
     "swish": "silu",
 }
 THEIR_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
-
-
-class UnsupportedModelError(ValueError):
-    """A checkpoint that this library cannot express."""
 
 
 def value(values: Mapping[str, Any], *keys: str, default: Any = _MISSING) -> Any:

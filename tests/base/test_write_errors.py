@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from glassformer.base.write_errors import WriteError, naming_write_errors
 from glassformer.checkpoint import onnx_out, save_model
 from glassformer.checkpoint.gguf_out import write_gguf
 from glassformer.checkpoint.hf.folder import save_hf_folder
@@ -24,7 +25,6 @@ from glassformer.models import build_model, preset
 from glassformer.training.config import TrainConfig
 from glassformer.training.journal import Journal
 from glassformer.training.state import Evaluation, TrainState, save_checkpoint
-from glassformer.write_errors import WriteError, naming_write_errors
 
 LIMIT = 2048
 LONG = "0" * 2 * LIMIT

@@ -1,0 +1,128 @@
+"""Exact changes of form before a model is written: other settings and other tensors, the same function.
+
+A family that has no place for a setting may have one for its equivalent. A rewrite changes neither the number of
+operations nor their exact result; in float32 only the order of summation may differ.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from glassformer.models import ModelConfig
+
+if TYPE_CHECKING:  # `glassformer info` imports this without torch
+    from torch import Tensor
+
+    Parameters = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """One change of form. `parameters` is called only where `config` returns another config than it was given."""
+
+    config: Callable[[ModelConfig], ModelConfig]
+    """The equivalent config, or the same one where there is nothing to change."""
+    parameters: Callable[[ModelConfig, Parameters], dict[str, Tensor]]
+    """The tensors of the equivalent model, from the config before the change and its tensors."""
+
+
+def _without_scale(config: ModelConfig) -> ModelConfig:
+    if not config.scale_embeddings:
+        return config
+    is_copied = config.tie == "output" and not _keeps_tie(config)
+    return replace(config, scale_embeddings=False, tie="none" if is_copied else config.tie)
+
+
+def _keeps_tie(config: ModelConfig) -> bool:
+    """Whether the norm before the output can take back the factor that the shared table gets."""
+    is_one_stack = config.kind != "encoder_decoder"
+    return config.ties_output and is_one_stack and config.has_final_norm and not config.head_transform
+
+
+def _scaled_table(config: ModelConfig, parameters: Parameters) -> dict[str, Tensor]:
+    table, scale = parameters["embeddings.tokens.weight"], math.sqrt(config.table_width)
+    changed = {"embeddings.tokens.weight": table * scale}
+    if _keeps_tie(config):
+        norms = parameters.keys() & {f"{config.kind}.norm.weight", f"{config.kind}.norm.bias"}
+        changed |= {name: parameters[name] / scale for name in norms}
+    elif config.ties_output:
+        changed["head.out_proj.weight"] = table
+    return {**parameters, **changed}
+
+
+UNSCALED = Rewrite(_without_scale, _scaled_table)
+"""Put the factor on token vectors into their table.
+
+An output that shares the table goes on sharing it: the norm before it is divided by the factor. Where there is no such
+norm, the output gets a copy of the table as it was.
+"""
+
+
+def _with_sines_first(config: ModelConfig) -> ModelConfig:
+    # A transform or a projection between the tables and the layers would keep its own order of channels.
+    is_plain = not config.head_transform and config.embedding_width is None
+    changes = config.positions == "sinusoidal" and not config.sinusoid_halves and is_plain
+    return replace(config, sinusoid_halves=True) if changes else config
+
+
+READS = r"(q_proj|k_proj|v_proj|gate_proj|up_proj|embeddings\.tokens|^head\.out_proj)\.weight$"
+"""Matrices whose columns are channels of the model."""
+WRITES = r"((self|cross)_attn\.out_proj|down_proj|(^encoder|^decoder|embeddings|sublayer)\.norm)\.(weight|bias)$"
+"""Tensors whose rows are channels of the model."""
+NEITHER = r"((q_proj|k_proj|v_proj|gate_proj|up_proj|^head\.out_proj)\.bias|(q|k)_norm\.(weight|bias))$"
+
+
+def _reordered(config: ModelConfig, parameters: Parameters) -> dict[str, Tensor]:
+    import torch
+
+    order = torch.cat((torch.arange(0, config.d_model, 2), torch.arange(1, config.d_model, 2)))
+    found = {}
+    for name, tensor in parameters.items():
+        if re.search(READS, name):
+            found[name] = tensor[:, order]
+        elif re.search(WRITES, name):
+            found[name] = tensor[order]
+        elif re.search(NEITHER, name):
+            found[name] = tensor
+        else:
+            raise AssertionError(f"{name}: expected a parameter whose channels are known")
+    return found
+
+
+SINES_FIRST = Rewrite(_with_sines_first, _reordered)
+"""Reorder the model's channels so that the sines of its positions stand before the cosines."""
+
+
+def _with_table(config: ModelConfig) -> ModelConfig:
+    return replace(config, positions="learned") if config.positions == "sinusoidal" else config
+
+
+def _tabulated(config: ModelConfig, parameters: Parameters) -> dict[str, Tensor]:
+    from glassformer.nn import sinusoids
+
+    tokens = parameters["embeddings.tokens.weight"]
+    table = sinusoids(config.max_len or 0, config.table_width, halves=config.sinusoid_halves)
+    return {**parameters, "embeddings.positions.weight": table.to(tokens.dtype).to(tokens.device)}
+
+
+POSITIONS_IN_TABLE = Rewrite(_with_table, _tabulated)
+"""Write fixed positions as a table, for families whose positions are learned."""
+
+
+def _with_types(config: ModelConfig) -> ModelConfig:
+    return config if config.token_types else replace(config, token_types=1)
+
+
+def _zero_types(config: ModelConfig, parameters: Parameters) -> dict[str, Tensor]:
+    return {
+        **parameters,
+        "embeddings.token_types.weight": parameters["embeddings.tokens.weight"].new_zeros(1, config.table_width),
+    }
+
+
+ONE_ZERO_TYPE = Rewrite(_with_types, _zero_types)
+"""Add a table of token types with one row of zeros, for families that always add a type."""

@@ -1,0 +1,98 @@
+"""What a model is, read from its config and the headers of its weight files. Needs no torch and reads no weights."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from glassformer.checkpoint.foreign import ForeignModel, Tensors
+from glassformer.checkpoint.hf import read_config
+from glassformer.checkpoint.hf.folder import SafeTensors
+from glassformer.checkpoint.layout import CONFIG, READ_FILES, WEIGHTS, check_sizes
+from glassformer.checkpoint.load_errors import naming_errors, refusing_wrong_values
+from glassformer.checkpoint.output_folder import recover_folder
+from glassformer.checkpoint.pretrained import is_foreign, read_foreign, read_origin, verify_seal
+from glassformer.checkpoint.safe_files import CorruptFolderError, read_json_object, verify_folder
+from glassformer.models.config import ModelConfig
+from glassformer.models.costs import count_parameters
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSummary:
+    """A model without its weights."""
+
+    config: ModelConfig
+    n_parameters: int
+    """As `build_model(config).n_parameters()`: a tied table counts once."""
+    stored: Mapping[str, int]
+    """How many numbers the files hold of each type (F32, BF16, Q4_K), the commonest first."""
+    family: str | None
+    """HF's name of the architecture, where the model comes from another library."""
+    foreign: ForeignModel | None
+    """What the reader of another library's format found."""
+
+
+def summarize(path: Path | str, *, allow_pickle: bool = False) -> ModelSummary:
+    """Read what a model folder, a GGUF file or a llama2.c file holds. Checksums of a folder are verified.
+
+    Only weights in pytorch_model.bin, with `allow_pickle`, need torch.
+    """
+    path = Path(path)
+    with naming_errors(path):
+        return _summarize_foreign(path, allow_pickle) if is_foreign(path) else _summarize_own(path)
+
+
+def _summarize_own(folder: Path) -> ModelSummary:
+    recover_folder(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: no such model folder")
+    sealed = verify_folder(folder)
+    sealed.check_listed(READ_FILES)
+    with refusing_wrong_values(sealed.file(CONFIG)):
+        config = ModelConfig.from_dict(read_json_object(sealed.file(CONFIG)))
+    tensors = SafeTensors([sealed.file(WEIGHTS)])
+    check_sizes(config, [*map(tensors.shape, tensors.keys())])
+    n_stored, n_parameters = sum(_stored_numbers(tensors).values()), count_parameters(config)
+    if n_stored != n_parameters:
+        raise CorruptFolderError(
+            f"{folder / WEIGHTS} holds {n_stored:,} numbers: expected {n_parameters:,} by {CONFIG}"
+        )
+    origin: dict[str, Any] = read_origin(folder) or {}
+    family = origin.get("model_type")
+    return ModelSummary(
+        config=config,
+        n_parameters=n_parameters,
+        stored=_stored_numbers(tensors),
+        family=family if isinstance(family, str) else None,
+        foreign=None,
+    )
+
+
+def _summarize_foreign(path: Path, allow_pickle: bool) -> ModelSummary:
+    if path.is_dir():
+        verify_seal(path)
+    foreign = read_foreign(path, allow_pickle=allow_pickle)
+    tensors = foreign.tensors
+    config = read_config(foreign.config, tensors, _have_equal_bytes if isinstance(tensors, SafeTensors) else None)
+    check_sizes(config, [*map(tensors.shape, tensors.keys())])
+    return ModelSummary(
+        config=config,
+        n_parameters=count_parameters(config),
+        stored=_stored_numbers(tensors),
+        family=str(foreign.config["model_type"]),
+        foreign=foreign,
+    )
+
+
+def _have_equal_bytes(tensors: Tensors, name: str, other: str) -> bool:
+    assert isinstance(tensors, SafeTensors)
+    return tensors.have_equal_bytes(name, other)
+
+
+def _stored_numbers(tensors: Tensors) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for name in tensors.keys():  # noqa: SIM118
+        counts[tensors.stored_as(name)] += math.prod(tensors.shape(name))
+    return dict(counts.most_common())

@@ -1,0 +1,158 @@
+"""`glassformer info`: what a model is. Needs no torch."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tyro.conf import Positional
+
+from glassformer.cli.run_options import Flag
+
+if TYPE_CHECKING:
+    from glassformer.checkpoint.summary import ModelSummary
+    from glassformer.text import Tokenizer
+    from glassformer.text.pretrained import PretrainedTokenizer
+
+WHOLE_NUMBERS = ("I64", "I32", "I16", "BOOL")
+"""Types of stored counters and masks, which are no quantized weights."""
+MAX_SPECIAL = 12
+"""Special tokens that are shown; --json lists all."""
+
+
+def info(path: Positional[Path], *, json: Flag = False, allow_pickle: Flag = False) -> None:
+    """Show what a model is: kind, number of parameters, task, number format, tokenizer, chat template and settings.
+
+    Only headers are read, so it takes a second for a model of any size, but for the checksums of a folder.
+
+    Args:
+        path: A model folder, or a GGUF or llama2.c file.
+        json: Print one JSON object, with all settings.
+        allow_pickle: Also open weights in pytorch_model.bin, with the reader that accepts only tensors.
+    """
+    found = describe(path, allow_pickle=allow_pickle)
+    if json:
+        print(_as_json(found))
+        return
+    for line in _lines(found):
+        print(line)
+
+
+def describe(path: Path, *, allow_pickle: bool = False) -> dict[str, Any]:
+    """What `info --json` prints."""
+    from glassformer.checkpoint.summary import summarize
+    from glassformer.tasks.registry import TASK, read_about
+
+    model = summarize(path, allow_pickle=allow_pickle)
+    about = read_about(path) if (path / TASK).is_file() else {}
+    tokenizers: dict[str, Tokenizer | PretrainedTokenizer] = {}
+    problem = None
+    try:
+        tokenizers = _tokenizers(path, model, about)
+    except (ValueError, OSError) as error:  # the rest can be told all the same
+        problem = str(error)
+    template = next((one.chat_template for one in tokenizers.values() if one.chat_template is not None), None)
+    data = about.get("data")
+    return {
+        "path": str(path),
+        "kind": model.config.kind,
+        "parameters": model.n_parameters,
+        "task": about.get("task"),
+        "task_settings": {key: value for key, value in about.items() if key not in ("task", "data", "tokenizer")},
+        "data": data if isinstance(data, dict) else {},
+        "family": model.family,
+        "numbers": dict(model.stored),
+        "tokenizer_problem": problem,
+        "tokenizers": {side: _about_tokenizer(one) for side, one in tokenizers.items()},
+        "chat_template": template,
+        "settings": _changed(model.config),
+    }
+
+
+def _tokenizers(
+    path: Path, model: "ModelSummary", about: Mapping[str, Any]
+) -> "dict[str, Tokenizer | PretrainedTokenizer]":
+    """The tokenizers of a model by what they are for; a model may come without any."""
+    from glassformer.text import Tokenizer
+    from glassformer.text.pretrained import PretrainedTokenizer
+
+    if model.foreign is not None and model.foreign.tokenizer_json is not None:
+        foreign = model.foreign
+        found = PretrainedTokenizer.from_json(
+            model.foreign.tokenizer_json, foreign.tokenizer_config, foreign.config, where=str(path)
+        )
+        return {"text": found}
+    if path.is_file():
+        return {}
+    if model.family is not None or about.get("tokenizer") == "pretrained":
+        source = PretrainedTokenizer.from_folder(path)
+        if model.config.kind != "encoder_decoder" or (path / "tokenizer.json").is_file():
+            return {"text": source}
+        return {"source": source, "target": PretrainedTokenizer.from_folder(path, target=True)}
+    names = {"text": "tokenizer.json", "source": "source_tokenizer.json", "target": "target_tokenizer.json"}
+    return {side: Tokenizer.load(path / name) for side, name in names.items() if (path / name).is_file()}
+
+
+def _about_tokenizer(tokenizer: "Tokenizer | PretrainedTokenizer") -> dict[str, Any]:
+    return {
+        "kind": tokenizer.kind,
+        "size": tokenizer.vocab_size,
+        "special_tokens": tokenizer.tokens(sorted(tokenizer.special_ids)),
+    }
+
+
+def _changed(config: Any) -> dict[str, Any]:
+    """The settings that are not the default."""
+    values = {field.name: getattr(config, field.name) for field in fields(config)}
+    return {field.name: values[field.name] for field in fields(config) if values[field.name] != field.default}
+
+
+def _as_json(found: dict[str, Any]) -> str:
+    return json.dumps(found, indent=2, ensure_ascii=False)
+
+
+def _lines(found: dict[str, Any]) -> Iterator[str]:
+    """The description for people."""
+    yield f"{found['path']}: {found['kind'].replace('_', '-')}, {found['parameters']:,} parameters"
+    if found["task"]:
+        yield f"  task           {found['task']}"
+    for title, key in (("task settings", "task_settings"), ("data", "data")):
+        if found[key]:
+            yield f"  {title:<15}{', '.join(f'{name}={_short(value)}' for name, value in found[key].items())}"
+    if found["family"]:
+        yield f"  family         {found['family']}"
+    yield f"  numbers        {_numbers(found['numbers'])}"
+    for side, about in found["tokenizers"].items():
+        title = "tokenizer" if side == "text" else f"{side} tokens"
+        special = about["special_tokens"]
+        more = f" and {len(special) - MAX_SPECIAL:,} more" if len(special) > MAX_SPECIAL else ""
+        shown = " ".join(special[:MAX_SPECIAL]) or "none"
+        yield f"  {title:<15}{about['kind']}, {about['size']:,} tokens, special: {shown}{more}"
+    if not found["tokenizers"]:
+        yield f"  tokenizer      {_short(found['tokenizer_problem'] or 'none', 200)}"
+    template = found["chat_template"]
+    yield f"  chat template  {'none' if template is None else _short(_first_line(template))}"
+    yield "  settings"
+    for name, value in found["settings"].items():
+        yield f"    {name} = {value!r}"
+
+
+def _numbers(stored: Mapping[str, int]) -> str:
+    """The types of the stored numbers, each with its share, and whether they are quantized."""
+    total = max(sum(stored.values()), 1)
+    names = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
+    shares = {kind: f" {count / total:.1%}" if len(stored) > 1 else "" for kind, count in stored.items()}
+    parts = [names.get(kind, kind) + share for kind, share in shares.items()]
+    is_quantized = any(kind not in names and kind not in WHOLE_NUMBERS for kind in stored)
+    return f"{', '.join(parts)} ({'quantized' if is_quantized else 'not quantized'})"
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def _short(value: object, limit: int = 80) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = " ".join(text.split())
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."

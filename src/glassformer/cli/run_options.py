@@ -1,0 +1,226 @@
+"""The options of `glassformer run`, their ranges, and which kinds of models take them. Needs no torch."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from tyro.conf import FlagCreatePairsOff, arg
+
+if TYPE_CHECKING:
+    from glassformer.decoding import GenerationConfig
+
+Flag = Annotated[bool, FlagCreatePairsOff, arg(help_behavior_hint="")]
+"""An option without a value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineOptions:
+    """Where lines come from, and where the answers go."""
+
+    input: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    """Read the lines of this file instead of stdin."""
+    output: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    """Write the answers to this new file instead of stdout. It appears when all lines are answered; an existing file is
+    never replaced."""
+    on_bad: Literal["error", "skip"] = "skip"
+    """What to do with a line that the model cannot read. skip reports it on stderr, writes an empty line, continues,
+    and exits with 1 at the end. error stops at it."""
+    quiet: Flag = False
+    """Show no progress bar and no hints. Errors are still shown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerOptions:
+    """What is printed for each line. Several values of one line are separated by tabs."""
+
+    json: Flag = False
+    """Print one JSON object per line with all that the model gives: text, scores, labels with probabilities, entities
+    with places, vectors."""
+    n_best: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None
+    """Print the N best texts, or the N most likely labels, best first. A beam search keeps at least N sentences."""
+    scores: Flag = False
+    """Print the score of each text (its mean log-probability), the probability of each label, or the score of an
+    answer found in a text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WritingOptions:
+    """For models that write text: translators, summarizers, language models."""
+
+    beam: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: as the model says)")] = None
+    """Sentences that the search keeps at each step. 1 takes the most likely word each time and is faster."""
+    max_new_tokens: Annotated[
+        int | None, arg(metavar="N", help_behavior_hint="(default: as the model says, for most 256)")
+    ] = None
+    """The most tokens that are written for a line."""
+    temperature: Annotated[float | None, arg(metavar="NUMBER", help_behavior_hint="(default: 0)")] = None
+    """0 always takes the most likely token. More than 0 draws tokens at random: 1 by the model's own probabilities,
+    less than 1 more cautiously."""
+    top_k: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None
+    """Draw only from the N most likely tokens; 0 is all. Needs a temperature."""
+    top_p: Annotated[float | None, arg(metavar="NUMBER", help_behavior_hint="")] = None
+    """Draw only from the most likely tokens whose probabilities add up to this. Needs a temperature."""
+    min_p: Annotated[float | None, arg(metavar="NUMBER", help_behavior_hint="")] = None
+    """Draw only from tokens with at least this share of the best token's probability. Needs a temperature."""
+    seed: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: 0)")] = None
+    """Start of the random numbers: the same seed draws the same text. Needs a temperature."""
+    repetition_penalty: Annotated[float | None, arg(metavar="NUMBER", help_behavior_hint="(default: 1)")] = None
+    """More than 1 makes tokens that were already written less likely."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderOptions:
+    """For models that continue a text or answer a message."""
+
+    prompt: Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="")] = None
+    """Continue this text instead of lines, and show the result as it is written."""
+    chat: Flag = False
+    """Answer each line as a message instead of continuing it. On a terminal, hold a conversation."""
+    system: Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="")] = None
+    """The system message before each conversation. Needs --chat."""
+    stop: Annotated[tuple[str, ...], arg(metavar="TEXT", help_behavior_hint="")] = ()
+    """End the text where one of these texts appears."""
+
+
+WRITING = tuple(field.name for field in fields(WritingOptions))
+DECODING = tuple(field.name for field in fields(DecoderOptions))
+TAKES: dict[str, tuple[str, tuple[str, ...]]] = {
+    **{
+        task: (name, ("n_best", "scores", *WRITING))
+        for task, name in {
+            "translation": "a translator",
+            "summarisation": "a summarizer",
+            "answering": "an answerer",
+            "denoising": "a denoising model",
+            "encoder_decoder": "an encoder-decoder",
+        }.items()
+    },
+    **{
+        task: (name, ("n_best", "scores", *WRITING, *DECODING))
+        for task, name in {
+            "language": "a language model",
+            "code": "a code model",
+            "decoder": "a decoder",
+        }.items()
+    },
+    "classification": ("a classifier", ("n_best", "scores", "embed")),
+    "extraction": ("an extractor of answers", ("scores", "embed")),
+    "tagging": ("a tagger", ("embed",)),
+    "similarity": ("a comparer of texts", ("embed",)),
+    "masking": ("a masked language model", ("embed",)),
+    "encoder": ("an encoder that turns texts into vectors", ("embed",)),
+}
+"""By task, or kind for models trained elsewhere: its name in messages, and the options that only some models take."""
+
+Given = dict[str, Any]
+"""The options that were given and that only some models take, by field name."""
+
+
+def flag_of(name: str) -> str:
+    """A field as the command line spells it."""
+    return f"--{name.replace('_', '-')}"
+
+
+def given_options(*groups: Any, **others: bool) -> Given:
+    """The options that differ from their defaults."""
+    found = {
+        field.name: getattr(group, field.name)
+        for group in groups
+        for field in fields(group)
+        if getattr(group, field.name) != field.default and field.name != "json"  # which every model takes
+    }
+    return found | {name: value for name, value in others.items() if value}
+
+
+def check_ranges(given: Given) -> None:
+    """Raise for a value that no model can use, in the words of the command line."""
+    for name, value in given.items():
+        if name in RANGES:
+            is_right, expected = RANGES[name]
+            if not is_right(value):
+                raise ValueError(f"{flag_of(name)} {value}: expected {expected}")
+    if "" in given.get("stop", ()):
+        raise ValueError("--stop '': expected at least one character")
+    n_best, beam, temperature = given.get("n_best"), given.get("beam"), given.get("temperature")
+    if beam is not None and beam > 1:
+        if temperature:
+            raise ValueError(
+                f"--temperature {temperature} --beam {beam}: expected one of them, because a beam search draws nothing"
+            )
+        if "stop" in given:
+            raise ValueError(f"--stop with --beam {beam}: expected --beam 1, or no --stop")
+    if n_best is not None and beam is not None and n_best > beam and not temperature:
+        raise ValueError(
+            f"--n-best {n_best} --beam {beam}: expected --beam {n_best} or more, or a --temperature above 0"
+        )
+    if "system" in given and "chat" not in given:
+        raise ValueError("--system has no effect without --chat: add --chat, or leave it out")
+    if temperature == 0:
+        _need_temperature(given)
+
+
+def check_taken(path: Path, kind: str, given: Given) -> None:
+    """Raise for an option that has no effect on a model of this task or kind."""
+    if kind not in TAKES:
+        return
+    name, taken = TAKES[kind]
+    wrong = [option for option in given if option not in taken]
+    if wrong:
+        flags = ", ".join(map(flag_of, taken))
+        raise ValueError(f"{flag_of(wrong[0])} has no effect: {path} is {name}, which takes {flags}")
+    if given.get("embed") and len(given) > 1:
+        other = next(option for option in given if option != "embed")
+        raise ValueError(f"{flag_of(other)} has no effect with --embed: leave one of them out")
+
+
+def search_of(base: "GenerationConfig", given: Given) -> "GenerationConfig":
+    """The model's own search with the changes that options ask for."""
+    changes: Given = {name: given[name] for name in ("max_new_tokens", "repetition_penalty", "seed") if name in given}
+    if "max_new_tokens" in given:
+        changes["min_new_tokens"] = min(base.min_new_tokens, given["max_new_tokens"])
+    temperature, n_best = given.get("temperature"), given.get("n_best") or 1
+    samples = base.do_sample if temperature is None else temperature > 0
+    if not samples:
+        _need_temperature(given)
+        beams = given.get("beam") or max(base.num_beams, n_best)
+        changes |= {"do_sample": False, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0}
+    else:
+        beams = 1
+        changes |= {name: given[name] for name in ("top_k", "top_p", "min_p") if name in given}
+        changes |= {"do_sample": True, "temperature": temperature or base.temperature}
+    if beams > 1:
+        changes["eos_token_id"] = ()
+    if beams != base.num_beams:
+        changes |= {"num_beam_groups": 1, "diversity_penalty": 0.0}
+    if "stop" in given:
+        if beams > 1:
+            raise ValueError(f"--stop with a beam of {beams}: expected --beam 1, or no --stop")
+        changes["stop_strings"] = given["stop"]
+    return replace(base, num_beams=beams, num_return_sequences=n_best, **changes)
+
+
+def _need_temperature(given: Given) -> None:
+    for name in ("top_k", "top_p", "min_p", "seed"):
+        if name in given:
+            raise ValueError(
+                f"{flag_of(name)} {given[name]} has no effect at --temperature 0, where nothing is drawn at random: "
+                "add --temperature 1, or leave it out"
+            )
+
+
+def _whole(low: int, high: int) -> tuple[Callable[[Any], bool], str]:
+    return (lambda value: low <= value <= high), f"{low} to {high:,}"
+
+
+RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "beam": _whole(1, 256),
+    "n_best": _whole(1, 256),
+    "max_new_tokens": _whole(1, 65536),
+    "top_k": (lambda value: 0 <= value < 2**31, "0 or more"),
+    "temperature": (lambda value: 0 <= value < math.inf, "0 or more"),  # NaN is in no range
+    "top_p": (lambda value: 0 < value <= 1, "more than 0 and at most 1"),
+    "min_p": (lambda value: 0 <= value <= 1, "0 to 1"),
+    "repetition_penalty": (lambda value: 0 < value < math.inf, "more than 0; 1 changes nothing"),
+}

@@ -1,0 +1,156 @@
+"""How far a command is, on stderr: live bars on a terminal, an occasional plain line elsewhere.
+
+A command turns it on with `reporting()`. Code on any floor calls `step` or `track`, which do nothing unless a command
+reports in the same thread. `set_quiet` turns everything off.
+"""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sized
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+PLAIN_EVERY = 20.0
+"""Seconds between two plain lines."""
+TRACK_EVERY = 500
+"""`track` counts so many items at a time."""
+
+Item = TypeVar("Item")
+
+
+class Reporter:
+    """Writes the steps of one command to stderr."""
+
+    def __init__(self) -> None:
+        self._last_line: float | None = None
+        self._console: Any = None
+        self.bars: Any = None
+        """A live display of rich, on a terminal."""
+        try:
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        except ImportError:
+            return
+        self._console = Console(stderr=True, highlight=False, markup=False)
+        if self._console.is_terminal:
+            columns = TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), TimeRemainingColumn()
+            self.bars = Progress(*columns, console=self._console, transient=True, redirect_stdout=False)
+            self.bars.start()
+
+    def say(self, text: str) -> None:
+        """Print a line for the user; it stays."""
+        if self._console is not None:
+            self._console.print(text, soft_wrap=True)
+        else:
+            print(text, file=sys.stderr)
+
+    def say_sometimes(self, text: str) -> None:
+        """Print a line if there was none of this kind for a while."""
+        now = time.monotonic()
+        if self._last_line is None or now - self._last_line >= PLAIN_EVERY:
+            self._last_line = now
+            self.say(text)
+
+    def stop(self) -> None:
+        """Remove the bars."""
+        if self.bars is not None:
+            self.bars.stop()
+
+
+_REPORTER: ContextVar[Reporter | None] = ContextVar("reporter", default=None)
+_quiet = False
+
+
+def set_quiet(quiet: bool) -> None:
+    """Turn all progress and notes off, or on again: `--quiet`."""
+    global _quiet
+    _quiet = quiet
+
+
+@contextmanager
+def reporting() -> Iterator[None]:
+    """Report the steps inside this block. A block inside another one uses its display."""
+    if _quiet or _REPORTER.get() is not None:
+        yield
+        return
+    reporter = Reporter()
+    token = _REPORTER.set(reporter)
+    try:
+        yield
+    finally:
+        _REPORTER.reset(token)
+        reporter.stop()
+
+
+def say(text: str) -> None:
+    """Print a line for the user on stderr, above the bars; nothing when quiet."""
+    reporter = _REPORTER.get()
+    if reporter is not None:
+        reporter.say(text)
+    elif not _quiet:
+        print(text, file=sys.stderr)
+
+
+class Step:
+    """One thing that takes time, such as tokenizing. Use as a context manager."""
+
+    def __init__(self, label: str, total: int | None = None):
+        self.label, self.total, self.done = label, total, 0
+        self._reporter = _REPORTER.get()
+        self._bar: Any = None
+        if self._reporter is None:
+            return
+        if self._reporter.bars is not None:
+            self._bar = self._reporter.bars.add_task(self._text(), total=total)
+        else:
+            self._reporter.say_sometimes(self._text())
+
+    def _text(self) -> str:
+        if self.total is not None:
+            return f"{self.label}: {self.done:,} of {self.total:,}"
+        return f"{self.label}: {self.done:,}" if self.done else f"{self.label} ..."
+
+    def advance(self, count: int = 1) -> None:
+        """So many more are done."""
+        self.show(self.done + count)
+
+    def show(self, done: int, *, text: str = "", total: int | None = None) -> None:
+        """So many are done; `text` replaces the usual line."""
+        self.done, self.total = done, self.total if total is None else total
+        if self._reporter is None:
+            return
+        text = text or self._text()
+        if self._bar is not None:
+            self._reporter.bars.update(self._bar, completed=done, total=self.total, description=text)
+        else:
+            self._reporter.say_sometimes(text)
+
+    def close(self) -> None:
+        """The step is over: its bar goes."""
+        if self._bar is not None and self._reporter is not None:
+            self._reporter.bars.remove_task(self._bar)
+            self._bar = None
+
+    def __enter__(self) -> "Step":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def track(items: Iterable[Item], label: str) -> Iterator[Item]:
+    """The items, while their number is reported."""
+    with Step(label, size_of(items)) as step:
+        waiting = 0
+        for item in items:
+            yield item
+            waiting += 1
+            if waiting == TRACK_EVERY:
+                step.advance(waiting)
+                waiting = 0
+
+
+def size_of(items: Iterable[Any]) -> int | None:
+    """How many items there are: by their length, or by the number that an earlier pass counted (`n_read`)."""
+    return len(items) if isinstance(items, Sized) else getattr(items, "n_read", None)

@@ -1,0 +1,139 @@
+"""The model card, `README.md` of a model folder: what the model is, its data, its scores and how to use it."""
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from glassformer.metrics.scores import Scores, in_digits, title_of
+from glassformer.models import ModelConfig
+from glassformer.training.state import TrainState
+
+MAX_NAMED = 5
+"""Files that are named; of more, the others are counted."""
+
+
+class CardFacts(NamedTuple):
+    """What a card tells."""
+
+    title: str
+    task: str
+    facts: Sequence[tuple[str, str]]
+    """Rows of the first table, in Markdown."""
+    state: TrainState
+    scores: Scores
+    scored_on: str
+    """On what and how the scores were computed."""
+    validation: str
+    """On what and how each validation scored."""
+    is_test: bool
+    """Whether the scores are of examples that did not choose the checkpoint."""
+    folder: str
+    """The name of the model folder."""
+    sample_line: str
+    """A line that the model reads."""
+    recipe: dict[str, Any]
+
+
+def write_card(card: CardFacts) -> str:
+    """The card in Markdown."""
+    state = card.state
+    chosen = (
+        "The model learned nothing from these examples, and the checkpoint was not chosen by them."
+        if card.is_test
+        else "The model learned nothing from these examples, but the best checkpoint was chosen by them, so the scores "
+        "are a little too good. Score it on other data with `glassformer eval`."
+    )
+    lines = [
+        f"# {card.title}",
+        "",
+        f"Trained by Glassformer: {state.update:,} updates, {state.tokens:,} target tokens, {state.seconds / 60:.1f} "
+        "minutes.",
+        "",
+        "| | |",
+        "|---|---|",
+        *(f"| {name} | {_cell(value)} |" for name, value in card.facts),
+        "",
+        "## Scores",
+        "",
+        f"Computed on {card.scored_on}. {chosen}",
+        "",
+        "| score | value | signature |",
+        "|---|---|---|",
+        *(
+            f"| {_cell(title_of(name))} | {in_digits(name, value)} | {_cell(card.scores.signatures.get(name, ''))} |"
+            for name, value in card.scores.values.items()
+        ),
+        "",
+        f"Each validation during the training was on {card.validation}.",
+        "",
+        "## Use",
+        "",
+        f"In the folder that holds {code(card.folder)}, one line of output for each line of input:",
+        "",
+        *_block(f"printf '%s\\n' {shlex.quote(card.sample_line)} | glassformer run {_argument(card.folder)}", "sh"),
+        "",
+        *_block(
+            "from glassformer.tasks.load import load\n\n"
+            f"model = load({card.folder!r})\nprint(model.run([{card.sample_line!r}]))",
+            "python",
+        ),
+        "",
+        "## Recipe",
+        "",
+        *_block(json.dumps(card.recipe, indent=2, default=str), "json"),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def size_in_words(config: ModelConfig, kind: str, n_parameters: int) -> str:
+    """A model's size: "encoder_decoder, 1,038,208 parameters; 1 + 1 layers, d_model 128, vocabulary 5,000"."""
+    layers = " + ".join(str(n) for n in (config.n_encoder_layers, config.n_decoder_layers) if n)
+    return (
+        f"{kind}, {n_parameters:,} parameters; {layers} layers, d_model {config.d_model}, {config.n_heads} heads, "
+        f"vocabulary {config.vocab_size:,}"
+    )
+
+
+def training_files(data: Any) -> list[Path]:
+    """The files that a task's data names to learn from."""
+    return [path for name in ("source", "target", "data") for path in getattr(data, name, ())]
+
+
+def validation_files(data: Any) -> list[Path]:
+    """The files that a task's data names for validation; none where part of the training data is held out."""
+    return [path for name in ("valid_source", "valid_target", "valid") for path in getattr(data, name, ())]
+
+
+def in_short(names: Iterable[str]) -> str:
+    """Names with commas between them; of many, the first few and how many more there are."""
+    known = list(names)
+    more = [f"and {len(known) - MAX_NAMED:,} more"] if len(known) > MAX_NAMED else []
+    return ", ".join([*known[:MAX_NAMED], *more])
+
+
+def code(text: object) -> str:
+    """A name as code in Markdown, whatever characters it holds."""
+    shown = " ".join(str(text).split())
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", shown)), default=0))
+    room = " " if "`" in shown else ""
+    return f"{fence}{room}{shown}{room}{fence}"
+
+
+def _cell(text: str) -> str:
+    """Text in a cell of a table."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _block(text: str, language: str) -> list[str]:
+    """A block of code that no line of the text can end."""
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return [f"{fence}{language}", text, fence]
+
+
+def _argument(name: str) -> str:
+    """A folder as an argument of a command: never read as an option."""
+    return shlex.quote(f"./{name}" if name.startswith("-") else name)

@@ -1,0 +1,166 @@
+"""The time of a whole command: how many updates fit into `--minutes`, and how that number is corrected.
+
+`--minutes` counts from the start of the command to its last score: reading and tokenizing, updates, validations, saves,
+the final scores. Before the first update only the speed of an update is known, from the pilot. While the run is under
+way, the `Planner` measures all of these and corrects the number of updates at fixed shares of the plan. Each correction
+is recorded before the next update, so that a resumed run repeats it instead of deciding anew.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from glassformer.training.config import TrainConfig
+from glassformer.training.schedules import Plan
+from glassformer.training.state import TrainState
+from glassformer.training.trainer import Trainer
+
+POINTS = (0.03, 0.1, 0.25, 0.45, 0.65, 0.8, 0.9, 0.96)
+"""The shares of the planned updates after which their number is corrected."""
+REHEARSALS = frozenset({2, 4, 6})
+"""The points (by their place in POINTS) where a sample of the final scores is timed."""
+VALIDATION_POINT = 4
+"""The point where a run validates that has not validated before: so that the cost of a validation is known."""
+MAX_VALIDATION_SHARE = 0.25
+"""A validation at that point may take this much of the time."""
+UNKNOWN_SHARE = 0.1
+"""The part of the time kept for validations and final scores until they are measured."""
+NEGLIGIBLE_SHARE = 0.01
+"""Final scores that take less than this are not timed again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeBudget:
+    """The time that a command may take."""
+
+    seconds: float
+    began: float
+    """The reading of `clock` when the command began."""
+    earlier: float = 0.0
+    """Seconds that earlier processes spent on training, validations and saves of this plan."""
+    clock: Callable[[], float] = lambda: time.perf_counter()
+
+    def left(self) -> float:
+        """Seconds that are left; negative when the time is over."""
+        return self.seconds - self.earlier - (self.clock() - self.began)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """What the parts of a run take, in seconds each."""
+
+    update: float
+    validation: float = 0.0
+    save: float = 0.0
+    ending: float = 0.0
+    """Everything after the last validation: the final scores, the model folder."""
+
+
+def updates_that_fit(seconds: float, costs: Costs, config: TrainConfig, position: int = 0) -> int:
+    """How many more updates fit into a time, with the validations and saves between them; at least one."""
+
+    def times(every: int, end: int) -> int:
+        return end // every - position // every
+
+    def cost(count: int) -> float:
+        end = position + count
+        validations = times(config.eval_every, end)
+        validations += end % config.eval_every != 0  # after the last update
+        both = math.lcm(config.eval_every, config.save_every)
+        saves = validations + times(config.save_every, end) - times(both, end)
+        validations += config.average_last > 1  # of the averaged parameters
+        return count * costs.update + validations * costs.validation + saves * costs.save + costs.ending
+
+    low, high = 1, max(1, math.ceil(seconds / max(costs.update, 1e-9)))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if cost(middle) <= seconds else (low, middle - 1)
+    return low
+
+
+def guess_costs(budget: TimeBudget, update: float) -> Costs:
+    """What is assumed before anything but the speed of an update is known."""
+    return Costs(update=update, ending=UNKNOWN_SHARE * budget.seconds)
+
+
+class Planner:
+    """Corrects the plan of a trainer while it runs, so that the command ends in time."""
+
+    def __init__(
+        self,
+        trainer: Trainer,  # type: ignore[type-arg]
+        plan: Plan,
+        budget: TimeBudget,
+        *,
+        update_seconds: float,
+        record: Callable[[Plan], None],
+        rehearse: Callable[[], float],
+    ):
+        """`update_seconds` is the pilot's; `rehearse` estimates the seconds of the final scores by a sample of them."""
+        self.plan = plan
+        self._trainer = trainer
+        self._budget = budget
+        self._record = record
+        self._rehearse = rehearse
+        self._update_seconds = update_seconds
+        self._scoring: float | None = None
+        self._rehearsing = 0.0
+        self._mark: tuple[int, float] | None = None
+
+    def correct(self, state: TrainState) -> Plan | None:
+        """The corrected plan if a correction is due before the next update, else None."""
+        if self._mark is None:
+            self._mark = state.update, self._busy(state)
+        if state.update >= self.plan.end or state.update < self._next_point():
+            return None
+        self._measure(state)
+        costs = self._costs()
+        fitting = updates_that_fit(self._budget.left(), costs, self._trainer.config, state.position)
+        self.plan = self.plan.corrected(state.update, state.update + fitting)
+        self._record(self.plan)
+        return self.plan
+
+    def wants_validation(self, state: TrainState) -> bool:
+        """Whether the run validates here although the interval does not ask for it."""
+        is_point = len(self.plan.corrections) == VALIDATION_POINT and state.update >= self._next_point()
+        is_cheap = self._costs().validation <= MAX_VALIDATION_SHARE * self._budget.seconds
+        return is_point and is_cheap and not state.evaluations
+
+    def _next_point(self) -> float:
+        """The update after which the next correction is due."""
+        plan, number = self.plan, len(self.plan.corrections)
+        if number >= len(POINTS):
+            return math.inf
+        due = plan.start + math.ceil(POINTS[number] * (plan.end - plan.start))
+        return max(due, plan.corrections[-1].update + 1) if plan.corrections else due
+
+    def _busy(self, state: TrainState) -> float:
+        """The time without validations, saves and rehearsals: what updates take, and all that comes with them."""
+        return self._budget.clock() - state.other_seconds - self._rehearsing
+
+    def _measure(self, state: TrainState) -> None:
+        """The speed since the last point, and at some points the time of the final scores."""
+        assert self._mark is not None
+        (update, busy), now = self._mark, self._busy(state)
+        if state.update > update:
+            self._update_seconds = (now - busy) / (state.update - update)
+        self._mark = state.update, now
+        is_small = self._scoring is not None and self._scoring < NEGLIGIBLE_SHARE * self._budget.seconds
+        if len(self.plan.corrections) in REHEARSALS and not is_small:
+            began = self._budget.clock()
+            self._scoring = self._rehearse()
+            self._rehearsing += self._budget.clock() - began
+
+    def _costs(self) -> Costs:
+        trainer, scoring = self._trainer, self._scoring
+        if scoring is None:
+            guess = guess_costs(self._budget, self._update_seconds)
+            return replace(guess, validation=trainer.validation_seconds or 0.0, save=trainer.save_seconds)
+        return Costs(
+            update=self._update_seconds,
+            # Before the first validation: as long as the final scores, of about as many examples.
+            validation=scoring if trainer.validation_seconds is None else trainer.validation_seconds,
+            save=trainer.save_seconds,
+            ending=scoring + trainer.save_seconds,
+        )

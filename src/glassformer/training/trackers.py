@@ -1,0 +1,147 @@
+"""Callbacks that send a run's numbers to Weights & Biases or MLflow. Each package is imported only when asked for."""
+
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from glassformer.training.callbacks import Callbacks, EvaluationEvent, SaveEvent, StepEvent
+
+MLFLOW_BATCH = 100
+"""MLflow takes at most this many parameters in one call."""
+
+
+def wandb_callbacks(
+    project: str = "glassformer",
+    *,
+    name: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    every: int = 10,
+    **init: Any,
+) -> Callbacks:
+    """Callbacks that log to Weights & Biases: `task.train("m", **wandb_callbacks("my-project"))`.
+
+    The active wandb run is used, or a new one is started at the first event, which ends when the model is saved. No
+    files are uploaded.
+
+    Args:
+        project: The project of a new run.
+        name: The name of a new run; wandb chooses one where it is None.
+        config: Settings to show beside the run, such as `dataclasses.asdict(task.config)`.
+        every: Log one update in so many. Validations are always logged.
+        init: More arguments of `wandb.init`, such as `mode="offline"` or `id="..."`.
+    """
+    _check_every(every)
+    wandb = _import("wandb", "Weights & Biases")
+    active = wandb.run
+
+    @cache
+    def run() -> Any:
+        return active or wandb.init(project=project, name=name, config=dict(config or {}), **init)
+
+    def on_step(event: StepEvent) -> None:
+        if event.update % every == 0:
+            run().log(_step_values(event), step=event.update)
+
+    def on_evaluation(event: EvaluationEvent) -> None:
+        run().log({f"valid/{key}": value for key, value in event.scores.items()}, step=event.update)
+
+    def on_save(event: SaveEvent) -> None:
+        if event.is_model:
+            run().summary.update({f"final/{key}": value for key, value in event.scores.items()})
+            run().summary.update({"model_folder": str(event.path)})
+            if active is None:
+                run().finish()
+
+    return {"on_step": on_step, "on_evaluation": on_evaluation, "on_save": on_save}
+
+
+def mlflow_callbacks(
+    experiment: str = "glassformer",
+    *,
+    name: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    every: int = 10,
+) -> Callbacks:
+    """Callbacks that log to MLflow: `task.train("m", **mlflow_callbacks("my-experiment"))`.
+
+    The active MLflow run is used, or a new one is started at the first event, which ends when the model is saved. No
+    files are uploaded.
+
+    Args:
+        experiment: The experiment of a new run.
+        name: The name of a new run; MLflow chooses one where it is None.
+        config: Settings to log as parameters; a setting in a table is named `table.setting`.
+        every: Log one update in so many. Validations are always logged.
+    """
+    _check_every(every)
+    mlflow = _import("mlflow", "MLflow")
+    active = mlflow.active_run()
+
+    @cache
+    def start() -> None:
+        if active is None:
+            mlflow.set_experiment(experiment)
+            mlflow.start_run(run_name=name)
+        settings = list(_flatten(config or {}).items())
+        for first in range(0, len(settings), MLFLOW_BATCH):
+            mlflow.log_params(dict(settings[first : first + MLFLOW_BATCH]))
+
+    def log(prefix: str, values: Mapping[str, float], update: int) -> None:
+        start()
+        mlflow.log_metrics({_mlflow_name(f"{prefix}{key}"): value for key, value in values.items()}, step=update)
+
+    def on_step(event: StepEvent) -> None:
+        if event.update % every == 0:
+            log("", _step_values(event), event.update)
+
+    def on_evaluation(event: EvaluationEvent) -> None:
+        log("valid/", event.scores, event.update)
+
+    def on_save(event: SaveEvent) -> None:
+        if event.is_model:
+            log("final/", event.scores, event.update)
+            mlflow.set_tag("model_folder", str(event.path))
+            if active is None:
+                mlflow.end_run()
+
+    return {"on_step": on_step, "on_evaluation": on_evaluation, "on_save": on_save}
+
+
+TRACKERS: dict[str, Callable[..., Callbacks]] = {"wandb": wandb_callbacks, "mlflow": mlflow_callbacks}
+"""Trackers by the name of their package."""
+
+
+def _step_values(event: StepEvent) -> dict[str, float]:
+    return {
+        "train/loss": event.loss,
+        "train/learning_rate": event.learning_rate,
+        "train/gradient_norm": event.gradient_norm,
+    }
+
+
+def _flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Settings in tables by their dotted names."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        inner = value if isinstance(value, Mapping) else {}
+        found |= _flatten(inner, f"{prefix}{name}.") if inner else {f"{prefix}{name}": value}
+    return found
+
+
+def _mlflow_name(name: str) -> str:
+    """A metric's name in the characters that MLflow allows; labels may hold others."""
+    return re.sub(r"[^\w./ -]", "_", name, flags=re.ASCII)
+
+
+def _check_every(every: int) -> None:
+    if every < 1:
+        raise ValueError(f"every={every}: expected at least 1")
+
+
+def _import(package: str, title: str) -> Any:
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise ImportError(f"{title} is not installed: pip install {package}") from error

@@ -1,0 +1,305 @@
+"""`glassformer train`: what was given, what was meant, and what a mistake leaves behind."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import glassformer
+from glassformer import cli
+from glassformer.cli.options import UsageError
+from glassformer.cli.train import read_given
+from glassformer.tasks.configs.options import AUTOMATIC, FIRST_DATA, make_config, options_of
+from glassformer.tasks.registry import TASKS, config_named
+
+TINY = [
+    "--updates",
+    "2",
+    "--d-model",
+    "8",
+    "--n-heads",
+    "2",
+    "--d-ff",
+    "8",
+    "--n-encoder-layers",
+    "1",
+    "--device",
+    "cpu",
+]
+TINY += ["--vocab-size", "300", "--eval-every", "2"]
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """Run a command line; its exit code, and what it said on stdout and stderr."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["glassformer", *map(str, arguments)])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    return run
+
+
+@pytest.fixture
+def reviews(tmp_path):
+    """Labelled texts, and a text that is not."""
+    path = tmp_path / "reviews.tsv"
+    path.write_text(
+        "text\tlabel\n" + "".join(f"it is {word} {n}\t{word}\n" for n in range(40) for word in ("good", "bad"))
+    )
+    return path
+
+
+def test_only_what_was_given_is_in_given(tmp_path):
+    recipe = tmp_path / "r.toml"
+    recipe.write_text("[train]\nlr = 1\nwarmup = 7\n[model]\nd_model = 64\n")
+    flags = ["--source", "a", "b", "--lr=0.5", "--no-qkv-bias", "--lowercase", "--max_len", "none", "--from", "x"]
+    given, run = read_given("translation", ["--recipe", str(recipe), "--out", "m", "--continue", *flags])
+    assert given == {
+        "train.lr": 0.5,
+        "train.warmup": 7,
+        "model.d_model": 64,
+        "data.source": (Path("a"), Path("b")),
+        "model.qkv_bias": False,
+        "tokenizer.lowercase": True,
+        "model.max_len": None,
+        "start_from": Path("x"),
+    }
+    assert run == {"out": Path("m"), "accept_changes": True}
+
+
+def test_a_config_is_the_defaults_and_what_was_given():
+    kind = config_named("translation")
+    assert make_config(kind, {}) == kind()
+    config = make_config(kind, {"train.lr": 0.5, "model.d_model": 64, "start_from": "x"})
+    assert (config.train.lr, config.model.d_model, config.start_from) == (0.5, 64, Path("x"))
+    assert config.train.warmup == kind().train.warmup
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--warmpu", "3"], "--warmpu is no option of train translation: did you mean --warmup?"),
+        (["--optimizer", "adam"], "--optimizer is no option of train translation: did you mean --optimiser?"),
+        (["--zzzzzz", "3"], "--zzzzzz is no option of train translation: train translation --help-all lists all"),
+        (["--lr", "x"], "--lr x: expected a number"),
+        (["--lr", "-1"], "--lr -1: expected a finite number above 0"),
+        (["--lr"], "--lr has no value: expected X after it"),
+        (["--source", "--lr", "1"], "--source has no value: expected PATH ... after it"),
+        (["--d-model", "12.5"], "--d-model 12.5: expected a whole number"),
+        (["--schedule", "cosin"], "--schedule cosin: expected one of inverse_sqrt, cosine, linear, constant (did you"),
+        (["--gated", "maybe"], "'maybe' is not expected here: expected an option, such as --source PATH"),
+        (["train.de"], "'train.de' is not expected here: expected an option, such as --source PATH"),
+    ],
+)
+def test_a_wrong_flag_is_a_sentence_and_exit_code_2(call, arguments, message):
+    code, out, err = call("train", "translation", "--out", "m", *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"glassformer: {message}")
+    assert err.count("\n") == 1
+
+
+def test_wrong_words_suggest_the_nearest(call):
+    assert call("trian")[::2] == (
+        2,
+        "glassformer: 'trian' is no verb: did you mean 'train'? (glassformer --help lists them)\n",
+    )
+    code, _, err = call("train", "translatoin", "--out", "m")
+    assert code == 2
+    assert err.startswith("glassformer: 'translatoin' is no task: did you mean 'translation'?")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[train]\nwarmpu = 3\n", "unknown key 'warmpu' in the table [train]: did you mean 'warmup'?"),
+        ("lr = 3\n", "lr is in the wrong place: expected lr in the table [train]"),
+        ("[model]\nlr = 3\n", "model.lr is in the wrong place: expected lr in the table [train]"),
+        ("[model]\nhidden_size = 3\n", "unknown key 'hidden_size' in the table [model]: did you mean 'd_model'?"),
+        ("[trian]\nlr = 3\n", "unknown table [trian]: did you mean 'train'?"),
+        ("train = 3\n", "train=3: expected a table, [train]"),
+        ("[train]\nlr = -1\n", "train.lr=-1: expected a finite number above 0"),
+        ("[data]\nsource = 3\n", "data.source=3: expected a list of paths"),
+    ],
+)
+def test_a_wrong_recipe_is_a_sentence(call, tmp_path, text, message):
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(text)
+    code, _, err = call("train", "translation", "--recipe", recipe, "--out", tmp_path / "m")
+    assert (code, err) == (1, f"glassformer: {recipe}: {message}\n")
+
+
+def test_train_without_a_task_lists_the_tasks(call):
+    code, out, err = call("train")
+    assert (code, out) == (2, "")
+    assert all(f"  {task} " in err for task in TASKS)
+    assert call("train", "--help")[:2] == (0, call("help", "train")[1])
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_help_shows_few_options_and_help_all_every_one(call, task):
+    code, out, _ = call("train", task, "--help")
+    assert code == 0
+    first = re.findall(r"^  (--\S+)", out, re.MULTILINE)
+    assert 9 <= len(first) <= 12
+    assert {"--out", "--minutes", "--from", "--device", "--recipe", "--continue", "--restart"} <= set(first)
+    assert {f"--{name.replace('_', '-')}" for name in FIRST_DATA[task]} <= set(first)
+    assert out == call("help", "train", task)[1] == call("train", task, "--lr", "1", "-h")[1]
+    everything = call("train", task, "--help-all")[1]
+    flags = re.findall(r"^  (--\S+)", everything, re.MULTILINE)
+    assert len(flags) == len(set(flags))
+    assert {flag.replace("[no-]", "") for flag in flags} >= {
+        one.flag for one in options_of(config_named(task)).values()
+    }
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_option_has_a_sentence_and_one_default(call, task):
+    for option in options_of(config_named(task)).values():
+        assert re.fullmatch(r"[A-Z].{15,}[.)]", option.about), f"{option.path}: {option.about!r}"
+        assert not re.search(r"\. [A-Z]", option.about), f"{option.path} has two sentences"
+    told = call("train", task, "--help-all")[1]
+    for entry in re.split(r"\n  (?=--)", told)[1:]:
+        assert entry.count("(default:") <= 1, entry
+    assert "Attention\n" not in told
+    assert "Model: attention:" in told
+
+
+def test_automatic_options_say_so(call, monkeypatch):
+    monkeypatch.setattr("glassformer.cli.options.AUTOMATIC", frozenset({"train.lr"}))
+    told = " ".join(call("train", "translation", "--help-all")[1].split())
+    assert "Peak learning rate. (default: chosen for the data and the time) --schedule" in told
+    assert {option.path for task in TASKS for option in options_of(config_named(task)).values()} >= AUTOMATIC
+
+
+def test_every_way_to_ask_for_help_and_the_version(call):
+    usage = call("--help")[1]
+    assert usage.startswith("usage: glassformer VERB")
+    assert [call(word)[:2] for word in ("help", "-h")] == [(0, usage)] * 2
+    assert call()[:2] == (0, usage)
+    assert call("-V")[:2] == call("--version")[:2] == (0, f"glassformer {glassformer.__version__}\n")
+    assert call("help", "eval")[1].startswith("usage: glassformer eval FOLDER")
+    assert "--verify" in call("help", "convert")[1]
+    assert "--overwrite" in call("convert", "x", "-h")[1]
+
+
+def test_a_bare_bench_says_what_it_would_do(call):
+    code, out, err = call("bench")
+    assert (code, err) == (0, "")
+    assert out.startswith("usage: glassformer bench decode")
+    assert "measures how many tokens per second" in out
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["--text-column", "review"], "review"),
+        (["--label-column", "stars"], "stars"),
+        (["--data", "reviewz.tsv"], "reviewz.tsv"),
+        (["--corpus", "interface-language"], "did you mean 'interface-languages'"),
+        (["--from", "nothing-there"], "nothing-there"),
+        (["--device", "abacus"], "device='abacus' is no device that torch knows: expected auto, cpu or cuda"),
+        (["--device", "meta"], "device='meta' cannot compute here: expected auto, cpu or cuda"),
+    ],
+)
+def test_a_failed_first_attempt_does_not_block_the_corrected_one(call, tmp_path, reviews, change, message):
+    command = ["train", "classification", "--data", reviews, "--out", tmp_path / "m", *TINY]
+    code, _, err = call(*command, *change)
+    assert code == 1
+    assert message in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["reviews.tsv"]
+    assert call(*command)[0] == 0
+
+
+def test_a_misspelled_metric_does_not_block_the_corrected_command(call, tmp_path, reviews):
+    command = ["train", "classification", "--data", reviews, "--out", tmp_path / "m", *TINY]
+    code, _, err = call(*command, "--metric", "acuracy")
+    assert code == 1
+    assert "metric='acuracy' is no score of the validation: did you mean 'accuracy'?" in err
+    assert call(*command, "--metric", "accuracy")[0] == 0
+
+
+def test_misaligned_pairs_do_not_block_the_corrected_command(call, tmp_path):
+    source, target = tmp_path / "a.en", tmp_path / "a.de"
+    source.write_text("".join(f"the house {n}\n" for n in range(60)))
+    target.write_text("".join(f"das Haus {n}\n" for n in range(59)))
+    command = ["train", "translation", "--source", source, "--target", target, "--out", tmp_path / "m"]
+    command += [*TINY, "--n-decoder-layers", "1"]
+    code, _, err = call(*command)
+    assert code == 1
+    assert "a.de" in err
+    assert not (tmp_path / "m.run").exists()
+    target.write_text("".join(f"das Haus {n}\n" for n in range(60)))
+    assert call(*command)[0] == 0
+
+
+def test_other_settings_are_named_with_both_values_and_ways_out(call, tmp_path, reviews):
+    command = ["train", "classification", "--data", reviews, "--out", tmp_path / "m", *TINY]
+    assert call(*command)[0] == 0
+    code, _, err = call(*command, "--lr", "0.25", "--warmup", "3")
+    assert code == 1
+    assert "lr 0.001 (now 0.25), warmup 200 (now 3)" in err
+    assert all(word in err for word in ("--continue", "--restart", "another --out"))
+    assert call(*command, "--lr", "0.25", "--continue", "--updates", "3")[0] == 0
+    assert call(*command, "--restart")[0] == 0
+
+
+def test_python_trains_with_the_same_options(tmp_path, reviews):
+    options = {"updates": 2, "d_model": 8, "n_heads": 2, "d_ff": 8, "n_encoder_layers": 1, "vocab_size": 300}
+    scores = glassformer.train("classification", data=str(reviews), out=str(tmp_path / "m"), device="cpu", **options)
+    assert 0 <= scores["accuracy"] <= 100
+    assert json.loads((tmp_path / "m" / "task.json").read_text())["task"] == "classification"
+    with pytest.raises(ValueError, match=r"updates 2 \(now 3\)"):
+        glassformer.train(
+            "classification", data=[reviews], out=tmp_path / "m", device="cpu", **{**options, "updates": 3}
+        )
+    more = {**options, "updates": 3, "continue": True}
+    glassformer.train("classification", data=[reviews], out=tmp_path / "m", device="cpu", **more)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"warmpu": 3}, "'warmpu' is no option of TranslationConfig: did you mean 'warmup'"),
+        ({"lr": "x"}, "lr='x': expected a number"),
+        ({"train.lr": "x"}, "lr='x': expected a number"),
+        ({"source": 3}, "source=3: expected a list of paths"),
+        ({"start_from": 3}, "start_from=3: expected a path"),
+        ({"from": 3}, "start_from=3: expected a path"),
+    ],
+)
+def test_python_options_are_checked_before_anything_is_written(tmp_path, options, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        glassformer.train("translation", out=tmp_path / "m", **options)
+    with pytest.raises(ValueError, match="'translatoin' is no task: did you mean 'translation'"):
+        glassformer.train("translatoin", out=tmp_path / "m")
+    assert not list(tmp_path.iterdir())
+
+
+def test_flags_of_another_task_are_refused_by_name(call, tmp_path, reviews):
+    call("train", "classification", "--data", reviews, "--out", tmp_path / "m", *TINY)
+    code, _, err = call("eval", tmp_path / "m", "--data", reviews, "--beam", "4")
+    assert (code, err) == (
+        2,
+        "glassformer: --beam is for models of translation: this one was trained for classification\n",
+    )
+    code, _, err = call("eval", tmp_path / "m", "--dta", reviews)
+    assert code == 2
+    assert "did you mean --data?" in err
+    code, out, _ = call("eval", tmp_path / "m", "--data", reviews, "--json")
+    assert code == 0
+    assert "accuracy" in json.loads(out)
+    assert "--problems" not in call("eval", tmp_path / "m", "--help")[1]
+
+
+def test_a_usage_error_is_a_value_error():
+    with pytest.raises(UsageError, match="--out is missing"):
+        read_given("translation", [])

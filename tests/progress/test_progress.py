@@ -1,0 +1,123 @@
+"""Progress on stderr: from the first moment, sometimes, never on stdout, and not at all when quiet."""
+
+import gzip
+import io
+import itertools
+import sys
+
+import pytest
+
+from glassformer import progress
+from glassformer.data.pairs import PairReader
+from glassformer.data.text_files import read_lines
+from glassformer.progress import Step, reporting, say, set_quiet, size_of, track
+
+
+@pytest.fixture(autouse=True)
+def loud():
+    set_quiet(False)
+    yield
+    set_quiet(False)
+
+
+@pytest.fixture
+def now(monkeypatch):
+    moment = [1000.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: moment[0])
+    return moment
+
+
+def test_the_first_step_is_told_at_once_and_the_others_now_and_then(now, capsys):
+    with reporting():
+        with Step("reading"):
+            pass
+        with Step("tokenizing", 29_000) as step:
+            for _ in range(29):
+                now[0] += 1
+                step.advance(1000)
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.splitlines() == ["reading ...", "tokenizing: 20,000 of 29,000"]
+
+
+def test_nothing_is_told_outside_a_command_or_when_quiet(now, capsys):
+    for quiet in (False, True):
+        set_quiet(quiet)
+        with Step("reading") as step:
+            now[0] += 100
+            step.advance()
+        assert list(track([1, 2, 3], "reading")) == [1, 2, 3]
+    with reporting(), Step("reading"):
+        say("a note")
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("", "")
+
+
+def test_a_note_is_told_without_a_command_too(capsys):
+    say("a note")
+    assert capsys.readouterr().err == "a note\n"
+
+
+def test_an_unknown_total_is_counted_and_a_text_of_ones_own_replaces_the_line(now, capsys):
+    with reporting(), Step("reading") as step:
+        now[0] += 20
+        step.advance(1200)
+        now[0] += 20
+        step.show(3, text="update 3/7  loss 0.1", total=7)
+        now[0] += 20
+        step.advance()
+    assert capsys.readouterr().err.splitlines() == [
+        "reading ...",
+        "reading: 1,200",
+        "update 3/7  loss 0.1",
+        "reading: 4 of 7",
+    ]
+
+
+def test_a_terminal_gets_bars_that_go_away(monkeypatch):
+    console = pytest.importorskip("rich.console")
+    stream, real = io.StringIO(), console.Console
+    monkeypatch.setattr(console, "Console", lambda **options: real(file=stream, force_terminal=True, width=80))
+    with reporting():
+        with Step("validating [1/2]", 10) as outer, reporting(), Step("writing texts", 5) as inner:
+            inner.advance(5)
+            outer.advance(3)
+            say("a note")
+            reporter = progress._REPORTER.get()
+            reporter.bars.refresh()
+        assert not reporter.bars.tasks
+    assert "a note" in stream.getvalue()
+    assert "validating [1/2]: 3 of 10" in stream.getvalue()
+    assert progress._REPORTER.get() is None
+
+
+def test_without_rich_lines_are_printed(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    with reporting(), Step("reading"):
+        say("a note")
+    assert capsys.readouterr().err == "reading ...\na note\n"
+
+
+def test_tracking_counts_and_passes_everything_on(now, capsys):
+    def items():
+        for number in range(1100):
+            now[0] += 0.03
+            yield number
+
+    with reporting():
+        assert list(track(items(), "tokenizing")) == list(range(1100))
+        assert list(itertools.islice(track(range(10), "tokenizing"), 3)) == [0, 1, 2]
+    assert capsys.readouterr().err.splitlines() == ["tokenizing ...", "tokenizing: 1,000"]
+
+
+def test_reading_a_file_is_told_and_a_reader_knows_its_size_after_a_pass(tmp_path, capsys):
+    (tmp_path / "a.en").write_text("one\ntwo\n")
+    with gzip.open(tmp_path / "a.de.gz", "wt") as file:
+        file.write("eins\nzwei\n")
+    with reporting():
+        assert [line.text for line in read_lines(tmp_path / "a.de.gz")] == ["eins", "zwei"]
+    assert capsys.readouterr().err == "reading a.de.gz ...\n"
+    reader = PairReader([tmp_path / "a.en"], [tmp_path / "a.de.gz"])
+    assert size_of(reader) is None
+    assert size_of(list(reader)) == 2
+    assert size_of(reader) == 2

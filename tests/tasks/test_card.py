@@ -1,0 +1,129 @@
+"""The model card tells what the model is, what its scores are of, and how to use it; its snippet is executed."""
+
+import contextlib
+import io
+import json
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from glassformer.metrics.scores import Scores
+from glassformer.tasks.card import code
+from glassformer.tasks.registry import TASKS, task_named
+from glassformer.tasks.translation import PairData, Translation, languages_of
+from glassformer.training.state import TrainState
+
+WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf"}
+SIZES = {"vocab_size": 300, "d_model": 16, "n_heads": 2, "d_ff": 16, "max_len": 64, "dropout": 0.0}
+
+
+def lines_of_words(count=120):
+    draw = random.Random(0)
+    return [" ".join(draw.choices(list(WORDS), k=draw.randint(2, 5))) for _ in range(count)]
+
+
+def write_data(folder, task):
+    """Files of the user's for a task, and its data."""
+    kind = task_named(task).Data
+    texts = lines_of_words()
+    file = folder / "mine.jsonl"
+    if task == "translation":
+        (folder / "mine.en").write_text("".join(f"{text}\n" for text in texts))
+        (folder / "mine.fr").write_text("".join(f"{text.upper()}\n" for text in texts))
+        return kind(source=(folder / "mine.en",), target=(folder / "mine.fr",))
+    if task in ("masking", "denoising", "language", "code"):
+        (folder / "mine.txt").write_text("".join(f"{text}\n" for text in texts))
+        return kind(data=(folder / "mine.txt",), valid=(folder / "mine.txt",))
+    if task == "tagging":
+        file = folder / "mine.conll"
+        file.write_text("\n\n".join("\n".join(f"{word} B-{word}" for word in text.split()) for text in texts) + "\n")
+        return kind(data=(file,))
+    records = {
+        "classification": lambda text: {"text": text, "label": text.split()[0]},
+        "similarity": lambda text: {"text": text, "second": text[::-1], "score": len(text) % 5 / 4},
+        "summarisation": lambda text: {"source": f"{text}. More.", "target": text},
+        "answering": lambda text: {"question": "first?", "context": text, "answer": text.split()[0]},
+    }
+    records["extraction"] = records["answering"]
+    file.write_text("".join(json.dumps(records[task](text)) + "\n" for text in texts))
+    return kind(data=(file,))
+
+
+def tiny(task, data, **train):
+    """A config of two updates."""
+    usual = task_named(task).Config(data=data)
+    layers = {name: min(1, getattr(usual.model, name)) for name in ("n_encoder_layers", "n_decoder_layers")}
+    values = {"updates": 2, "warmup": 1, "eval_every": 2, "save_every": 2, "max_tokens": 256, "device": "cpu", **train}
+    config = replace(usual, model=replace(usual.model, **SIZES, **layers), train=replace(usual.train, **values))
+    return replace(config, context=64) if hasattr(config, "context") else config
+
+
+@pytest.mark.parametrize("task", sorted(TASKS))
+def test_the_card_of_each_task_names_data_size_and_scores_and_its_snippet_runs(tmp_path, monkeypatch, task, capsys):
+    scores = task_named(task)(tiny(task, write_data(tmp_path, task))).train(tmp_path / "my model")
+    card = (tmp_path / "my model" / "README.md").read_text(encoding="utf-8")
+    assert f"| task | `{task}` |" in card
+    assert "/mine." in card
+    assert re.search(r"\| training \w+ \| [1-9]", card)
+    assert re.search(r"\| model \| \w+, [\d,]+ parameters", card)
+    assert f"Computed on {scores.about}. " in card
+    assert re.fullmatch(r"(.*, )?[\d,]+ validation \w+ (held out )?from mine\.\w+(, mine\.fr)?", scores.about)
+    assert str(scores).endswith(f"({scores.about})"), "the last line of `train`"
+    assert "validation after 2 updates (" in capsys.readouterr().err
+    assert "chosen by them" in card
+    assert "glassformer run 'my model'" in card
+    monkeypatch.chdir(tmp_path)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(re.search(r"```python\n(.*?)```", card, re.S)[1], "card", "exec"), {})
+    assert printed.getvalue().startswith("[")
+
+
+def test_the_card_of_a_translator_names_both_sides_and_its_searches(tmp_path, capsys):
+    scores = Translation(tiny("translation", write_data(tmp_path, "translation"))).train(tmp_path / "m")
+    card = (tmp_path / "m" / "README.md").read_text(encoding="utf-8")
+    assert f"| source files | `{tmp_path / 'mine.en'}` |" in card
+    assert f"| target files | `{tmp_path / 'mine.fr'}` |" in card
+    assert "| source language | en |\n| target language | fr |" in card
+    assert scores.about.startswith("beam 4, ")
+    assert re.search(r"Each validation during the training was on greedy, \d+ validation pairs held out", card)
+    assert "updates (greedy, " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (PairData(source=(Path("a.en"),), target=(Path("a.de.gz"),)), ("en", "de")),
+        (PairData(source=(Path("a.pt-BR"), Path("b.pt-BR")), target=(Path("a.zh_Hant"),)), ("pt-BR", "zh_Hant")),
+        (PairData(source=(Path("pairs.tsv"),)), ("not", "not")),
+        (PairData(source=(Path("a.txt"),), target=(Path("b.txt"),)), ("not", "not")),
+        (PairData(source=(Path("a.txt"),), source_language="fr", target_language="it"), ("fr", "it")),
+        (PairData(corpus="multi30k"), ("en", "de")),
+    ],
+)
+def test_languages_come_from_flags_or_file_names_and_are_not_guessed(data, expected):
+    assert tuple(language.split()[0] for language in languages_of(data)) == expected
+
+
+def test_names_with_odd_characters_stay_in_their_place(tmp_path):
+    assert code("a`b``c") == "``` a`b``c ```"
+    folder = tmp_path / "a|b"
+    folder.mkdir()
+    task = Translation(tiny("translation", write_data(folder, "translation")))
+
+    class Tool:
+        class model:  # noqa: N801
+            config, kind = task.config.model, "encoder_decoder"
+
+            def n_parameters():
+                return 5
+
+    ready = type("Ready", (), {"tool": Tool, "n_train": 3, "is_test": True, "validation": "x"})
+    card = task.card(Path("-m"), ready, TrainState(), Scores({"f1_a|b": 1.0}, about="x"))
+    assert r"a\|b/mine.en" in card
+    assert r"| F1 of a\|b | 1.00 |" in card
+    assert "glassformer run ./-m" in card
+    assert "was not chosen by them" in card

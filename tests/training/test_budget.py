@@ -1,0 +1,279 @@
+"""`--minutes` on a clock of our own: the whole command ends in time, and corrections are recorded and repeated."""
+
+import json
+from dataclasses import replace
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import nn
+
+from glassformer.tasks import runs
+from glassformer.tasks.runs import train_run
+from glassformer.training import journal
+from glassformer.training.budget import POINTS, Costs, TimeBudget, updates_that_fit
+from glassformer.training.config import TrainConfig
+from glassformer.training.run_folder import RunFolder
+
+CONFIG = TrainConfig(
+    minutes=2,
+    lr=1e-2,
+    warmup=20,
+    schedule="linear",
+    eval_every=50,
+    save_every=50,
+    metric="loss",
+    device="cpu",
+    precision="fp32",
+)
+
+
+class Rows(NamedTuple):
+    """A batch of numbers."""
+
+    values: torch.Tensor
+
+    @property
+    def n_target_tokens(self):
+        return len(self.values)
+
+    def to(self, device):
+        return Rows(self.values.to(device))
+
+
+class RowBatches:
+    def __getitem__(self, step):
+        return Rows(torch.full((2, 4), (step % 7) / 7))
+
+
+class Machine:
+    """A machine whose every second is made up: start-up, updates, validations, final scores."""
+
+    def __init__(self, monkeypatch, *, startup=5.0, pilot=1.0, update=None, validation=3.0, score=0.02, tests=400):
+        self.now = 0.0
+        self.startup, self.pilot, self.validation, self.score = startup, pilot, validation, score
+        self.update = update or (lambda number: 1.0)
+        self.test = [*range(tests)]
+        self.losses = self.validations = 0
+        monkeypatch.setattr("time.perf_counter", lambda: self.now)
+        monkeypatch.setattr(journal, "_tensorboard", lambda folder: None)
+
+    def train(self, folder, config=CONFIG):
+        """One command from start to end: the seconds that it took."""
+        began = self.now
+        self.now += self.startup
+        record = json.loads((folder / "run.json").read_text()) if (folder / "run.json").exists() else None
+        folder.mkdir(exist_ok=True)
+        run = RunFolder(folder, record, "id")
+        run.bind("toy", config, {}, accept_changes=True)
+        torch.manual_seed(0)
+        self.model = nn.Linear(4, 1)
+        state = train_run(
+            run,
+            self.model,
+            config,
+            batches=RowBatches(),
+            loss=lambda model: self._loss,
+            evaluate=self._evaluate,
+            flops=lambda batch: 1,
+            notes=(),
+            score=self._score,
+            test=self.test,
+            began=began,
+        )
+        self._score(self.test)
+        self.state = state
+        return self.now - began
+
+    def _loss(self, batch):
+        self.losses += 1
+        self.now += self.pilot if self.losses <= 3 else self.update(self.losses - 3)
+        return self.model(batch.values).square().sum()
+
+    def _evaluate(self):
+        self.validations += 1
+        self.now += self.validation
+        return {"loss": float(self.model(RowBatches()[5].values).square().sum())}
+
+    def _score(self, examples):
+        self.now += self.score * len(examples)
+
+
+def plan_of(folder):
+    return json.loads((folder / "run.json").read_text())["plan"]
+
+
+def rates_of(folder):
+    lines = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
+    return {line["update"]: line["lr"] for line in lines if line["kind"] == "update"}
+
+
+MACHINES = {
+    "as the pilot says": {},
+    "twice as slow as the pilot": {"update": lambda number: 2.0},
+    "twice as fast as the pilot": {"pilot": 2.0},
+    "slower and slower": {"update": lambda number: 0.5 + 0.02 * number},
+    "another program begins halfway": {"update": lambda number: 1.0 if number < 40 else 2.5},
+    "costly validations": {"validation": 20.0},
+    "costly final scores": {"tests": 1500},
+    "a slow start": {"startup": 50.0},
+    "slow updates": {"pilot": 6.0, "update": lambda number: 5.0},
+    "quick updates": {"pilot": 0.3, "update": lambda number: 0.35},
+}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize("eval_every", [20, 60, 100_000])
+def test_the_whole_command_takes_the_minutes_asked_for(tmp_path, monkeypatch, name, eval_every):
+    machine = Machine(monkeypatch, **MACHINES[name])
+    taken = machine.train(tmp_path / "a", replace(CONFIG, eval_every=eval_every, save_every=eval_every))
+    assert taken == pytest.approx(120, rel=0.15)
+
+
+def test_a_start_that_takes_all_the_time_leaves_one_update_at_least(tmp_path, monkeypatch):
+    machine = Machine(monkeypatch, startup=500.0)
+    machine.train(tmp_path / "a")
+    assert 1 <= machine.state.update <= 3
+
+
+def test_a_run_of_fixed_updates_is_never_corrected(tmp_path, monkeypatch):
+    machine = Machine(monkeypatch, update=lambda number: 7.0)
+    machine.train(tmp_path / "a", replace(CONFIG, minutes=0, updates=40, eval_every=20, save_every=20))
+    assert machine.state.update == 40
+    assert plan_of(tmp_path / "a")["corrections"] == []
+    assert plan_of(tmp_path / "a")["warmup"] == 10, "a warm-up that nobody asked for fits the plan"
+    assert machine.validations == 2
+
+
+def test_corrections_come_at_fixed_shares_of_the_plan_and_are_recorded(tmp_path, monkeypatch):
+    machine = Machine(monkeypatch, update=lambda number: 2.0)
+    machine.train(tmp_path / "a")
+    plan = plan_of(tmp_path / "a")
+    assert len(plan["corrections"]) == len(POINTS)
+    end, last = plan["updates"], 0
+    for share, (update, updates) in zip(POINTS, plan["corrections"], strict=True):
+        assert share * end <= update <= share * end + 1 or update == last + 1
+        end, last = updates, update
+    assert machine.state.update == end
+
+
+def test_a_run_without_a_validation_gets_one_before_the_end(tmp_path, monkeypatch):
+    machine = Machine(monkeypatch)
+    machine.train(tmp_path / "a", replace(CONFIG, eval_every=100_000, save_every=100_000))
+    assert machine.validations == 2
+    costly = Machine(monkeypatch, validation=50.0, score=0.1)
+    costly.train(tmp_path / "b", replace(CONFIG, eval_every=100_000, save_every=100_000))
+    assert costly.validations == 1, "not where it would take much of the time"
+
+
+def stop_after(machine, count):
+    """Kill the process (an exception stands for it) at so many updates."""
+    plain, seen = machine.update, [0]
+
+    def update(number):
+        seen[0] += 1
+        if seen[0] > count:
+            raise RuntimeError("killed")
+        return plain(number)
+
+    machine.update = update
+
+
+def test_a_killed_run_repeats_its_recorded_corrections(tmp_path, monkeypatch):
+    """It is killed between two checkpoints, after corrections; then it resumes on a machine that is slower."""
+    config = replace(CONFIG, eval_every=10, save_every=10, minutes=1.5)
+    machine = Machine(monkeypatch, validation=0.5)
+    stop_after(machine, 38)
+    with pytest.raises(RuntimeError, match="killed"):
+        machine.train(tmp_path / "a", config)
+    before, rates = plan_of(tmp_path / "a"), rates_of(tmp_path / "a")
+    assert [place for place, _ in before["corrections"] if place > 30], "one is newer than the checkpoint"
+    (tmp_path / "a" / "log.jsonl").unlink()
+    later = Machine(monkeypatch, validation=0.5, pilot=3.0, update=lambda number: 3.0)
+    later.now = 3600.0
+    later.train(tmp_path / "a", config)
+    after = plan_of(tmp_path / "a")
+    assert after["corrections"][: len(before["corrections"])] == before["corrections"]
+    assert {key: value for key, value in after.items() if key != "corrections"} == {
+        key: value for key, value in before.items() if key != "corrections"
+    }
+    again = rates_of(tmp_path / "a")
+    assert {update: rate for update, rate in again.items() if update <= 38} == {
+        update: rate for update, rate in rates.items() if update > 30
+    }
+    assert len(after["corrections"]) > len(before["corrections"])
+    assert again[later.state.update] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_same_corrections_give_the_same_bits(tmp_path, monkeypatch):
+    config = replace(CONFIG, eval_every=10, save_every=10, minutes=1.5)
+    whole = Machine(monkeypatch, validation=0.5)
+    whole.train(tmp_path / "whole", config)
+    torn = Machine(monkeypatch, validation=0.5)
+    # Late enough that all corrections are recorded.
+    stop_after(torn, whole.state.update - 1)
+    with pytest.raises(RuntimeError, match="killed"):
+        torn.train(tmp_path / "torn", config)
+    resumed = Machine(monkeypatch, validation=0.5, update=lambda number: 9.0)
+    resumed.train(tmp_path / "torn", config)
+    assert plan_of(tmp_path / "torn") == plan_of(tmp_path / "whole")
+    assert torch.equal(resumed.model.weight, whole.model.weight)
+
+
+def test_a_resumed_run_counts_training_and_its_own_start_but_not_the_pause(tmp_path, monkeypatch):
+    config = replace(CONFIG, eval_every=10, save_every=10)
+    machine = Machine(monkeypatch)
+    stop_after(machine, 40)
+    with pytest.raises(RuntimeError, match="killed"):
+        machine.train(tmp_path / "a", config)
+    later = Machine(monkeypatch)
+    later.now = 100_000.0
+    taken = later.train(tmp_path / "a", config)
+    spent = 40 * 1.0 + 4 * 3.0
+    assert taken == pytest.approx(120 - spent, abs=18)
+
+
+def test_continue_with_minutes_adds_them(tmp_path, monkeypatch):
+    config = replace(CONFIG, minutes=1)
+    Machine(monkeypatch).train(tmp_path / "a", config)
+    taken = Machine(monkeypatch).train(tmp_path / "a", replace(config, minutes=2))
+    assert taken == pytest.approx(120, rel=0.15)
+    assert plan_of(tmp_path / "a")["start"] > 10
+
+
+def test_validations_saves_and_the_ending_take_their_part():
+    config = TrainConfig(eval_every=10, save_every=10)
+    assert updates_that_fit(100, Costs(update=1.0), config) == 100
+    assert updates_that_fit(100, Costs(update=1.0, ending=20), config) == 80
+    assert updates_that_fit(100, Costs(update=1.0, validation=9.0, save=1.0), config) == 50
+    assert updates_that_fit(100, Costs(update=1.0, validation=10.0), replace(config, average_last=2)) == 40
+    assert updates_that_fit(100, Costs(update=1.0, save=10.0), replace(config, eval_every=25, save_every=10)) == 40
+    assert updates_that_fit(100, Costs(update=1.0, validation=10.0), replace(config, eval_every=999)) == 90
+    assert updates_that_fit(25, Costs(update=1.0, validation=10.0), config, position=5) == 5
+    assert updates_that_fit(-5, Costs(update=1.0), config) == 1
+    assert updates_that_fit(0.5, Costs(update=0.0), config) > 10**6
+
+
+def test_what_is_left_of_the_time():
+    now = [7.0]
+    budget = TimeBudget(seconds=60, began=2.0, earlier=10.0, clock=lambda: now[0])
+    assert budget.left() == 45
+    now[0] = 100.0
+    assert budget.left() == -48
+
+
+def test_a_rehearsal_scales_a_sample_from_all_over_the_examples(monkeypatch):
+    now, seen = [0.0], []
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+
+    def score(examples):
+        seen.append(examples)
+        now[0] += 0.5 * len(examples)
+
+    model = nn.Linear(2, 1)
+    assert runs.rehearse(model, score, range(1600)) == 800
+    assert len(seen[0]) == 100
+    assert seen[0][-1] > 1500
+    assert runs.rehearse(model, score, range(20)) == 10
+    assert runs.rehearse(model, score, range(3)) == 1.5
+    assert runs.rehearse(model, score, ()) == 0.0

@@ -1,0 +1,83 @@
+"""Plans: corrections that bend the learning rate without a jump, and that JSON can hold."""
+
+import itertools
+import json
+from dataclasses import asdict
+
+import pytest
+
+from glassformer.training.schedules import Correction, Plan, fit_warmup, lr_factor
+
+SCHEDULES = ("linear", "cosine", "inverse_sqrt", "constant")
+
+
+def rates(plan, schedule):
+    return [plan.lr(schedule, 1.0, update) for update in range(plan.start + 1, plan.end + 1)]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("updates", [60, 300, 1000])
+@pytest.mark.parametrize("at", [10, 50])
+def test_a_correction_makes_no_jump_and_the_schedule_still_reaches_its_end(schedule, updates, at):
+    plain = Plan(updates=200, warmup=20)
+    plan = plain.corrected(at, updates)
+    found = rates(plan, schedule)
+    assert found[:at] == rates(plain, schedule)[:at], "what was done is not changed"
+    steepest = max(abs(b - a) for a, b in itertools.pairwise(rates(plain, schedule)))
+    stretch = (200 - at) / (updates - at)
+    assert max(abs(b - a) for a, b in itertools.pairwise(found)) <= steepest * max(stretch, 1) + 1e-9
+    assert found[-1] == pytest.approx(rates(plain, schedule)[-1])
+    assert len(found) == updates
+
+
+def test_a_correction_in_the_warmup_stretches_the_warmup():
+    plan = Plan(updates=100, warmup=20).corrected(10, 190)  # the 90 that were left become 180
+    found = rates(plan, "linear")
+    assert max(found) == found[29] == pytest.approx(1.0)
+    assert found[19] == pytest.approx(0.75)
+
+
+def test_corrections_follow_one_another():
+    plan = Plan(updates=100, warmup=0).corrected(50, 150).corrected(100, 125)
+    found = rates(plan, "linear")
+    assert plan.end == len(found) == 125
+    assert found[49] == pytest.approx(0.5)
+    assert found[99] == pytest.approx(0.25)
+    assert found[111] == pytest.approx(0.13)
+    assert found[-1] == 0.0
+
+
+def test_a_plan_without_corrections_is_the_bare_schedule():
+    """Bit for bit: a run of a fixed number of updates must not change."""
+    plan = Plan(updates=137, warmup=11)
+    for schedule in SCHEDULES:
+        assert rates(plan, schedule) == [lr_factor(schedule, u, warmup=11, updates=137) for u in range(1, 138)]
+
+
+def test_a_continued_plan_is_corrected_from_its_start_on():
+    plan = Plan(updates=200, warmup=20, start=100, start_lr=0.1).corrected(120, 160)
+    found = rates(plan, "linear")
+    assert len(found) == 60
+    assert found[-1] == 0.0
+    assert max(abs(b - a) for a, b in itertools.pairwise(found)) < 0.1
+
+
+def test_a_plan_comes_back_from_json():
+    plan = Plan(updates=100, warmup=5, start_seconds=1.5).corrected(10, 90).corrected(30, 95)
+    assert Plan(**json.loads(json.dumps(asdict(plan)))) == plan
+    assert plan.corrections == (Correction(10, 90), Correction(30, 95))
+    assert Plan(updates=3, warmup=1, start=0, start_lr=0.0).end == 3, "a record without corrections"
+
+
+@pytest.mark.parametrize(
+    "corrections",
+    [[[10]], [["a", 3]], [[1.5, 30]], [[10, 10]], [[10, 9]], [[20, 90], [10, 95]], [[100, 200]], [3], "ab"],
+)
+def test_corrections_that_cannot_be_are_refused(corrections):
+    with pytest.raises(TypeError, match="correction"):
+        Plan(updates=100, warmup=5, corrections=corrections)
+
+
+@pytest.mark.parametrize(("warmup", "updates", "fitted"), [(1000, 83, 20), (100, 400, 100), (100, 399, 99), (5, 1, 0)])
+def test_the_warmup_fits_the_plan(warmup, updates, fitted):
+    assert fit_warmup(warmup, updates) == fitted
