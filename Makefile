@@ -1,5 +1,5 @@
 # `make help` lists the targets. The first call of any of them builds .venv; later calls reuse it. `make demo` installs
-# only what the command line needs, all others everything.
+# only what the command line needs, all others everything. Without --no-compile it would take twice the time.
 PYTHON ?= python3
 BIN := .venv/bin
 DEMO_READY := .venv/.ready-demo
@@ -16,7 +16,7 @@ help: ## list the targets
 
 $(DEMO_READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(PIP_INSTALL) -e .
+	$(PIP_INSTALL) --no-compile -e .
 	@touch $@
 
 $(READY): $(DEMO_READY)

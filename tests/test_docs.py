@@ -39,6 +39,14 @@ def test_python_blocks_run_and_print_what_they_say(code, tmp_path, monkeypatch):
     assert promised == printed.getvalue().splitlines()[: len(promised)]
 
 
+def test_no_two_examples_of_the_readme_write_the_same_folder():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    shell, python = ("".join(re.findall(rf"```{language}\n(.*?)```", text, re.S)) for language in ("sh", "python"))
+    folders = re.findall(r" --out (\S+)", shell) + re.findall(r'\.train\("([^"]+)"', python)
+    assert len(folders) > 6
+    assert sorted(folders) == sorted(set(folders))
+
+
 def test_the_readme_example_is_about_twenty_lines():
     first = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S).group(1)
     assert len([line for line in first.splitlines() if line.strip()]) <= 20

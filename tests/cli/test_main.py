@@ -30,6 +30,16 @@ def call(monkeypatch):
     return run
 
 
+@pytest.fixture(autouse=True)
+def usual_signals():
+    """Python's own handlers, whatever this process was started with: a shell's background jobs ignore SIGINT."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture
 def verb(monkeypatch):
     """What a verb shall do instead of its work."""
@@ -128,7 +138,8 @@ def test_a_signal_whose_exception_is_lost_ends_the_command_all_the_same(call, ve
         with contextlib.suppress(BaseException):
             os.kill(os.getpid(), number)
             threading.Event().wait(60)
-        while not ended:
+        latest = time.monotonic() + 60
+        while not ended and time.monotonic() < latest:
             time.sleep(0.01)
 
     verb(lose)

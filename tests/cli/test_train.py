@@ -89,7 +89,8 @@ def test_a_config_is_the_defaults_and_what_was_given():
     [
         (["--warmpu", "3"], "--warmpu is no option of train translation: did you mean --warmup?"),
         (["--optimizer", "adam"], "--optimizer is no option of train translation: did you mean --optimiser?"),
-        (["--zzzzzz", "3"], "--zzzzzz is no option of train translation: train translation --help-all lists all"),
+        (["--zzzzzz", "3"], "--zzzzzz is no option of train translation: glassformer train translation --help-all"),
+        (["-minutes", "3"], "-minutes is no option of train translation: did you mean --minutes?"),
         (["--lr", "x"], "--lr x: expected a number"),
         (["--lr", "-1"], "--lr -1: expected a finite number above 0"),
         (["--lr"], "--lr has no value: expected X after it"),

@@ -199,6 +199,20 @@ def test_hf_writes_the_words_that_ours_writes(tmp_path):
     assert [line.strip() for line in load(tmp_path / "hf").run(lines)] == [line.strip() for line in expected]
 
 
+def test_a_token_id_that_would_change_the_model_is_refused(tmp_path):
+    # RoBERTa counts positions from pad_token_id + 1, and our padding is 0.
+    for offset in (1, 2):
+        shape = {"position_offset": offset, "token_types": 1, "head_transform": False, "head": "none", "tie": "none"}
+        save_model(tmp_path / f"{offset}", build_model(preset("tiny-bert-base", **shape)))
+    model = convert(tmp_path / "1", tmp_path / "hf-1", "hf")
+    verify(tmp_path / "1", model, tmp_path / "hf-1", "hf").check(tmp_path / "hf-1")
+    with pytest.raises(
+        UnsupportedModelError, match=r"HF's roberta with pad_token_id=0.*position_offset=2 \(expected 1\)"
+    ):
+        convert(tmp_path / "2", tmp_path / "hf-2", "hf")
+    assert not (tmp_path / "hf-2").exists()
+
+
 def test_names_of_classes_go_along(tmp_path):
     config = small_encoder(**TINY).with_head("sequence_class", n_labels=2, vocab_size=40, head_transform=True)
     about = {"task": "classification", "labels": ["bad", "good"]}

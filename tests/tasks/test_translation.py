@@ -136,7 +136,7 @@ def test_eval_and_info_tell(trained, here):
     assert "greedy    BLEU" in result.stdout
     assert "nrefs:1|case:mixed|eff:no|tok:13a" in result.stdout
     result = here("info", "model", folder=trained[0])
-    assert "encoder_decoder" in result.stdout
+    assert "encoder-decoder" in result.stdout
     assert "d_model = 32" in result.stdout
 
 

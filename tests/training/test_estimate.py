@@ -1,7 +1,9 @@
 """The estimate: a pilot that leaves no trace, memory and operations that add up, and lines that read well."""
 
+import json
 import mmap
 import platform
+import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
@@ -141,7 +143,9 @@ def test_the_update_is_timed_on_copies(tmp_path):
     trainer = pair_trainer(tmp_path / "a")
     trainer.config = replace(trainer.config, optimiser="muon", weight_decay=1.0)  # which moves without gradients
     before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
-    assert module._measure_update(trainer) > 0
+    seconds, moments = module._measure_update(trainer)
+    assert seconds > 0
+    assert 0 < moments <= 2 * 4 * trainer.model.n_parameters()
     assert all(torch.equal(old, new) for old, new in zip(before, trainer.model.parameters(), strict=True))
     assert not trainer.optimiser.state
 
@@ -164,8 +168,9 @@ def test_a_failing_pilot_puts_everything_back(tmp_path):
 
 
 @pytest.mark.parametrize(("accumulate", "gradients"), [(1, 0), (3, 4 * 8 * 16)])
-def test_memory_is_what_pencil_and_paper_say(tmp_path, accumulate, gradients):
+def test_memory_is_what_pencil_and_paper_say(tmp_path, monkeypatch, accumulate, gradients):
     """The largest batch has 5 rows. The product keeps its input, relu its output; two gradients as large stand by."""
+    monkeypatch.setattr(module, "peak_resident", lambda: None)  # what the process takes beside it is not counted
     model = nn.Sequential(nn.Linear(8, 16, bias=False), nn.ReLU())
     trainer = row_trainer(model, tmp_path, replace(CONFIG, updates=9, accumulate=accumulate))
     estimate = estimate_run(trainer, flops_of=lambda batch: len(batch.values))
@@ -192,8 +197,9 @@ def test_what_is_kept_twice_counts_once_and_weights_are_no_activations(tmp_path)
     assert module._measure_memory(trainer, 4) == (3 + 2) * 5 * 8 * 4
 
 
-def test_few_activations_hide_behind_the_gradients(tmp_path):
+def test_few_activations_hide_behind_the_gradients(tmp_path, monkeypatch):
     """When all gradients are there the activations are gone."""
+    monkeypatch.setattr(module, "peak_resident", lambda: None)
     trainer = row_trainer(nn.Linear(8, 1000, bias=False), tmp_path)
     estimate = estimate_run(trainer, flops_of=lambda batch: len(batch.values))
     assert estimate.memory_bytes == 8 * 1000 * 16
@@ -237,7 +243,11 @@ SMALL = Estimate(parameters=1_533_184, flops=13 * 10**12, memory_bytes=180_000_0
 
 
 def test_the_estimate_in_words():
-    assert in_words(SMALL) == "about 4 min on cpu for the training alone, 13 TFLOP, 180 MB, 1,533,184 parameters"
+    line = "about 4 min on cpu for the training alone, 13 TFLOP, 180 MB of memory, 1,533,184 parameters"
+    assert in_words(SMALL) == line
+    known = in_words(replace(SMALL, base_bytes=400_000_000))
+    assert "180 MB of memory (and 400 MB that this process has already), " in known
+    assert "180 MB of device memory, " in in_words(replace(SMALL, device="cuda"))
 
 
 @pytest.mark.parametrize(
@@ -349,6 +359,55 @@ def test_the_watch_says_when_it_does_not_know(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "resident", lambda: next(sizes))
     answers = [MemoryWatch(trainer).peak_bytes() for _ in range(4)]
     assert answers == [None, None, 200 + 8 * 4, 400 + 8 * 4], "no system to ask, an older peak, a new one, twice"
+
+
+SHAPES = """
+import json, sys, tempfile
+from functools import partial
+from pathlib import Path
+import numpy as np
+import torch
+from glassformer.data.batches import make_pair_batch
+from glassformer.models import EncoderDecoderModel
+from glassformer.tasks.rewriting import pair_flops, pair_loss, small_encoder_decoder
+from glassformer.training.config import TrainConfig
+from glassformer.training.estimate import MemoryWatch, estimate_run
+from glassformer.training.trainer import Trainer
+
+class Batches:
+    def __init__(self, vocab, tokens):
+        self.vocab, self.tokens = vocab, tokens
+
+    def __getitem__(self, step):
+        draw, length = np.random.default_rng(step), 8 * (1 + step % 3)
+        rows = [draw.integers(4, self.vocab, length - 1) for _ in range(self.tokens // length)]
+        return make_pair_batch(rows, rows)
+
+torch.set_num_threads(1)
+found = []
+for width, vocab, tokens, optimiser in ((32, 300, 256, "adam"), (64, 2000, 512, "muon"), (256, 4000, 768, "adamw")):
+    sizes = {"vocab_size": vocab, "d_model": width, "d_ff": 2 * width, "n_encoder_layers": 1, "n_decoder_layers": 1}
+    model = EncoderDecoderModel(small_encoder_decoder(**sizes))
+    config = TrainConfig(updates=6, warmup=1, optimiser=optimiser, device="cpu", precision="fp32", metric="loss")
+    loss, folder = partial(pair_loss, model, config), Path(tempfile.mkdtemp(dir=sys.argv[1]))
+    trainer = Trainer(model=model, config=config, batches=Batches(vocab, tokens), loss=loss, folder=folder,
+                      evaluate=lambda: {"loss": 0.0})
+    watch = MemoryWatch(trainer)
+    estimate = estimate_run(trainer, partial(pair_flops, model, config))
+    trainer.run()
+    found.append((estimate.memory_bytes, watch.peak_bytes()))
+print(json.dumps(found))
+"""
+
+
+def test_the_estimate_is_within_30_percent_of_what_the_process_takes(tmp_path, system_forgets):
+    """In a process of its own: here other tests have left memory that would be used again. The load does not matter."""
+    command = [sys.executable, "-c", SHAPES, str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert result.returncode == 0, result.stderr
+    for estimated, taken in json.loads(result.stdout):
+        assert taken is not None
+        assert estimated == pytest.approx(taken, rel=0.3)
 
 
 @pytest.fixture

@@ -105,15 +105,16 @@ def as_field(hint: Any, value: Any) -> Any:
 
 def parts_of(hint: Any) -> tuple[Any, Range | None, bool]:
     """The type of a hint without None and without its range, the range, and whether None is allowed."""
-    is_optional = False
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        kinds = typing.get_args(hint)
-        is_optional = types.NoneType in kinds
-        hint = next(kind for kind in kinds if kind is not types.NoneType)
-    if typing.get_origin(hint) is Annotated:
-        kind, *notes = typing.get_args(hint)
-        return kind, next((note for note in notes if isinstance(note, Range)), None), is_optional
-    return hint, None, is_optional
+    allowed, is_optional = None, False
+    while typing.get_origin(hint) in (Annotated, typing.Union, types.UnionType):
+        if typing.get_origin(hint) is Annotated:
+            hint, *notes = typing.get_args(hint)
+            allowed = next((note for note in notes if isinstance(note, Range)), allowed)
+        else:
+            kinds = typing.get_args(hint)
+            is_optional = is_optional or types.NoneType in kinds
+            hint = next(kind for kind in kinds if kind is not types.NoneType)
+    return hint, allowed, is_optional
 
 
 def _as_kind(kind: Any, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a model is, read from its config and the headers of its weight files. Needs no torch and reads no weights."""
+"""A model's config, size and number formats, read from headers. Needs no torch and reads no weights."""
 
 import math
 from collections import Counter
@@ -27,11 +27,11 @@ class ModelSummary:
     n_parameters: int
     """As `build_model(config).n_parameters()`: a tied table counts once."""
     stored: Mapping[str, int]
-    """How many numbers the files hold of each type (F32, BF16, Q4_K), the commonest first."""
+    """The count of stored numbers of each type (F32, BF16, Q4_K), most frequent first."""
     family: str | None
     """HF's name of the architecture, where the model comes from another library."""
     foreign: ForeignModel | None
-    """What the reader of another library's format found."""
+    """The contents of another library's format, as its reader returned them."""
 
 
 def summarize(path: Path | str, *, allow_pickle: bool = False) -> ModelSummary:

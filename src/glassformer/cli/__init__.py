@@ -177,7 +177,7 @@ def _run(verb: str, rest: list[str]) -> None:
         _fail(f"{verb!r} is no verb: {suggestion(verb, VERBS)} (glassformer --help lists them)", 2)
     try:
         import rich  # noqa: F401
-        import tyro
+        import tyro  # noqa: F401
     except ImportError:
         sys.exit("the command line needs two more packages: pip install tyro rich")
     if verb == "train":
@@ -208,4 +208,6 @@ def _run(verb: str, rest: list[str]) -> None:
         "bench": bench,
         "convert": convert,
     }
-    tyro.cli(verbs[verb], args=rest, prog=f"glassformer {verb}")
+    from glassformer.cli.options import call_function
+
+    call_function(verbs[verb], rest, verb)

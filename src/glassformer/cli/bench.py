@@ -2,8 +2,6 @@
 
 from typing import Literal
 
-from tyro.conf import Positional
-
 WHAT_IT_DOES = """\
 usage: glassformer bench decode [OPTIONS]
 
@@ -15,7 +13,7 @@ glassformer bench --help shows its options."""
 
 
 def bench(
-    what: Positional[Literal["decode"]] = "decode",
+    what: Literal["decode"] = "decode",
     *,
     model: Literal["translation", "gpt2", "llama"] = "translation",
     batch: tuple[int, ...] = (32, 1),

@@ -3,11 +3,9 @@
 from pathlib import Path
 from typing import Literal
 
-from tyro.conf import Positional
-
 
 def convert(
-    path: Positional[Path],
+    path: Path,
     *,
     to: Literal["hf", "safetensors", "gguf", "ct2", "onnx"],
     out: Path,
@@ -16,21 +14,21 @@ def convert(
     allow_pickle: bool = False,
     overwrite: bool = False,
 ) -> None:
-    """Write a model in another library's format, or somebody else's in ours.
+    """Write a model in another library's format, or read one into ours.
 
-    hf is a folder that HF Transformers loads. safetensors is our own folder. gguf is a file for llama.cpp, of a
-    Llama-style decoder. ct2 is CTranslate2's folder, of an encoder-decoder. onnx is a folder of graphs, with the
-    caches as inputs and outputs. What a format cannot express is an error that says so.
+    hf is a folder for HF Transformers. safetensors is our own folder. gguf is a file for llama.cpp, for Llama-style
+    decoders. ct2 is a folder for CTranslate2, for encoder-decoders. onnx is a folder of graphs with the caches as
+    inputs and outputs. A model that a format cannot express is refused.
 
     Args:
-        path: A model folder, ours or HF's; or a GGUF file, or a .bin file of llama2.c's.
-        to: The format to write.
-        out: The folder, or the file, to write.
-        verify: Compare the result with the source, each by its own library where that is installed. Print the
-            differences with their tolerances, and exit with 1 if one is exceeded.
-        numbers: What matrices become in a GGUF file.
-        allow_pickle: Open pytorch_model.bin too, by the reader that only knows tensors.
-        overwrite: Replace a model that --out holds. Files that are no part of a model are never replaced.
+        path: The model to read: a folder of ours or of Hugging Face, a GGUF file, or a .bin file of llama2.c.
+        to: Format to write.
+        out: Folder or file to write.
+        verify: Compare the result with the source, each by its own library where that is installed; exit with 1 if
+            a difference exceeds its tolerance.
+        numbers: Number format of the matrices in a GGUF file.
+        allow_pickle: Also read pytorch_model.bin, by a reader that only knows tensors.
+        overwrite: Replace a model in --out; other files are never replaced.
     """
     from glassformer.tasks import convert as conversion
 

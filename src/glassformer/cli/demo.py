@@ -5,8 +5,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tyro.conf import Positional
-
 from glassformer.cli.demo_task import SHARE, talk
 
 if TYPE_CHECKING:
@@ -35,7 +33,7 @@ NAMES = {
 
 
 def demo(
-    lines: Positional[tuple[str, ...]] = (),
+    lines: tuple[str, ...] = (),
     *,
     to: str = "de",
     minutes: float = 4.0,

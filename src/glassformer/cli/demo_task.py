@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tyro.conf import Positional
-
 from glassformer.base.names import nearest
 
 if TYPE_CHECKING:
@@ -25,9 +23,8 @@ N_SHOWN = 5
 
 def demos(arguments: list[str]) -> None:
     """Run `[TASK] ...`: without a task, or with translation, the translator's own demo; else any task's."""
-    import tyro
-
     from glassformer.cli.demo import demo
+    from glassformer.cli.options import call_function
     from glassformer.tasks.registry import TASKS
 
     if arguments in (["-h"], ["--help"]):
@@ -39,11 +36,11 @@ def demos(arguments: list[str]) -> None:
         raise ValueError(f"{arguments[0]!r} is no task: did you mean {near!r}?")
     task, *rest = arguments if arguments[:1] in [[name] for name in TASKS] else ["translation", *arguments]
     if task == "translation":
-        tyro.cli(demo, args=rest, prog="glassformer demo")
+        call_function(demo, rest, "demo")
         return
 
     def run(
-        lines: Positional[tuple[str, ...]] = (),
+        lines: tuple[str, ...] = (),
         *,
         minutes: float = 0.0,
         out: Path = Path("demo"),
@@ -62,7 +59,7 @@ def demos(arguments: list[str]) -> None:
         """
         demo_task(task, lines, minutes=minutes, out=out, seed=seed)
 
-    tyro.cli(run, args=rest, prog=f"glassformer demo {task}")
+    call_function(run, rest, f"demo {task}")
 
 
 def demo_task(

@@ -53,14 +53,13 @@ def describe(path: Path, *, allow_pickle: bool = False) -> dict[str, Any]:
     except (ValueError, OSError) as error:  # the rest can be told all the same
         problem = str(error)
     template = next((one.chat_template for one in tokenizers.values() if one.chat_template is not None), None)
-    data = about.get("data")
     return {
         "path": str(path),
         "kind": model.config.kind,
         "parameters": model.n_parameters,
         "task": about.get("task"),
         "task_settings": {key: value for key, value in about.items() if key not in ("task", "data", "tokenizer")},
-        "data": data if isinstance(data, dict) else {},
+        "data": _changed_data(about),
         "family": model.family,
         "numbers": dict(model.stored),
         "tokenizer_problem": problem,
@@ -100,6 +99,17 @@ def _about_tokenizer(tokenizer: "Tokenizer | PretrainedTokenizer") -> dict[str, 
         "size": tokenizer.vocab_size,
         "special_tokens": tokenizer.tokens(sorted(tokenizer.special_ids)),
     }
+
+
+def _changed_data(about: Mapping[str, Any]) -> dict[str, Any]:
+    """How the task's data was read, where that is not the default: a default language may not be the data's."""
+    from glassformer.tasks.registry import data_named
+
+    data = about.get("data")
+    if not isinstance(data, dict):
+        return {}
+    usual = data_named(about["task"])()
+    return {key: value for key, value in data.items() if value != getattr(usual, key, None)}
 
 
 def _changed(config: Any) -> dict[str, Any]:

@@ -1,14 +1,18 @@
 """Flags that are the fields of a config: what was given on the command line, and the help that lists them."""
 
+import inspect
+import re
 import shutil
+import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import is_dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from glassformer.base.fields import UnfitError, as_field, parts_of
 from glassformer.base.names import nearest
-from glassformer.tasks.configs.options import AUTOMATIC, Option
+from glassformer.tasks.configs.options import AUTOMATIC, Option, field_options
 
 HELP, HELP_ALL = ("-h", "--help"), "--help-all"
 TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
@@ -22,19 +26,31 @@ class UsageError(ValueError):
     exit_code = 2
 
 
-def parse_options(arguments: Sequence[str], options: Mapping[str, Option], command: str) -> dict[str, Any]:
+def parse_options(
+    arguments: Sequence[str], options: Mapping[str, Option], command: str, positional: Sequence[Option] = ()
+) -> dict[str, Any]:
     """The values that were given on the command line, by option name; what was not given is not there.
 
     `--name value`, `--name=value`, several values where the option is a list, `--name` or `--no-name` where it is true
-    or false. Hyphens and underscores are the same. `command` is for errors.
+    or false. Hyphens and underscores are the same. Other words are for `positional`; after `--` all are. `command` is
+    for errors.
     """
     given: dict[str, Any] = {}
-    waiting = list(arguments)
+    waiting, words = list(arguments), []
     while waiting:
-        first, has_value, value = waiting.pop(0).partition("=")
+        whole = waiting.pop(0)
+        first, has_value, value = whole.partition("=")
         name = first.removeprefix("--").replace("-", "_")
+        if re.fullmatch("-[A-Za-z][A-Za-z0-9_-]*", first):
+            raise UsageError(_unknown(first, options, command))
+        if whole == "--" and positional:
+            words += waiting
+            break
+        if positional and not first.startswith("--"):
+            words.append(whole)
+            continue
         if not first.startswith("--") or not name:
-            raise UsageError(f"{first!r} is not expected here: expected an option, such as {_example(options)}")
+            raise UsageError(f"{whole!r} is not expected here: expected an option, such as {_example(options)}")
         if name.startswith("no_") and name not in options and _is_switch(options.get(name[3:])) and not has_value:
             given[name[3:]] = False
             continue
@@ -53,13 +69,92 @@ def parse_options(arguments: Sequence[str], options: Mapping[str, Option], comma
         if not values:
             raise UsageError(f"{option.flag} has no value: expected {_metavar(option)} after it")
         given[name] = _read(option, values)
+    for option in positional:
+        own = words if _is_list(option) else words[:1]
+        words = words[len(own) :]
+        if own:
+            given[option.name] = _read(replace(option, name=option.name.upper()), own)
+    if words:
+        raise UsageError(f"{words[0]!r} is not expected here: {command} --help shows what is")
     return given
+
+
+def call_function(function: Callable[..., None], arguments: Sequence[str], command: str) -> None:
+    """Call a function with the command line as its arguments, or print the help that its docstring gives.
+
+    Parameters before the `*` are positional, those after it options. The `Args` of the docstring describe them.
+    """
+    about, positional, options = function_options(function)
+    if {*HELP, HELP_ALL} & {*arguments}:
+        words = " ".join(f"[{one.name.upper()}]" if _has_default(one) else one.name.upper() for one in positional)
+        needed = " ".join(f"{one.flag} {_metavar(one)}" for one in options.values() if not _has_default(one))
+        usage = " ".join(filter(None, (f"glassformer {command}", words, needed, "[OPTIONS]" if options else "")))
+        print(help_text(usage, about, [*positional, *options.values()]))
+        sys.exit(0)
+    given = parse_options(arguments, options, command, positional)
+    for option in (*positional, *options.values()):
+        if option.name not in given and not _has_default(option):
+            name = option.name.upper() if option in positional else option.flag
+            expected = "" if option in positional else f"expected {_metavar(option)}; "
+            raise UsageError(f"{name} is missing: {expected}glassformer {command} --help shows how to use it")
+    first = [given.pop(option.name) for option in positional if option.name in given]
+    values = {name: value for name, value in given.items() if "." not in options[name].path}
+    for parameter in inspect.signature(function).parameters.values():
+        if is_dataclass(parameter.default):
+            own = {name: given[name] for name in given if options[name].path == f"{parameter.name}.{name}"}
+            values[parameter.name] = replace(parameter.default, **own)  # type: ignore[type-var]
+    function(*first, **values)
+
+
+def function_options(function: Callable[..., None]) -> tuple[str, list[Option], dict[str, Option]]:
+    """What a function does, its positional arguments, and its options by name.
+
+    A parameter whose default is a dataclass is a group of options: the fields, under the docstring of the class.
+    """
+    about, docs = _docstring(function)
+    hints = get_type_hints(function, include_extras=True)
+    positional: list[Option] = []
+    options: dict[str, Option] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        name, usual, hint = parameter.name, parameter.default, hints[parameter.name]
+        if is_dataclass(usual):
+            heading = (type(usual).__doc__ or name).removesuffix(".")
+            group = field_options(type(usual), usual, name)
+            options |= {option.name: _with_hint(replace(option, section=heading)) for option in group}
+        elif parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            options[name] = _with_hint(Option(name, name, hint, usual, docs.get(name, ""), "Options"))
+        else:
+            positional.append(Option(name, name, hint, usual, docs.get(name, ""), "Arguments"))
+    return about, positional, options
+
+
+def _with_hint(option: Option) -> Option:
+    """The option with what its annotation says of its default."""
+    notes = getattr(option.hint, "__metadata__", ())
+    said = next((found for note in notes if isinstance(found := getattr(note, "help_behavior_hint", ""), str)), "")
+    return replace(option, about=f"{option.about} {said}".rstrip())
+
+
+def _docstring(function: Callable[..., None]) -> tuple[str, dict[str, str]]:
+    """The description in a docstring, and its `Args` by name."""
+    about, _, arguments = inspect.cleandoc(function.__doc__ or "").partition("\n\nArgs:\n")
+    found: dict[str, str] = {}
+    for line in arguments.splitlines():
+        if match := re.fullmatch(r"    (\w+): (.*)", line):
+            found[match[1]], last = match[2], match[1]
+        elif line.startswith("     ") and found:
+            found[last] += f" {line.strip()}"
+    return about, found
+
+
+def _has_default(option: Option) -> bool:
+    return option.default is not inspect.Parameter.empty
 
 
 def help_text(usage: str, about: str, options: Iterable[Option], more: str = "") -> str:
     """The help: usage, a description, the options under their sections, and where to find more."""
     width = min(100, max(60, shutil.get_terminal_size().columns))
-    paragraphs = [f"usage: {usage}", textwrap.fill(about, width)]
+    paragraphs = [f"usage: {usage}", *(textwrap.fill(" ".join(part.split()), width) for part in about.split("\n\n"))]
     sections: dict[str, list[str]] = {}
     for option in options:
         sections.setdefault(option.section, []).append(_describe(option, width))
@@ -69,6 +164,8 @@ def help_text(usage: str, about: str, options: Iterable[Option], more: str = "")
 
 def _describe(option: Option, width: int) -> str:
     first = f"  {option.flag} {_metavar(option)}".rstrip()
+    if option.section == "Arguments":
+        first = f"  {option.name.upper()}" + " ..." * _is_list(option)
     if _is_switch(option) and option.default is True:
         first = f"  --[no-]{option.flag[2:]}"
     text = option.about
@@ -88,7 +185,7 @@ def _default(option: Option) -> str:
     value = option.default
     if isinstance(value, bool):
         return "on" if value else ""
-    if value is None or value == "" or value == ():
+    if value is None or value == "" or value == () or not _has_default(option):
         return ""
     return " ".join(map(str, value)) if isinstance(value, tuple) else f"{value:g}" if _is_float(option) else str(value)
 
@@ -107,7 +204,7 @@ def _metavar(option: Option) -> str:
 def _read(option: Option, texts: list[str]) -> Any:
     """The value of an option, from its words on the command line."""
     kind, _, is_optional = parts_of(option.hint)
-    told = f"{option.flag} {' '.join(texts)}"
+    told = f"{option.name if option.name.isupper() else option.flag} {' '.join(texts)}"
     if is_optional and texts[0].lower() == "none":
         return None
     try:
@@ -132,16 +229,17 @@ def _word(kind: Any, text: str) -> Any:
 
 def _unknown(flag: str, options: Mapping[str, Option], command: str) -> str:
     near = nearest(flag.removeprefix("--no-"), [option.flag for option in options.values()])
-    hint = f"did you mean {near}?" if near else f"{command} {HELP_ALL} lists all options"
+    hint = f"did you mean {near}?" if near else f"glassformer {command} {HELP_ALL} lists all options"
     return f"{flag} is no option of {command}: {hint}"
 
 
 def _example(options: Mapping[str, Option]) -> str:
-    return next(name for name in ("source", "data") if name in options).join(("--", " PATH"))
+    files = [option for name, option in options.items() if name in ("source", "data")]
+    return f"{files[0].flag} PATH" if files else next(iter(options.values())).flag
 
 
 def _is_switch(option: Option | None) -> bool:
-    return option is not None and option.hint is bool
+    return option is not None and parts_of(option.hint)[::2] == (bool, False)
 
 
 def _is_list(option: Option) -> bool:

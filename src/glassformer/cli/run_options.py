@@ -22,11 +22,9 @@ class LineOptions:
     input: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
     """Read the lines of this file instead of stdin."""
     output: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
-    """Write the answers to this new file instead of stdout. It appears when all lines are answered; an existing file is
-    never replaced."""
+    """Write the answers to this new file instead of stdout. It appears when all lines are answered."""
     on_bad: Literal["error", "skip"] = "skip"
-    """What to do with a line that the model cannot read. skip reports it on stderr, writes an empty line, continues,
-    and exits with 1 at the end. error stops at it."""
+    """Report a line that the model cannot read, write an empty line and continue (skip), or stop at it (error)."""
     quiet: Flag = False
     """Show no progress bar and no hints. Errors are still shown."""
 
@@ -36,13 +34,11 @@ class AnswerOptions:
     """What is printed for each line. Several values of one line are separated by tabs."""
 
     json: Flag = False
-    """Print one JSON object per line with all that the model gives: text, scores, labels with probabilities, entities
-    with places, vectors."""
+    """Print one JSON object per line: text, scores, labels with probabilities, entities with places, vectors."""
     n_best: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None
-    """Print the N best texts, or the N most likely labels, best first. A beam search keeps at least N sentences."""
+    """Print the N best texts of a beam search, N drawn texts, or the N most likely labels."""
     scores: Flag = False
-    """Print the score of each text (its mean log-probability), the probability of each label, or the score of an
-    answer found in a text."""
+    """Print the mean log-probability of each text, the probability of each label, or the score of a found answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +52,7 @@ class WritingOptions:
     ] = None
     """The most tokens that are written for a line."""
     temperature: Annotated[float | None, arg(metavar="NUMBER", help_behavior_hint="(default: 0)")] = None
-    """0 always takes the most likely token. More than 0 draws tokens at random: 1 by the model's own probabilities,
-    less than 1 more cautiously."""
+    """0 takes the most likely token. More than 0 draws at random; 1 uses the model's own probabilities."""
     top_k: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None
     """Draw only from the N most likely tokens; 0 is all. Needs a temperature."""
     top_p: Annotated[float | None, arg(metavar="NUMBER", help_behavior_hint="")] = None
@@ -140,14 +135,14 @@ def check_ranges(given: Given) -> None:
         if name in RANGES:
             is_right, expected = RANGES[name]
             if not is_right(value):
-                raise ValueError(f"{flag_of(name)} {value}: expected {expected}")
+                raise ValueError(f"{flag_of(name)} {value:g}: expected {expected}")
     if "" in given.get("stop", ()):
         raise ValueError("--stop '': expected at least one character")
     n_best, beam, temperature = given.get("n_best"), given.get("beam"), given.get("temperature")
     if beam is not None and beam > 1:
         if temperature:
             raise ValueError(
-                f"--temperature {temperature} --beam {beam}: expected one of them, because a beam search draws nothing"
+                f"--temperature {temperature:g} --beam {beam}: expected one of them; a beam search draws nothing"
             )
         if "stop" in given:
             raise ValueError(f"--stop with --beam {beam}: expected --beam 1, or no --stop")
@@ -205,7 +200,7 @@ def _need_temperature(given: Given) -> None:
     for name in ("top_k", "top_p", "min_p", "seed"):
         if name in given:
             raise ValueError(
-                f"{flag_of(name)} {given[name]} has no effect at --temperature 0, where nothing is drawn at random: "
+                f"{flag_of(name)} {given[name]:g} has no effect at --temperature 0, where nothing is drawn at random: "
                 "add --temperature 1, or leave it out"
             )
 

@@ -22,6 +22,10 @@ class RunOptions:
     """Model folder to write; what the run needs to resume is in OUT.run beside it."""
     recipe: Path | None = None
     """TOML file with options for this task; flags override it."""
+    size: Literal["auto", "tiny", "small", "base"] = "auto"
+    """Size of the model: auto fits it to the data and the time; tiny is 128 wide, small 256, base 512."""
+    preset: str = ""
+    """Family whose architecture the model has, such as llama or bert_base; its size is chosen by --size."""
     restart: bool = False
     """Discard the run in OUT.run and start anew."""
     accept_changes: bool = False
@@ -36,7 +40,7 @@ class RunOptions:
 def train(arguments: list[str]) -> None:
     """Parse `TASK [--recipe FILE] --out FOLDER [--any-config-field ...]` and train."""
     began = time.perf_counter()  # before torch is loaded: --minutes counts that too
-    from glassformer.tasks.registry import TASKS, config_named
+    from glassformer.tasks.registry import TASKS
 
     if not arguments or arguments[0].startswith("-"):
         is_asked = bool({*HELP, HELP_ALL} & {*arguments})
@@ -48,22 +52,20 @@ def train(arguments: list[str]) -> None:
     task, *rest = arguments
     if task not in TASKS:
         raise UsageError(f"{task!r} is no task: {suggestion(task, TASKS)} (glassformer train --help lists them)")
-    kind = config_named(task)
     if {*HELP, HELP_ALL} & {*rest}:
         print(task_help(task, HELP_ALL in rest))
         return
     given, run = read_given(task, rest)
-    from glassformer.tasks.configs.options import make_config
+    dials = {name: run.pop(name) for name in ("recipe", "size", "preset") if name in run}
+    from glassformer.tasks.train import make_task
 
     try:
-        config = make_config(kind, given)
+        made = make_task(task, given, **dials)
     except TypeError as error:
         raise ValueError(str(error)) from error
-    from glassformer.tasks.registry import task_named
-
     out = run.pop("out")
-    callbacks = _callbacks(run.pop("track", "none"), out, config)
-    print(f"wrote {out}: {task_named(task)(config).train(out, began=began, **run, **callbacks)}")
+    callbacks = _callbacks(run.pop("track", "none"), out, made.config)
+    print(f"wrote {out}: {made.train(out, began=began, **run, **callbacks)}")
 
 
 def _callbacks(tracker: str, out: Path, config: Any) -> "Callbacks":
@@ -76,12 +78,11 @@ def _callbacks(tracker: str, out: Path, config: Any) -> "Callbacks":
 
 
 def read_given(task: str, arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What was asked for, by dotted name (`train.lr`), from the recipe and the flags together; and the run options.
+    """What the flags ask for, by dotted name (`train.lr`), and the options of the run, the recipe among them.
 
     An option that was not given is not there, so that its default can still be chosen.
     """
     from glassformer.tasks.configs.options import options_of
-    from glassformer.tasks.recipes import read_recipe
     from glassformer.tasks.registry import config_named
 
     kind = config_named(task)
@@ -90,9 +91,7 @@ def read_given(task: str, arguments: list[str]) -> tuple[dict[str, Any], dict[st
     run = {own[name].path: values.pop(name) for name in own if name in values}
     if "out" not in run:
         raise UsageError("--out is missing: expected a name for the model folder")
-    recipe = run.pop("recipe", None)
-    given = read_recipe(recipe, kind) if recipe is not None else {}
-    return {**given, **{options[name].path: value for name, value in values.items()}}, run
+    return {options[name].path: value for name, value in values.items()}, run
 
 
 def run_options() -> dict[str, Any]:
@@ -134,7 +133,7 @@ def task_help(task: str, everything: bool) -> str:
         ordered = sorted([*own.values(), *options.values()], key=lambda option: _SECTION_ORDER.index(_top(option)))
         return help_text(usage, about, ordered)
     shown = [own["out"], *(options[name] for name in (*FIRST_DATA[task], *FIRST))]
-    shown += [own[name] for name in ("recipe", "continue", "restart")]
+    shown += [own[name] for name in ("size", "recipe", "continue", "restart")]
     more = f"glassformer train {task} {HELP_ALL} lists all {len(options) + len(own)} options."
     return help_text(usage, about, [replace(option, section="Options") for option in shown], more)
 

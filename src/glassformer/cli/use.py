@@ -38,8 +38,8 @@ DECODER_CHUNK = 16
 def run(
     path: Positional[Path],
     *,
-    lines: OmitArgPrefixes[LineOptions] = LineOptions(),  # noqa: B008
-    answers: OmitArgPrefixes[AnswerOptions] = AnswerOptions(),  # noqa: B008
+    input_and_output: OmitArgPrefixes[LineOptions] = LineOptions(),  # noqa: B008
+    answer: OmitArgPrefixes[AnswerOptions] = AnswerOptions(),  # noqa: B008
     writing: OmitArgPrefixes[WritingOptions] = WritingOptions(),  # noqa: B008
     decoder: OmitArgPrefixes[DecoderOptions] = DecoderOptions(),  # noqa: B008
     embed: Flag = False,
@@ -67,9 +67,9 @@ def run(
         system=None if decoder.system is None else _as_utf8(decoder.system),
         stop=tuple(map(_as_utf8, decoder.stop)),
     )
-    given = given_options(answers, writing, decoder, embed=embed)
+    given = given_options(answer, writing, decoder, embed=embed)
     check_ranges(given)
-    _check_streams(lines, decoder)
+    _check_streams(input_and_output, decoder)
     kind = _task_of(path)
     if kind is not None:  # before the model is loaded, which may take a while
         check_taken(path, kind, given)
@@ -82,7 +82,7 @@ def run(
         from glassformer.decoding.packed import pack
 
         model.model = quantise(pack(model.model))
-    _use(model, given, lines, answers, decoder)
+    _use(model, given, input_and_output, answer, decoder)
 
 
 def _check_streams(lines: LineOptions, decoder: DecoderOptions) -> None:

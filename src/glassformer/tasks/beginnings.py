@@ -7,7 +7,7 @@ from typing import TypeVar
 from glassformer.checkpoint import load_model
 from glassformer.checkpoint.pretrained import is_foreign, read_origin
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
-from glassformer.tasks.task import TASK
+from glassformer.tasks.registry import TASK
 
 AnyModel = TypeVar("AnyModel", EncoderModel, DecoderModel, EncoderDecoderModel)
 

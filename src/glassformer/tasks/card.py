@@ -16,7 +16,7 @@ MAX_NAMED = 5
 
 
 class CardFacts(NamedTuple):
-    """What a card tells."""
+    """The contents of a card."""
 
     title: str
     task: str
@@ -41,10 +41,10 @@ def write_card(card: CardFacts) -> str:
     """The card in Markdown."""
     state = card.state
     chosen = (
-        "The model learned nothing from these examples, and the checkpoint was not chosen by them."
+        "They were held out from the training, and the checkpoint was not chosen by them."
         if card.is_test
-        else "The model learned nothing from these examples, but the best checkpoint was chosen by them, so the scores "
-        "are a little too good. Score it on other data with `glassformer eval`."
+        else "The best checkpoint was chosen by them, so the scores are a little too good. Score the model on "
+        "other data with `glassformer eval`."
     )
     lines = [
         f"# {card.title}",
@@ -119,8 +119,8 @@ def code(text: object) -> str:
     """A name as code in Markdown, whatever characters it holds."""
     shown = " ".join(str(text).split())
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", shown)), default=0))
-    room = " " if "`" in shown else ""
-    return f"{fence}{room}{shown}{room}{fence}"
+    space = " " if "`" in shown else ""
+    return f"{fence}{space}{shown}{space}{fence}"
 
 
 def _cell(text: str) -> str:

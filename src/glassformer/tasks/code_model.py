@@ -9,7 +9,7 @@ from glassformer.metrics.passing import Problem, score_programs
 from glassformer.metrics.sandbox import Limits, SandboxMode, check_sandbox
 from glassformer.metrics.scores import Scores
 from glassformer.tasks.language_model import LanguageModel
-from glassformer.tasks.pipeline import ManyTexts, check_text
+from glassformer.tasks.pipeline import ManyTexts, check_text, each_text
 from glassformer.text.tokenizer import END
 
 MARKS = ("<before>", "<after>", "<middle>")
@@ -29,7 +29,7 @@ class CodeModel(LanguageModel):
     def complete(self, prompt: ManyTexts, config: GenerationConfig | None = None) -> list[str]: ...
     def complete(self, prompt: str | ManyTexts, config: GenerationConfig | None = None) -> str | list[str]:
         """Continue the beginning of a file, or each of a list."""
-        return self.generate(prompt, config)
+        return each_text(prompt, lambda texts: self.generate(texts, config), "prompt")
 
     def infill(self, prefix: str, suffix: str, config: GenerationConfig | None = None) -> str:
         """What stands between two texts. Of what the model cannot see at once, the ends furthest away are left out."""

@@ -228,6 +228,10 @@ class Denoising(Task[PlainText, PairBatch]):
         size = tool.model.config.vocab_size
         return "the commonest token", score_commonest(wanted(splits.train), wanted(held_out), size)
 
+    def sides(self, example: PlainText) -> tuple[str, str]:
+        """As above; the noise decides how much is written."""
+        return example.text, example.text[: len(example.text) // 4] if self.config.noise == "spans" else example.text
+
     def show(self, example: PlainText) -> tuple[str, str]:
         """An example for people: a text with a blank, and the text."""
         words = example.text.split()[:12]

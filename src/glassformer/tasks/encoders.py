@@ -286,6 +286,10 @@ class EncoderTask(Task[Example, LabelledBatch]):
             validation=self.scored_on("validation", len(valid)),
         )
 
+    def sides(self, example: Example) -> tuple[str, str]:
+        """As above."""
+        return " ".join(filter(None, self.texts(example))), ""
+
     def _readings(self, example: Example) -> list[Texts]:
         """What the model reads of an example, each for itself."""
         first, second = self.texts(example)

@@ -57,7 +57,7 @@ class Generator(Pipeline):
         return each_text(lines, lambda several: self._run(several, request), "lines")
 
     def answer_lines(self, lines: Sequence[str], request: Request) -> list[LineAnswer]:
-        """As above."""
+        """What follows each line, or with `chat` the answer to it."""
         prompts = [self.answer_to(said(text, request.system)) if request.chat else self.read(text) for text in lines]
         found = self.candidates_after(prompts, request.generation, with_scores=request.with_scores)
         return [answer_of(one, request) for one in found]

@@ -49,10 +49,12 @@ def hf_texts(
 
 def hf_labels(folder: Path, model: AnyModel) -> dict[str, Any]:
     """The names of the classes as `config.json` holds them, where `task.json` names each one."""
-    names = read_json_object(folder / TASK).get("labels") if (folder / TASK).is_file() else None
+    about = read_json_object(folder / TASK) if (folder / TASK).is_file() else {}
+    names = about.get("labels")
     if not isinstance(names, list) or len(names) != model.config.n_labels:
         return {}
-    return {
+    kind = {"problem_type": "multi_label_classification"} if about.get("multi_label") is True else {}
+    return kind | {
         "id2label": {str(index): str(name) for index, name in enumerate(names)},
         "label2id": {str(name): index for index, name in enumerate(names)},
     }

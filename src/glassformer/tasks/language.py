@@ -20,6 +20,7 @@ from glassformer.models import DecoderModel
 from glassformer.models.base import Model
 from glassformer.models.costs import training_flops
 from glassformer.tasks.beginnings import load_beginning, was_trained_here
+from glassformer.tasks.configs.defaults import CHARACTERS_PER_TOKEN, Corpus
 from glassformer.tasks.configs.language import DocumentData, LanguageConfig
 from glassformer.tasks.configs.shared import Splits, TaskConfig
 from glassformer.tasks.configs.small_models import small_decoder as small_decoder
@@ -132,6 +133,16 @@ class Language(Task[Document, PackedBatch]):
             f"kinds{unknown}; {n_valid:,} bytes to validate on; {batches.rows} windows of {batches.width} tokens a "
             f"batch, {len(batches):,} batches an epoch"
         )
+
+    def sides(self, example: Document) -> tuple[str, str]:
+        """As above."""
+        return "", example.text
+
+    def corpus(self) -> Corpus:
+        """As above. Documents are packed, so that an example is a window of the context's length."""
+        found = super().corpus()
+        window = CHARACTERS_PER_TOKEN * self.config.context
+        return found._replace(examples=max(1, found.target_characters // window))
 
     def loss(self, model: nn.Module, batch: PackedBatch) -> Tensor:
         """As above."""

@@ -30,7 +30,7 @@ from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import END, UNKNOWN
 
 SEEDS_APART = 1000
-"""Between the seeds of two samples: room for one seed a round."""
+"""The difference between the seeds of two samples; each round of a sample adds 1 to its seed."""
 
 
 @dataclass
@@ -126,7 +126,7 @@ class LanguageModel(Generator, Tool[Document]):
     def candidates_after(
         self, prompts: Sequence[list[int]], config: GenerationConfig | None = None, *, with_scores: bool = False
     ) -> list[list[Candidate]]:
-        """As above, in rounds: a text that fills the context is continued after the last half of it."""
+        """Write in rounds: a text that fills the context is continued after the last half of it."""
         config = config or self.generation
         copies = config.num_return_sequences
         drafts = [[_Draft(prompt) for _ in range(copies)] for prompt in prompts]

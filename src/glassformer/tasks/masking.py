@@ -214,6 +214,10 @@ class Masking(Task[PlainText, MaskedBatch]):
         size = tool.model.config.vocab_size
         return "the commonest token", score_commonest(hidden(splits.train), hidden(held_out), size)
 
+    def sides(self, example: PlainText) -> tuple[str, str]:
+        """As above."""
+        return example.text, ""
+
     def show(self, example: PlainText) -> tuple[str, str]:
         """An example for people: a text with a blank, and the text."""
         words = example.text.split()[:12]

@@ -87,7 +87,7 @@ def _decode_hint(value: object) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What the caller of `answer_lines` asks for beside the answers themselves."""
+    """Options of `answer_lines`."""
 
     n_best: int | None = None
     """The number of alternatives; None is one, or for labels all of them."""
@@ -165,7 +165,7 @@ def as_json_number(value: float) -> float | None:
 def answer_lines_with_text(
     lines: Sequence[str], blank: LineAnswer, answer: Callable[[list[str]], list[LineAnswer]]
 ) -> list[LineAnswer]:
-    """The answers to the lines that are not blank; `blank` for the others."""
+    """The answers to the lines; a blank line gets `blank`."""
     answers = iter(answer([line for line in lines if line.strip()]))
     return [next(answers) if line.strip() else blank for line in lines]
 

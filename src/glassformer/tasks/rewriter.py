@@ -136,7 +136,7 @@ class Rewriter(Tool[Example]):
         return "greedy" if self.generation.num_beams == 1 else f"beam {self.generation.num_beams}"
 
     def answer_lines(self, lines: Sequence[str], request: Request) -> list[LineAnswer]:
-        """As above."""
+        """A text for each line; a blank line stays blank."""
         found = self.candidates(lines, request.generation, with_scores=request.with_scores)
         return [answer_of(one, request) for one in found]
 
@@ -145,7 +145,7 @@ class Rewriter(Tool[Example]):
     @overload
     def run(self, lines: ManyTexts, *, beam: int | None = None) -> list[str]: ...
     def run(self, lines: str | ManyTexts, *, beam: int | None = None) -> str | list[str]:
-        """As above."""
+        """A text for each line; one string gives one text. `beam` is how many sentences the search keeps."""
         request = Request(generation=self._search(beam))
         return each_text(lines, lambda several: self._run(several, request), "lines")
 

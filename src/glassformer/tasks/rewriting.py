@@ -172,6 +172,10 @@ class RewritingTask(Task[Example, PairBatch]):
         finally:
             tool.generation = kept
 
+    def sides(self, example: Example) -> tuple[str, str]:
+        """As above."""
+        return example.source, example.target
+
     def show(self, example: Example) -> tuple[str, str]:
         """As above."""
         return example.source, example.target

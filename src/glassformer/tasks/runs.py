@@ -15,7 +15,7 @@ from glassformer.training.callbacks import Callbacks, attach
 from glassformer.training.config import TrainConfig
 from glassformer.training.estimate import Estimate, MemoryWatch, Truth, compare, estimate_run, in_words
 from glassformer.training.gradients import TrainBatch
-from glassformer.training.journal import Journal
+from glassformer.training.journal import Journal, prepare_tensorboard
 from glassformer.training.run_folder import RunFolder
 from glassformer.training.schedules import Plan, fit_warmup
 from glassformer.training.state import TrainState, newest_state
@@ -75,7 +75,11 @@ def train_run(
         evaluate=evaluate,
         folder=run.checkpoints,
     )
+    prepare_tensorboard()  # what it takes is no memory of the run
+    watch = MemoryWatch(trainer)
     estimate = estimate_run(trainer, flops)
+    if trainer.device.type != "cpu":
+        watch = MemoryWatch(trainer)  # there the pilot's copies are freed, and no part of the run
     state = TrainState() if run.record is None else newest_state(run.checkpoints)
     plan = make_plan(run, config, estimate, state, began=began, warmup_is_given=warmup_is_given)
     run.begin(plan, state.position)
@@ -83,13 +87,18 @@ def train_run(
     share = plan.end / config.updates
     estimate = replace(estimate, flops=round(estimate.flops * share), seconds=estimate.seconds * share)
     trainer.plan, trainer.config = plan, replace(config, updates=plan.end, warmup=plan.warmup)
-    watch = MemoryWatch(trainer)
     with Journal(run.path, trainer.config) as journal:
         trainer.warn, journal.validation = journal.say, validation
         attach(trainer, callbacks or {}, on_update=journal.update, on_evaluation=journal.evaluation)
         for note in notes:
             journal.say(note)
         journal.say(f"{plan.end:,} updates: {in_words(estimate)}")
+        if config.minutes:
+            journal.say(f"the whole command takes about {config.minutes:g} minutes (--minutes)")
+        else:
+            journal.say(
+                "validations and final scores come on top; --minutes sets the time of the whole command instead"
+            )
         _tell_plan(journal, plan, config, state)
         if config.minutes:
             spent = state.seconds + state.other_seconds - plan.start_seconds

@@ -4,11 +4,10 @@ A `Task` is how something is learned: its data, its model, its loss. A `Tool` is
 tokenizer that does the work, scores itself, and lives in a folder.
 """
 
-import json
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -17,8 +16,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from glassformer.checkpoint import OutputExistsError, load_model, save_model
-from glassformer.checkpoint.load_errors import refusing_wrong_values
+from glassformer.checkpoint import OutputExistsError
 from glassformer.checkpoint.output_folder import check_output
 from glassformer.metrics.scores import Scores
 from glassformer.models.base import Model
@@ -32,11 +30,13 @@ from glassformer.tasks.card import (
     validation_files,
     write_card,
 )
+from glassformer.tasks.choose import choose, in_words, measure_corpus
+from glassformer.tasks.configs.defaults import Corpus, Size
+from glassformer.tasks.configs.options import make_config
 from glassformer.tasks.configs.shared import Example, Splits, TaskConfig
-from glassformer.tasks.pipeline import Pipeline
 from glassformer.tasks.registry import TASK as TASK
-from glassformer.tasks.registry import read_about
 from glassformer.tasks.runs import train_run
+from glassformer.tasks.tool import Tool as Tool
 from glassformer.text import Tokenizer
 from glassformer.training.callbacks import Callbacks, OnEvaluation, OnSave, OnStep, tell_model_saved
 from glassformer.training.fingerprints import fingerprint_examples, fingerprint_model, fingerprint_paths, paths_of
@@ -46,74 +46,9 @@ from glassformer.training.run_folder import RunFolder, open_run
 from glassformer.training.state import TrainState
 from glassformer.training.trainer import Batches
 
-WHICH = frozenset(
-    {"data", "valid", "source", "target", "valid_source", "valid_target", "corpus", "folder", "on_bad", "valid_share"}
-)
-"""Fields of a task's data that say which it is, rather than how it is read."""
 Batch = TypeVar("Batch", bound=TrainBatch)
 AnyModel = TypeVar("AnyModel", bound=Model)
 SplitName = Literal["validation", "test"]
-
-
-class Tool(Pipeline, Generic[Example]):
-    """A trained model in use."""
-
-    task: ClassVar[str]
-    """Its task's name, as on the command line."""
-    model: Any
-    """An EncoderModel, a DecoderModel or an EncoderDecoderModel."""
-
-    @abstractmethod
-    def score(self, examples: Sequence[Example]) -> Scores:
-        """How well it does."""
-
-    @abstractmethod
-    def files(self) -> dict[str, str]:
-        """What its folder holds beside the model: the tokenizer's files, by name."""
-
-    def scoring_method(self) -> str:
-        """How the answers that `score` counts are made: "greedy", "beam 4"; empty where there is only one way."""
-        return ""
-
-    def settings(self) -> dict[str, Any]:
-        """What `from_folder` needs to know beside model and tokenizer, for JSON."""
-        return {}
-
-    @classmethod
-    def from_folder(cls, folder: Path | str) -> Self:
-        """The tool that was saved there. An error names the file that is wrong."""
-        folder = Path(folder)
-        if not folder.is_dir():
-            raise FileNotFoundError(f"{folder}: no such model folder")
-        with refusing_wrong_values(folder):
-            return cls.read_folder(folder)
-
-    @classmethod
-    @abstractmethod
-    def read_folder(cls, folder: Path) -> Self:
-        """What `from_folder` does for this kind of tool: `open_folder`, then the tokenizer's files."""
-
-    @classmethod
-    def open_folder(cls, folder: Path, kind: type[AnyModel]) -> tuple[AnyModel, dict[str, Any]]:
-        """The model of a folder that was saved by this tool, and the tool's settings."""
-        about = read_about(folder)
-        if about.pop("task") != cls.task:
-            raise ValueError(f"{folder} was not trained for {cls.task}: glassformer info tells what it is")
-        about.pop("data", None)
-        model = load_model(folder)
-        if not isinstance(model, kind):
-            raise ValueError(f"{folder} holds a model of kind {model.kind!r}: expected {kind.kind!r}")
-        return model.eval(), about
-
-    def save(self, folder: Path, card: str, data: Any = None, *, overwrite: bool = False, owner: str = "") -> None:
-        """Write the model folder; `data` is how its examples were read, so that others are read alike.
-
-        An existing model folder is replaced only with `overwrite`, or if the same `owner` (a training run) wrote it.
-        """
-        about = {"task": self.task, **self.settings(), "data": {} if data is None else _columns(data)}
-        text = json.dumps(about, indent=2, ensure_ascii=False)
-        files = {**self.files(), TASK: text, "README.md": card}
-        save_model(folder, self.model, files, overwrite=overwrite, owner=owner)
 
 
 class Prepared(NamedTuple, Generic[Example, Batch]):
@@ -145,7 +80,7 @@ class Task(ABC, Generic[Example, Batch]):
     title: ClassVar[str]
     """Of the model card."""
     unit: ClassVar[str] = "examples"
-    """What the task's examples are called, in the plural."""
+    """The name of the task's examples, in the plural."""
     sample_line: ClassVar[str] = "a line of text"
     """A line that a model of this task reads, for the model card."""
     Config: ClassVar[type[TaskConfig]]
@@ -154,6 +89,16 @@ class Task(ABC, Generic[Example, Batch]):
 
     def __init__(self, config: Any):
         self.config = config
+        self.given: Mapping[str, Any] | None = None
+        """What the user gave, by dotted name, if the rest is to be chosen; None if `config` is all that counts."""
+        self.size: Size = "auto"
+
+    @classmethod
+    def with_chosen_defaults(cls, given: Mapping[str, Any], size: Size = "auto") -> Self:
+        """A task that chooses what is not given, when it trains: for its data and for the time there is."""
+        task = cls(make_config(cls.Config, given))
+        task.given, task.size = given, size
+        return task
 
     @abstractmethod
     def prepare(self, run: RunFolder) -> Prepared[Example, Batch]:
@@ -236,6 +181,7 @@ class Task(ABC, Generic[Example, Batch]):
     def _train(
         self, out: Path, run: RunFolder, callbacks: Callbacks, *, accept_changes: bool, overwrite: bool, began: float
     ) -> Scores:
+        chosen = self._choose_defaults(run, began)
         train = self.config.train
         for name in self.unused():
             value = getattr(train, name, None) or getattr(self.config.tokenizer, name, None)
@@ -250,7 +196,7 @@ class Task(ABC, Generic[Example, Batch]):
         run.bind(self.name, self.config, inputs, accept_changes=accept_changes)
         torch.manual_seed(train.seed)
         ready = self.prepare(run)
-        model, notes = ready.tool.model, [*ready.notes]
+        model, notes = ready.tool.model, [*chosen, *ready.notes]
         model.set_gradient_checkpointing(train.gradient_checkpointing)
         if train.lora_rank:
             adapted = add_adapters(model, train, ready.fresh)
@@ -269,7 +215,7 @@ class Task(ABC, Generic[Example, Batch]):
             score=ready.tool.score,
             test=ready.test,
             began=began,
-            warmup_is_given=train.warmup != usual.train.warmup,
+            warmup_is_given=train.warmup != usual.train.warmup if self.given is None else "train.warmup" in self.given,
             validation=ready.validation,
             callbacks=callbacks,
         )
@@ -288,6 +234,29 @@ class Task(ABC, Generic[Example, Batch]):
             raise OutputExistsError(f"{error}. The trained model is in {run.path / 'model'}") from error
         tell_model_saved(callbacks, state.update, out, scores.values)
         return scores
+
+    def _choose_defaults(self, run: RunFolder, began: float) -> list[str]:
+        """Complete the config, if that is asked for, and say how. A resumed run takes what it chose before."""
+        given = self.given
+        if given is None:
+            return []
+
+        def make() -> dict[str, Any]:
+            with Step("measuring the data"):
+                corpus = self.corpus()
+            return choose(self.config, given, corpus, size=self.size, began=began)
+
+        chosen = run.keep_json("defaults.json", make)
+        self.config = make_config(self.Config, {**chosen, **given})
+        return [in_words(chosen, given)]
+
+    def corpus(self) -> Corpus:
+        """How much there is to learn from."""
+        return measure_corpus(self.sides(example) for example in self.config.data.splits().train)
+
+    @abstractmethod
+    def sides(self, example: Example) -> tuple[str, str]:
+        """What a model reads of an example, and what it writes; the second is empty for an encoder."""
 
     @classmethod
     def demo(cls) -> Any:
@@ -362,8 +331,3 @@ def passed_over(skipped: Counter[str]) -> list[str]:
     """What is told of the bad records that were passed over: nothing where there are none."""
     reasons = ", ".join(f"{count:,} with {problem}" for problem, count in skipped.most_common())
     return [f"passed over {skipped.total():,} bad records: {reasons}"] if skipped else []
-
-
-def _columns(data: Any) -> dict[str, Any]:
-    """How data is read, but not which: what `eval` should take for granted."""
-    return {key: value for key, value in asdict(data).items() if key not in WHICH}

@@ -46,7 +46,7 @@ class TextToText(Pipeline):
         return each_text(lines, lambda several: self._run(several, request), "lines")
 
     def answer_lines(self, lines: Sequence[str], request: Request) -> list[LineAnswer]:
-        """As above."""
+        """A text for each line; a blank line stays blank."""
         found = self.candidates(lines, request.generation, with_scores=request.with_scores)
         return [answer_of(one, request) for one in found]
 

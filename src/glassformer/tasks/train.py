@@ -1,14 +1,17 @@
 """`glassformer.train`: training by one call, with the options of the command line."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from glassformer.tasks.configs.defaults import Size, preset_options
 from glassformer.tasks.configs.options import given_options, make_config
 from glassformer.tasks.recipes import read_recipe
 from glassformer.tasks.registry import config_named, task_named
 
 if TYPE_CHECKING:
     from glassformer.metrics.scores import Scores
+    from glassformer.tasks.task import Task
 
 
 def train(
@@ -19,6 +22,8 @@ def train(
     restart: bool = False,
     accept_changes: bool = False,
     overwrite: bool = False,
+    size: Size = "auto",
+    preset: str = "",
     **options: Any,
 ) -> "Scores":
     """Train a model for a task into the folder `out` and return its scores, as `glassformer train TASK` does.
@@ -36,12 +41,29 @@ def train(
         accept_changes: Continue from the newest checkpoint with other settings or other data. `**{"continue": True}`,
             as the command line spells it, is the same.
         overwrite: Replace a model in `out` that another run wrote. Other files are never replaced.
+        size: The size of the model: "tiny", "small", "base", or "auto" for one that fits the data and the time.
+        preset: A family whose architecture the model has, such as "llama"; the size is chosen all the same.
         options: Any option of the command line with underscores for hyphens: `source`, `minutes`, `d_model`, `lr`, and
             `start_from` for `--from`. Paths may be `str` or `Path`; where the command line takes several values, one
             value or a list.
     """
     kind = config_named(task)
     accept_changes = accept_changes or bool(options.pop("continue", False))
-    given = {**(read_recipe(Path(recipe), kind) if recipe is not None else {}), **given_options(kind, options)}
-    config = make_config(kind, given)
-    return task_named(task)(config).train(out, restart=restart, accept_changes=accept_changes, overwrite=overwrite)
+    given = given_options(kind, options)
+    made = make_task(task, given, recipe=None if recipe is None else Path(recipe), size=size, preset=preset)
+    return made.train(out, restart=restart, accept_changes=accept_changes, overwrite=overwrite)
+
+
+def make_task(
+    task: str, given: Mapping[str, Any], *, recipe: Path | None = None, size: Size = "auto", preset: str = ""
+) -> "Task[Any, Any]":
+    """A task with options by dotted name. Without a recipe, what is not given is chosen for the data and the time.
+
+    A recipe says everything itself: what it leaves out has its fixed default, so that it gives the same model anywhere.
+    """
+    kind, found = config_named(task), task_named(task)
+    if recipe is not None:
+        if size != "auto" or preset:
+            raise ValueError("--recipe describes the whole model: expected no --size and no --preset beside it")
+        return found(make_config(kind, {**read_recipe(recipe, kind), **given}))
+    return found.with_chosen_defaults({**(preset_options(kind, preset) if preset else {}), **given}, size)

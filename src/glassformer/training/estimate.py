@@ -26,7 +26,7 @@ LOOKED_AT = 64
 TIMED = 2
 """Batches that are timed, after one that warms up."""
 FLOAT32 = 4
-"""Bytes of a parameter, and of its gradient. Adam keeps two more numbers of this size."""
+"""Bytes of a parameter, and of its gradient."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +36,13 @@ class Estimate:
     parameters: int
     flops: int
     memory_bytes: int
-    """The most at one time: weights, gradients, Adam's moments, activations."""
+    """The most at one time: weights, gradients, the optimizer's moments, activations, working space. On a CPU it is the
+    growth of the resident memory of this process, and the weights."""
     seconds: float
     """Of training alone."""
     device: str
+    base_bytes: int | None = None
+    """On a CPU: the resident memory of this process without the weights, before the run. None if unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,10 +69,13 @@ def estimate_run(trainer: Trainer[Batch], flops_of: Callable[[Batch], int]) -> E
     typical = sorted(range(len(flops)), key=lambda step: abs(flops[step] - mean))[:TIMED]
     if trainer.device.type != "cpu":
         typical *= 2  # the first time of a shape chooses or records kernels
+    growth = ResidentGrowth() if trainer.device.type == "cpu" else None
     with _unchanged(trainer), Step("timing a few updates"):
         step_bytes = _measure_memory(trainer, largest)
         seconds = _measure_seconds(trainer, typical)
-        update_seconds = _measure_update(trainer)
+        step_growth = growth.peak() if growth is not None else None
+        update_seconds, moments = _measure_update(trainer)
+        pilot_growth = growth.peak() if growth is not None else None
     pace = min(took / flops[step] for step, took in zip(typical, seconds, strict=True))  # the rest was disturbed
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     learned = sum(parameter.numel() for parameter in trainer.model.parameters() if parameter.requires_grad)
@@ -77,21 +83,28 @@ def estimate_run(trainer: Trainer[Batch], flops_of: Callable[[Batch], int]) -> E
     # Gradients come as activations go, but where they wait for those of the next batch, or have a place of their own.
     they_stay = config.accumulate > 1 or isinstance(trainer.gradients, GraphedGradients)
     passing = step_bytes + gradients if they_stay else max(step_bytes, gradients)
+    if step_growth is not None and pilot_growth is not None:
+        # What the process really took for a step: also what the allocator and the kernels keep for themselves.
+        passing = max(passing, step_growth + gradients if they_stay else step_growth, pilot_growth - moments)
+    weights = FLOAT32 * parameters
     return Estimate(
         parameters=parameters,
         flops=round(mean * n_batches),
-        memory_bytes=FLOAT32 * (parameters + 2 * learned) + passing,
+        memory_bytes=weights + moments + passing,
         seconds=pace * mean * n_batches + update_seconds * config.updates,
         device=trainer.device.type,
+        base_bytes=None if growth is None or growth.before is None else max(growth.before - weights, 0),
     )
 
 
 def in_words(estimate: Estimate) -> str:
     """One line to read before the run."""
+    memory = f"{with_unit(estimate.memory_bytes, 'B')} of {'memory' if estimate.device == 'cpu' else 'device memory'}"
+    if estimate.base_bytes is not None:
+        memory += f" (and {with_unit(estimate.base_bytes, 'B')} that this process has already)"
     return (
         f"about {rough_duration(estimate.seconds)} on {estimate.device} for the training alone, "
-        f"{with_unit(estimate.flops, 'FLOP')}, {with_unit(estimate.memory_bytes, 'B')}, "
-        f"{estimate.parameters:,} parameters"
+        f"{with_unit(estimate.flops, 'FLOP')}, {memory}, {estimate.parameters:,} parameters"
     )
 
 
@@ -139,12 +152,31 @@ def with_unit(number: float, unit: str) -> str:
     return f"{number:.1f} {prefix}{unit}" if prefix and number < 9.95 else f"{number:.0f} {prefix}{unit}"
 
 
+class ResidentGrowth:
+    """By how much the resident memory of this process grows, from the moment this is made.
+
+    Memory that was freed before goes back to the system first where the C library can do that (glibc); elsewhere, and
+    with an allocator of torch's own, it is used again without growth.
+    """
+
+    def __init__(self) -> None:
+        forget_peak()
+        # Where the system cannot forget, the peak is an older one, and higher than what is in use now.
+        self._older_peak = peak_resident() or 0
+        self.before = resident() or self._older_peak or None
+
+    def peak(self) -> int | None:
+        """The growth up to the highest peak so far; None if unknown, or if an older, higher peak hides it."""
+        now = peak_resident()
+        return None if now is None or self.before is None or now <= self._older_peak else now - self.before
+
+
 class MemoryWatch:
     """The most memory that a run takes, weights included, from the moment this is made to the moment it is asked.
 
-    On cuda it is what torch allocates. On a CPU it is the growth of the process, which is only nearly the run's: it
-    holds the working space of torch's kernels too. Memory that was freed before goes back to the system first where
-    the C library can do that (glibc); elsewhere the run takes it again without a trace.
+    On cuda it is what torch allocates. On a CPU it is the growth of the process: with what the allocator and the
+    kernels of torch keep for themselves. Make it before the pilot on a CPU: a run uses the memory again that the pilot
+    freed, so that no growth would be seen after it.
     """
 
     def __init__(self, trainer: Trainer[Batch]):
@@ -152,22 +184,17 @@ class MemoryWatch:
         self._weights = sum(parameter.nbytes for parameter in trainer.model.parameters())
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
-            self._before = self._older_peak = torch.cuda.memory_allocated(self.device)
+            self._before = torch.cuda.memory_allocated(self.device)
         else:
-            forget_peak()
-            # Where the system cannot forget, the peak is an older one, and higher than what is in use now.
-            self._older_peak = peak_resident() or 0
-            self._before = resident() or self._older_peak
+            self._growth = ResidentGrowth()
 
     def peak_bytes(self) -> int | None:
         """None where it is unknown: on other devices, and where an older, higher peak of the process hides it."""
         if self.device.type == "cuda":
-            now: int | None = torch.cuda.max_memory_allocated(self.device)
-        else:
-            now = peak_resident() if self.device.type == "cpu" else None
-        if now is None or now <= self._older_peak:
-            return None
-        return now - self._before + self._weights
+            now = torch.cuda.max_memory_allocated(self.device)
+            return None if now <= self._before else now - self._before + self._weights
+        growth = self._growth.peak() if self.device.type == "cpu" else None
+        return None if growth is None else growth + self._weights
 
 
 @contextmanager
@@ -210,8 +237,8 @@ def _measure_seconds(trainer: Trainer[Batch], steps: list[int]) -> list[float]:
     return seconds
 
 
-def _measure_update(trainer: Trainer[Batch]) -> float:
-    """Of the gradients' norm and the optimiser's step, on a copy of the model."""
+def _measure_update(trainer: Trainer[Batch]) -> tuple[float, int]:
+    """The seconds of the gradients' norm and the optimizer's step, on a copy of the model; the bytes of its moments."""
     frozen = [parameter for parameter in trainer.model.parameters() if not parameter.requires_grad]
     copied = copy.deepcopy(trainer.model, {id(parameter): parameter for parameter in frozen})
     learned = [parameter for parameter in copied.parameters() if parameter.requires_grad]
@@ -226,7 +253,8 @@ def _measure_update(trainer: Trainer[Batch]) -> float:
         optimiser.step()
         _wait_for(trainer.device)
         took.append(time.perf_counter() - began)
-    return min(took)
+    kept = (value for state in optimiser.state.values() for value in state.values() if isinstance(value, Tensor))
+    return min(took), sum(value.nbytes for value in kept if value.dim())
 
 
 def _wait_for(device: torch.device) -> None:

@@ -122,9 +122,15 @@ def read_log(folder: Path) -> list[LogEntry]:
     return sorted(entries.values(), key=lambda entry: entry.update)
 
 
-def _tensorboard(folder: Path) -> Any:
+def prepare_tensorboard() -> Any:
+    """Load TensorBoard's writer; None without the extra `track`. log.jsonl has everything too."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        return None  # the extra `track` is not installed; log.jsonl has everything
-    return SummaryWriter(folder)
+        return None
+    return SummaryWriter
+
+
+def _tensorboard(folder: Path) -> Any:
+    writer = prepare_tensorboard()
+    return None if writer is None else writer(folder)

@@ -29,6 +29,7 @@ RECORD, CHECKPOINTS, TOKENS, KEPT = "run.json", "checkpoints", "tokens", "kept"
 LOCK, LOG = "lock", "log.jsonl"
 KEPT_FILES = frozenset(
     {
+        "defaults.json",
         "tokenizer.json",
         "source_tokenizer.json",
         "target_tokenizer.json",

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError, safe_open
 
 from glassformer.checkpoint.foreign import ForeignModel, Tensors
-from glassformer.checkpoint.hf import export_model
+from glassformer.checkpoint.hf import export_model, family_called
 from glassformer.checkpoint.hf.tables import Family
+from glassformer.checkpoint.limits import blocking_setting, deciding_values, refuse
 from glassformer.checkpoint.output_folder import new_folder
 from glassformer.checkpoint.safe_files import CorruptFolderError, read_json_object, write_text
 
@@ -58,13 +59,23 @@ def save_hf_folder(
 
     config, tensors = export_model(model, family)
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    whole = {**config, "dtype": dtype, **(values or {})}
+    _check_values(config, whole, frozenset(tensors))
     with new_folder(folder, overwrite=overwrite) as work:
-        whole = {**config, "dtype": dtype, **(values or {})}
         write_text(work / CONFIG, json.dumps(whole, indent=2))
         ready = {name: tensor.cpu().clone() for name, tensor in tensors.items()}
         write_tensors(work / WEIGHTS, ready, {"format": "pt"})
         for name, text in (texts or {}).items():
             write_text(work / name, text)
+
+
+def _check_values(config: Mapping[str, Any], whole: Mapping[str, Any], names: frozenset[str]) -> None:
+    """Raise if the added values change the model: RoBERTa counts positions from its `pad_token_id`."""
+    family = family_called(config["model_type"])
+    one, two = (deciding_values(family.read_config(values, names)) for values in (config, whole))
+    changed = [blocking_setting(key, value, [two[key]]) for key, value in one.items() if two.get(key, value) != value]
+    ids = ", ".join(f"{key}={whole[key]}" for key in whole if key.endswith("_token_id"))
+    refuse(f"HF's {family.model_type} with {ids}", changed)
 
 
 def inside(folder: Path, name: object) -> Path:

@@ -12,8 +12,15 @@ from typing import Any, TypeVar
 from glassformer.base.fields import hints_of
 from glassformer.base.names import nearest
 
-AUTOMATIC: frozenset[str] = frozenset()
-"""Dotted names of the options whose default is chosen for the data and the time."""
+AUTOMATIC = frozenset(
+    {
+        *("model." + name for name in ("vocab_size", "n_encoder_layers", "n_decoder_layers", "d_model", "n_heads")),
+        *("model." + name for name in ("d_ff", "dropout", "embedding_dropout", "init", "init_std")),
+        *("train." + name for name in ("minutes", "max_tokens", "optimiser", "lr", "weight_decay", "schedule")),
+        *("train." + name for name in ("warmup", "eval_every", "save_every")),
+    }
+)
+"""Dotted names of the options whose default is chosen for the data and the time: see `defaults.py`."""
 FIRST_DATA = {
     "translation": ("source", "target", "valid_source", "valid_target"),
     "classification": ("data", "valid", "text_column", "label_column"),

@@ -1,0 +1,68 @@
+"""Choose a task's defaults: measure the corpus and the machine, then ask the rules in `configs/defaults.py`."""
+
+import time
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from glassformer.progress import Step
+from glassformer.tasks.beginnings import was_trained_here
+from glassformer.tasks.configs.defaults import (
+    TRAINING_SHARE,
+    Corpus,
+    Size,
+    Speed,
+    choose_defaults,
+    choose_for_fine_tuning,
+    default_minutes,
+)
+from glassformer.tasks.configs.shared import TaskConfig
+from glassformer.training.estimate import rough_duration
+from glassformer.training.pilot import measure_training_speed
+
+
+def choose(config: TaskConfig, given: Mapping[str, Any], corpus: Corpus, *, size: Size, began: float) -> dict[str, Any]:
+    """Values for the options of a task that were not given, by dotted name.
+
+    Args:
+        config: The defaults with what was given.
+        given: What was given, by dotted name.
+        corpus: How much there is to learn from.
+        size: The size of the model, or "auto".
+        began: When the command began, by `time.perf_counter`: what has passed is no longer there to train.
+    """
+    kind = type(config)
+    if config.start_from is not None:
+        return choose_for_fine_tuning(kind, given, is_foreign=not was_trained_here(config.start_from))
+    minutes = default_minutes(kind, given)
+    left = max(60 * minutes - (time.perf_counter() - began), 6 * minutes)
+    speed = Speed(
+        TRAINING_SHARE * left if minutes else 0.0, given.get("train.updates", 0), partial(_measure, corpus=corpus)
+    )
+    with Step("measuring the speed of this machine"):
+        return choose_defaults(kind, given, corpus, speed, size)
+
+
+def measure_corpus(sides: Iterable[tuple[str, str]]) -> Corpus:
+    """The size of a corpus of examples, each a text that is read and a text that is written."""
+    examples = read = written = 0
+    for source, target in sides:
+        examples, read, written = examples + 1, read + len(source), written + len(target)
+    return Corpus(examples, read, written)
+
+
+def in_words(chosen: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """What was chosen, in one line, as the command line spells it."""
+    told = []
+    for path, value in chosen.items():
+        name = path.rpartition(".")[2]
+        if path not in given and name not in ("init", "init_std", "save_every", "minutes"):
+            told.append(f"--{name.replace('_', '-')} {value}")
+    minutes = chosen.get("train.minutes")
+    time_told = f" and {rough_duration(60 * minutes)}" if minutes else ""
+    usual = " (the default; --minutes changes it)" if minutes and "train.minutes" not in given else ""
+    return f"chosen for this data{time_told}{usual}: {' '.join(told)}"
+
+
+def _measure(config: TaskConfig, *, corpus: Corpus) -> float:
+    return measure_training_speed(config.model, config.train, max(corpus.lengths()))

@@ -1,0 +1,257 @@
+"""Defaults that fit the data and the time.
+
+`choose_defaults` is one function from the size of the corpus and the arithmetic that fits into the time to a model and
+a way to train it. docs/defaults.md shows the runs behind its numbers. An option that the user gave always wins, and
+what depends on it follows: with `--d-model 256` the feed-forward layer is 768 wide.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any, Literal, NamedTuple
+
+from glassformer.models.config import ModelConfig
+from glassformer.models.costs import training_flops
+from glassformer.models.presets import preset
+from glassformer.tasks.configs.options import AUTOMATIC, make_config
+from glassformer.tasks.configs.shared import TaskConfig
+
+Size = Literal["auto", "tiny", "small", "base"]
+SIZES: dict[str, tuple[int, int]] = {"tiny": (128, 1), "small": (256, 3), "base": (512, 6)}
+"""Width, and layers of each stack. base is the base model of the original paper."""
+DEFAULT_MINUTES = {"encoder": 5.0, "decoder": 10.0, "encoder_decoder": 10.0}
+"""How long a task trains if neither --minutes nor --updates is given."""
+REFERENCE_FLOPS = 2.9e12
+"""Two minutes of training on two slow cores: where the rules below are 1. They were measured at 1, 3 and 9 times that,
+and beyond it they are extrapolated."""
+CHARACTERS_PER_TOKEN = 4
+"""Of a vocabulary of a few thousand tokens, in European languages."""
+NOT_OF_A_FAMILY = frozenset(
+    {
+        *("vocab_size", "source_vocab_size", "n_encoder_layers", "n_decoder_layers", "d_model", "d_ff", "max_len"),
+        *("n_heads", "n_kv_heads", "head_dim", "embedding_width", "sliding_window", "token_types", "position_offset"),
+        *("head", "n_labels", "head_transform", "pooling", "output_bias", "dropout", "embedding_dropout", "layer_drop"),
+        *("attention_dropout", "activation_dropout", "init", "init_std"),
+    }
+)
+"""Fields of a preset that `--preset` leaves out: sizes, the head, dropout, initialization."""
+TRAINING_SHARE = 0.85
+"""Of the time; the rest goes to validations and to the final scores."""
+
+
+class Corpus(NamedTuple):
+    """How much there is to learn from."""
+
+    examples: int
+    source_characters: int
+    """That an encoder reads."""
+    target_characters: int = 0
+    """That a decoder writes."""
+
+    @property
+    def tokens(self) -> int:
+        """Both sides together, roughly."""
+        return max(1, (self.source_characters + self.target_characters) // CHARACTERS_PER_TOKEN)
+
+    def lengths(self) -> tuple[int, int]:
+        """The mean number of tokens of an example's source and of its target, roughly; 0 for a side that it lacks."""
+        examples = max(self.examples, 1)
+        source, target = (
+            round(side / examples / CHARACTERS_PER_TOKEN + 1) if side else 0
+            for side in (self.source_characters, self.target_characters)
+        )
+        return source, target
+
+
+class Speed(NamedTuple):
+    """What the time allows."""
+
+    seconds: float
+    """For the training; 0 if the number of updates is given instead."""
+    updates: int
+    """0 if the time is given."""
+    flops_per_second: Callable[[TaskConfig], float]
+    """Measures how fast the machine trains with a config."""
+
+
+def default_minutes(kind: type[TaskConfig], given: Mapping[str, Any]) -> float:
+    """How long to train: as given, else the default; 0 if the number of updates is given instead."""
+    if given.get("train.minutes"):
+        return float(given["train.minutes"])
+    return 0.0 if given.get("train.updates") else DEFAULT_MINUTES[_usual(kind).model.kind]
+
+
+def choose_defaults(
+    kind: type[TaskConfig], given: Mapping[str, Any], corpus: Corpus, speed: Speed, size: Size = "auto"
+) -> dict[str, Any]:
+    """Values for the options that were not given, by dotted name.
+
+    The speed of the machine depends on the model, and the model on the speed: both are corrected until they agree.
+    """
+    given = {**_shape(_usual(kind).model, size), **given}
+    fixed = {name: value for name, value in given.items() if name in AUTOMATIC}
+    minutes = default_minutes(kind, given)
+    if minutes:
+        fixed["train.minutes"] = minutes
+    scale = (speed.updates / 1000) ** 1.8 if speed.updates else 1.0
+    chosen: dict[str, Any] = {}
+    for _ in range(4):
+        before = chosen
+        chosen = {**_choose(kind, given, corpus, scale, speed), **fixed}
+        if not speed.seconds or _model_of(chosen) == _model_of(before):
+            break
+        flops = speed.flops_per_second(make_config(kind, {**given, **chosen})) * speed.seconds
+        scale = flops / REFERENCE_FLOPS
+    return chosen
+
+
+def choose_for_fine_tuning(kind: type[TaskConfig], given: Mapping[str, Any], *, is_foreign: bool) -> dict[str, Any]:
+    """The same for a model that is initialized from another one: its architecture is there, the rest is usual."""
+    values: dict[str, Any] = {"train.optimiser": "adamw", "train.schedule": "linear", "train.weight_decay": 0.01}
+    if is_foreign:
+        values["train.lr"] = 5e-5
+    minutes = default_minutes(kind, given)
+    if minutes:
+        values["train.minutes"] = minutes
+    return {**values, **{name: value for name, value in given.items() if name in AUTOMATIC}}
+
+
+def _choose(
+    kind: type[TaskConfig], given: Mapping[str, Any], corpus: Corpus, scale: float, speed: Speed
+) -> dict[str, Any]:
+    """The rules. `scale` is what fits into the time, in units of `REFERENCE_FLOPS`."""
+    usual = _usual(kind)
+    is_pair = usual.model.kind == "encoder_decoder"
+    longest = max(corpus.lengths())
+    values = _architecture(usual.model, given, corpus, scale) if is_pair else _usual_architecture(usual.model, given)
+    values["model.vocab_size"] = min(
+        _vocabulary(scale, corpus), _vocabulary(1e9, corpus) if is_pair else usual.model.vocab_size
+    )
+    least = _round(8 * longest, 256)  # so that an update sees several examples
+    values["train.max_tokens"] = max(_round(512 * scale**0.35, 256) if is_pair else 1024, least)
+    config = make_config(kind, {**given, **{name: given.get(name, value) for name, value in values.items()}})
+    updates = speed.updates or max(20, round(scale * REFERENCE_FLOPS / _update_flops(config, corpus)))
+    epochs = updates * config.train.max_tokens / max(1, longest * corpus.examples)
+    if is_pair:
+        values |= _learning(config.model.d_model, updates, epochs)
+    validations = min(10, max(1, round(speed.seconds / 120))) if speed.seconds else min(10, max(1, updates // 500))
+    values["train.warmup"] = max(5, round(0.06 * updates))
+    values["train.eval_every"] = values["train.save_every"] = max(1, -(-updates // validations))
+    return values
+
+
+def _architecture(model: ModelConfig, given: Mapping[str, Any], corpus: Corpus, scale: float) -> dict[str, Any]:
+    """Width and depth of an encoder-decoder, and what follows from the width."""
+    width = given.get("model.d_model") or _width(scale, corpus)
+    depth = _depth(scale)
+    return {
+        "model.d_model": width,
+        "model.n_encoder_layers": depth,
+        "model.n_decoder_layers": depth,
+        "model.n_heads": _heads(width),
+        "model.d_ff": (2 if model.gated else 3) * width,
+        "model.init": "normal",
+        "model.init_std": round(width**-0.5, 4),
+    }
+
+
+def _usual_architecture(model: ModelConfig, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The default encoder or decoder; with another width, what follows from it."""
+    width = given.get("model.d_model")
+    if not width:
+        return {}
+    return {"model.n_heads": _heads(width), "model.d_ff": 2 * width, "model.init_std": round(width**-0.5, 4)}
+
+
+def _learning(width: int, updates: int, epochs: float) -> dict[str, Any]:
+    """The optimizer of an encoder-decoder, and what keeps it from learning examples by heart."""
+    dropout = _dropout(epochs)
+    # What weights forget in a run is the sum of learning rate times weight decay: it should stay about the same.
+    decay = min(1.0, max(0.15, 600 / updates, epochs / 30))
+    return {
+        "model.dropout": dropout,
+        "model.embedding_dropout": dropout,
+        "train.optimiser": "muon",
+        "train.lr": round(1e-2 * min(1.0, (192 / width) ** 0.5), 5),
+        "train.weight_decay": round(decay, 2),
+        "train.schedule": "linear",
+    }
+
+
+def preset_options(kind: type[TaskConfig], name: str) -> dict[str, Any]:
+    """The architecture of a family without its size, by dotted name: norms, positions, activation and the like."""
+    wanted, found = _usual(kind).model, preset(name)
+    if found.kind != wanted.kind:
+        raise ValueError(f"--preset {name} is of kind {found.kind!r}: this task trains a model of kind {wanted.kind!r}")
+    return {
+        f"model.{field.name}": getattr(found, field.name)
+        for field in fields(found)
+        if field.name not in NOT_OF_A_FAMILY
+    }
+
+
+def _usual(kind: type[TaskConfig]) -> TaskConfig:
+    """The config of a task if nothing is given or chosen."""
+    return kind()  # type: ignore[call-arg]  # every task has a default for each part
+
+
+def _shape(model: ModelConfig, size: Size) -> dict[str, Any]:
+    """The width and the depth of a named size."""
+    if size == "auto":
+        return {}
+    width, depth = SIZES[size]
+    sides = {
+        "model.n_encoder_layers": model.n_encoder_layers,
+        "model.n_decoder_layers": model.n_decoder_layers,
+    }
+    single = model.kind != "encoder_decoder"
+    layers = {name: 2 * depth if single else depth for name, count in sides.items() if count}
+    return {"model.d_model": width, **layers}
+
+
+def _width(scale: float, corpus: Corpus) -> int:
+    """128 for minutes on a slow machine, wider where there is time; no wider than the corpus can fill."""
+    by_time = 128 * (scale / 5) ** 0.25 if scale > 5 else (128 if scale > 0.3 else 96 if scale > 0.1 else 64)
+    by_data = 128 * max(1.0, corpus.tokens / 50_000) ** 0.25
+    return max(64, min(1024, _round(min(by_time, by_data), 32)))
+
+
+def _depth(scale: float) -> int:
+    """Layers of each stack of an encoder-decoder."""
+    steps = (30, 300, 3_000, 30_000)
+    return (1, 2, 3, 4, 6)[sum(scale > step for step in steps)]
+
+
+def _heads(width: int) -> int:
+    """Heads of about 32 numbers."""
+    return max(heads for heads in range(1, max(1, width // 32) + 1) if width % heads == 0)
+
+
+def _vocabulary(scale: float, corpus: Corpus) -> int:
+    """A larger vocabulary takes longer to learn, and needs more text."""
+    by_time, by_data = 4000 * scale**0.3, 4000 * max(1.0, corpus.tokens / 34_000) ** 0.28
+    return max(1000, min(32_000, _round(min(by_time, by_data), 500)))
+
+
+def _dropout(epochs: float) -> float:
+    """Only what is seen again and again is learned by heart."""
+    return 0.0 if epochs <= 10 else 0.1 if epochs <= 25 else 0.2 if epochs <= 60 else 0.3
+
+
+def _update_flops(config: TaskConfig, corpus: Corpus) -> float:
+    """Operations of one update, roughly."""
+    source, target = corpus.lengths()
+    if config.model.kind != "encoder_decoder":
+        source, target = (max(source, target), 0) if config.model.kind == "encoder" else (0, max(source, target))
+    rows = max(1, config.train.max_tokens // max(source, target, 1))
+    limit = config.model.max_len or 10**9
+    return training_flops(config.model, batch=rows, source_length=min(source, limit), target_length=min(target, limit))
+
+
+def _model_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of the choice that decides how fast an update is."""
+    names = ("d_model", "n_encoder_layers", "n_decoder_layers", "vocab_size")
+    return {name: values.get(f"model.{name}") for name in names}
+
+
+def _round(value: float, step: int) -> int:
+    return max(step, round(value / step) * step)

@@ -1,0 +1,148 @@
+"""`glassformer info`: what it tells of each kind of model, without torch."""
+
+import importlib.util
+import json
+import random
+import subprocess
+import sys
+
+import pytest
+
+from checkpoint import hf_models
+from glassformer.checkpoint import CorruptFolderError, load_model
+from glassformer.checkpoint.gguf_out import write_gguf
+from glassformer.checkpoint.safe_files import seal_folder
+from glassformer.checkpoint.summary import summarize
+from glassformer.cli import main
+from glassformer.cli.info import describe
+from glassformer.models import DecoderModel, preset
+from glassformer.tasks.classification import Classifier
+from glassformer.tasks.configs.translation import PairData
+from glassformer.tasks.task import Tool
+from glassformer.tasks.translation import Translator
+from tasks.tiny_pipelines import LABELS, MAKERS, ROLES, TEMPLATE, make, pretrained, tokenizer
+
+OURS = [kind for kind in MAKERS if issubclass(kind, Tool)]
+WITHOUT_TORCH = """
+import sys
+from glassformer import cli
+
+for path in sys.argv[1:]:
+    for options in ([], ["--json"]):
+        sys.argv = ["glassformer", "info", path, *options]
+        cli.main()
+assert "torch" not in sys.modules
+"""
+
+
+def told(capsys, *arguments):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["glassformer", "info", *map(str, arguments)])
+        main()
+    return capsys.readouterr().out
+
+
+ENCODERS = {"bert": (hf_models.ENCODERS["bert"][0], "BertForMaskedLM")}
+THEIRS = {**hf_models.DECODERS, **hf_models.PAIRS, **ENCODERS}
+
+
+def hf_folder(folder, kind="llama"):
+    draw, class_name = THEIRS[kind]
+    hf_models.make(draw(random.Random(3)), class_name, 3).save_pretrained(folder)
+    return folder
+
+
+def gguf_file(path, numbers):
+    model = DecoderModel(preset("tiny-llama", d_model=32, d_ff=64))
+    write_gguf(path, model, numbers=numbers)
+    return model
+
+
+@pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.__name__)
+def test_a_folder_of_ours_is_described_as_it_is_loaded(kind, tmp_path):
+    tool = make(kind)
+    tool.save(tmp_path / "m", "card")
+    found = describe(tmp_path / "m")
+    assert found["parameters"] == tool.model.n_parameters()
+    assert (found["kind"], found["task"]) == (tool.model.kind, tool.task)
+    assert found["numbers"] == {"F32": tool.model.n_parameters()}
+    ((side, about),) = found["tokenizers"].items()
+    assert (side, about["kind"], about["size"]) == ("text", "BPE", tool.model.config.vocab_size)
+    assert about["special_tokens"][:4] == ["<pad>", "<s>", "</s>", "<unk>"]
+    assert found["settings"]["d_model"] == 16
+
+
+def test_the_lines_say_it_in_words(tmp_path, capsys):
+    make(Classifier).save(tmp_path / "m", "card")
+    lines = told(capsys, tmp_path / "m").splitlines()
+    assert lines[0].startswith(f"{tmp_path / 'm'}: encoder, ")
+    assert "  task           classification" in lines
+    assert f"  task settings  labels={json.dumps(LABELS)}, multi_label=false" in lines
+    assert "  numbers        float32 (not quantized)" in lines
+    assert "  chat template  none" in lines
+    assert "    d_model = 16" in lines
+    assert json.loads(told(capsys, tmp_path / "m", "--json"))["task"] == "classification"
+
+
+def test_data_settings_are_shown_where_they_are_not_the_default(tmp_path, capsys):
+    make(Translator).save(tmp_path / "m", "card", PairData(target_language="fr", source_column="english"))
+    assert describe(tmp_path / "m")["data"] == {"source_column": "english", "target_language": "fr"}
+    assert "  data           source_column=english, target_language=fr" in told(capsys, tmp_path / "m")
+
+
+def test_a_gguf_file_shows_its_quantization(tmp_path, capsys):
+    pytest.importorskip("gguf")
+    model = gguf_file(tmp_path / "m.gguf", "q8_0")
+    found = summarize(tmp_path / "m.gguf")
+    assert found.n_parameters == model.n_parameters()
+    assert found.stored["Q8_0"] > 0
+    lines = told(capsys, tmp_path / "m.gguf")
+    assert "  numbers        Q8_0 " in lines
+    assert "(quantized)" in lines
+    assert "  family         llama" in lines
+
+
+@pytest.mark.parametrize("kind", THEIRS)
+def test_another_librarys_folder_is_counted_as_it_is_loaded(kind, tmp_path):
+    folder = hf_folder(tmp_path / "hf", kind)
+    found = summarize(folder)
+    model = load_model(folder)
+    assert (found.config, found.n_parameters) == (model.config, model.n_parameters())
+
+
+def test_the_chat_template_is_shown_by_its_first_line(tmp_path, capsys):
+    folder = hf_folder(tmp_path / "hf")
+    (folder / "tokenizer.json").write_text(tokenizer().to_json(), encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps(ROLES | {"chat_template": TEMPLATE + "\nmore"}))
+    lines = told(capsys, folder)
+    assert f"  chat template  {TEMPLATE.splitlines()[0][:60]}" in lines
+    assert f"BPE, {pretrained().vocab_size:,} tokens, special: <pad> <s> </s> <unk>" in lines
+
+
+def test_a_model_without_a_tokenizer_is_still_described(tmp_path, capsys):
+    lines = told(capsys, hf_folder(tmp_path / "hf"))
+    assert "decoder, " in lines
+    assert "  tokenizer      " in lines
+
+
+def test_numbers_that_the_config_does_not_expect_are_refused(tmp_path):
+    make(Translator).save(tmp_path / "m", "card")
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    (tmp_path / "m" / "config.json").write_text(json.dumps(config | {"d_ff": 8}))
+    with pytest.raises(CorruptFolderError):
+        describe(tmp_path / "m")
+    seal_folder(tmp_path / "m")
+    with pytest.raises(CorruptFolderError, match=r"holds [\d,]+ numbers: expected [\d,]+ by config.json"):
+        describe(tmp_path / "m")
+
+
+def test_info_never_imports_torch(tmp_path):
+    make(Translator).save(tmp_path / "ours", "card")
+    paths = [tmp_path / "ours", *(hf_folder(tmp_path / kind, kind) for kind in ("llama", "bert", "t5", "marian"))]
+    if importlib.util.find_spec("gguf"):
+        gguf_file(tmp_path / "m.gguf", "f16")
+        paths.append(tmp_path / "m.gguf")
+    result = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, *map(str, paths)], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr

@@ -1,0 +1,201 @@
+"""Defaults fit the data and the time, what was given wins, and a resumed run keeps what it chose."""
+
+import json
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import glassformer
+from glassformer.models import ModelConfig
+from glassformer.tasks.choose import choose, in_words, measure_corpus
+from glassformer.tasks.configs.defaults import (
+    DEFAULT_MINUTES,
+    REFERENCE_FLOPS,
+    SIZES,
+    Corpus,
+    Speed,
+    choose_defaults,
+    default_minutes,
+    preset_options,
+)
+from glassformer.tasks.configs.options import AUTOMATIC, make_config, options_of
+from glassformer.tasks.registry import TASKS, config_named, task_named
+from glassformer.training.config import TrainConfig
+from glassformer.training.pilot import measure_training_speed
+
+MULTI30K = Corpus(29_000, 2_100_000, 1_800_000)
+TRANSLATION = config_named("translation")
+
+
+def chosen_for(corpus, seconds, *, given=None, size="auto", flops_per_second=2.9e10, kind=TRANSLATION):
+    speed = Speed(seconds, 0, lambda config: flops_per_second)
+    return choose_defaults(kind, given or {}, corpus, speed, size)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    task=st.sampled_from(sorted(TASKS)),
+    examples=st.integers(1, 10**8),
+    length=st.integers(1, 5_000),
+    seconds=st.floats(0.1, 1e6),
+    speed=st.floats(1e8, 1e15),
+    size=st.sampled_from(["auto", *SIZES]),
+)
+def test_any_corpus_and_time_give_a_valid_config(task, examples, length, seconds, speed, size):
+    kind = config_named(task)
+    chosen = chosen_for(
+        Corpus(examples, examples * length, examples * length),
+        seconds,
+        size=size,
+        flops_per_second=speed,
+        kind=kind,
+    )
+    assert chosen.keys() <= AUTOMATIC
+    config = make_config(kind, chosen)
+    assert config.model.d_model % config.model.n_heads == 0
+    assert json.loads(json.dumps(chosen)) == chosen, "the run folder keeps it as JSON"
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_what_is_given_wins(data):
+    options = {option.path: option for option in options_of(TRANSLATION).values()}
+    values = {
+        "model.d_model": st.sampled_from([32, 48, 100, 256]),
+        "model.vocab_size": st.integers(500, 9_000),
+        "model.dropout": st.sampled_from([0.0, 0.15]),
+        "train.lr": st.floats(1e-5, 1e-1),
+        "train.max_tokens": st.integers(64, 9_000),
+        "train.warmup": st.integers(0, 900),
+        "train.weight_decay": st.floats(0, 1),
+    }
+    given = data.draw(st.fixed_dictionaries({}, optional=values))
+    assert values.keys() <= options.keys() & AUTOMATIC
+    chosen = chosen_for(MULTI30K, 100.0, given=given)
+    assert {name: chosen[name] for name in given} == given
+
+
+def test_what_depends_on_a_given_value_follows():
+    chosen = chosen_for(MULTI30K, 100.0, given={"model.d_model": 320})
+    assert (chosen["model.d_ff"], chosen["model.n_heads"], chosen["model.init_std"]) == (960, 10, 0.0559)
+
+
+def test_more_time_never_gives_a_smaller_model():
+    widths, sizes = [], []
+    for seconds in (5, 50, 100, 300, 900, 3_000, 10_000, 10**6, 10**8):
+        chosen = chosen_for(Corpus(10**7, 10**9, 10**9), float(seconds))
+        widths.append(chosen["model.d_model"])
+        sizes.append(chosen["model.vocab_size"])
+    assert widths == sorted(widths)
+    assert sizes == sorted(sizes)
+    assert widths[0] < widths[-1]
+
+
+def test_few_examples_seen_often_are_protected_by_dropout_and_decay():
+    few, many = chosen_for(Corpus(1_000, 65_000, 60_000), 900.0), chosen_for(MULTI30K, 100.0)
+    assert few["model.dropout"] > many["model.dropout"] == 0
+    assert few["train.weight_decay"] == 1.0
+
+
+def test_the_warm_up_is_a_small_share_of_the_updates_that_fit():
+    chosen = chosen_for(MULTI30K, 100.0)
+    assert 5 <= chosen["train.warmup"] < chosen["train.eval_every"] / 10
+
+
+def test_the_speed_of_the_chosen_model_counts():
+    """A machine that is fast with wide models alone gets a wide model."""
+
+    def flops_per_second(config):
+        return 3e12 if config.model.d_model >= 128 else 1e9
+
+    speed = Speed(100.0, 0, flops_per_second)
+    assert choose_defaults(TRANSLATION, {}, MULTI30K, speed)["model.d_model"] > 160
+
+
+def test_a_size_is_taken_as_it_is():
+    for size, (width, depth) in SIZES.items():
+        chosen = chosen_for(MULTI30K, 100.0, size=size)
+        assert (chosen["model.d_model"], chosen["model.n_encoder_layers"], chosen["model.n_decoder_layers"]) == (
+            width,
+            depth,
+            depth,
+        )
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_each_task_trains_for_a_moderate_time_by_default(task):
+    kind = config_named(task)
+    assert default_minutes(kind, {}) in DEFAULT_MINUTES.values()
+    assert default_minutes(kind, {"train.minutes": 3}) == 3
+    assert default_minutes(kind, {"train.updates": 300}) == 0
+
+
+def test_a_preset_gives_its_architecture_and_not_its_size():
+    options = preset_options(config_named("language"), "gpt2")
+    assert options["model.positions"] == "learned"
+    assert "model.d_model" not in options
+    with pytest.raises(ValueError, match="'decoder': this task trains a model of kind 'encoder_decoder'"):
+        preset_options(TRANSLATION, "gpt2")
+
+
+def test_the_speed_of_training_is_measured_for_each_kind_of_model():
+    for changes in ({"n_encoder_layers": 1}, {"n_decoder_layers": 1}, {"n_encoder_layers": 1, "n_decoder_layers": 1}):
+        head = "none" if "n_decoder_layers" not in changes else "language_model"
+        config = ModelConfig(vocab_size=50, d_model=16, n_heads=2, d_ff=32, max_len=12, head=head, **changes)
+        assert measure_training_speed(config, TrainConfig(max_tokens=64, device="cpu"), 20) > 0
+
+
+def write_pairs(folder, count=120):
+    (folder / "a.txt").write_text("".join(f"one {n} two\n" for n in range(count)), encoding="utf-8")
+    (folder / "b.txt").write_text("".join(f"eins {n} zwei\n" for n in range(count)), encoding="utf-8")
+    return {"source": folder / "a.txt", "target": folder / "b.txt"}
+
+
+def test_a_resumed_run_keeps_what_it_chose(tmp_path, monkeypatch, capsys):
+    files = write_pairs(tmp_path)
+    options = {**files, "updates": 2, "size": "tiny", "d_model": 32, "vocab_size": 300, "device": "cpu"}
+    glassformer.train("translation", out=tmp_path / "m", **options)
+    told = capsys.readouterr().err
+    assert "chosen for this data: --n-encoder-layers 1" in told
+    assert "--d-model" not in told, "what was given was not chosen"
+    kept = json.loads((tmp_path / "m.run" / "kept" / "defaults.json").read_text(encoding="utf-8"))
+    monkeypatch.setattr("glassformer.tasks.task.choose", lambda *_, **__: pytest.fail("chosen again"))
+    glassformer.train("translation", out=tmp_path / "m", **options)
+    config = json.loads((tmp_path / "m" / "config.json").read_text(encoding="utf-8"))
+    assert config["n_heads"] == kept["model.n_heads"]
+
+
+def test_a_recipe_is_complete_and_takes_no_size(tmp_path):
+    files = write_pairs(tmp_path)
+    (tmp_path / "r.toml").write_text("[train]\nupdates = 1\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="--recipe describes the whole model"):
+        glassformer.train("translation", out=tmp_path / "m", recipe=tmp_path / "r.toml", size="tiny", **files)
+
+
+def test_the_corpus_is_measured_by_its_characters():
+    corpus = measure_corpus([("abcd" * 10, "ab" * 10), ("abcd" * 10, "ab" * 10)])
+    assert corpus == Corpus(2, 80, 40)
+    assert corpus.lengths() == (11, 6)
+
+
+def test_a_decoder_is_measured_by_windows(tmp_path):
+    (tmp_path / "t.txt").write_text("word " * 4_000, encoding="utf-8")
+    task = task_named("language").with_chosen_defaults({"data.data": (tmp_path / "t.txt",), "data.valid_share": 0.5})
+    corpus = task.corpus()
+    assert corpus.examples == corpus.target_characters // (4 * task.config.context) > 1
+
+
+def test_fine_tuning_keeps_the_architecture_and_lowers_the_learning_rate(tmp_path):
+    kind = config_named("classification")
+    config = make_config(kind, {"start_from": tmp_path / "theirs"})
+    tuned = choose(config, {"train.minutes": 2}, Corpus(10, 100), size="auto", began=time.perf_counter())
+    assert not any(name.startswith("model.") for name in tuned)
+    assert tuned["train.optimiser"] == "adamw"
+    assert "2 min: --optimiser adamw" in in_words(tuned, {"train.minutes": 2})
+
+
+def test_the_reference_is_where_the_rules_were_measured():
+    chosen = chosen_for(MULTI30K, REFERENCE_FLOPS / 2.9e10)
+    assert (chosen["model.d_model"], chosen["model.vocab_size"], chosen["train.max_tokens"]) == (128, 4000, 512)
