@@ -6,6 +6,7 @@ from torch import nn
 
 from glassformer.checkpoint import onnx_out, verify_folder
 from glassformer.checkpoint.onnx_out import export_onnx, verify_onnx
+from glassformer.documents import Transformer
 from glassformer.models import build_model, preset
 
 pytest.importorskip("onnxscript")
@@ -38,6 +39,14 @@ def test_exported_models_give_the_same_numbers_and_choices(tmp_path, name, chang
     difference, share = verify_onnx(tmp_path / "out", model)
     assert difference < 1e-5
     assert share == 1.0
+
+
+def test_a_model_with_masks_as_arguments_is_refused_with_what_to_export(tmp_path):
+    model = Transformer(20, 20, 16, 2, 1, d_ff=32, max_seq_len=20)
+    with pytest.raises(ValueError, match=r"Transformer takes its masks as arguments.*build_model\(model.config\)"):
+        export_onnx(model, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    build_model(model.config).load_state_dict(model.state_dict())  # as the message says
 
 
 @torch.no_grad()

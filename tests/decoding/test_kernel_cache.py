@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from glassformer.decoding import cpu_kernels, int8, kernel_cache
+from glassformer.decoding import cpu_kernels, int8
 from glassformer.decoding.cpu_kernels import NoKernelsError, UnsupportedCPUError
 from glassformer.decoding.kernel_cache import built_library, find_library
 
@@ -117,7 +117,9 @@ def test_what_a_killed_process_left_is_removed(folder, build):
 @pytest.mark.parametrize("why", ["a file in the way", "no home"])
 def test_without_a_cache_folder_a_temporary_one_is_used(why, folder, build, monkeypatch, caplog):
     if why == "no home":
-        monkeypatch.setattr(kernel_cache, "cache_folder", _no_home)
+        for name in ("GLASSFORMER_CACHE", "XDG_CACHE_HOME"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(Path, "home", _no_home)
     else:
         folder.parent.parent.joinpath("cache").write_text("in the way")
     library = use(build)

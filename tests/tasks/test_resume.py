@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import threading
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from glassformer.tasks.masking import Masking, MaskingConfig
 from glassformer.tasks.pretraining import TextData
 from glassformer.tasks.registry import task_named
 from glassformer.tasks.translation import PairData, Translation, TranslationConfig
-from glassformer.text import Tokenizer
+from glassformer.text import BpeDropout, Tokenizer
 from glassformer.training.run_folder import RECORD, RunFolder, RunMismatchError, open_run
 
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf"}
@@ -370,7 +371,10 @@ def test_new_labels_in_continued_data_are_named(tmp_path):
     Classification(config).train(tmp_path / "m")
     with path.open("a") as stream:
         stream.write("text 99\tc\n")
-    with pytest.raises(ValueError, match=r"a\.tsv:62: the label 'c' was not learned"):
+    with pytest.raises(
+        ValueError,
+        match=r"a\.tsv:62: the label 'c' was not learned: expected one of a, b\. .*--restart or another --out",
+    ):
         Classification(config).train(tmp_path / "m", accept_changes=True)
 
 
@@ -399,6 +403,81 @@ def test_tasks_that_learn_from_texts_keep_their_tokenizer_and_tokens(tmp_path, t
     text.write_text(text.read_text() + "one two.\n")
     with pytest.raises(RunMismatchError, match="other data"):
         kind(config).train(tmp_path / "m")
+
+
+def encoder_config(folder, task, **tokenizer):
+    """A small recipe of a task of encoders, with files of its own to learn from and to validate on."""
+    kind, draw = task_named(task), random.Random(0)
+    for side, word, count in (("data", "learn", 60), ("valid", "check", 6)):
+        lines = []
+        for _ in range(count):
+            words = [word, *draw.choices(list(WORDS), k=4)]
+            label, text = draw.choice("ab"), " ".join(words)
+            lines.append(
+                {
+                    "classification": {"text": text, "label": label},
+                    "multi_label": {"text": text, "label": ["a", label]},
+                    "similarity": {"text": text, "second": f"{word} {words[1]}", "score": draw.random()},
+                    "extraction": {"question": f"{word} {words[1]}", "context": text, "answer": words[2]},
+                    "tagging": {"text": text, "spans": [[0, len(word), label]]},
+                }["multi_label" if tokenizer.get("multi_label") else task]
+            )
+        (folder / f"{side}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    usual = kind.Config()
+    is_multi = {"multi_label": True} if tokenizer.pop("multi_label", False) else {}
+    paths = {side: (folder / f"{side}.jsonl",) for side in ("data", "valid")}
+    values = {"updates": 4, "warmup": 1, "max_tokens": 128, "eval_every": 2, "save_every": 2, "device": "cpu"}
+    return kind, replace(
+        usual,
+        data=replace(usual.data, **paths, **is_multi),
+        tokenizer=replace(usual.tokenizer, **tokenizer),
+        model=replace(usual.model, vocab_size=280, d_model=16, d_ff=16, n_heads=2, max_len=24),
+        train=replace(usual.train, precision="fp32", **values),
+    )
+
+
+@pytest.mark.parametrize(
+    ("task", "how"),
+    [
+        ("classification", {}),
+        ("classification", {"multi_label": True}),
+        ("similarity", {}),
+        ("extraction", {}),
+        ("tagging", {}),
+        ("tagging", {"bpe_dropout": 0.1, "bpe_versions": 2}),
+    ],
+)
+def test_tasks_of_encoders_resume_without_tokenizing(tmp_path, task, how, monkeypatch):
+    kind, config = encoder_config(tmp_path, task, **how)
+    kind(config).train(tmp_path / "m")
+    before, read = files_of(tmp_path / "m"), []
+    plain = Tokenizer.offsets_batch
+    monkeypatch.setattr(Tokenizer, "offsets_batch", lambda self, texts: read.extend(texts) or plain(self, texts))
+    monkeypatch.setattr(BpeDropout, "encode_batch", lambda *arguments: pytest.fail("the run keeps its rows"))
+    shutil.rmtree(tmp_path / "m.run" / "checkpoints" / "step-00000004")  # as if the run had been killed at update 3
+    kind(config).train(tmp_path / "m")
+    assert files_of(tmp_path / "m")["model.safetensors"] == before["model.safetensors"]
+    assert read, "the validation tokenizes"
+    assert not [text for text in read if "learn" in text[0]], "texts to learn from were tokenized again"
+
+
+def test_damaged_rows_are_tokenized_again(tmp_path):
+    kind, config = encoder_config(tmp_path, "classification")
+    kind(config).train(tmp_path / "m")
+    (file,) = (tmp_path / "m.run" / "tokens").glob("*/train-0/answers.bin")
+    right = file.read_bytes()
+    file.write_bytes(bytes(len(right)))
+    kind(config).train(tmp_path / "m")
+    assert file.read_bytes() == right
+
+
+def test_texts_that_were_cut_are_counted_in_a_resumed_run_too(tmp_path):
+    kind, config = encoder_config(tmp_path, "classification")
+    task = kind(replace(config, model=replace(config.model, max_len=4)))
+    task.train(tmp_path / "m")
+    with open_run(tmp_path / "m") as run:
+        run.bind(task.name, task.config, task.inputs())
+        assert any("60 of them are longer than 4 tokens" in note for note in task.prepare(run).notes)
 
 
 def test_every_kind_of_input_has_a_fingerprint(tmp_path):

@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from glassformer.checkpoint import model_folder
 from glassformer.checkpoint.model_folder import WEIGHTS, load_parameters, own_parameters
 from glassformer.data.batches import PairBatch
 from glassformer.data.toy import PairTaskData
@@ -136,7 +138,7 @@ import torch
 sys.path.insert(0, {tests!r})
 from training.test_trainer import make_trainer
 import glassformer.checkpoint.safe_files as safe
-import glassformer.training.state as state
+from glassformer.checkpoint import model_folder
 
 # Die without a word inside a save: after so many of its file operations.
 left = {operations}
@@ -149,7 +151,7 @@ def count(function):
         return function(*arguments, **options)
     return wrapped
 
-state.save_file = count(state.save_file)
+model_folder.save_file = count(model_folder.save_file)
 safe.sha256 = count(safe.sha256)
 os.fsync = count(os.fsync)
 Path.rename = count(Path.rename)
@@ -184,22 +186,22 @@ def test_an_unreadable_checkpoint_is_named_and_the_one_before_it_used(tmp_path, 
 
 def test_a_full_disk_is_a_clear_error_and_loses_nothing(tmp_path, uninterrupted, monkeypatch):
     folder, calls = tmp_path / "checkpoints", []
-    import glassformer.training.state as state
+    plain = model_folder.save_file
 
-    plain = state.save_file
-
-    def full(*arguments):
+    def full(*arguments, **options):
         calls.append(1)
         if len(calls) > 4:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        plain(*arguments)
+            raise SafetensorError(f"Error while serializing: I/O error: {os.strerror(errno.ENOSPC)} (os error 28)")
+        plain(*arguments, **options)
 
-    monkeypatch.setattr(state, "save_file", full)
+    monkeypatch.setattr(model_folder, "save_file", full)
     with pytest.raises(
-        OSError, match=r"could not save .*No space left on device; the newest complete one is .*step-00000003"
+        OSError,
+        match=r"could not write .*step-00000004/model.safetensors: No space left on device. Free some space .*"
+        r"the newest complete one is .*step-00000003",
     ):
         make_trainer(folder).run()
-    monkeypatch.setattr(state, "save_file", plain)
+    monkeypatch.setattr(model_folder, "save_file", plain)
     assert fingerprint(make_trainer(folder).run()) == uninterrupted
 
 

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from glassformer.base.write_errors import naming_write_errors
 from glassformer.checkpoint.hf import FAMILIES, blocking_settings, export_model, rewritten
 from glassformer.checkpoint.limits import Limits, refuse
 from glassformer.checkpoint.output_folder import check_output_file
@@ -104,7 +106,7 @@ def write_gguf(
 ) -> None:
     """Write a GGUF file, whole or not at all. `numbers` is for matrices; vectors stay float32.
 
-    An existing GGUF file is replaced only with `overwrite`.
+    An existing GGUF file is replaced only with `overwrite`. A missing folder is created.
 
     A BPE tokenizer goes into the file, on bytes or of SentencePiece's kind; `roles` names the tokens that begin and end
     a text (`bos`, `eos`).
@@ -117,6 +119,8 @@ def write_gguf(
         raise ImportError("GGUF needs one more package: pip install 'glassformer[gguf]'") from error
     values, tensors = export_model(model, FAMILIES[kind])
     check_output_file(path, MAGIC, overwrite=overwrite)
+    with naming_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as work:
         writer = gguf.GGUFWriter(work, kind)
         _write_config(writer, values)
@@ -130,10 +134,10 @@ def write_gguf(
                 heads = values["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"]
                 array = pairs_from_halves(array, heads)
             _add(writer, gguf, gguf_name(name), np.ascontiguousarray(array), numbers)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        with closing(writer):
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
+            _write_tensors(writer)
 
 
 def blocking_gguf(config: ModelConfig) -> dict[str, list[str]]:
@@ -185,6 +189,19 @@ def _add(writer: Any, gguf: Any, name: str, array: NDArray[Any], numbers: Number
         writer.add_tensor(name, array.astype(np.float16))
     else:
         writer.add_tensor(name, array.astype(np.float32))
+
+
+def _write_tensors(writer: Any) -> None:
+    """What the writer's `write_tensors_to_file` does, but with Python's writes.
+
+    The library calls NumPy's `tofile`, which loses the error of a full disk: the file was cut off in silence.
+    """
+    writer.write_ti_data_to_file()
+    (file,), (tensors,) = writer.fout, writer.tensors
+    writer.write_padding(file, file.tell())
+    for about in tensors.values():
+        file.write(about.tensor.data)
+        writer.write_padding(file, about.nbytes)
 
 
 def _write_config(writer: Any, values: Mapping[str, Any]) -> None:

@@ -1,6 +1,8 @@
 """The model folder: `config.json`, `model.safetensors`, tokenizers, a model card, and a manifest of checksums."""
 
 import json
+import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -10,13 +12,19 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from glassformer.base.checks import shortened
+from glassformer.base.write_errors import WriteError
 from glassformer.checkpoint.layout import CONFIG as CONFIG
 from glassformer.checkpoint.layout import READ_FILES as READ_FILES
 from glassformer.checkpoint.layout import WEIGHTS as WEIGHTS
 from glassformer.checkpoint.layout import check_sizes
 from glassformer.checkpoint.load_errors import naming_errors, refusing_wrong_values
 from glassformer.checkpoint.output_folder import new_folder, recover_folder
-from glassformer.checkpoint.safe_files import CorruptFolderError, read_json_object, verify_folder
+from glassformer.checkpoint.safe_files import (
+    CorruptFolderError,
+    read_json_object,
+    verify_folder,
+    write_text,
+)
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig, build_model
 
 STORED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -75,6 +83,17 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise CorruptFolderError(f"{path} cannot be read: {shortened(str(error))}") from error
 
 
+def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file. An error names the file and the next step."""
+    try:
+        save_file(dict(tensors), file, metadata=metadata)
+    except SafetensorError as error:  # the library reports an OSError in words alone
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number is None:
+            raise
+        raise WriteError(file, os.strerror(int(number[1])), int(number[1])) from error
+
+
 def save_model(
     folder: Path,
     model: EncoderModel | DecoderModel | EncoderDecoderModel,
@@ -88,10 +107,10 @@ def save_model(
     An existing model folder is replaced only with `overwrite`, or if the same `owner` (a training run) wrote it.
     """
     with new_folder(folder, overwrite=overwrite, owner=owner) as work:
-        (work / CONFIG).write_text(json.dumps(model.config.to_dict(), indent=2), encoding="utf-8")
-        save_file({name: value.contiguous().cpu() for name, value in own_parameters(model).items()}, work / WEIGHTS)
+        write_text(work / CONFIG, json.dumps(model.config.to_dict(), indent=2))
+        write_tensors(work / WEIGHTS, {name: value.contiguous().cpu() for name, value in own_parameters(model).items()})
         for name, text in (texts or {}).items():
-            (work / name).write_text(text, encoding="utf-8")
+            write_text(work / name, text)
 
 
 def load_model(folder: Path) -> EncoderModel | DecoderModel | EncoderDecoderModel:

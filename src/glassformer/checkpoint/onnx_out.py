@@ -11,6 +11,7 @@ the tokens already seen, begins at 0. Masks are True for real tokens, as everywh
 """
 
 import copy
+import errno
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -24,8 +25,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from glassformer.base.write_errors import WriteError, naming_write_errors
 from glassformer.checkpoint.limits import blocking_setting, refuse
 from glassformer.checkpoint.output_folder import new_folder
+from glassformer.checkpoint.safe_files import write_text
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
 from glassformer.nn import KVCache
 from glassformer.nn.attend import Attend
@@ -48,12 +51,19 @@ def export_onnx(
     refuse("ONNX", blocking_onnx(model.config))
     for package in ("onnx", "onnxscript"):
         _needs(package)
+    if isinstance(model, EncoderDecoderModel) and type(model).encode is not EncoderDecoderModel.encode:
+        raise ValueError(
+            f"{type(model).__name__} takes its masks as arguments, which the graphs have no inputs for: expected a "
+            "model of build_model. `plain = build_model(model.config)` with "
+            "`plain.load_state_dict(model.state_dict())` has the same weights and makes its own masks"
+        )
     graphs = _graphs(_plain(model, for_tracing=True))
     with new_folder(folder, overwrite=overwrite) as work:
         for name, graph in graphs.items():
-            graph.write(work / name)
+            with naming_write_errors(work / name):
+                graph.write(work / name)
         for name, text in (texts or {}).items():
-            (work / name).write_text(text, encoding="utf-8")
+            write_text(work / name, text)
 
 
 def blocking_onnx(config: ModelConfig) -> list[str]:
@@ -239,6 +249,22 @@ class Graph:
             node.metadata_props.clear()  # where each line of code stood on this machine
         n_bytes = sum(parameter.nbytes for parameter in self.module.parameters())
         program.save(path, external_data=n_bytes > MAX_FILE_BYTES)
+        check_weights_beside(path)
+
+
+def check_weights_beside(path: Path) -> None:
+    """Raise WriteError if a graph's weights in a file beside it are cut off.
+
+    The library writes them with NumPy's `tofile`, which loses the error of a full disk.
+    """
+    onnx = _needs("onnx")
+    for tensor in onnx.load(path, load_external_data=False).graph.initializer:
+        about = {entry.key: entry.value for entry in tensor.external_data}
+        if not about:
+            continue
+        file = path.with_name(about["location"])
+        if int(about["offset"]) + int(about["length"]) > file.stat().st_size:
+            raise WriteError(file, "it is cut off inside the weights", errno.ENOSPC)
 
 
 def _graphs(model: AnyModel) -> dict[str, Graph]:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from glassformer.base.write_errors import naming_write_errors
 from glassformer.checkpoint.safe_files import (
     MANIFEST,
     CorruptFolderError,
@@ -48,24 +49,26 @@ def new_folder(path: Path, *, overwrite: bool = False, owner: str = "") -> Itera
     """Yield a temporary folder to write into. If the block succeeds, seal the folder and rename it to `path`.
 
     Raises OutputExistsError if `path` may not be replaced (see `check_output`); nothing is written in that case. If
-    the block fails, the temporary folder is removed and `path` stays as it was.
+    the block fails, the temporary folder is removed and `path` stays as it was. An error of writing names the file in
+    `path` and the next step.
     """
     path = path.resolve()
     check_output(path, overwrite=overwrite, owner=owner)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    clean_leftovers(path)
     work = _temporary(path, secrets.token_hex(4))
-    work.mkdir()
-    with _hold(work):
-        try:
-            yield work
-            seal_folder(work, owner=owner)
-            check_output(path, overwrite=overwrite, owner=owner)  # files may have been added while we wrote
-        except BaseException:
-            shutil.rmtree(work, ignore_errors=True)
-            raise
-        _put_in_place(work, path)
-    sync_folder(path.parent)
+    with naming_write_errors(path, work):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        clean_leftovers(path)
+        work.mkdir()
+        with _hold(work):
+            try:
+                yield work
+                seal_folder(work, owner=owner)
+                check_output(path, overwrite=overwrite, owner=owner)  # files may have been added while we wrote
+            except BaseException:
+                shutil.rmtree(work, ignore_errors=True)
+                raise
+            _put_in_place(work, path)
+        sync_folder(path.parent)
 
 
 def check_output(path: Path, *, overwrite: bool = False, owner: str = "") -> None:
@@ -174,7 +177,10 @@ def lock_folder(folder: Path, name: str = "lock") -> Iterator[None]:
 
     Raises FolderInUseError if another process holds it.
     """
-    with (folder / name).open("a+", encoding="ascii") as stream:
+    file = folder / name
+    with naming_write_errors(file):
+        stream = file.open("a+", encoding="ascii")
+    with stream:
         try:
             if fcntl is not None:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -185,13 +191,13 @@ def lock_folder(folder: Path, name: str = "lock") -> Iterator[None]:
             raise FolderInUseError(
                 f"{folder} is in use by {process}. Wait until it ends, or choose another folder"
             ) from None
-        file = folder / name
         if not file.exists() or not os.path.samestat(os.fstat(stream.fileno()), file.stat()):
             raise FolderInUseError(f"{folder} was removed by another process that is ending. Run the command again")
-        stream.seek(0)
-        stream.truncate()
-        stream.write(f"{os.getpid()}\n")
-        stream.flush()
+        with naming_write_errors(file):
+            stream.seek(0)
+            stream.truncate()
+            stream.write(f"{os.getpid()}\n")
+            stream.flush()
         yield
 
 

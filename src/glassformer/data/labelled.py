@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from glassformer.data.plan import BatchPlan, Numbers, grid
@@ -16,8 +17,8 @@ IGNORED = -100
 class Row(NamedTuple):
     """What a model reads, and what it should answer."""
 
-    ids: Sequence[int]
-    token_types: Sequence[int]
+    ids: Sequence[int] | NDArray[Any]
+    token_types: Sequence[int] | NDArray[Any]
     answer: Any
     """A number, or a list of numbers: of a fixed length, or one for each token."""
 
@@ -60,7 +61,7 @@ class LabelledBatches:
     """All batches of some rows, by step number."""
 
     def __init__(self, rows: Sequence[Row], *, pad: int, max_tokens: int, seed: int = 0, per_token: bool = False):
-        self.rows, self.pad, self.per_token = list(rows), pad, per_token
+        self.rows, self.pad, self.per_token = rows, pad, per_token
         lengths = np.array([max(len(row.ids), 1) for row in rows], dtype=np.int64)
         self._plan = self._make_plan(grid(lengths, 2), max_tokens, seed)
 
@@ -77,7 +78,9 @@ class LabelledBatches:
 
     def __getitem__(self, step: int) -> LabelledBatch:
         """The batch of this step, whatever was asked for before."""
-        return make_batch([self.rows[row] for row in self._plan.rows(step)], pad=self.pad, per_token=self.per_token)
+        return make_batch(
+            [self.rows[int(row)] for row in self._plan.rows(step)], pad=self.pad, per_token=self.per_token
+        )
 
     def padding_share(self) -> float:
         """How much of an epoch's tokens is padding."""
@@ -96,6 +99,6 @@ class PairedBatches(LabelledBatches):
     def __getitem__(self, step: int) -> LabelledBatch:
         """The batch of this step, whatever was asked for before."""
         pairs = self._plan.rows(step)
-        rows = [self.rows[2 * pair + side] for side in (0, 1) for pair in pairs]
+        rows = [self.rows[2 * int(pair) + side] for side in (0, 1) for pair in pairs]
         batch = make_batch(rows, pad=self.pad)
         return batch._replace(answers=batch.answers[: len(pairs)])

@@ -11,7 +11,6 @@ them alone, and is IGNORED in the other. A batch is a function of the seed and i
 """
 
 import json
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -24,7 +23,7 @@ from torch import Tensor
 
 from glassformer.data.labelled import IGNORED
 from glassformer.data.plan import Numbers
-from glassformer.data.token_files import Ids
+from glassformer.data.token_files import Ids, new_token_folder
 from glassformer.progress import track
 from glassformer.text.tokenizer import END
 
@@ -79,11 +78,8 @@ def write_stream(
     size: Callable[[Text], int] = lambda text: len(str(text).encode()),
 ) -> TokenStream:
     """Tokenise texts into `folder`; `unknown` is the id that is counted there, `size` a text's in bytes."""
-    work = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
     n_bytes = n_documents = n_unknown = n_tokens = 0
-    with (work / "tokens.bin").open("wb") as file:
+    with new_token_folder(folder) as work, (work / "tokens.bin").open("wb") as file:
 
         def write(ids: list[int]) -> None:
             nonlocal n_tokens, n_unknown
@@ -98,12 +94,10 @@ def write_stream(
                 write([END, *ids] if has_documents else ids)
         if has_documents and n_documents:
             write([END])
-    if n_tokens < 2:
-        raise ValueError(f"the text has {n_tokens} tokens: expected at least two, one to follow the other")
-    about = {"has_documents": has_documents, "n_bytes": n_bytes, "n_documents": n_documents, "n_unknown": n_unknown}
-    (work / "stream.json").write_text(json.dumps(about), encoding="utf-8")
-    shutil.rmtree(folder, ignore_errors=True)
-    work.rename(folder)
+        if n_tokens < 2:
+            raise ValueError(f"the text has {n_tokens} tokens: expected at least two, one to follow the other")
+        about = {"has_documents": has_documents, "n_bytes": n_bytes, "n_documents": n_documents, "n_unknown": n_unknown}
+        (work / "stream.json").write_text(json.dumps(about), encoding="utf-8")
     return TokenStream(folder)
 
 

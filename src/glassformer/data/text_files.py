@@ -92,6 +92,9 @@ def read_raw_lines(path: Path) -> Iterator[bytes]:
             f"{path}:{number + 1}: the .gz cannot be unpacked from here on ({error}): it is damaged or cut off, "
             "expected a whole file"
         ) from error
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a failed read does not name the file
+        raise
 
 
 def _open(path: Path) -> IO[bytes]:

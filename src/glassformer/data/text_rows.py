@@ -4,7 +4,6 @@
 temporary folder that gets its name when it is complete.
 """
 
-import shutil
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from glassformer.data.plan import Numbers
-from glassformer.data.token_files import CHUNK, EncodeBatch
+from glassformer.data.token_files import CHUNK, EncodeBatch, new_token_folder
 from glassformer.progress import track
 
 
@@ -71,18 +70,13 @@ class TextRows:
 
 def write_text_rows(folder: Path, texts: Iterable[str], encode: EncodeBatch, *, longest: int) -> TextRows:
     """Tokenise `texts` into `folder`; one that is longer than a row may be goes on in the next."""
-    work = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
     offsets = [0]
-    with (work / "ids.bin").open("wb") as file:
+    with new_token_folder(folder) as work, (work / "ids.bin").open("wb") as file:
         for ids in _encoded(texts, encode):
             file.write(np.asarray(ids, dtype=np.int32).tobytes())
             for row in _cut(ids, longest):
                 offsets.append(offsets[-1] + len(row))
-    np.asarray(offsets, dtype=np.int64).tofile(work / "offsets")
-    shutil.rmtree(folder, ignore_errors=True)
-    work.rename(folder)
+        (work / "offsets").write_bytes(np.asarray(offsets, dtype=np.int64).tobytes())
     return TextRows(folder)
 
 

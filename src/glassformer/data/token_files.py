@@ -7,12 +7,14 @@ sentence begins. They are written once, streaming, in a temporary folder that ge
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
 
+from glassformer.base.write_errors import naming_write_errors
 from glassformer.progress import track
 
 Ids = np.ndarray[tuple[int], np.dtype[np.int32]]
@@ -70,12 +72,13 @@ def write_token_files(
 
     `kept` is what stays of pairs with a side longer than `max_len`: none of them, or their first or last tokens.
     """
-    work = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
     offsets: dict[str, list[int]] = {side: [0] for side in SIDES}
     n_long = 0
-    with (work / "source.bin").open("wb") as source_file, (work / "target.bin").open("wb") as target_file:
+    with (
+        new_token_folder(folder) as work,
+        (work / "source.bin").open("wb") as source_file,
+        (work / "target.bin").open("wb") as target_file,
+    ):
         files = {"source": source_file, "target": target_file}
         for chunk in _chunks(track(pairs, "tokenizing")):
             encoded = zip(
@@ -90,12 +93,29 @@ def write_token_files(
                 for side, ids in (("source", source), ("target", target[:max_len])):
                     files[side].write(np.asarray(ids, dtype=np.int32).tobytes())
                     offsets[side].append(offsets[side][-1] + len(ids))
-    for side in SIDES:
-        np.asarray(offsets[side], dtype=np.int64).tofile(work / f"{side}.offsets")
-    (work / "counts.json").write_text(json.dumps({"n_long": n_long}), encoding="utf-8")
-    shutil.rmtree(folder, ignore_errors=True)
-    work.rename(folder)
+        for side in SIDES:
+            (work / f"{side}.offsets").write_bytes(np.asarray(offsets[side], dtype=np.int64).tobytes())
+        (work / "counts.json").write_text(json.dumps({"n_long": n_long}), encoding="utf-8")
     return TokenFiles(folder)
+
+
+@contextmanager
+def new_token_folder(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder to write into. If the block succeeds, rename it to `folder`; else remove it.
+
+    An error of writing names the file and the next step.
+    """
+    work = folder.with_name(f".{folder.name}.part")
+    with naming_write_errors(folder, work):
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        try:
+            yield work
+        except BaseException:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+        shutil.rmtree(folder, ignore_errors=True)
+        work.rename(folder)
 
 
 def _chunks(pairs: Iterable[TextPair]) -> Iterator[list[TextPair]]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from glassformer.data.corpora import cache_folder
+from glassformer.cache_folder import cache_folder
 
 Build = Callable[[Path], None]
 """Writes a library to a path, whose folder is for its temporary files too."""
@@ -30,7 +30,7 @@ def built_library(name: str, build: Build) -> Iterator[Path]:
     Where that folder cannot be written, the library is built into a temporary one that is removed after the block.
     """
     try:
-        folder = _kernel_folder()
+        folder = cache_folder() / "kernels"
         _remove_left_overs(folder)
         found = find_library(folder, name) or _build_into(folder, name, build)
     except OSError as error:
@@ -53,13 +53,6 @@ def find_library(folder: Path, name: str) -> Path | None:
             if file.is_file() and file.name == _sealed_name(name, file):
                 return file
     return None
-
-
-def _kernel_folder() -> Path:
-    try:
-        return cache_folder() / "kernels"
-    except RuntimeError as error:  # a user without a home
-        raise OSError(str(error)) from error
 
 
 def _build_into(folder: Path, name: str, build: Build) -> Path:

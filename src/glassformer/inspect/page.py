@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from glassformer.base.write_errors import naming_write_errors
 from glassformer.checkpoint.safe_files import write_text
 
 MOST_DOTS = 100
@@ -94,7 +95,8 @@ def write_page(
         if not gaps[section]:
             template = re.sub(rf"<!-- begin {section} -->.*?<!-- end {section} -->\n", "", template, flags=re.DOTALL)
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with naming_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
     # One pass over the template alone: a gap's name inside somebody's text stays text.
     write_text(path, re.sub(r"\{\{(\w+)\}\}", lambda gap: gaps[gap[1]], template))
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glassformer.base.write_errors import naming_write_errors
 from glassformer.nn import sinusoids
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ def _save(figure: "Figure", path: Path | str | None) -> "Figure":
         path = Path(path)
         if path.suffix.lower() not in (".png", ".svg"):
             raise ValueError(f"path={str(path)!r}: expected a name that ends in .png or .svg")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=144)
+        with naming_write_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            figure.savefig(path, dpi=144)
     return figure

@@ -16,7 +16,7 @@ from glassformer.models import EncoderModel
 from glassformer.tasks.configs.classification import ClassificationConfig, LabelledData, LabelledText
 from glassformer.tasks.configs.shared import Splits
 from glassformer.tasks.configs.small_models import small_encoder
-from glassformer.tasks.encoders import EncoderTask, EncoderTool, Reader, Texts, read_batch
+from glassformer.tasks.encoders import EncoderTask, EncoderTool, Reader, Texts, read_batch, unknown_label
 from glassformer.tasks.pipeline import (
     LineAnswer,
     ManyInputs,
@@ -109,9 +109,7 @@ class Classifier(EncoderTool[LabelledText]):
         """The numbers of an example's labels."""
         for label in example.labels:
             if label not in self.labels:
-                place = f"{example.where}: " if example.where else ""
-                known = ", ".join(self.labels[:20])
-                raise ValueError(f"{place}the label {label!r} was not learned: expected one of {known}")
+                raise unknown_label(label, self.labels, example.where)
         return [self.labels.index(label) for label in example.labels]
 
     def _compare(self, examples: Sequence[LabelledText]) -> tuple[list[list[str]], list[tuple[str, ...]]]:

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 from glassformer.base.checks import shown
 from glassformer.checkpoint.safe_files import CorruptFolderError
+from glassformer.data.batches import CycledBatches
 from glassformer.data.labelled import IGNORED, LabelledBatch, LabelledBatches, PairedBatches, Row, make_batch
+from glassformer.data.row_files import RowFiles, write_row_files
 from glassformer.models import EncoderModel, ModelConfig
 from glassformer.models.base import Model
 from glassformer.models.costs import training_flops
@@ -212,14 +214,33 @@ class EncoderTask(Task[Example, LabelledBatch]):
     def describe(self, splits: Splits[Example]) -> str:
         """How many examples there are, and how they are balanced."""
 
-    def batches(self, tool: Any, train: Sequence[Example]) -> Batches[LabelledBatch]:
-        """What the model learns from, by step number."""
-        return self.in_batches(self.rows(tool, train), tool.reader.pad)
+    def versions(self, tool: Any, train: Sequence[Example]) -> list[Callable[[], list[Row]]]:
+        """The rows that the model learns from: one function that tokenizes them, or one for each of several versions.
 
-    def in_batches(self, rows: Sequence[Row], pad: int) -> LabelledBatches:
-        """Rows in batches as the recipe has them."""
+        Epoch e uses version e mod n. A run calls each function once and keeps what it returns.
+        """
+        return [lambda: self.rows(tool, train)]
+
+    def in_batches(self, versions: Sequence[Sequence[Row]], pad: int) -> Batches[LabelledBatch]:
+        """The versions of the rows in batches, as the recipe asks for."""
         train, kind = self.config.train, PairedBatches if self.apart else LabelledBatches
-        return kind(rows, pad=pad, max_tokens=train.max_tokens, seed=train.seed, per_token=self.per_token)
+        batches = [
+            kind(rows, pad=pad, max_tokens=train.max_tokens, seed=train.seed, per_token=self.per_token)
+            for rows in versions
+        ]
+        return batches[0] if len(batches) == 1 else CycledBatches(batches)
+
+    def tokenize(self, run: RunFolder, tool: Any, train: Sequence[Example]) -> list[RowFiles]:
+        """The rows to learn from, in files. A resumed run takes those that it keeps."""
+        found, limit = [], tool.model.config.max_len
+        for number, make in enumerate(self.versions(tool, train)):
+            name = f"train-{number}"
+            if not run.has_tokens(name):
+                texts = [text for example in train for text in self._readings(example)] if limit and not number else []
+                n_long = sum(len(one) > limit for one in tool.reader.read(texts))
+                write_row_files(run.tokens / name, make(), n_long=n_long)
+            found.append(RowFiles(run.tokens / name))
+        return found
 
     def prepare(self, run: RunFolder) -> Prepared[Example, LabelledBatch]:
         """As above."""
@@ -245,14 +266,13 @@ class EncoderTask(Task[Example, LabelledBatch]):
             model, reader = EncoderModel(body.with_head(kind.head, **head)), Reader.own(own)
         tool = kind(model, reader, **settings)
         self.hiding = reader.hides
-        batches = self.batches(tool, train)
-        limit = model.config.max_len
-        n_cut = sum(len(one) > limit for one in reader.read(texts)) if limit else 0
-        notes = [self.describe(Splits(train, valid))]
-        if n_cut:
-            notes.append(f"{n_cut:,} of them are longer than {limit} tokens, and {self.when_long}")
-        notes += passed_over(skipped)
         self.rows(tool, valid)  # what it could not be scored on is told now, not after an hour
+        versions = self.tokenize(run, tool, train)
+        batches = self.in_batches(versions, reader.pad)
+        notes = [self.describe(Splits(train, valid))]
+        if n_long := versions[0].n_long:
+            notes.append(f"{n_long:,} of them are longer than {model.config.max_len} tokens, and {self.when_long}")
+        notes += passed_over(skipped)
         fresh = fresh_head(model) if config.start_from is not None else ()
         return Prepared(
             tool,
@@ -327,6 +347,16 @@ def begin_from(folder: Path, head: str, settings: dict[str, Any]) -> tuple[Encod
 def reader_of(folder: Path) -> Reader:
     """The tokenizer of a model to begin with."""
     return Reader.from_folder(folder, read_about(folder).get("tokenizer") if (folder / TASK).exists() else "pretrained")
+
+
+def unknown_label(label: str, known: Sequence[str], where: str) -> ValueError:
+    """The error about an example at `where` whose label the model does not know."""
+    place = f"{where}: " if where else ""
+    names = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
+    return ValueError(
+        f"{place}the label {label!r} was not learned: expected one of {names}. Correct the label, or train a new model "
+        "on data that has it: a run keeps the labels it was started with, so use --restart or another --out"
+    )
 
 
 def fresh_head(model: EncoderModel) -> list[str]:

@@ -10,7 +10,7 @@ from glassformer.data.tagged import TaggedSentence
 from glassformer.metrics.scores import Scores
 from glassformer.metrics.tagging import score_entities
 from glassformer.models import EncoderModel
-from glassformer.tasks.encoders import EncoderTool, Reader
+from glassformer.tasks.encoders import EncoderTool, Reader, unknown_label
 from glassformer.tasks.pipeline import LineAnswer, ManyTexts, Request, as_list, check_texts, each_text
 from glassformer.text.encoded import Encoded
 from glassformer.text.tag_paths import TagPaths
@@ -133,11 +133,7 @@ class Tagger(EncoderTool[TaggedSentence]):
         """The numbers of the tags of an example's words."""
         for entity in example.entities:
             if entity.label not in self.labels:
-                place = f"{example.where}: " if example.where else ""
-                known = ", ".join(self.labels[:20])
-                raise ValueError(
-                    f"{place}the sentence has the label {entity.label!r}, which was not learned: expected {known}"
-                )
+                raise unknown_label(entity.label, self.labels, example.where)
         known_tags = {tag: number for number, tag in enumerate(self.paths.tags)}
         return [known_tags[tag] for tag in tags_of(example.entities, len(example.words), "bioes")]
 

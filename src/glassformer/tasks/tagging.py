@@ -1,13 +1,13 @@
 """Names in sentences: which words are one, and what of. Any other tags of words too."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from glassformer.data.batches import CycledBatches
 from glassformer.data.labelled import IGNORED, LabelledBatch, Row
 from glassformer.data.tagged import TaggedSentence
 from glassformer.metrics.scores import Scores
@@ -22,7 +22,6 @@ from glassformer.text.tags import Entity, entities_of, tags_of
 from glassformer.text.tokenizer import END
 from glassformer.text.word_pieces import joined
 from glassformer.training.config import TrainConfig
-from glassformer.training.trainer import Batches
 
 
 class Tagging(EncoderTask[TaggedSentence]):
@@ -54,17 +53,18 @@ class Tagging(EncoderTask[TaggedSentence]):
             rows.append(Row(encoded.ids, encoded.token_types, answer))
         return rows
 
-    def batches(self, tool: Tagger, train: Sequence[TaggedSentence]) -> Batches[LabelledBatch]:
-        """As above; with BPE-dropout, words are cut in other ways in each epoch."""
-        reader, chance = tool.reader, self.config.tokenizer.bpe_dropout
-        if not chance or not isinstance(reader.tokenizer, Tokenizer):
-            return self.in_batches(_with_answers(self.rows(tool, train)), reader.pad)
-        dropper = BpeDropout(reader.tokenizer, chance, self.config.train.seed)
-        versions = [
-            [row for example in train for row in self._cut_otherwise(tool, example, dropper, version)]
-            for version in range(self.config.tokenizer.bpe_versions)
-        ]
-        return CycledBatches([self.in_batches(_with_answers(rows), reader.pad) for rows in versions])
+    def versions(self, tool: Tagger, train: Sequence[TaggedSentence]) -> list[Callable[[], list[Row]]]:
+        """With BPE-dropout, `bpe_versions` of them: words are cut in other ways in each."""
+        tokenizer, chance = tool.reader.tokenizer, self.config.tokenizer.bpe_dropout
+        if not chance or not isinstance(tokenizer, Tokenizer):
+            return [lambda: _with_answers(self.rows(tool, train))]
+        dropper = BpeDropout(tokenizer, chance, self.config.train.seed)
+
+        def cut(version: int) -> list[Row]:
+            found = (self._cut_otherwise(tool, example, dropper, version) for example in train)
+            return _with_answers([row for rows in found for row in rows])
+
+        return [partial(cut, version) for version in range(self.config.tokenizer.bpe_versions)]
 
     def _cut_otherwise(self, tool: Tagger, example: TaggedSentence, dropper: BpeDropout, version: int) -> list[Row]:
         """A sentence whose words are cut by chance; one that gets too long for it is read as usual."""

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from glassformer.base.write_errors import naming_write_errors
 from glassformer.metrics.scores import title_of
 from glassformer.progress import Step, reporting, say
 from glassformer.training.config import TrainConfig
@@ -12,19 +13,20 @@ from glassformer.training.schedules import Plan
 from glassformer.training.state import Evaluation
 from glassformer.training.trainer import Update
 
-LOG = "log.jsonl"
+LOG, EVENTS = "log.jsonl", "events.out.tfevents.*"
 
 
 class Journal:
     """Use as a context manager around a run."""
 
     def __init__(self, folder: Path, config: TrainConfig):
-        folder.mkdir(parents=True, exist_ok=True)
-        self.config = config
+        self.config, self.folder = config, folder
         self.updates = config.updates
         """How many there will be, as far as is known."""
-        self._log = (folder / LOG).open("a", encoding="utf-8")
-        self._board = _tensorboard(folder)
+        with naming_write_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._log = (folder / LOG).open("a", encoding="utf-8")
+            self._board = _tensorboard(folder)
         self.validation = ""
         """On what and how each validation scores: "greedy, 500 validation pairs"."""
         self._best = ""
@@ -38,9 +40,11 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         self._cleanup.close()
-        self._log.close()
+        with naming_write_errors(self.folder / LOG):
+            self._log.close()
         if self._board is not None:
-            self._board.close()
+            with naming_write_errors(self.folder / EVENTS):
+                self._board.close()
 
     def say(self, text: str) -> None:
         """A line for the user."""
@@ -79,12 +83,14 @@ class Journal:
         self.say(f"validation after {evaluation.update} updates{how}:  {scores}")
 
     def _write(self, record: dict[str, Any]) -> None:
-        self._log.write(json.dumps(record) + "\n")
-        self._log.flush()
+        with naming_write_errors(self.folder / LOG):
+            self._log.write(json.dumps(record) + "\n")
+            self._log.flush()
 
     def _chart(self, name: str, value: float, step: int) -> None:
         if self._board is not None:
-            self._board.add_scalar(name, value, step)
+            with naming_write_errors(self.folder / EVENTS):
+                self._board.add_scalar(name, value, step)
 
 
 class LogEntry(NamedTuple):

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from glassformer import __version__
+from glassformer.base.write_errors import naming_write_errors
 from glassformer.checkpoint.output_folder import discard_folder, lock_folder
 from glassformer.checkpoint.safe_files import CorruptFolderError, read_json, sha256, write_text
 from glassformer.training.schedules import Plan
@@ -180,7 +181,8 @@ class RunFolder:
         if self.record is None:
             _discard(self.path)
         for name, text in self._new.items():
-            (self.path / KEPT).mkdir(exist_ok=True)
+            with naming_write_errors(self.path / KEPT):
+                (self.path / KEPT).mkdir(exist_ok=True)
             write_text(self.path / KEPT / name, text)
         self.record = {
             "format": FORMAT,
@@ -220,7 +222,8 @@ def open_run(out: Path, *, restart: bool = False) -> Iterator[RunFolder]:
         raise ValueError(f"{path} is a file: expected a run folder. Choose another --out")
     if path.is_dir():
         _check_own(path)
-    path.mkdir(parents=True, exist_ok=True)
+    with naming_write_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
     with lock_folder(path, LOCK):
         clean_checkpoints(path / CHECKPOINTS)
         record = _read_record(path, restart=restart)

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from glassformer.base.write_errors import WriteError
 from glassformer.checkpoint.load_errors import refusing_wrong_values
-from glassformer.checkpoint.model_folder import WEIGHTS, load_parameters, own_parameters, read_tensors
+from glassformer.checkpoint.model_folder import WEIGHTS, load_parameters, own_parameters, read_tensors, write_tensors
 from glassformer.checkpoint.output_folder import clean_leftovers, discard_folder, new_folder
-from glassformer.checkpoint.safe_files import CorruptFolderError, read_json, verify_folder
+from glassformer.checkpoint.safe_files import CorruptFolderError, read_json, verify_folder, write_text
 
 OPTIMISER, STATE = "optimiser.safetensors", "state.json"
 
@@ -96,8 +96,10 @@ def save_checkpoint(folder: Path, state: TrainState, model: nn.Module, optimiser
     try:
         with new_folder(path) as work:
             for tensors, file in ((own_parameters(model), WEIGHTS), (moments, OPTIMISER)):
-                save_file({name: value.contiguous().cpu() for name, value in tensors.items()}, work / file)
-            (work / STATE).write_text(json.dumps(_for_json(state), indent=2, allow_nan=False), encoding="utf-8")
+                write_tensors(work / file, {name: value.contiguous().cpu() for name, value in tensors.items()})
+            write_text(work / STATE, json.dumps(_for_json(state), indent=2, allow_nan=False))
+    except WriteError as error:
+        raise OSError(f"{error}. This checkpoint is not saved; {newest_saved(folder)}") from error
     except Exception as error:
         raise OSError(f"could not save the checkpoint {path}: {error}; {newest_saved(folder)}") from error
     return path

@@ -19,7 +19,7 @@ from glassformer.checkpoint.hf import export_model, family_called
 from glassformer.checkpoint.hf.tables import Family
 from glassformer.checkpoint.limits import blocking_setting, deciding_values, refuse
 from glassformer.checkpoint.output_folder import new_folder
-from glassformer.checkpoint.safe_files import CorruptFolderError
+from glassformer.checkpoint.safe_files import CorruptFolderError, read_json_object, write_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 BLOCK = 1 << 20
-MAX_JSON_BYTES = 64 * 2**20
-"""No config or index of a real model is larger."""
 
 
 def read_hf_folder(folder: Path, *, allow_pickle: bool = False) -> ForeignModel:
@@ -57,18 +55,18 @@ def save_hf_folder(
 
     An existing model folder is replaced only with `overwrite`.
     """
-    from safetensors.torch import save_file
+    from glassformer.checkpoint.model_folder import write_tensors
 
     config, tensors = export_model(model, family)
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     whole = {**config, "dtype": dtype, **(values or {})}
     _check_values(config, whole, frozenset(tensors))
     with new_folder(folder, overwrite=overwrite) as work:
-        (work / CONFIG).write_text(json.dumps(whole, indent=2), encoding="utf-8")
+        write_text(work / CONFIG, json.dumps(whole, indent=2))
         ready = {name: tensor.cpu().clone() for name, tensor in tensors.items()}
-        save_file(ready, work / WEIGHTS, metadata={"format": "pt"})
+        write_tensors(work / WEIGHTS, ready, {"format": "pt"})
         for name, text in (texts or {}).items():
-            (work / name).write_text(text, encoding="utf-8")
+            write_text(work / name, text)
 
 
 def _check_values(config: Mapping[str, Any], whole: Mapping[str, Any], names: frozenset[str]) -> None:
@@ -93,16 +91,8 @@ def inside(folder: Path, name: object) -> Path:
 
 
 def read_json_table(path: Path) -> dict[str, Any]:
-    """The table in a JSON file of decent size."""
-    try:
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise CorruptFolderError(f"{path} has {path.stat().st_size:,} bytes: expected a small JSON file")
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CorruptFolderError(f"{path} cannot be read: {error}") from error
-    if not isinstance(values, dict):
-        raise CorruptFolderError(f"{path} holds a {type(values).__name__}: expected a JSON object")
-    return values
+    """The object in a JSON file that another library wrote, which may hold NaN and Infinity."""
+    return read_json_object(path, strict=False)
 
 
 def _open_weights(folder: Path, allow_pickle: bool) -> Tensors:

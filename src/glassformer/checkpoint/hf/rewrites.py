@@ -33,19 +33,33 @@ class Rewrite:
 def _without_scale(config: ModelConfig) -> ModelConfig:
     if not config.scale_embeddings:
         return config
-    return replace(config, scale_embeddings=False, tie="none" if config.tie == "output" else config.tie)
+    is_copied = config.tie == "output" and not _keeps_tie(config)
+    return replace(config, scale_embeddings=False, tie="none" if is_copied else config.tie)
+
+
+def _keeps_tie(config: ModelConfig) -> bool:
+    """Whether the norm before the output can take back the factor that the shared table gets."""
+    is_one_stack = config.kind != "encoder_decoder"
+    return config.ties_output and is_one_stack and config.has_final_norm and not config.head_transform
 
 
 def _scaled_table(config: ModelConfig, parameters: Parameters) -> dict[str, Tensor]:
-    table = parameters["embeddings.tokens.weight"]
-    changed = {"embeddings.tokens.weight": table * math.sqrt(config.table_width)}
-    if config.ties_output:
+    table, scale = parameters["embeddings.tokens.weight"], math.sqrt(config.table_width)
+    changed = {"embeddings.tokens.weight": table * scale}
+    if _keeps_tie(config):
+        norms = parameters.keys() & {f"{config.kind}.norm.weight", f"{config.kind}.norm.bias"}
+        changed |= {name: parameters[name] / scale for name in norms}
+    elif config.ties_output:
         changed["head.out_proj.weight"] = table
     return {**parameters, **changed}
 
 
 UNSCALED = Rewrite(_without_scale, _scaled_table)
-"""Put the factor on token vectors into their table; an output that shared the table gets its own copy."""
+"""Put the factor on token vectors into their table.
+
+An output that shares the table goes on sharing it: the norm before it is divided by the factor. Where there is no such
+norm, the output gets a copy of the table as it was.
+"""
 
 
 def _with_sines_first(config: ModelConfig) -> ModelConfig:

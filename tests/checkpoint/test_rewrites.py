@@ -1,0 +1,56 @@
+"""Rewrites before an export change the form of a model and not its function."""
+
+import pytest
+import torch
+from torch import nn
+
+from glassformer.checkpoint import load_model
+from glassformer.checkpoint.gguf_out import write_gguf
+from glassformer.checkpoint.hf.folder import save_hf_folder
+from glassformer.checkpoint.hf.rewrites import UNSCALED
+from glassformer.models import build_model, preset
+
+
+def scaled_model(name, **changes):
+    """A model whose factor, the root of 24, is no power of two: rounding shows."""
+    model = build_model(preset(name, d_model=24, n_heads=2, n_kv_heads=None, scale_embeddings=True, **changes))
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return model.eval()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["tiny-llama", "tiny-gpt2"])
+@pytest.mark.parametrize(
+    ("changes", "tie"),
+    [
+        ({"tie": "output"}, "output"),
+        ({"tie": "output", "norm": "mean_std"}, "output"),
+        ({"tie": "output", "output_bias": True}, "output"),
+        ({"tie": "output", "norm_placement": "post"}, "none"),  # no norm after the last layer to take the factor back
+        ({"tie": "output", "head_transform": True}, "none"),
+        ({"tie": "none"}, "none"),
+    ],
+)
+def test_the_logits_stay_and_a_shared_table_stays_shared(name, changes, tie):
+    model, tokens = scaled_model(name, **changes), torch.randint(0, 10, (2, 7))
+    config = UNSCALED.config(model.config)
+    assert config.tie == tie
+    plain = build_model(config).eval()
+    rewritten = UNSCALED.parameters(model.config, dict(model.named_parameters()))
+    assert rewritten.keys() == dict(plain.named_parameters()).keys()
+    plain.load_state_dict(rewritten, strict=False)
+    torch.testing.assert_close(plain(tokens), model(tokens), rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("save", [write_gguf, save_hf_folder])
+def test_a_shared_table_is_written_once(save, tmp_path):
+    """Such a model once grew by its table: the files held a second copy of it, for the output."""
+    model, tokens = scaled_model("tiny-llama", tie="output"), torch.randint(0, 10, (2, 7))
+    how = {"numbers": "f32"} if save is write_gguf else {}
+    save(tmp_path / "model", model, **how)
+    loaded = load_model(tmp_path / "model")
+    assert loaded.config.tie == "output"
+    assert loaded.n_parameters() == model.n_parameters()
+    torch.testing.assert_close(loaded(tokens), model(tokens), rtol=1e-5, atol=1e-5)
