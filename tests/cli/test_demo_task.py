@@ -5,7 +5,6 @@ import io
 import json
 import os
 import random
-import re
 import subprocess
 import sys
 import zipfile
@@ -16,6 +15,7 @@ import pytest
 from glassformer.cli import main
 from glassformer.cli.demo_task import demo_task, talk
 from glassformer.data import corpora
+from glassformer.tasks import runs
 from glassformer.tasks.classification import Classification
 from glassformer.tasks.task import Task
 
@@ -39,9 +39,9 @@ def small(tmp_path, monkeypatch):
     config = Classification.demo()
     config = replace(config, model=replace(config.model, vocab_size=300, d_model=32, d_ff=48))
     monkeypatch.setattr(Classification, "demo", classmethod(lambda cls: config))
-    # As many updates on a busy machine as on an idle one.
-    monkeypatch.setattr("glassformer.tasks.runs.updates_that_fit", lambda *_: 80)
-    monkeypatch.setattr("glassformer.training.budget.Planner.correct", lambda self, state: None)
+    # As many updates on any machine, however busy it is.
+    monkeypatch.setattr(runs, "_fitting", lambda *arguments: 100)
+    monkeypatch.setattr(runs.Planner, "correct", lambda self, state: None)
 
 
 def test_a_demo_trains_beside_a_baseline_and_shows_examples(small, tmp_path, capsys):
@@ -50,7 +50,7 @@ def test_a_demo_trains_beside_a_baseline_and_shows_examples(small, tmp_path, cap
     table = [line for line in told.splitlines() if line.startswith(("the commonest class", "this model"))]
     baseline, model = (float(line.split()[-2]) for line in table)
     assert 30 < baseline < 70 < model
-    assert re.search(r"scores on \d+ test examples of interface-languages, examples it has never seen:", told)
+    assert "examples it has never seen" in told
     assert "\n  offen und zu\n  de\n" in told
     assert told.count("\n\n  ") >= 6  # five examples, and the user's line
     assert (tmp_path / "demo" / "classification" / "task.json").is_file()
@@ -100,7 +100,7 @@ def test_the_first_word_chooses_the_task(small, monkeypatch, capsys):
 
     code, told = call("--help")
     assert code == 0
-    assert "classification  a classifier from labelled texts" in told
+    assert "classification  labelled texts" in told
     assert "The language to translate into" in told
     code, told = call("classification", "--help")
     assert code == 0
@@ -136,5 +136,5 @@ def test_a_closed_pipe_ends_it_in_silence(arguments):
 def test_a_slip_of_the_finger_trains_nothing():
     from glassformer.cli.demo_task import demos
 
-    with pytest.raises(ValueError, match="'taging' is no task: did you mean 'tagging'"):
+    with pytest.raises(ValueError, match="'taging' is no task: did you mean tagging"):
         demos(["taging"])
