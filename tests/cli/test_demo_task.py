@@ -100,7 +100,7 @@ def test_the_first_word_chooses_the_task(small, monkeypatch, capsys):
 
     code, told = call("--help")
     assert code == 0
-    assert "classification  labelled texts" in told
+    assert "classification  a classifier from labelled texts" in told
     assert "The language to translate into" in told
     code, told = call("classification", "--help")
     assert code == 0
@@ -136,5 +136,5 @@ def test_a_closed_pipe_ends_it_in_silence(arguments):
 def test_a_slip_of_the_finger_trains_nothing():
     from glassformer.cli.demo_task import demos
 
-    with pytest.raises(ValueError, match="'taging' is no task: did you mean tagging"):
+    with pytest.raises(ValueError, match="'taging' is no task: did you mean 'tagging'"):
         demos(["taging"])

@@ -60,7 +60,7 @@ def test_words_become_arguments(called):
         (["m", "--to", "gguff"], r"--to gguff: expected one of gguf, onnx \(did you mean 'gguf'\?\)"),
         (["m", "--to", "gguf", "--bean", "3"], "--bean is no option of copy: did you mean --beam?"),
         (["m", "--to", "gguf", "-beam", "3"], "-beam is no option of copy: did you mean --beam?"),
-        (["m", "--to", "gguf", "--beam", "3.5"], "--beam 3.5: expected a whole number or None"),
+        (["m", "--to", "gguf", "--beam", "3.5"], "--beam 3.5: expected a whole number"),
         (["m", "--to", "gguf", "--top-p", "much"], "--top-p much: expected a number"),
         (["m", "--to", "gguf", "--top-p", "nan"], "--top-p nan: expected a finite number"),
     ],

@@ -17,6 +17,7 @@ from glassformer.decoding import GenerationConfig
 from glassformer.decoding.scoring import score_long_texts
 from glassformer.models import DecoderModel
 from glassformer.tasks.code import Code, CodeConfig
+from glassformer.tasks.configs.language import CodeData
 from glassformer.tasks.language import DocumentData, Language, LanguageConfig, first_characters, small_decoder
 from glassformer.tasks.language_model import LanguageModel
 from glassformer.tasks.load import load
@@ -255,7 +256,9 @@ def test_a_trained_model_is_a_beginning(whole_run, folder, one_text, tmp_path):
     trained = load(folder / "model").model
     assert all(torch.equal(a, b) for a, b in zip(begun.parameters(), trained.parameters(), strict=True))
     with pytest.raises(ValueError, match="knows no"):
-        Code(CodeConfig(data=one_text, start_from=folder / "model")).prepare(RunFolder(tmp_path / "run"))
+        Code(CodeConfig(data=CodeData(data=one_text.data), start_from=folder / "model")).prepare(
+            RunFolder(tmp_path / "run")
+        )
 
 
 def test_hidden_words_are_hidden_from_the_model_alone(one_text, tmp_path):
@@ -273,4 +276,4 @@ def test_hidden_words_are_hidden_from_the_model_alone(one_text, tmp_path):
     hiding.loss(model, batch)
     assert torch.equal(read[0], batch.tokens)
     assert 0.3 < (read[1] != batch.tokens).float().mean() < 0.7
-    assert "word_dropout" in Code(CodeConfig(data=one_text)).unused()  # whose marks must stay
+    assert "word_dropout" in Code(CodeConfig(data=CodeData(data=one_text.data))).unused()  # whose marks must stay

@@ -284,7 +284,7 @@ def test_texts_are_read_from_lines_and_records_and_bad_ones_are_named(tmp_path):
     (tmp_path / "c.txt").write_bytes(b"fine\n\xff\n")
     with pytest.raises(BadRecordError, match=r"c.txt:2: not valid UTF-8"):
         Masking(quick(MaskingConfig(data=TextData(data=(tmp_path / "c.txt",))))).train(tmp_path / "model")
-    with pytest.raises(ValueError, match="share=1: expected more than 0 and less than 1"):
+    with pytest.raises(ValueError, match=r"share=1\.0: expected more than 0 and less than 1"):
         MaskingConfig(share=1)
     with pytest.raises(ValueError, match=r"bpe_dropout=0.1: expected 0"):
         DenoisingConfig(tokenizer=TokenizerConfig(bpe_dropout=0.1))

@@ -184,7 +184,7 @@ def test_errors_name_the_file_and_the_line(trained, here):
     (folder / "bad.en").write_text("one\ntwo\n")
     result = here("train", "translation", "--source", "bad.en", "--target", "bad.de", "--out", "x", folder=folder)
     assert result.returncode == 1
-    assert result.stderr.startswith("glassformer: bad.de:2: not valid UTF-8")
+    assert "\nglassformer: bad.de:2: not valid UTF-8" in result.stderr
     assert "Traceback" not in result.stderr
     assert here(*TRAIN, folder=folder).returncode == 2, "--out is missing"
     assert here("train", "cooking", folder=folder).returncode == 2

@@ -111,7 +111,7 @@ def test_layers_are_chosen_by_name():
     assert chosen == [f"encoder.layers.{i}.self_attn.{part}_proj" for i in (0, 1) for part in "qv"]
     with pytest.raises(ValueError, match=r"lora_layers=\['query'\]: expected some of down_proj, k_proj"):
         add_adapters(tagger(), replace(RECIPE, lora_layers=("query",)))
-    with pytest.raises(ValueError, match="lora_rank=-1: expected 0 or more"):
+    with pytest.raises(ValueError, match="lora_rank=-1: expected a whole number, 0 or more"):
         TrainConfig(lora_rank=-1)
 
 

@@ -133,7 +133,7 @@ def task_help(task: str, everything: bool) -> str:
         ordered = sorted([*own.values(), *options.values()], key=lambda option: _SECTION_ORDER.index(_top(option)))
         return help_text(usage, about, ordered)
     shown = [own["out"], *(options[name] for name in (*FIRST_DATA[task], *FIRST))]
-    shown += [own[name] for name in ("size", "recipe", "continue", "restart")]
+    shown += [own[name] for name in ("size", "recipe", "continue")]
     more = f"glassformer train {task} {HELP_ALL} lists all {len(options) + len(own)} options."
     return help_text(usage, about, [replace(option, section="Options") for option in shown], more)
 

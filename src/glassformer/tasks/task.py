@@ -42,6 +42,7 @@ from glassformer.training.callbacks import Callbacks, OnEvaluation, OnSave, OnSt
 from glassformer.training.fingerprints import fingerprint_examples, fingerprint_model, fingerprint_paths, paths_of
 from glassformer.training.gradients import TrainBatch
 from glassformer.training.lora import add_adapters, merge_adapters, n_trained
+from glassformer.training.precision import choose_device
 from glassformer.training.run_folder import RunFolder, open_run
 from glassformer.training.state import TrainState
 from glassformer.training.trainer import Batches
@@ -181,6 +182,7 @@ class Task(ABC, Generic[Example, Batch]):
     def _train(
         self, out: Path, run: RunFolder, callbacks: Callbacks, *, accept_changes: bool, overwrite: bool, began: float
     ) -> Scores:
+        choose_device(self.config.train.device)  # an unknown one is refused before anything is read
         chosen = self._choose_defaults(run, began)
         train = self.config.train
         for name in self.unused():

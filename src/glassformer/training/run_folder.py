@@ -11,7 +11,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from glassformer.training.state import checkpoint_path, clean_checkpoints, saved
 
 RECORD, CHECKPOINTS, TOKENS, KEPT = "run.json", "checkpoints", "tokens", "kept"
 LOCK, LOG = "lock", "log.jsonl"
+TOKEN_FOLDER = "[0-9a-f]{16}"
+"""Names of the folders inside `tokens`."""
 KEPT_FILES = frozenset(
     {
         "defaults.json",
@@ -200,7 +202,7 @@ class RunFolder:
         write_text(self.path / RECORD, json.dumps(self.record, indent=2, ensure_ascii=False))
         if (self.path / TOKENS).is_dir():
             for folder in (self.path / TOKENS).iterdir():
-                if folder != self.tokens and re.fullmatch("[0-9a-f]{16}", folder.name):
+                if folder != self.tokens and re.fullmatch(TOKEN_FOLDER, folder.name):
                     shutil.rmtree(folder, ignore_errors=True)
 
     def correct_plan(self, plan: Plan) -> None:
@@ -231,10 +233,23 @@ def open_run(out: Path, *, restart: bool = False) -> Iterator[RunFolder]:
         try:
             yield RunFolder(path, None if restart else record, run_id)
         except BaseException:
-            if {file.name for file in path.iterdir()} == {LOCK}:  # the run never began: leave no trace of it
-                (path / LOCK).unlink()
-                path.rmdir()
+            if not (path / RECORD).exists():  # the run never began
+                _leave_no_trace(path)
             raise
+
+
+def _leave_no_trace(path: Path) -> None:
+    """Remove what a run wrote before it began: token files and the lock. Files of other names stay."""
+    tokens = path / TOKENS
+    if tokens.is_dir():
+        for folder in tokens.iterdir():
+            if re.fullmatch(TOKEN_FOLDER, folder.name):
+                shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            tokens.rmdir()
+    if {file.name for file in path.iterdir()} == {LOCK}:
+        (path / LOCK).unlink()
+        path.rmdir()
 
 
 def flatten(config: Mapping[str, Any], leave_out: Mapping[str, Any]) -> dict[str, Any]:
