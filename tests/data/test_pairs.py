@@ -71,7 +71,7 @@ def test_missing_columns_and_files_are_named(tmp_path):
     assert list(PairReader([path], source_column="english", target_column="german")) == [Pair("a", "b")]
     with pytest.raises(FileNotFoundError, match=r"nowhere\.tsv"):
         PairReader([tmp_path / "nowhere.tsv"])
-    with pytest.raises(ValueError, match="expected a target file beside it"):
+    with pytest.raises(ValueError, match="expected --target with its translations"):
         PairReader([write(tmp_path / "a.en", "a\n")])
     with pytest.raises(ValueError, match="1 source files and 2 target files"):
         PairReader([path], [path, path])

@@ -1,10 +1,15 @@
-"""Suggestions for misspelled names: flags, recipe keys, tasks, verbs, corpora, presets."""
+"""Suggestions for misspelled names: flags, recipe keys, tasks, verbs, corpora, presets, files."""
 
 import difflib
+import os
 from collections.abc import Iterable, Mapping
+from itertools import islice
+from pathlib import Path
 
 MAX_LISTED = 60
 """More names than this are not listed in an error."""
+MAX_COMPARED = 1000
+"""Files of a folder that a misspelled path is compared with."""
 
 
 def nearest(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
@@ -25,6 +30,17 @@ def suggestion(name: object, known: Iterable[str], *, aliases: Mapping[str, str]
         return f"did you mean {near!r}?"
     more = ", ..." if len(names) > MAX_LISTED else ""
     return f"expected {'one of ' * (len(names) > 1)}{', '.join(names[:MAX_LISTED])}{more}"
+
+
+def path_suggestion(path: Path) -> str:
+    """The end of an error about a path that does not exist: a name in the same folder that is spelled alike."""
+    folder = path.absolute().parent
+    try:
+        names = [entry.name for entry in islice(os.scandir(folder), MAX_COMPARED)]
+    except OSError:
+        return f"the folder {folder} cannot be opened: check the name"
+    near = nearest(path.name, names)
+    return f"did you mean {path.with_name(near)}?" if near else f"check the name; it is looked for in {folder}"
 
 
 def _plain(name: str) -> str:

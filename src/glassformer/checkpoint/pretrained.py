@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from glassformer.base.names import path_suggestion
 from glassformer.checkpoint.foreign import ForeignModel
 from glassformer.checkpoint.gguf_file import read_gguf
 from glassformer.checkpoint.hf import import_model
@@ -41,7 +42,7 @@ def read_foreign(path: Path, *, allow_pickle: bool = False) -> ForeignModel:
     if path.is_dir():
         return read_hf_folder(path, allow_pickle=allow_pickle)
     if not path.exists():
-        raise FileNotFoundError(f"{path}: no such file or folder")
+        raise FileNotFoundError(f"{path}: no such file or folder: {path_suggestion(path)}")
     with path.open("rb") as stream:
         is_gguf = stream.read(4) == b"GGUF"
     if is_gguf:

@@ -100,6 +100,12 @@ def verify_folder(folder: Path) -> SealedFolder:
 
 def _read_manifest(file: Path) -> dict[str, str]:
     """The checksums of a manifest, by the names of the files."""
+    if not file.exists():
+        folder = file.parent
+        hint = f"use {folder.with_suffix('')}" if folder.suffix == ".run" else "check the name"
+        raise CorruptFolderError(
+            f"{file} is missing: expected a model folder that was trained here, or one of Hugging Face; {hint}"
+        )
     sums = read_json_object(file).get("sha256")
     if not isinstance(sums, dict):
         raise CorruptFolderError(f"{file} has no table of checksums: expected 'sha256', with one for each file")

@@ -24,7 +24,7 @@ N_SHOWN = 5
 def demos(arguments: list[str]) -> None:
     """Run `[TASK] ...`: without a task, or with translation, the translator's own demo; else any task's."""
     from glassformer.cli.demo import demo
-    from glassformer.cli.options import call_function
+    from glassformer.cli.options import UsageError, call_function
     from glassformer.tasks.registry import TASKS
 
     if arguments in (["-h"], ["--help"]):
@@ -33,7 +33,7 @@ def demos(arguments: list[str]) -> None:
         print("\nglassformer demo TASK --help teaches each. Without a task it is translation:\n")
     near = nearest(arguments[0], TASKS, cutoff=0.75) if arguments else None
     if near and arguments[0] not in TASKS:  # four minutes of translation are not what a slip of the finger asks for
-        raise ValueError(f"{arguments[0]!r} is no task: did you mean {near!r}?")
+        raise UsageError(f"{arguments[0]!r} is no task: did you mean {near!r}?")
     task, *rest = arguments if arguments[:1] in [[name] for name in TASKS] else ["translation", *arguments]
     if task == "translation":
         call_function(demo, rest, "demo")

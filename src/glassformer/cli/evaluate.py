@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.base.fields import Count
-from glassformer.cli.options import HELP, HELP_ALL, UsageError, help_text, parse_options
+from glassformer.base.names import path_suggestion
+from glassformer.cli.options import HELP, HELP_ALL, UsageError, help_text, naming_columns, parse_options
 from glassformer.metrics.sandbox import SandboxMode
 from glassformer.tasks.configs.options import Option, field_options
 
@@ -56,11 +57,14 @@ def evaluate(arguments: list[str]) -> None:
         if is_asked:
             return
         raise UsageError("eval needs a model folder first: expected one that was trained here")
+    from glassformer.checkpoint.safe_files import SealedFolder
     from glassformer.tasks.registry import TASK, data_named, read_about
 
     folder, *rest = arguments
     if not Path(folder).is_dir():
-        raise ValueError(f"{folder} is no folder: expected a model that was trained here")
+        hint = "" if Path(folder).exists() else f"; {path_suggestion(Path(folder))}"
+        raise ValueError(f"{folder} is no folder: expected a model that was trained here{hint}")
+    SealedFolder(Path(folder))  # refuses a folder that is no model
     about = read_about(Path(folder))
     kind = data_named(about["task"])
     try:
@@ -77,6 +81,8 @@ def evaluate(arguments: list[str]) -> None:
     names = {field.name for field in fields(usual)}
     data = replace(usual, **{name: value for name, value in values.items() if name in names})
     asked = EvalOptions(**{name: value for name, value in values.items() if name not in names})
+    if asked.problems is None and not _has_data(data):
+        raise UsageError(f"eval needs data: expected {_files(options)} after {folder}")
     from glassformer.tasks.load import load
     from glassformer.tasks.registry import task_named
     from glassformer.tasks.task import Tool
@@ -92,7 +98,8 @@ def evaluate(arguments: list[str]) -> None:
         how = "greedy" if asked.samples == 1 else f"{asked.samples} samples for each problem"
         scored_on = f"{how}, the problems of {asked.problems}"
     else:
-        examples = data.examples()
+        with naming_columns(data):
+            examples = data.examples()
         if about["task"] == "translation":
             results = _translations(tool, examples, asked.beam, asked.tokenised)
         else:
@@ -129,9 +136,17 @@ def eval_options(task: str, usual: Any) -> dict[str, Option]:
 
 def eval_help(folder: str, task: str, options: Mapping[str, Option]) -> str:
     """The help for the model in this folder."""
-    files = " ".join(f"{options[name].flag} PATH ..." for name in ("data", "source", "target") if name in options)
     about = f"Score the model in {folder} ({task}) on data of your own. Columns are read as in training."
-    return help_text(f"glassformer eval {folder} {files} [OPTIONS]", about, options.values())
+    return help_text(f"glassformer eval {folder} {_files(options)} [OPTIONS]", about, options.values())
+
+
+def _files(options: Mapping[str, Option]) -> str:
+    return " ".join(f"{options[name].flag} PATH ..." for name in ("data", "source", "target") if name in options)
+
+
+def _has_data(data: Any) -> bool:
+    """Whether files or a corpus are named."""
+    return any(getattr(data, name, None) for name in ("data", "source", "corpus"))
 
 
 def _check_own(flag: str, task: str, options: Mapping[str, Option]) -> None:

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
+from glassformer.base.names import path_suggestion
 from glassformer.data.records import OnBad
 from glassformer.data.text_files import BYTE_ORDER_MARK, Line, decode_line, read_raw_lines
 
@@ -36,7 +37,7 @@ def check_files(input: Path | None, output: Path | None) -> None:
     """Refuse files that cannot be read or written, before a model is loaded."""
     if input is not None:
         if not input.exists():
-            raise FileNotFoundError(f"--input {input}: no such file")
+            raise FileNotFoundError(f"--input {input}: no such file: {path_suggestion(input)}")
         if input.is_dir():
             raise IsADirectoryError(f"--input {input} is a folder: expected a file with one text per line")
     if output is not None:

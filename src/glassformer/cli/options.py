@@ -5,8 +5,9 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import is_dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -215,6 +216,19 @@ def _read(option: Option, texts: list[str]) -> Any:
         raise UsageError(f"{told}: expected {error.expected.removesuffix(' or None')}") from None
 
 
+@contextmanager
+def naming_columns(data: Any) -> Iterator[None]:
+    """Add to an error about a missing column the option that names it. `data` is the config of the data."""
+    from glassformer.data.records import MissingColumnError
+
+    try:
+        yield
+    except MissingColumnError as error:
+        names = [one.name for one in fields(data) if one.name.endswith("_column")]
+        option = next((name for name in names if getattr(data, name) == error.column), None)
+        raise error.naming(f"--{option.replace('_', '-')}") if option else error from error
+
+
 def _word(kind: Any, text: str) -> Any:
     """One word as a value of this type; the word itself where it cannot be, which `as_field` then refuses."""
     if kind is bool:
@@ -229,7 +243,10 @@ def _word(kind: Any, text: str) -> Any:
 
 def _unknown(flag: str, options: Mapping[str, Option], command: str) -> str:
     near = nearest(flag.removeprefix("--no-"), [option.flag for option in options.values()])
+    files = [option for name, option in options.items() if name in ("source", "target", "data")]
     hint = f"did you mean {near}?" if near else f"glassformer {command} {HELP_ALL} lists all options"
+    if flag in ("--source", "--target", "--data") and files:
+        hint = f"its data is given with {' and '.join(f'{option.flag} PATH' for option in files)}"
     return f"{flag} is no option of {command}: {hint}"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from glassformer.base.names import suggestion
-from glassformer.cli.options import HELP, HELP_ALL, UsageError, help_text, parse_options
+from glassformer.cli.options import HELP, HELP_ALL, UsageError, help_text, naming_columns, parse_options
 
 if TYPE_CHECKING:
     from glassformer.training.callbacks import Callbacks
@@ -65,7 +65,8 @@ def train(arguments: list[str]) -> None:
         raise ValueError(str(error)) from error
     out = run.pop("out")
     callbacks = _callbacks(run.pop("track", "none"), out, made.config)
-    print(f"wrote {out}: {made.train(out, began=began, **run, **callbacks)}")
+    with naming_columns(made.config.data):
+        print(f"wrote {out}: {made.train(out, began=began, **run, **callbacks)}")
 
 
 def _callbacks(tracker: str, out: Path, config: Any) -> "Callbacks":

@@ -10,9 +10,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from glassformer.data.records import BadRecordError, OnBad, kind_of, read_records
+from glassformer.data.records import OnBad, kind_of, read_records
 from glassformer.data.splits import split_examples
-from glassformer.data.text_files import NOT_UTF8, BadUtf8Error, Line, check_file, read_lines, read_text
+from glassformer.data.text_files import NOT_UTF8, BadUtf8Error, Line, bad_record, check_file, read_lines, read_text
 
 BLANK = "blank"
 """The separator that stands for an empty line."""
@@ -102,7 +102,7 @@ class DocumentReader:
 
     def _refuse(self, where: str, problem: str) -> None:
         if self.on_bad == "error":
-            raise BadRecordError(f"{where}: {problem} (on_bad='skip' passes over such documents)")
+            raise bad_record(where, problem, "documents")
         self.skipped[problem] += 1
 
 

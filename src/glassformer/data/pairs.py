@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from glassformer.data.records import BadRecordError, OnBad, kind_of, read_records
-from glassformer.data.text_files import check_file, read_lines
+from glassformer.data.text_files import bad_record, check_file, read_lines
 
 
 class Pair(NamedTuple):
@@ -44,7 +44,8 @@ class PairReader:
         for path in self.sources:
             if not self.targets and kind_of(path) == "text":
                 raise ValueError(
-                    f"{path} holds a text a line: expected a target file beside it, or a .tsv, .csv or .jsonl with both"
+                    f"{path} has one text per line: expected --target with its translations, or a .tsv, .csv or "
+                    ".jsonl with both"
                 )
 
     def __iter__(self) -> Iterator[Pair]:
@@ -55,7 +56,7 @@ class PairReader:
                 count += 1
                 yield pair
             elif self.on_bad == "error":
-                raise BadRecordError(f"{where}: {problem} (on_bad='skip' passes over such records)")
+                raise bad_record(where, problem)
             else:
                 self.skipped[problem] += 1
         self.n_read = count

@@ -15,7 +15,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from glassformer.data.csv_rows import CsvRow, read_csv_rows
 from glassformer.data.text_files import BadRecordError as BadRecordError
-from glassformer.data.text_files import check_file, read_lines
+from glassformer.data.text_files import bad_record, check_file, read_lines
 
 OnBad = Literal["error", "skip"]
 TABLES = {".tsv": "\t", ".csv": ","}
@@ -45,6 +45,22 @@ class Examples(list[Example]):
         return found
 
 
+class MissingColumnError(BadRecordError):
+    """A table without a column that is read."""
+
+    def __init__(self, where: str, column: str, columns: Sequence[str], option: str = ""):
+        found = ", ".join(cell[:40] for cell in columns[:20])
+        super().__init__(
+            f"{where}: no column {column!r} in the header ({found}): name yours with "
+            f"{option or 'the option for it'}, or put a header line first"
+        )
+        self.where, self.column, self.columns = where, column, columns
+
+    def naming(self, option: str) -> "MissingColumnError":
+        """The same error with the option that names the column."""
+        return MissingColumnError(self.where, self.column, self.columns, option)
+
+
 @dataclass
 class RecordReader(Generic[Example]):
     """Iterates over the examples of some files, as often as asked; `skipped` counts what was bad in the last pass."""
@@ -60,7 +76,10 @@ class RecordReader(Generic[Example]):
         for path in self.paths:
             check_file(path)
             if kind_of(path) == "text":
-                raise ValueError(f"{path} holds a text a line: expected a .tsv, .csv or .jsonl; .gz too")
+                raise ValueError(
+                    f"{path}: expected a table by its name: .tsv, .csv or .jsonl, .gz too. Rename it if it is one; "
+                    "for texts alone there are the tasks language and masking"
+                )
 
     def __iter__(self) -> Iterator[Example]:
         self.skipped.clear()
@@ -81,7 +100,7 @@ def examples_of(
             except ValueError as error:
                 problem = str(error)
         if on_bad == "error":
-            raise BadRecordError(f"{record.where}: {problem} (on_bad='skip' passes over such records)")
+            raise bad_record(record.where, problem)
         skipped[problem] += 1
 
 
@@ -132,10 +151,7 @@ def _table(path: Path, wanted: Sequence[str]) -> Iterator[Record]:
     columns = header.cells
     for column in wanted:
         if column not in columns:
-            raise BadRecordError(
-                f"{path}:1: no column {column!r} in the header ({', '.join(columns)}): "
-                "name yours with the options for columns"
-            )
+            raise MissingColumnError(f"{path}:1", column, columns)
         if columns.count(column) > 1:
             raise BadRecordError(f"{path}:1: {columns.count(column)} columns are named {column!r}: expected one")
     indices = [columns.index(column) for column in wanted]

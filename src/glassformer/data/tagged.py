@@ -126,7 +126,7 @@ class TaggedReader:
 
     def _skip(self, error: BadRecordError, found: Examples[TaggedSentence]) -> None:
         if self.on_bad == "error":
-            raise BadRecordError(f"{error} (on_bad='skip' passes over such sentences)") from error
+            raise BadRecordError(f"{error} (on_bad='skip', or --on-bad skip, passes over such sentences)") from error
         problem = re.sub(r"^.*?:\d+: ", "", str(error))
         found.skipped[problem] += 1
 

@@ -6,11 +6,13 @@ read up to.
 """
 
 import gzip
+import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from glassformer.base.names import path_suggestion
 from glassformer.progress import track
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -48,7 +50,15 @@ def check_file(path: Path) -> None:
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is a pipe or a device: expected a regular file, because data is read more than once")
     if not path.exists():
-        raise FileNotFoundError(f"{path}: no such file")
+        raise FileNotFoundError(f"{path}: no such file: {path_suggestion(path)}")
+    if not os.access(path, os.R_OK):
+        raise PermissionError(f"{path} may not be read by this user: chmod u+r {path} allows it to the owner")
+
+
+def bad_record(where: str, problem: str, unit: str = "records") -> BadRecordError:
+    """The error about a record that cannot be used, and how to go on without such records."""
+    expected = ": expected a text file in UTF-8" if problem == NOT_UTF8 else ""
+    return BadRecordError(f"{where}: {problem}{expected} (on_bad='skip', or --on-bad skip, passes over such {unit})")
 
 
 def read_lines(path: Path, *, keep_ends: bool = False) -> Iterator[Line]:

@@ -138,7 +138,10 @@ class Classification(EncoderTask[LabelledText]):
         labels = sorted({label for example in train for label in example.labels})
         multi_label = self.config.data.multi_label
         if len(labels) < 2 and not (multi_label and labels):
-            raise ValueError(f"all texts have the labels {labels}: expected at least two classes")
+            raise ValueError(
+                f"all texts have the labels {labels}: expected at least two classes. Add texts of "
+                "another class, or name another column with --label-column"
+            )
         return {"n_labels": len(labels), "pooling": "mean"}, {"labels": labels, "multi_label": multi_label}
 
     def rows(self, tool: Classifier, examples: Sequence[LabelledText]) -> list[Row]:

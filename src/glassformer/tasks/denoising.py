@@ -28,7 +28,7 @@ from glassformer.tasks.pipeline import Candidate, LineAnswer, Request, answer_of
 from glassformer.tasks.pretraining import BLANK, MAX_VALID, fill_in, put_marks, texts_of, token_rows, without_blanks
 from glassformer.tasks.rewriter import Rewriter
 from glassformer.tasks.rewriting import begin_from, pair_flops, pair_loss
-from glassformer.tasks.task import Prepared, Task, kept_tokenizer
+from glassformer.tasks.task import MORE_DATA, Prepared, Task, kept_tokenizer
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import PAD
 from glassformer.training.run_folder import RunFolder
@@ -171,7 +171,7 @@ class Denoising(Task[PlainText, PairBatch]):
         config, splits = self.config, self.config.data.splits()
         valid, test = list(islice(splits.valid, MAX_VALID)), list(splits.test)
         if not valid:
-            raise ValueError("no texts are left for validation: expected valid files, or more data")
+            raise ValueError(f"no texts are left for validation: {MORE_DATA}")
         tool = self.begin(splits.train, run)
         rows = token_rows(run, splits.train, tool.source_tokenizer.encode_batch, tool.longest)
         batches = tool.batches(rows, max_tokens=config.train.max_tokens, seed=config.train.seed)

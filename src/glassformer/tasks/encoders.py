@@ -26,7 +26,7 @@ from glassformer.tasks.configs.shared import Splits
 from glassformer.tasks.pipeline import LineAnswer, answer_lines_with_text, check_texts, vector_answer
 from glassformer.tasks.registry import read_about
 from glassformer.tasks.settings import check_settings
-from glassformer.tasks.task import TASK, Prepared, Task, Tool, kept_tokenizer, passed_over
+from glassformer.tasks.task import MORE_DATA, TASK, Prepared, Task, Tool, kept_tokenizer, passed_over
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
 from glassformer.text.pretrained import PretrainedTokenizer
@@ -249,11 +249,11 @@ class EncoderTask(Task[Example, LabelledBatch]):
         train, valid, test = map(list, splits)
         skipped = Counter(getattr(splits.train, "skipped", ()))  # of those that were read from files
         if not train:
-            raise ValueError("no examples are left to learn from: expected more data")
+            raise ValueError("no examples are left to learn from: expected more data in --data")
         begun = self.begin(train)  # in a resumed run too: the data may be other than the run was started with
         head, settings = run.keep_json("head.json", lambda: begun)
         if not valid:
-            raise ValueError("no examples are left for validation: expected valid files, or more data")
+            raise ValueError(f"no examples are left for validation: {MORE_DATA}")
         kind: Any = self.Tool
         texts = [text for example in train for text in self._readings(example)]
         if config.start_from is not None:

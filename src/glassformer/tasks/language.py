@@ -25,7 +25,7 @@ from glassformer.tasks.configs.language import DocumentData, LanguageConfig
 from glassformer.tasks.configs.shared import Splits, TaskConfig
 from glassformer.tasks.configs.small_models import small_decoder as small_decoder
 from glassformer.tasks.language_model import LanguageModel, windows_in_words
-from glassformer.tasks.task import Prepared, Task, kept_tokenizer, passed_over
+from glassformer.tasks.task import MORE_DATA, Prepared, Task, kept_tokenizer, passed_over
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import UNKNOWN
 from glassformer.training.run_folder import RunFolder
@@ -49,7 +49,7 @@ class Language(Task[Document, PackedBatch]):
         splits: Splits[Document] = config.data.splits()
         valid = list(splits.valid)
         if not valid:
-            raise ValueError("no text is left for validation: expected valid files, or more data")
+            raise ValueError(f"no text is left for validation: {MORE_DATA}")
         has_documents: bool = run.keep_json("has_documents.json", lambda: self.has_documents(splits.train))
         model, tokenizer = self.begin(splits.train, run)
         context = model.config.max_len or config.context

@@ -25,7 +25,7 @@ from glassformer.tasks.configs.shared import Splits
 from glassformer.tasks.encoders import EncoderTool, Reader, fresh_head, read_batch, reader_of
 from glassformer.tasks.pipeline import LineAnswer, ManyTexts, Request, each_text
 from glassformer.tasks.pretraining import BLANK, MAX_VALID, fill_in, put_marks, texts_of, token_rows, without_blanks
-from glassformer.tasks.task import Prepared, Task, kept_tokenizer
+from glassformer.tasks.task import MORE_DATA, Prepared, Task, kept_tokenizer
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
 from glassformer.text.tokenizer import UNKNOWN
@@ -148,7 +148,7 @@ class Masking(Task[PlainText, MaskedBatch]):
         config, splits = self.config, self.config.data.splits()
         valid, test = list(islice(splits.valid, MAX_VALID)), list(splits.test)
         if not valid:
-            raise ValueError("no texts are left for validation: expected valid files, or more data")
+            raise ValueError(f"no texts are left for validation: {MORE_DATA}")
         tool, fresh = self.begin(splits.train, run)
         rows = token_rows(run, splits.train, tool.encode, tool.longest)
         batches = tool.batches(rows, max_tokens=config.train.max_tokens, seed=config.train.seed)

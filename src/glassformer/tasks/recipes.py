@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from glassformer.base.checks import shown
 from glassformer.base.fields import UnfitError, as_field
 from glassformer.base.names import suggestion
-from glassformer.data.text_files import read_text
+from glassformer.data.text_files import check_file, read_text
 from glassformer.models.config import ELSEWHERE
 from glassformer.tasks.configs.options import SPELLINGS, Option, make_config, options_of
 
@@ -24,6 +24,7 @@ def load_recipe(path: Path, kind: type[Config]) -> Config:
 
 def read_recipe(path: Path, kind: type[Any]) -> dict[str, Any]:
     """What a recipe says, by dotted name (`train.lr`)."""
+    check_file(path)
     text = read_text(path)
     try:
         values = tomllib.loads(text)

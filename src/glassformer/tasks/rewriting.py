@@ -21,7 +21,7 @@ from glassformer.tasks.beginnings import load_beginning, was_trained_here
 from glassformer.tasks.configs.shared import TaskConfig
 from glassformer.tasks.configs.small_models import small_encoder_decoder as small_encoder_decoder
 from glassformer.tasks.rewriter import Rewriter, load_tokenizers
-from glassformer.tasks.task import Prepared, Task, kept_tokenizer, passed_over
+from glassformer.tasks.task import MORE_DATA, Prepared, Task, kept_tokenizer, passed_over
 from glassformer.text import BpeDropout, Tokenizer
 from glassformer.text.tokenizer import PAD
 from glassformer.training.config import TrainConfig
@@ -73,8 +73,13 @@ class RewritingTask(Task[Example, PairBatch]):
         config: TaskConfig = self.config
         splits = self.config.data.splits()
         valid_pairs, test_pairs = list(islice(splits.valid, MAX_VALID)), list(splits.test)
+        if next(iter(splits.train), None) is None:
+            raise ValueError("no pairs are left to learn from: expected more data; the files may be empty")
         if not valid_pairs:
-            raise ValueError("no pairs are left for validation: expected files for it, or more data")
+            more = MORE_DATA
+            if hasattr(self.config.data, "valid_source"):
+                more = more.replace("--valid", "--valid-source and --valid-target")
+            raise ValueError(f"no pairs are left for validation: {more}")
         sizes = config.model.vocab_size, config.model.source_vocab_size
         if beginning is not None:
             _, source_tokenizer, target_tokenizer = beginning

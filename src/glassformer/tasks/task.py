@@ -50,6 +50,7 @@ from glassformer.training.trainer import Batches
 Batch = TypeVar("Batch", bound=TrainBatch)
 AnyModel = TypeVar("AnyModel", bound=Model)
 SplitName = Literal["validation", "test"]
+MORE_DATA = "expected files for it (--valid), or more data: one example in 25 is kept for it"
 
 
 class Prepared(NamedTuple, Generic[Example, Batch]):
@@ -89,7 +90,11 @@ class Task(ABC, Generic[Example, Batch]):
     Tool: ClassVar[type[Tool[Any]]]
 
     def __init__(self, config: Any):
-        self.config = config
+        if not isinstance(config, self.Config):
+            raise TypeError(
+                f"{type(self).__name__} was given a {type(config).__name__}: expected a {self.Config.__name__}"
+            )
+        self.config: Any = config
         self.given: Mapping[str, Any] | None = None
         """What the user gave, by dotted name, if the rest is to be chosen; None if `config` is all that counts."""
         self.size: Size = "auto"
@@ -157,10 +162,12 @@ class Task(ABC, Generic[Example, Batch]):
 
     def _check_apart(self, out: Path) -> None:
         """Raise if the output would become part of the input, or replace it."""
-        for path in paths_of(self.config.data).values():
-            if path.is_dir() and out.is_relative_to(path.resolve()):
+        for name, path in paths_of(self.config.data).items():
+            # Of --folder only the files of a corpus are read, which have fixed names.
+            if name != "folder" and path.is_dir() and out.is_relative_to(path.resolve()):
                 raise ValueError(
-                    f"--out {out} is inside the data folder {path}: the next run would read the model as data"
+                    f"--out {out} is inside the data folder {path}: the next run would read the model as data. "
+                    "Choose a folder outside it"
                 )
         begun = self.config.start_from
         if begun is not None and out == begun.resolve():

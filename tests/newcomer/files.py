@@ -1,0 +1,42 @@
+"""The reader's own files that the README and the docs speak of, generated and small."""
+
+import gzip
+import random
+
+WORDS = (("one", "eins"), ("two", "zwei"), ("three", "drei"), ("four", "vier"), ("five", "fünf"))
+TEXTS = [
+    f"the {animal} {verb} {n}" for n in range(15) for animal in ("cat", "dog", "bird") for verb in ("sleeps", "sits")
+]
+
+
+def write_files(folder):
+    """Write every file that a command of the README or of the docs reads."""
+    for name, count in (("train", 120), ("val", 20), ("test", 20), ("test2016", 20)):
+        write_pairs(folder, name, count)
+    write_lines(folder / "in.txt", ["one two", "", "three"])
+    write_lines(folder / "lines.txt", ["it is good", "the cat sleeps"])
+    write_lines(folder / "texts.txt", TEXTS)
+    for name in ("reviews.tsv", "test.tsv"):
+        write_lines(folder / name, ["text\tlabel", *labelled()])
+    for name in ("train.tsv.gz", "dev.tsv.gz"):
+        write_lines(folder / name, ["sentence\tlabel", *labelled()])
+
+
+def write_pairs(folder, name, count=120):
+    """NAME.en and NAME.de, plain and as .gz, with `count` pairs of numerals."""
+    chance = random.Random(name)
+    rows = [chance.choices(WORDS, k=5) for _ in range(count)]
+    for side, language in enumerate(("en", "de")):
+        for ending in ("", ".gz"):
+            write_lines(folder / f"{name}.{language}{ending}", [" ".join(word[side] for word in row) for row in rows])
+
+
+def labelled():
+    """Rows of text and label."""
+    return [f"it is {word} {n}\t{word}" for n in range(20) for word in ("good", "bad")]
+
+
+def write_lines(path, lines):
+    """Write lines of text, compressed if the name ends in .gz."""
+    data = "".join(f"{line}\n" for line in lines).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
