@@ -269,7 +269,7 @@ def test_an_output_that_is_part_of_the_input_is_refused(trained):
     texts = trained / "texts"
     texts.mkdir()
     (texts / "a.txt").write_text("one two three four")
-    with pytest.raises(ValueError, match="is inside the data folder .* Choose a folder outside it"):
+    with pytest.raises(ValueError, match=r"is inside the data folder .* Choose a folder outside it"):
         Language(LanguageConfig(data=DocumentData(data=(texts,)))).train(texts / "m")
     begun = replace(translation(trained), start_from=trained / "m")
     with pytest.raises(ValueError, match="is the model that --from names"):

@@ -217,7 +217,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, trained):
         [sys.executable, "-c", STOPPED, *command], cwd=tmp_path, capture_output=True, encoding="utf-8", check=False
     )
     assert stopped.returncode == 143, stopped.stderr
-    assert "the same command goes on" in stopped.stderr
+    assert "run the same command again to resume" in stopped.stderr
     assert glassformer(*command, folder=tmp_path).returncode == 0
     weights = [(folder / "model" / "model.safetensors").read_bytes() for folder in (tmp_path, trained[0])]
     assert weights[0] == weights[1]

@@ -128,7 +128,12 @@ def _main() -> None:
     try:
         _run(verb, rest)
     except KeyboardInterrupt as error:
-        sys.exit(getattr(error, "exit_code", 130))
+        if hasattr(error, "exit_code"):  # of a training that was stopped by two signals
+            _fail(
+                f"{error} without saving; run the same command again to resume from the newest checkpoint",
+                error.exit_code,
+            )
+        sys.exit(130)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -142,7 +147,7 @@ def _main() -> None:
         from glassformer.training.trainer import DivergedError, Interrupted
 
         if isinstance(error, Interrupted):
-            _fail(f"{error}; the same command goes on", error.exit_code)
+            _fail(f"{error}; run the same command again to resume", error.exit_code)
         if isinstance(error, DivergedError | NoKernelsError):
             _fail(error, 1)
         if _is_out_of_memory(error):
