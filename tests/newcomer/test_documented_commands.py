@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from glassformer.tasks.registry import TASKS
 from newcomer.files import write_files
 from newcomer.shell import PROGRAMS, Shell
 from newcomer.stand_ins import write_models
@@ -163,3 +164,14 @@ def test_one_line_out_for_each_line_in(shell):
     shell.run("glassformer train translation --source train.en --target train.de --out m", more_for_train=SHORT)
     assert shell.run("glassformer run m < in.txt > out.txt").code == 0
     assert (shell.folder / "out.txt").read_text().count("\n") == (shell.folder / "in.txt").read_text().count("\n") == 3
+
+
+def test_every_flag_in_the_text_of_the_readme_exists(tmp_path):
+    """Flags that stand alone, in the text and in tables: `--minutes 30`."""
+    shell = Shell(tmp_path)
+    helps = [shell.run(f"glassformer train {task} --help-all").out for task in TASKS]
+    helps += [shell.run(f"glassformer {verb} --help").out for verb in ("run", "demo", "convert", "bench")]
+    flags = set(re.findall(r"`(--[a-z][\w-]*)", PAGES[0].read_text(encoding="utf-8")))
+    assert len(flags) >= 8
+    known = {flag for told in helps for flag in re.findall(r"^  (--\S+)", told, re.M)}
+    assert sorted(flags - known) == []

@@ -173,6 +173,12 @@ MISTAKES = {
         "device='gpu' is no device that torch knows: expected auto, cpu or cuda",
         f"{CLASSIFY} --device cpu --out new",
     ),
+    "a preset of another kind": Mistake(
+        f"{CLASSIFY} --preset gpt2 --out new",
+        1,
+        "this task trains a model of kind 'encoder', expected one of bert-base, albert-base",
+        f"{CLASSIFY} --preset bert-base --out new",
+    ),
     "typo in a recipe": Mistake(
         f"{CLASSIFY} --recipe bad.toml --out new",
         1,

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import glassformer
 from glassformer.models import ModelConfig
+from glassformer.models.presets import FULL_SIZE, preset
 from glassformer.tasks.choose import choose, in_words, measure_corpus
 from glassformer.tasks.configs.defaults import (
     DEFAULT_MINUTES,
@@ -130,6 +131,17 @@ def test_each_task_trains_for_a_moderate_time_by_default(task):
     assert default_minutes(kind, {}) in DEFAULT_MINUTES.values()
     assert default_minutes(kind, {"train.minutes": 3}) == 3
     assert default_minutes(kind, {"train.updates": 300}) == 0
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_preset_of_the_right_kind_gives_a_valid_config(task):
+    kind = config_named(task)
+    fitting = [name for name in FULL_SIZE if preset(name).kind == kind().model.kind]
+    assert fitting
+    for name in fitting:
+        given = preset_options(kind, name)
+        chosen = chosen_for(MULTI30K, 60, given=given, kind=kind, size="tiny")
+        assert make_config(kind, {**given, **chosen}).model.kind == preset(name).kind
 
 
 def test_a_preset_gives_its_architecture_and_not_its_size():

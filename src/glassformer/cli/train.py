@@ -25,7 +25,7 @@ class RunOptions:
     size: Literal["auto", "tiny", "small", "base"] = "auto"
     """Size of the model: auto fits it to the data and the time; tiny is 128 wide, small 256, base 512."""
     preset: str = ""
-    """Family whose architecture the model has, such as llama or bert_base; its size is chosen by --size."""
+    """Family whose architecture the model has, such as llama or bert-base; its size is chosen by --size."""
     restart: bool = False
     """Discard the run in OUT.run and start anew."""
     accept_changes: bool = False

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from glassformer.models.config import ModelConfig
 from glassformer.models.costs import training_flops
-from glassformer.models.presets import preset
+from glassformer.models.presets import FULL_SIZE, preset
 from glassformer.tasks.configs.options import AUTOMATIC, make_config
 from glassformer.tasks.configs.shared import TaskConfig
 
@@ -181,12 +181,14 @@ def preset_options(kind: type[TaskConfig], name: str) -> dict[str, Any]:
     """The architecture of a family without its size, by dotted name: norms, positions, activation and the like."""
     wanted, found = _usual(kind).model, preset(name)
     if found.kind != wanted.kind:
-        raise ValueError(f"--preset {name} is of kind {found.kind!r}: this task trains a model of kind {wanted.kind!r}")
-    return {
-        f"model.{field.name}": getattr(found, field.name)
-        for field in fields(found)
-        if field.name not in NOT_OF_A_FAMILY
-    }
+        fitting = ", ".join(one for one in FULL_SIZE if preset(one).kind == wanted.kind)
+        raise ValueError(
+            f"--preset {name} is of kind {found.kind!r}: this task trains a model of kind {wanted.kind!r}, "
+            f"expected one of {fitting}"
+        )
+    # Only a head that writes words can share the table of embeddings.
+    left_out = NOT_OF_A_FAMILY if wanted.head == "language_model" else NOT_OF_A_FAMILY | {"tie"}
+    return {f"model.{one.name}": getattr(found, one.name) for one in fields(found) if one.name not in left_out}
 
 
 def _usual(kind: type[TaskConfig]) -> TaskConfig:
