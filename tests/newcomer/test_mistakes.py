@@ -27,7 +27,7 @@ CLASSIFY = f"train classification --data reviews.tsv {SHORT}"
 
 @dataclass(frozen=True)
 class Mistake:
-    """A wrong command, and what comes of it."""
+    """A wrong command, its error and the right command."""
 
     command: str
     code: int

@@ -56,7 +56,7 @@ def check_file(path: Path) -> None:
 
 
 def bad_record(where: str, problem: str, unit: str = "records") -> BadRecordError:
-    """The error about a record that cannot be used, and how to go on without such records."""
+    """The error about a record that cannot be used, and how to continue without such records."""
     expected = ": expected a text file in UTF-8" if problem == NOT_UTF8 else ""
     return BadRecordError(f"{where}: {problem}{expected} (on_bad='skip', or --on-bad skip, passes over such {unit})")
 
