@@ -156,7 +156,9 @@ def write_pairs(folder, count=120):
 def test_a_resumed_run_keeps_what_it_chose(tmp_path, monkeypatch, capsys):
     files = write_pairs(tmp_path)
     options = {**files, "updates": 2, "size": "tiny", "d_model": 32, "vocab_size": 300, "device": "cpu"}
-    glassformer.train("translation", out=tmp_path / "m", **options)
+    steps = []
+    glassformer.train("translation", out=tmp_path / "m", on_step=steps.append, **options)
+    assert len(steps) == 2, "callbacks are called by glassformer.train too"
     told = capsys.readouterr().err
     assert "chosen for this data: --n-encoder-layers 1" in told
     assert "--d-model" not in told, "what was given was not chosen"

@@ -12,6 +12,7 @@ from glassformer.tasks.registry import config_named, task_named
 if TYPE_CHECKING:
     from glassformer.metrics.scores import Scores
     from glassformer.tasks.task import Task
+    from glassformer.training.callbacks import OnEvaluation, OnSave, OnStep
 
 
 def train(
@@ -24,6 +25,9 @@ def train(
     overwrite: bool = False,
     size: Size = "auto",
     preset: str = "",
+    on_step: "OnStep | None" = None,
+    on_evaluation: "OnEvaluation | None" = None,
+    on_save: "OnSave | None" = None,
     **options: Any,
 ) -> "Scores":
     """Train a model for a task into the folder `out` and return its scores, as `glassformer train TASK` does.
@@ -43,6 +47,9 @@ def train(
         overwrite: Replace a model in `out` that another run wrote. Other files are never replaced.
         size: The size of the model: "tiny", "small", "base", or "auto" for one that fits the data and the time.
         preset: A family whose architecture the model has, such as "llama"; the size is chosen all the same.
+        on_step: Called after each update. If a callback raises, a checkpoint is saved and the run can be resumed.
+        on_evaluation: Called after each validation.
+        on_save: Called after each new checkpoint, and after the model was saved.
         options: Any option of the command line with underscores for hyphens: `source`, `minutes`, `d_model`, `lr`, and
             `start_from` for `--from`. Paths may be `str` or `Path`; where the command line takes several values, one
             value or a list.
@@ -51,7 +58,15 @@ def train(
     accept_changes = accept_changes or bool(options.pop("continue", False))
     given = given_options(kind, options)
     made = make_task(task, given, recipe=None if recipe is None else Path(recipe), size=size, preset=preset)
-    return made.train(out, restart=restart, accept_changes=accept_changes, overwrite=overwrite)
+    return made.train(
+        out,
+        restart=restart,
+        accept_changes=accept_changes,
+        overwrite=overwrite,
+        on_step=on_step,
+        on_evaluation=on_evaluation,
+        on_save=on_save,
+    )
 
 
 def make_task(
