@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from glassformer.tasks.configs.defaults import Size, preset_options
 from glassformer.tasks.configs.options import given_options, make_config
+from glassformer.tasks.configs.shared import TaskConfig
 from glassformer.tasks.recipes import read_recipe
 from glassformer.tasks.registry import config_named, task_named
 
@@ -57,8 +58,8 @@ def train(
     kind = config_named(task)
     accept_changes = accept_changes or bool(options.pop("continue", False))
     given = given_options(kind, options)
-    made = make_task(task, given, recipe=None if recipe is None else Path(recipe), size=size, preset=preset)
-    return made.train(
+    request = read_request(task, given, recipe=None if recipe is None else Path(recipe), size=size, preset=preset)
+    return request.make().train(
         out,
         restart=restart,
         accept_changes=accept_changes,
@@ -69,16 +70,33 @@ def train(
     )
 
 
-def make_task(
-    task: str, given: Mapping[str, Any], *, recipe: Path | None = None, size: Size = "auto", preset: str = ""
-) -> "Task[Any, Any]":
-    """A task with options by dotted name. Without a recipe, what is not given is chosen for the data and the time.
+class TrainRequest(NamedTuple):
+    """A task and its options, checked. Making one does not import torch."""
 
-    A recipe says everything itself: what it leaves out has its fixed default, so that it gives the same model anywhere.
+    task: str
+    config: TaskConfig
+    given: Mapping[str, Any] | None
+    """By dotted name, if the other options are to be chosen; None if `config` is complete."""
+    size: Size
+
+    def make(self) -> "Task[Any, Any]":
+        """The task, ready to train."""
+        made = task_named(self.task)(self.config)
+        made.given, made.size = self.given, self.size
+        return made
+
+
+def read_request(
+    task: str, given: Mapping[str, Any], *, recipe: Path | None = None, size: Size = "auto", preset: str = ""
+) -> TrainRequest:
+    """Check the options of a task, by dotted name. Without a recipe, the others are chosen for the data and the time.
+
+    A recipe says everything itself: its other options have fixed defaults, so that it gives the same model anywhere.
     """
-    kind, found = config_named(task), task_named(task)
-    if recipe is not None:
-        if size != "auto" or preset:
-            raise ValueError("--recipe describes the whole model: expected no --size and no --preset beside it")
-        return found(make_config(kind, {**read_recipe(recipe, kind), **given}))
-    return found.with_chosen_defaults({**(preset_options(kind, preset) if preset else {}), **given}, size)
+    kind = config_named(task)
+    if recipe is None:
+        given = {**(preset_options(kind, preset) if preset else {}), **given}
+        return TrainRequest(task, make_config(kind, given), given, size)
+    if size != "auto" or preset:
+        raise ValueError("--recipe describes the whole model: expected no --size and no --preset beside it")
+    return TrainRequest(task, make_config(kind, {**read_recipe(recipe, kind), **given}), None, size)
