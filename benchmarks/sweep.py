@@ -98,7 +98,11 @@ def main() -> None:
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     began = time.perf_counter()
-    done = [json.loads(line) for line in options.results.read_text().splitlines()] if options.results.exists() else []
+    done = (
+        [json.loads(line) for line in options.results.read_text(encoding="utf-8").splitlines()]
+        if options.results.exists()
+        else []
+    )
     known = [{name: one[name] for name in ("task", "units", "set", "vary")} for one in done]
     todo = [job for job in jobs(options.task, options.units, options.set, options.vary) if job not in known]
     with multiprocessing.get_context("spawn").Pool(options.workers) as pool, options.results.open("a") as stream:
