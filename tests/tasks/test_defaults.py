@@ -114,6 +114,11 @@ def test_the_speed_of_the_chosen_model_counts():
     assert choose_defaults(TRANSLATION, {}, MULTI30K, speed)["model.d_model"] > 160
 
 
+def test_texts_longer_than_the_model_reads_ask_for_no_larger_batches():
+    long, longer = (chosen_for(Corpus(1000, 1000 * n, 1000 * n), 100.0) for n in (1_100, 100_000))
+    assert long["train.max_tokens"] == longer["train.max_tokens"] == 8 * 256
+
+
 def test_a_size_is_taken_as_it_is():
     for size, (width, depth) in SIZES.items():
         chosen = chosen_for(MULTI30K, 100.0, size=size)

@@ -121,7 +121,7 @@ def _choose(
     """The rules. `scale` is what fits into the time, in units of `REFERENCE_FLOPS`."""
     usual = _usual(kind)
     is_pair = usual.model.kind == "encoder_decoder"
-    longest = max(corpus.lengths())
+    longest = min(max(corpus.lengths()), given.get("model.max_len", usual.model.max_len) or 10**9)
     values = _architecture(usual.model, given, corpus, scale) if is_pair else _usual_architecture(usual.model, given)
     values["model.vocab_size"] = min(
         _vocabulary(scale, corpus), _vocabulary(1e9, corpus) if is_pair else usual.model.vocab_size
