@@ -133,7 +133,9 @@ def table(out: Path) -> str:
     """All results there are, in Markdown."""
     lines = ["| task | scores | bar | recipe | seconds | seeds |", "|---|---|---|---|---|---|"]
     for name, work in WORKS.items():
-        found = [json.loads(path.read_text()) for path in sorted(out.glob(f"{slug(name, 0)[:-2]}-*.json"))]
+        found = [
+            json.loads(path.read_text(encoding="utf-8")) for path in sorted(out.glob(f"{slug(name, 0)[:-2]}-*.json"))
+        ]
         if not found:
             continue
         told = []

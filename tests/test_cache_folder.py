@@ -32,7 +32,7 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
 
 
 def test_a_cache_folder_that_cannot_be_made_is_named_with_what_to_set(monkeypatch, tmp_path):
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("", encoding="utf-8")
     monkeypatch.setenv("GLASSFORMER_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(WriteError, match=r"could not write .*/file.*Set GLASSFORMER_CACHE"):
         fetch_interface_wheel()

@@ -25,7 +25,9 @@ def write_pairs(folder):
     chance = random.Random(0)
     rows = [chance.choices((("one", "eins"), ("two", "zwei"), ("three", "drei")), k=5) for _ in range(200)]
     for side, name in enumerate(("train.en", "train.de")):
-        (folder / name).write_text("".join(" ".join(word[side] for word in row) + "\n" for row in rows))
+        (folder / name).write_text(
+            "".join(" ".join(word[side] for word in row) + "\n" for row in rows), encoding="utf-8"
+        )
 
 
 @pytest.mark.parametrize("code", list(blocks("python")))

@@ -213,3 +213,17 @@ def test_the_public_names_are_the_documented_ones():
     assert sorted(glassformer.__all__) == sorted(set(glassformer.__all__))
     with pytest.raises(AttributeError, match="no attribute 'Transfomer'"):
         glassformer.Transfomer  # noqa: B018
+
+
+def test_no_file_is_read_or_written_in_the_encoding_of_the_locale():
+    """Not in tests either: they must pass in any locale."""
+    wrong = []
+    for path in [*FILES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "tools").glob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+            if not is_call or node.func.attr not in ("read_text", "write_text"):
+                continue
+            is_path = len(node.args) == (0 if node.func.attr == "read_text" else 1)
+            if is_path and not {"encoding", None} & {keyword.arg for keyword in node.keywords}:
+                wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not wrong

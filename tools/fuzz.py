@@ -33,7 +33,7 @@ ROOM = 4 * 2**30
 def work(first: int, last: int, paths: dict[str, Path], folder: Path, results: Connection) -> None:
     """Run these cases, and send what became of each."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the libraries in Rust print their panics
-    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    size = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + ROOM, size + ROOM))
     for case in range(first, last):
         results.send(hostile_files.run_case(case, paths, folder))

@@ -59,6 +59,11 @@ class Part:
     notes: str = ""
 
 
+def _log_of(folder: Path) -> str:
+    """What a command printed."""
+    return (folder / "log.txt").read_text(encoding="utf-8", errors="replace")
+
+
 def write_corpus(folder: Path, count: int = 300) -> None:
     """A language of six words, translated word by word."""
     chance = random.Random(0)
@@ -129,7 +134,7 @@ def interrupt(part: Part, root: Path, deadline: float, chance: random.Random, si
     whole = fresh(root, "whole")
     began = time.monotonic()
     if wait(start(TRAIN, whole)) != 0:
-        part.faults.append(f"the undisturbed run failed: {(whole / 'log.txt').read_text()[-500:]}")
+        part.faults.append(f"the undisturbed run failed: {_log_of(whole)[-500:]}")
         return
     span, right, number, finished = time.monotonic() - began, weights(whole), 0, 0
     while time.monotonic() < deadline:
@@ -149,7 +154,7 @@ def interrupt(part: Part, root: Path, deadline: float, chance: random.Random, si
             part.cases += 1
             wanted = {0, -chosen} if chosen == signal.SIGKILL else {0, 128 + chosen, -chosen}
             if code not in wanted:
-                part.faults.append(f"exit {code} after {chosen.name}: {(folder / 'log.txt').read_text()[-500:]}")
+                part.faults.append(f"exit {code} after {chosen.name}: {_log_of(folder)[-500:]}")
                 break
         if code == 0:
             finished += 1
@@ -176,7 +181,7 @@ def fill_disk(part: Part, root: Path, deadline: float, chance: random.Random) ->
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
         code = wait(start(TRAIN, folder, limit))
-        told = (folder / "log.txt").read_text(errors="replace")
+        told = _log_of(folder)
         part.cases += 1
         if code not in (0, 1) or "Traceback" in told:
             part.faults.append(f"exit {code} with files of at most {size} bytes: {told[-500:]}")

@@ -96,7 +96,7 @@ def test_a_file_that_may_not_grow_is_named_with_the_next_step(name, tmp_path, mo
 
 def test_a_graph_that_may_not_grow_is_named(tmp_path, monkeypatch):
     pytest.importorskip("onnxscript")
-    graph = SimpleNamespace(write=lambda path: path.write_text(LONG))
+    graph = SimpleNamespace(write=lambda path: path.write_text(LONG, encoding="utf-8"))
     monkeypatch.setattr(onnx_out, "_graphs", lambda model: {"decoder.onnx": graph})
     with small_files(), pytest.raises(WriteError, match=r"could not write .*/model/decoder\.onnx: .*ulimit -f"):
         export_onnx(build_model(preset("tiny-llama")), tmp_path / "model")
@@ -134,7 +134,7 @@ def test_each_reason_has_its_next_step(number, advice, tmp_path):
 def test_the_temporary_name_is_not_shown(tmp_path):
     final, work = tmp_path / "model", tmp_path / ".model.part-01234567"
     with pytest.raises(WriteError) as caught, naming_write_errors(final, work):
-        (work / "config.json").write_text("{}")
+        (work / "config.json").write_text("{}", encoding="utf-8")
     assert caught.value.path == final / "config.json"
     assert ".part" not in str(caught.value)
 
@@ -145,7 +145,7 @@ def test_a_gguf_file_may_stand_in_a_new_folder(tmp_path):
 
 
 def test_a_parent_that_is_a_file_is_named(tmp_path):
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("", encoding="utf-8")
     for write in (save_model, write_gguf):
         with pytest.raises(WriteError, match=r"could not write .*/file/?.*: .*\. Choose"):
             write(tmp_path / "file" / "model", build_model(preset("tiny-llama")))

@@ -111,7 +111,9 @@ def _save_hf(folder: Path, kind: str, config: ModelConfig) -> None:
     (folder / MANIFEST).unlink()
     if config.kind == "encoder":
         (folder / "1_Pooling").mkdir()
-        (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_cls_token": True}))
+        (folder / "1_Pooling" / "config.json").write_text(
+            json.dumps({"pooling_mode_cls_token": True}), encoding="utf-8"
+        )
 
 
 def _split(folder: Path) -> None:
@@ -125,7 +127,7 @@ def _split(folder: Path) -> None:
         homes |= dict.fromkeys(part, file)
     size = sum(tensor.nbytes for tensor in tensors.values())
     index = {"metadata": {"total_size": size}, "weight_map": homes}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
 
 
 def _save_own(root: Path) -> dict[str, Path]:
@@ -316,7 +318,9 @@ def break_folder(draw: random.Random, folder: Path) -> str:
 def seal(folder: Path) -> None:
     """Write the manifest anew: what the checksums would catch is let through to the readers behind them."""
     files = sorted(file for file in folder.iterdir() if file.is_file() and file.name != MANIFEST)
-    (folder / MANIFEST).write_text(json.dumps({"sha256": {file.name: sha256(file) for file in files}}))
+    (folder / MANIFEST).write_text(
+        json.dumps({"sha256": {file.name: sha256(file) for file in files}}), encoding="utf-8"
+    )
 
 
 def _break_file(draw: random.Random, file: Path) -> str:

@@ -53,9 +53,9 @@ def test_sizes_are_refused_before_memory_is_taken(kind, key, value, message, pat
     for file in paths[kind].rglob("*"):
         if file.is_file():
             (folder / file.name).write_bytes(file.read_bytes())
-    (folder / "generation_config.json").write_text("{}")
-    values = json.loads((paths[kind] / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(values | {key: value}))
+    (folder / "generation_config.json").write_text("{}", encoding="utf-8")
+    values = json.loads((paths[kind] / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps(values | {key: value}), encoding="utf-8")
     if kind == "own":
         seal(folder)  # the checksums are an enemy's too
     with pytest.raises(ValueError, match=message):
@@ -109,13 +109,13 @@ def test_a_wrong_value_in_our_folder_is_named_with_its_file(kind, name, contents
     folder = tmp_path / kind
     shutil.copytree(paths[kind], folder)
     if name in ("task.json", "tokenizer.json") and isinstance(contents, dict):
-        whole = json.loads((folder / name).read_text())
+        whole = json.loads((folder / name).read_text(encoding="utf-8"))
         if name == "tokenizer.json":
             whole["model"]["vocab"] |= contents["model"]["vocab"]
         else:
             whole |= contents
         contents = whole
-    (folder / name).write_text(contents if isinstance(contents, str) else json.dumps(contents))
+    (folder / name).write_text(contents if isinstance(contents, str) else json.dumps(contents), encoding="utf-8")
     if name != "manifest.json":
         seal(folder)
     with pytest.raises(ValueError, match=message) as caught:

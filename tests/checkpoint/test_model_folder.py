@@ -35,20 +35,20 @@ def test_a_model_survives_its_folder_to_the_last_bit(name, tmp_path):
 def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
     path = tmp_path / "folder"
     with new_folder(path) as work:
-        (work / "a").write_text("old")
+        (work / "a").write_text("old", encoding="utf-8")
 
     def fail():
         with new_folder(path, overwrite=True) as work:
-            (work / "a").write_text("half")
+            (work / "a").write_text("half", encoding="utf-8")
             raise RuntimeError("by hand")
 
     with pytest.raises(RuntimeError, match="by hand"):
         fail()
-    assert (path / "a").read_text() == "old"
+    assert (path / "a").read_text(encoding="utf-8") == "old"
     verify_folder(path)
     with new_folder(path, overwrite=True) as work:
-        (work / "a").write_text("new")
-    assert (path / "a").read_text() == "new"
+        (work / "a").write_text("new", encoding="utf-8")
+    assert (path / "a").read_text(encoding="utf-8") == "new"
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]
 
 
@@ -66,9 +66,9 @@ def test_damage_is_found_and_named(tmp_path, damage):
     elif damage == "remove":
         weights.unlink()
     elif damage == "manifest":
-        manifest.write_text("{")
+        manifest.write_text("{", encoding="utf-8")
     else:
-        manifest.write_text(json.dumps({"sha256": {"../outside": "0"}}))
+        manifest.write_text(json.dumps({"sha256": {"../outside": "0"}}), encoding="utf-8")
     with pytest.raises(CorruptFolderError, match=r"model\.safetensors|manifest\.json"):
         load_model(folder)
 
@@ -82,10 +82,10 @@ def test_what_the_manifest_does_not_list_is_not_read(tmp_path, unlisted):
     data[-1] ^= 1
     weights.write_bytes(data)
     manifest = folder / "manifest.json"
-    sums = json.loads(manifest.read_text())["sha256"]
+    sums = json.loads(manifest.read_text(encoding="utf-8"))["sha256"]
     sums.pop("model.safetensors")
     sums.pop(unlisted, None)
-    manifest.write_text(json.dumps({"sha256": {} if unlisted == "all" else sums}))
+    manifest.write_text(json.dumps({"sha256": {} if unlisted == "all" else sums}), encoding="utf-8")
     with pytest.raises(CorruptFolderError, match=r"is not in manifest\.json"):
         load_model(folder)
 
@@ -96,12 +96,12 @@ def test_no_file_that_is_read_may_be_added_to_a_folder(tmp_path):
     for name in READ_FILES:
         file = folder / name
         if not file.exists():
-            file.write_text("{}")
+            file.write_text("{}", encoding="utf-8")
             with pytest.raises(CorruptFolderError, match=rf"{re.escape(str(file))} is not in manifest\.json"):
                 load_model(folder)
             file.unlink()
     for name in ("notes.txt", "scores.json"):  # nobody reads these
-        (folder / name).write_text("{}")
+        (folder / name).write_text("{}", encoding="utf-8")
     load_model(folder)
 
 
@@ -137,7 +137,9 @@ BAD_MANIFESTS = [
 
 @pytest.mark.parametrize(("manifest", "message"), BAD_MANIFESTS, ids=range(len(BAD_MANIFESTS)))
 def test_a_manifest_that_is_not_one_is_refused(tmp_path, manifest, message):
-    (tmp_path / "manifest.json").write_text(manifest if isinstance(manifest, str) else json.dumps(manifest))
+    (tmp_path / "manifest.json").write_text(
+        manifest if isinstance(manifest, str) else json.dumps(manifest), encoding="utf-8"
+    )
     (tmp_path / "a").touch()
     with pytest.raises(CorruptFolderError, match=message) as caught:
         verify_folder(tmp_path)
@@ -147,8 +149,8 @@ def test_a_manifest_that_is_not_one_is_refused(tmp_path, manifest, message):
 def test_a_listed_file_may_not_lead_out_of_its_folder(tmp_path):
     folder = tmp_path / "folder"
     with new_folder(folder) as work:
-        (work / "a").write_text("inside")
-    (tmp_path / "b").write_text("inside")
+        (work / "a").write_text("inside", encoding="utf-8")
+    (tmp_path / "b").write_text("inside", encoding="utf-8")
     (folder / "a").unlink()
     (folder / "a").symlink_to(tmp_path / "b")
     with pytest.raises(CorruptFolderError, match="leads out of its folder"):
@@ -164,15 +166,15 @@ def test_an_exported_folder_is_compared_with_its_manifest(tmp_path):
     (folder / "model.safetensors").write_bytes(data)
     with pytest.raises(CorruptFolderError, match=r"checksum differs.*remove .*manifest"):
         load_model(folder)
-    (folder / "manifest.json").write_text('{"files": ["somebody else\'s"]}')
+    (folder / "manifest.json").write_text('{"files": ["somebody else\'s"]}', encoding="utf-8")
     load_model(folder)
 
 
 def test_weights_of_another_model_are_named(tmp_path):
     save_model(tmp_path / "a", random_model(preset("tiny-gpt2"), dtype=torch.float32))
-    config = json.loads((tmp_path / "a" / "config.json").read_text())
+    config = json.loads((tmp_path / "a" / "config.json").read_text(encoding="utf-8"))
     with new_folder(tmp_path / "b") as work:
-        (work / "config.json").write_text(json.dumps(config | {"d_ff": 8}))
+        (work / "config.json").write_text(json.dumps(config | {"d_ff": 8}), encoding="utf-8")
         (work / "model.safetensors").write_bytes((tmp_path / "a" / "model.safetensors").read_bytes())
     with pytest.raises(ValueError, match=r"up_proj.weight is \(24, 16\): expected \(8, 16\)"):
         load_model(tmp_path / "b")

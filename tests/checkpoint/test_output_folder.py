@@ -19,24 +19,26 @@ from oracle import random_model
 
 def write(path, text="new", **how):
     with new_folder(path, **how) as work:
-        (work / "a").write_text(text)
+        (work / "a").write_text(text, encoding="utf-8")
 
 
 def test_files_that_glassformer_did_not_write_are_never_replaced(tmp_path):
     folder = tmp_path / "out"
     folder.mkdir()
-    (folder / "thesis.txt").write_text("years of work")
+    (folder / "thesis.txt").write_text("years of work", encoding="utf-8")
     for overwrite in (False, True):
         with pytest.raises(OutputExistsError, match=r"out holds files that Glassformer did not write \(thesis.txt\)"):
             write(folder, overwrite=overwrite)
-    assert [(file.name, file.read_text()) for file in folder.iterdir()] == [("thesis.txt", "years of work")]
+    assert [(file.name, file.read_text(encoding="utf-8")) for file in folder.iterdir()] == [
+        ("thesis.txt", "years of work")
+    ]
 
 
 def test_a_file_is_never_replaced_by_a_folder(tmp_path):
-    (tmp_path / "out").write_text("a file")
+    (tmp_path / "out").write_text("a file", encoding="utf-8")
     with pytest.raises(OutputExistsError, match="is a file"):
         write(tmp_path / "out", overwrite=True)
-    assert (tmp_path / "out").read_text() == "a file"
+    assert (tmp_path / "out").read_text(encoding="utf-8") == "a file"
 
 
 def test_another_model_is_replaced_only_when_asked(tmp_path):
@@ -47,19 +49,22 @@ def test_another_model_is_replaced_only_when_asked(tmp_path):
     with pytest.raises(OutputExistsError, match="--overwrite"):
         write(folder)
     write(folder, "second", owner="one run")
-    assert (folder / "a").read_text() == "second"
+    assert (folder / "a").read_text(encoding="utf-8") == "second"
     write(folder, "third", overwrite=True)
-    assert (folder / "a").read_text() == "third"
+    assert (folder / "a").read_text(encoding="utf-8") == "third"
     verify_folder(folder)
 
 
 def test_a_file_added_beside_a_model_stays_and_stops_the_replacement(tmp_path):
     folder = tmp_path / "out"
     write(folder, "first", owner="run")
-    (folder / "notes.md").write_text("mine")
+    (folder / "notes.md").write_text("mine", encoding="utf-8")
     with pytest.raises(OutputExistsError, match=r"notes\.md"):
         write(folder, "second", owner="run")
-    assert ((folder / "a").read_text(), (folder / "notes.md").read_text()) == ("first", "mine")
+    assert ((folder / "a").read_text(encoding="utf-8"), (folder / "notes.md").read_text(encoding="utf-8")) == (
+        "first",
+        "mine",
+    )
 
 
 def test_a_file_added_while_the_folder_is_written_stays(tmp_path):
@@ -68,12 +73,12 @@ def test_a_file_added_while_the_folder_is_written_stays(tmp_path):
 
     def added_meanwhile():
         with new_folder(folder, owner="run") as work:
-            (work / "a").write_text("second")
-            (folder / "notes.md").write_text("mine")
+            (work / "a").write_text("second", encoding="utf-8")
+            (folder / "notes.md").write_text("mine", encoding="utf-8")
 
     with pytest.raises(OutputExistsError, match=r"notes\.md"):
         added_meanwhile()
-    assert (folder / "notes.md").read_text() == "mine"
+    assert (folder / "notes.md").read_text(encoding="utf-8") == "mine"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["out"]
 
 
@@ -82,7 +87,7 @@ def test_an_empty_folder_and_a_link_to_one_may_be_written_to(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "empty")
     write(tmp_path / "link")
     assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "empty" / "a").read_text() == "new"
+    assert (tmp_path / "empty" / "a").read_text(encoding="utf-8") == "new"
 
 
 def test_a_file_of_another_format_is_never_replaced(tmp_path):
@@ -136,10 +141,10 @@ def test_a_kill_at_any_moment_of_a_replacement_leaves_a_complete_folder(tmp_path
         if exchange:
             assert folder.is_dir(), "a complete folder has the name at every moment"
         clean_leftovers(folder)
-        assert (folder / "a").read_text() in ("old", "new")
+        assert (folder / "a").read_text(encoding="utf-8") in ("old", "new")
         verify_folder(folder)
         assert [file.name for file in folder.parent.iterdir()] == ["out"], "nothing is left beside it"
-        outcomes.add(((folder / "a").read_text(), done.returncode))
+        outcomes.add(((folder / "a").read_text(encoding="utf-8"), done.returncode))
         if done.returncode == 0:
             break
     assert {("old", -9), ("new", -9), ("new", 0)} <= outcomes, "kills before and after the replacement"
@@ -155,7 +160,7 @@ def test_a_model_left_without_its_name_is_found_by_the_next_reader(tmp_path):
 def test_what_a_living_process_writes_is_not_cleaned_up(tmp_path):
     folder = tmp_path / "out"
     with new_folder(folder) as work:
-        (work / "a").write_text("one")
+        (work / "a").write_text("one", encoding="utf-8")
         clean_leftovers(folder)
         assert (work / "a").is_file()
 

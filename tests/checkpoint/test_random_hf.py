@@ -125,7 +125,7 @@ def test_a_random_model_goes_out_to_hf_with_the_same_numbers(family, tmp_path, c
         drawn = random_hf.draw(family, seed)
         save(drawn, tmp_path / f"{seed}", seed)
         ours = convert(tmp_path / f"{seed}", tmp_path / f"{seed}-out", "hf")
-        written = json.loads((tmp_path / f"{seed}-out" / "config.json").read_text())["architectures"][0]
+        written = json.loads((tmp_path / f"{seed}-out" / "config.json").read_text(encoding="utf-8"))["architectures"][0]
         theirs, problems = open_theirs(tmp_path / f"{seed}-out", written)
         poolers = [name for name in problems["missing_keys"] if "pooler" in name]  # no part of the state of a body
         assert sorted(problems["missing_keys"]) == sorted(poolers), seed
@@ -229,11 +229,11 @@ def test_an_absent_setting_means_what_hf_takes_it_to_mean(family, tmp_path, coun
     drawn = random_hf.draw(family, seed)
     save(drawn, tmp_path / "model", seed)
     path = tmp_path / "model" / "config.json"
-    whole = json.loads(path.read_text())
+    whole = json.loads(path.read_text(encoding="utf-8"))
     keys = sorted(key for key in whole if key not in ("model_type", "architectures") and not key.endswith("token_id"))
     random.Random(family).shuffle(keys)
     for key in keys[: count(3, 100)]:
-        path.write_text(json.dumps({name: value for name, value in whole.items() if name != key}))
+        path.write_text(json.dumps({name: value for name, value in whole.items() if name != key}), encoding="utf-8")
         ours, reason = load_or_reason(tmp_path / "model")
         if ours is None:
             assert reason, key
@@ -247,10 +247,10 @@ def test_mistral_has_a_window_unless_it_says_that_it_has_none(tmp_path):
     drawn = random_hf.draw("mistral", first_seed("mistral"))
     save(drawn, tmp_path, 0)
     path = tmp_path / "config.json"
-    whole = json.loads(path.read_text())
+    whole = json.loads(path.read_text(encoding="utf-8"))
     for change, window in (({"sliding_window": 7}, 7), ({"sliding_window": None}, None), ({}, 4096)):
         values = {name: value for name, value in whole.items() if name != "sliding_window"}
-        path.write_text(json.dumps({**values, **change}))
+        path.write_text(json.dumps({**values, **change}), encoding="utf-8")
         assert load_model(tmp_path).config.sliding_window == window
 
 

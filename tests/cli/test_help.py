@@ -24,7 +24,7 @@ for command in json.loads(sys.argv[1]):
 
 
 def test_no_help_imports_torch(tmp_path):
-    (tmp_path / "task.json").write_text(json.dumps({"task": "tagging", "data": {"tag_column": 2}}))
+    (tmp_path / "task.json").write_text(json.dumps({"task": "tagging", "data": {"tag_column": 2}}), encoding="utf-8")
     seal_folder(tmp_path)
     verbs = ["train", "eval", "convert", "bench", "demo", "run", "info"]
     commands = [["--help"], ["--version"], *([verb, "--help"] for verb in verbs)]

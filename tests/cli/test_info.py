@@ -113,7 +113,9 @@ def test_another_librarys_folder_is_counted_as_it_is_loaded(kind, tmp_path):
 def test_the_chat_template_is_shown_by_its_first_line(tmp_path, capsys):
     folder = hf_folder(tmp_path / "hf")
     (folder / "tokenizer.json").write_text(tokenizer().to_json(), encoding="utf-8")
-    (folder / "tokenizer_config.json").write_text(json.dumps(ROLES | {"chat_template": TEMPLATE + "\nmore"}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps(ROLES | {"chat_template": TEMPLATE + "\nmore"}), encoding="utf-8"
+    )
     lines = told(capsys, folder)
     assert f"  chat template  {TEMPLATE.splitlines()[0][:60]}" in lines
     assert f"BPE, {pretrained().vocab_size:,} tokens, special: <pad> <s> </s> <unk>" in lines
@@ -127,8 +129,8 @@ def test_a_model_without_a_tokenizer_is_still_described(tmp_path, capsys):
 
 def test_numbers_that_the_config_does_not_expect_are_refused(tmp_path):
     make(Translator).save(tmp_path / "m", "card")
-    config = json.loads((tmp_path / "m" / "config.json").read_text())
-    (tmp_path / "m" / "config.json").write_text(json.dumps(config | {"d_ff": 8}))
+    config = json.loads((tmp_path / "m" / "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "m" / "config.json").write_text(json.dumps(config | {"d_ff": 8}), encoding="utf-8")
     with pytest.raises(CorruptFolderError):
         describe(tmp_path / "m")
     seal_folder(tmp_path / "m")

@@ -254,7 +254,7 @@ def test_files_are_read_and_written_as_pipes_are(run, tmp_path):
 
 
 def test_an_output_file_is_whole_or_not_there(run, tmp_path):
-    (tmp_path / "in.txt").write_text(f"{PAIR}\nno tab\n{PAIR}\n")
+    (tmp_path / "in.txt").write_text(f"{PAIR}\nno tab\n{PAIR}\n", encoding="utf-8")
     options = ("--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt")
     code, _, err = run(make(Extractor), *options, "--on-bad", "error")
     assert code == 1
@@ -273,12 +273,12 @@ def test_a_file_that_came_in_the_meantime_is_not_replaced(run, tmp_path, monkeyp
     answer_lines = tool.answer_lines
 
     def answer(lines, request):
-        out.write_text("somebody else's")
+        out.write_text("somebody else's", encoding="utf-8")
         return answer_lines(lines, request)
 
     monkeypatch.setattr(tool, "answer_lines", answer)
     code, _, err = run(tool, "--output", out, stdin="the cat\n")
-    assert (code, out.read_text()) == (1, "somebody else's")
+    assert (code, out.read_text(encoding="utf-8")) == (1, "somebody else's")
     assert err.startswith(f"glassformer: --output {out} exists")
 
 
@@ -290,7 +290,7 @@ def test_a_bad_line_is_an_object_with_its_error_in_json(run):
 
 
 def test_a_progress_bar_is_shown_for_a_file_on_a_terminal_alone(run, tmp_path):
-    (tmp_path / "in.txt").write_text("the cat\n" * 3)
+    (tmp_path / "in.txt").write_text("the cat\n" * 3, encoding="utf-8")
     options = ("--input", tmp_path / "in.txt")
     assert "in.txt" in run(make(Translator), *options, "--output", tmp_path / "1", is_terminal=True)[2]
     assert "in.txt" in run(make(Translator), *options, is_terminal=True)[2]  # stdout is a pipe here

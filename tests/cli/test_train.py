@@ -53,7 +53,8 @@ def reviews(tmp_path):
     """Labelled texts, and a text that is not."""
     path = tmp_path / "reviews.tsv"
     path.write_text(
-        "text\tlabel\n" + "".join(f"it is {word} {n}\t{word}\n" for n in range(40) for word in ("good", "bad"))
+        "text\tlabel\n" + "".join(f"it is {word} {n}\t{word}\n" for n in range(40) for word in ("good", "bad")),
+        encoding="utf-8",
     )
     return path
 
@@ -129,7 +130,7 @@ def test_wrong_words_suggest_the_nearest(call):
 )
 def test_a_wrong_recipe_is_a_sentence(call, tmp_path, text, message):
     recipe = tmp_path / "r.toml"
-    recipe.write_text(text)
+    recipe.write_text(text, encoding="utf-8")
     code, _, err = call("train", "translation", "--recipe", recipe, "--out", tmp_path / "m")
     assert (code, err) == (1, f"glassformer: {recipe}: {message}\n")
 
@@ -226,15 +227,15 @@ def test_a_misspelled_metric_does_not_block_the_corrected_command(call, tmp_path
 
 def test_misaligned_pairs_do_not_block_the_corrected_command(call, tmp_path):
     source, target = tmp_path / "a.en", tmp_path / "a.de"
-    source.write_text("".join(f"the house {n}\n" for n in range(60)))
-    target.write_text("".join(f"das Haus {n}\n" for n in range(59)))
+    source.write_text("".join(f"the house {n}\n" for n in range(60)), encoding="utf-8")
+    target.write_text("".join(f"das Haus {n}\n" for n in range(59)), encoding="utf-8")
     command = ["train", "translation", "--source", source, "--target", target, "--out", tmp_path / "m"]
     command += [*TINY, "--n-decoder-layers", "1"]
     code, _, err = call(*command)
     assert code == 1
     assert "a.de" in err
     assert not (tmp_path / "m.run").exists()
-    target.write_text("".join(f"das Haus {n}\n" for n in range(60)))
+    target.write_text("".join(f"das Haus {n}\n" for n in range(60)), encoding="utf-8")
     assert call(*command)[0] == 0
 
 
@@ -253,7 +254,7 @@ def test_python_trains_with_the_same_options(tmp_path, reviews):
     options = {"updates": 2, "d_model": 8, "n_heads": 2, "d_ff": 8, "n_encoder_layers": 1, "vocab_size": 300}
     scores = glassformer.train("classification", data=str(reviews), out=str(tmp_path / "m"), device="cpu", **options)
     assert 0 <= scores["accuracy"] <= 100
-    assert json.loads((tmp_path / "m" / "task.json").read_text())["task"] == "classification"
+    assert json.loads((tmp_path / "m" / "task.json").read_text(encoding="utf-8"))["task"] == "classification"
     with pytest.raises(ValueError, match=r"updates 2 \(now 3\)"):
         glassformer.train(
             "classification", data=[reviews], out=tmp_path / "m", device="cpu", **{**options, "updates": 3}

@@ -135,7 +135,10 @@ def test_only_a_line_feed_separates_lines(run):
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=6), st.integers(1, 3))
 def test_there_are_as_many_lines_out_as_in(lines, size):
     data = "".join(f"{line.replace(chr(10), ' ')}\n" for line in lines).encode()
-    streams = io.TextIOWrapper(io.BytesIO(data)), io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="\n")
+    streams = (
+        io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"),
+        io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="\n"),
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdin", streams[0])
         patch.setattr(sys, "stdout", streams[1])

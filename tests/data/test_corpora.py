@@ -46,11 +46,11 @@ def test_an_unknown_language_or_a_changed_file_is_named(wheel):
 
 def test_local_corpora_are_read_from_their_folder(tmp_path):
     for split, text in (("train", "a cat\n"), ("val", "a dog\n"), ("test2016", "a bird\n")):
-        (tmp_path / f"{split}.en").write_text(text)
-        (tmp_path / f"{split}.de").write_text(text.replace("a ", "ein "))
+        (tmp_path / f"{split}.en").write_text(text, encoding="utf-8")
+        (tmp_path / f"{split}.de").write_text(text.replace("a ", "ein "), encoding="utf-8")
     splits = corpora.open_corpus("multi30k", folder=tmp_path)
     assert list(splits["test"]) == [Pair("a bird", "ein bird")]
-    (tmp_path / "deu-eng.tsv").write_text("Hi.\tHallo!\n")
+    (tmp_path / "deu-eng.tsv").write_text("Hi.\tHallo!\n", encoding="utf-8")
     splits = corpora.open_corpus("tatoeba", folder=tmp_path, source="de", target="en")
     assert [pair for side in splits.values() for pair in side] == [Pair("Hallo!", "Hi.")]
     with pytest.raises(ValueError, match="is read from a local folder"):

@@ -119,13 +119,13 @@ def test_one_text_has_no_borders(tmp_path):
 
 
 def test_files_folders_and_separators(tmp_path):
-    (tmp_path / "a.txt").write_text("one\n\ntwo\nmore\n\n\nthree")
+    (tmp_path / "a.txt").write_text("one\n\ntwo\nmore\n\n\nthree", encoding="utf-8")
     (tmp_path / "sub").mkdir()
     with gzip.open(tmp_path / "sub" / "b.txt.gz", "wt") as file:
         file.write("  four\n")
-    (tmp_path / "c.py").write_text("five")
-    (tmp_path / "empty.txt").write_text(" \n")
-    (tmp_path / "d.jsonl").write_text(json.dumps({"words": " six \n"}) + "\n")
+    (tmp_path / "c.py").write_text("five", encoding="utf-8")
+    (tmp_path / "empty.txt").write_text(" \n", encoding="utf-8")
+    (tmp_path / "d.jsonl").write_text(json.dumps({"words": " six \n"}) + "\n", encoding="utf-8")
 
     def texts(*paths, **options):
         return [document.text for document in DocumentReader([tmp_path / path for path in paths], **options)]

@@ -123,7 +123,7 @@ def test_any_bytes_are_records_or_errors_with_file_and_line(tmp_path_factory, co
 
 def test_long_cells_are_read_whole(tmp_path):
     long, limit = "a" * 200_000, csv.field_size_limit()
-    (tmp_path / "a.csv").write_text(f'text,label\n{long},x\n"{long}\n{long}",y\n')
+    (tmp_path / "a.csv").write_text(f'text,label\n{long},x\n"{long}\n{long}",y\n', encoding="utf-8")
     assert cells_of(tmp_path / "a.csv") == [(long, "x"), (f"{long}\n{long}", "y")]
     assert csv.field_size_limit() == limit
 
@@ -138,22 +138,22 @@ def test_long_cells_are_read_whole(tmp_path):
     ],
 )
 def test_a_quote_that_may_swallow_records_is_always_an_error(tmp_path, on_bad, text, message):
-    (tmp_path / "a.csv").write_text(text)
+    (tmp_path / "a.csv").write_text(text, encoding="utf-8")
     with pytest.raises(BadRecordError, match=message):
         list(reader(tmp_path / "a.csv", on_bad=on_bad))
 
 
 def test_an_unclosed_quote_is_noticed_before_the_end_of_a_long_file(tmp_path, monkeypatch):
     monkeypatch.setattr("glassformer.data.csv_rows.MAX_QUOTED", 1000)
-    (tmp_path / "a.csv").write_text('text,label\na,x\n"b,y\n' + "c,z\n" * 1000)
+    (tmp_path / "a.csv").write_text('text,label\na,x\n"b,y\n' + "c,z\n" * 1000, encoding="utf-8")
     with pytest.raises(BadRecordError, match=r"a\.csv:3: .* not closed within 1,000 characters"):
         list(reader(tmp_path / "a.csv"))
 
 
 def test_a_quote_is_an_ordinary_character_in_tsv_and_inside_unquoted_cells(tmp_path):
-    (tmp_path / "a.tsv").write_text('text\tlabel\n"a\tb"\n5" disk\tx\n')
+    (tmp_path / "a.tsv").write_text('text\tlabel\n"a\tb"\n5" disk\tx\n', encoding="utf-8")
     assert cells_of(tmp_path / "a.tsv") == [('"a', 'b"'), ('5" disk', "x")]
-    (tmp_path / "a.csv").write_text('text,label\n5" disk,x\n')
+    (tmp_path / "a.csv").write_text('text,label\n5" disk,x\n', encoding="utf-8")
     assert cells_of(tmp_path / "a.csv") == [('5" disk', "x")]
 
 
@@ -173,9 +173,9 @@ def test_a_header_that_cannot_be_used_is_an_error(tmp_path, header, message):
 
 
 def test_labels_that_are_blank_and_scores_that_are_too_large_are_bad_records(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"text": "a", "label": ["x", " "]}\n')
+    (tmp_path / "a.jsonl").write_text('{"text": "a", "label": ["x", " "]}\n', encoding="utf-8")
     with pytest.raises(BadRecordError, match=r"a\.jsonl:1: empty label"):
         LabelledData(data=(tmp_path / "a.jsonl",), multi_label=True).examples()
-    (tmp_path / "b.jsonl").write_text('{"text": "a", "second": "b", "score": 1%s}\n' % ("0" * 400))
+    (tmp_path / "b.jsonl").write_text('{"text": "a", "second": "b", "score": 1%s}\n' % ("0" * 400), encoding="utf-8")
     with pytest.raises(BadRecordError, match=r"b\.jsonl:1: 1000.* under 'score'"):
         SimilarityData(data=(tmp_path / "b.jsonl",)).examples()

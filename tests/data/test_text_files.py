@@ -159,7 +159,8 @@ def test_squad_files_that_are_not_json_are_named(tmp_path, contents, message):
 
 def test_half_a_surrogate_pair_in_documents_and_spans_is_a_bad_record(tmp_path):
     (tmp_path / "a.jsonl").write_text(
-        '{"text": "a b \\ud800", "spans": []}\n{"text": "b", "spans": [[0, 1, "\\udc00"]]}\n'
+        '{"text": "a b \\ud800", "spans": []}\n{"text": "b", "spans": [[0, 1, "\\udc00"]]}\n',
+        encoding="utf-8",
     )
     with pytest.raises(BadRecordError, match=r"a\.jsonl:1: half a surrogate pair under 'text'"):
         list(DocumentReader([tmp_path / "a.jsonl"]))
@@ -169,7 +170,9 @@ def test_half_a_surrogate_pair_in_documents_and_spans_is_a_bad_record(tmp_path):
 
 
 def test_a_sentence_whose_lines_have_other_columns_is_bad(tmp_path):
-    (tmp_path / "a.conll").write_text("Ann NN B-PER\nsat VB O\n\nNew NN B-LOC\nYork City NN I-LOC\n\nBob B-PER\n")
+    (tmp_path / "a.conll").write_text(
+        "Ann NN B-PER\nsat VB O\n\nNew NN B-LOC\nYork City NN I-LOC\n\nBob B-PER\n", encoding="utf-8"
+    )
     with pytest.raises(
         BadRecordError, match=r"a\.conll:5: 4 columns: expected 3, as in the first line of its sentence"
     ):

@@ -99,7 +99,7 @@ def test_what_a_killed_process_left_is_removed(folder, build):
     for path in (old, young, other):
         path.mkdir()
         (path / f"{NAME}.so").touch()
-    (other / "diary.txt").write_text("not ours")
+    (other / "diary.txt").write_text("not ours", encoding="utf-8")
     for path in (old, other):
         os.utime(path, (0, 0))
     with (folder / "cpu-ffffffffffffffff.lock").open("w") as lock:
@@ -121,7 +121,7 @@ def test_without_a_cache_folder_a_temporary_one_is_used(why, folder, build, monk
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr(Path, "home", _no_home)
     else:
-        folder.parent.parent.joinpath("cache").write_text("in the way")
+        folder.parent.parent.joinpath("cache").write_text("in the way", encoding="utf-8")
     library = use(build)
     assert not library.exists(), "it was removed after its use"
     assert not library.parent.exists()
@@ -164,7 +164,7 @@ def test_without_a_compiler_torchs_kernels_are_used(fresh, compiler, monkeypatch
         monkeypatch.setenv("PATH", str(tmp_path))
     else:
         program = tmp_path / "compiler"
-        program.write_text(BROKEN[compiler])
+        program.write_text(BROKEN[compiler], encoding="utf-8")
         program.chmod(0o755)
         monkeypatch.setenv("CXX", str(program))
     with pytest.raises(NoKernelsError, match=r"compile|cannot be used"):

@@ -137,7 +137,7 @@ print(json.dumps({{
 def test_what_is_reported_is_in_force(open_folder, without):
     """Each protection that is named as active refuses an attempt that would succeed without it."""
     mine = open_folder / "mine"
-    mine.write_text("mine")
+    mine.write_text("mine", encoding="utf-8")
     os.chmod(mine, 0o666)
     with socket.create_server(("127.0.0.1", 0)) as server:
         program = ATTEMPTS.format(
@@ -152,7 +152,7 @@ def test_what_is_reported_is_in_force(open_folder, without):
         assert not refused["no files"]  # the attempts succeed where nothing refuses them
         assert not refused["no network"]
     else:
-        assert mine.read_text() == "mine"
+        assert mine.read_text(encoding="utf-8") == "mine"
     if not protections.missing:
         assert all(refused.values())
 

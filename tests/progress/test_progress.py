@@ -111,7 +111,7 @@ def test_tracking_counts_and_passes_everything_on(now, capsys):
 
 
 def test_reading_a_file_is_told_and_a_reader_knows_its_size_after_a_pass(tmp_path, capsys):
-    (tmp_path / "a.en").write_text("one\ntwo\n")
+    (tmp_path / "a.en").write_text("one\ntwo\n", encoding="utf-8")
     with gzip.open(tmp_path / "a.de.gz", "wt") as file:
         file.write("eins\nzwei\n")
     with reporting():

@@ -51,7 +51,7 @@ def test_a_mistake_in_reading_is_found_behind_ctranslate2(tmp_path, monkeypatch)
     hf_folder("bart", tmp_path / "hf")
     words = {f"w{index}": index for index in range(hf_models.VOCAB)}
     tokenizer = {"model": {"type": "WordLevel", "unk_token": "w2", "vocab": words}}
-    (tmp_path / "hf" / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (tmp_path / "hf" / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
     model = convert(tmp_path / "hf", tmp_path / "good", "ct2")
     verify(tmp_path / "hf", model, tmp_path / "good", "ct2").check(tmp_path / "good")
     monkeypatch.setattr("glassformer.tasks.convert.load_model", lambda *args, **more: mistaken(load_model(*args)))

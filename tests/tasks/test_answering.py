@@ -35,7 +35,7 @@ def questions(count, seed=0):
 
 
 def write(path, records):
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     return path
 
 
@@ -74,7 +74,7 @@ def test_it_learns_answers_and_that_there_is_none(data, folder):
     assert model.answer("What colour is it?", context) == "green"
     assert model.run([f"What colour is it?\t{context}", "", f"How old is it?\t{context}"]) == ["green", "", ""]
     assert model.score(list(data.splits().valid))["exact_match"] > 95
-    assert "exact match" in (folder / "README.md").read_text()
+    assert "exact match" in (folder / "README.md").read_text(encoding="utf-8")
 
 
 def test_a_text_is_laid_out_as_in_training(data, folder):
@@ -200,10 +200,10 @@ def test_babi_is_converted(tmp_path):
     (tmp_path / "en").mkdir()
     lines = ["1 Mary went home.", "2 John left.", "3 Where is Mary? \thome\t1", "1 Ann sat.", "2 Who sat?\tAnn,Bob\t1"]
     for side in ("train", "test"):
-        (tmp_path / "en" / f"qa7_counting_{side}.txt").write_text("\n".join(lines) + "\n")
+        (tmp_path / "en" / f"qa7_counting_{side}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     tool = Path(__file__).parents[2] / "tools" / "convert_babi.py"
     subprocess.run([sys.executable, tool, tmp_path, tmp_path / "out"], check=True, capture_output=True)
-    found = [json.loads(line) for line in (tmp_path / "out" / "train.jsonl").read_text().splitlines()]
+    found = [json.loads(line) for line in (tmp_path / "out" / "train.jsonl").read_text(encoding="utf-8").splitlines()]
     assert found == [
         {
             "question": "Where is Mary?",

@@ -31,15 +31,18 @@ def write_data(folder, task):
     texts = lines_of_words()
     file = folder / "mine.jsonl"
     if task == "translation":
-        (folder / "mine.en").write_text("".join(f"{text}\n" for text in texts))
-        (folder / "mine.fr").write_text("".join(f"{text.upper()}\n" for text in texts))
+        (folder / "mine.en").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+        (folder / "mine.fr").write_text("".join(f"{text.upper()}\n" for text in texts), encoding="utf-8")
         return kind(source=(folder / "mine.en",), target=(folder / "mine.fr",))
     if task in ("masking", "denoising", "language", "code"):
-        (folder / "mine.txt").write_text("".join(f"{text}\n" for text in texts))
+        (folder / "mine.txt").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
         return kind(data=(folder / "mine.txt",), valid=(folder / "mine.txt",))
     if task == "tagging":
         file = folder / "mine.conll"
-        file.write_text("\n\n".join("\n".join(f"{word} B-{word}" for word in text.split()) for text in texts) + "\n")
+        file.write_text(
+            "\n\n".join("\n".join(f"{word} B-{word}" for word in text.split()) for text in texts) + "\n",
+            encoding="utf-8",
+        )
         return kind(data=(file,))
     records = {
         "classification": lambda text: {"text": text, "label": text.split()[0]},
@@ -48,7 +51,7 @@ def write_data(folder, task):
         "answering": lambda text: {"question": "first?", "context": text, "answer": text.split()[0]},
     }
     records["extraction"] = records["answering"]
-    file.write_text("".join(json.dumps(records[task](text)) + "\n" for text in texts))
+    file.write_text("".join(json.dumps(records[task](text)) + "\n" for text in texts), encoding="utf-8")
     return kind(data=(file,))
 
 

@@ -36,7 +36,7 @@ def sentences(count, seed=0):
 def data(tmp_path):
     for name, count, seed in (("train.tsv", 300, 0), ("valid.tsv", 60, 1)):
         lines = [f"{text}\t{label}" for text, label in sentences(count, seed)]
-        (tmp_path / name).write_text("\n".join(["text\tlabel", *lines]) + "\n")
+        (tmp_path / name).write_text("\n".join(["text\tlabel", *lines]) + "\n", encoding="utf-8")
     return LabelledData(data=(tmp_path / "train.tsv",), valid=(tmp_path / "valid.tsv",))
 
 
@@ -57,7 +57,7 @@ def test_it_learns_and_remembers(data, tmp_path):
     ((prediction,),) = model.classify(["the old cat"])
     assert 0.5 < prediction.probability <= 1
     assert model.score([*data.splits().valid]) == scores
-    assert "accuracy" in (tmp_path / "model" / "README.md").read_text()
+    assert "accuracy" in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
 
 
 def test_one_text_and_many_give_the_same(data, tmp_path):
@@ -75,7 +75,7 @@ def test_a_checkpoint_is_a_beginning(data, tmp_path):
     torch.manual_seed(0)
     theirs = transformers.BertModel(transformers.BertConfig(vocab_size=len(words), **sizes))
     theirs.save_pretrained(tmp_path / "bert")
-    (tmp_path / "bert" / "vocab.txt").write_text("\n".join(words))
+    (tmp_path / "bert" / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
     body, _ = begin_from(tmp_path / "bert", "sequence_class", {"n_labels": 2, "pooling": "mean"})
     assert torch.equal(body.embeddings.tokens.weight, theirs.embeddings.word_embeddings.weight)
     scores = Classification(quick(data, start_from=tmp_path / "bert")).train(tmp_path / "model")
@@ -119,20 +119,20 @@ def test_a_run_that_was_stopped_ends_the_same(data, tmp_path):
     ],
 )
 def test_bad_data_is_explained(lines, error, message, tmp_path):
-    (tmp_path / "data.tsv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "data.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     with pytest.raises(error, match=message):
         Classification(quick(LabelledData(data=(tmp_path / "data.tsv",)))).train(tmp_path / "model")
 
 
 def test_a_label_that_was_not_learned_is_named(data, tmp_path):
     Classification(quick(data)).train(tmp_path / "model")
-    (tmp_path / "other.tsv").write_text("text\tlabel\nthe cat\tplant\n")
+    (tmp_path / "other.tsv").write_text("text\tlabel\nthe cat\tplant\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"other.tsv:2: the label 'plant' was not learned"):
         Classifier.from_folder(tmp_path / "model").score(replace(data, data=(tmp_path / "other.tsv",)).examples())
 
 
 def write_jsonl(path, records):
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     return (path,)
 
 
@@ -159,7 +159,7 @@ def test_a_text_may_have_several_labels_or_none(tmp_path):
     assert model.run(["red cat axe old", "old dog big", "red old"]) == ["animal,tool", "animal", ""]
     # The same in a table, where commas stand between the labels.
     lines = [f"{text}\t{' , '.join(labels)}" for text, labels in records(60, 1)]
-    (tmp_path / "valid.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
+    (tmp_path / "valid.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n", encoding="utf-8")
     table = replace(data, data=(tmp_path / "valid.tsv",)).examples()
     assert [example.labels for example in table] == [tuple(labels) for _, labels in records(60, 1)]
     assert model.score(table) == scores
@@ -174,7 +174,7 @@ def test_pairs_of_texts_are_told_apart_by_their_place(tmp_path):
             pair = [draw.choice(ANIMALS), draw.choice(TOOLS)]
             first = draw.random() < 0.5
             lines.append(f'"{pair[not first]}, old",{"first" if first else "second"},{pair[first]}')
-        (tmp_path / name).write_text("\n".join(lines) + "\n")
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
     data = LabelledData(
         data=(tmp_path / "train.csv",), valid=(tmp_path / "valid.csv",), text_column="one", second_column="other"
     )
@@ -234,7 +234,8 @@ def test_the_command_line_trains_scores_and_runs(data, tmp_path, monkeypatch, ca
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(
         "[model]\nvocab_size = 400\nd_model = 32\nd_ff = 48\n"
-        "[train]\nupdates = 60\nwarmup = 5\nlr = 5e-3\nmetric = 'accuracy'\n"
+        "[train]\nupdates = 60\nwarmup = 5\nlr = 5e-3\nmetric = 'accuracy'\n",
+        encoding="utf-8",
     )
     train, valid = data.data[0], data.valid[0]
     told = call(
@@ -258,14 +259,14 @@ def test_the_command_line_trains_scores_and_runs(data, tmp_path, monkeypatch, ca
 def test_a_folder_that_lies_of_itself_is_refused(data, tmp_path):
     Classification(quick(data)).train(tmp_path / "model")
     path = tmp_path / "model" / "task.json"
-    true = json.loads(path.read_text())
+    true = json.loads(path.read_text(encoding="utf-8"))
     for change, message in [
         ({"task": "nonsense"}, "names the task 'nonsense'"),
         ({"labels": 3}, "labels=3: expected a list of texts"),
         ({"labels": ["a", "b", "c"]}, "3 labels for a model of 2 classes"),
         ({"strange": 1}, "the setting 'strange': expected labels, multi_label"),
     ]:
-        path.write_text(json.dumps({**true, **change}))
+        path.write_text(json.dumps({**true, **change}), encoding="utf-8")
         with pytest.raises(ValueError, match="checksum"):
             load(tmp_path / "model")
         seal_folder(tmp_path / "model")

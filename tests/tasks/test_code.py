@@ -35,8 +35,8 @@ def folder(tmp_path_factory):
     for number in range(250):
         place = root / "src" / f"part{number % 3}"
         place.mkdir(parents=True, exist_ok=True)
-        (place / f"m{number}.py").write_text(source("".join(draw.choices("fgh", k=2))))
-    (root / "src" / "notes.txt").write_text("not code")
+        (place / f"m{number}.py").write_text(source("".join(draw.choices("fgh", k=2))), encoding="utf-8")
+    (root / "src" / "notes.txt").write_text("not code", encoding="utf-8")
     return root
 
 
@@ -63,7 +63,7 @@ def test_it_fills_in(folder):
     """One letter again and again: in a gap at the beginning, only what comes after it tells which."""
     draw = random.Random(0)
     texts = [json.dumps({"text": draw.choice("abcd") * draw.randint(8, 12)}) for _ in range(300)]
-    (folder / "letters.jsonl").write_text("\n".join(texts) + "\n")
+    (folder / "letters.jsonl").write_text("\n".join(texts) + "\n", encoding="utf-8")
     data = CodeData(data=(folder / "letters.jsonl",), valid=(folder / "letters.jsonl",))
     config = CodeConfig(data=data, context=32, fim=0.9, tokenizer=TokenizerConfig(kind="bytes"))
     train = replace(config.train, updates=60, eval_every=60, save_every=60, warmup=5, max_tokens=512, lr=1e-2)
@@ -126,9 +126,9 @@ def test_no_program_is_written_where_none_may_run(trained, monkeypatch):
 def test_problems_are_read_or_explained(tmp_path):
     path = tmp_path / "problems.jsonl"
     good = {"text": "Double it.", "code": "...", "test_list": ["assert f(1) == 2"], "test_setup_code": "a = 1"}
-    path.write_text(json.dumps(good) + "\n")
+    path.write_text(json.dumps(good) + "\n", encoding="utf-8")
     assert read_problems(path) == [Problem("Double it.", ("assert f(1) == 2",), "a = 1", f"{path}:1")]
-    path.write_text(json.dumps(good) + "\n" + json.dumps({"text": "x", "test_list": []}) + "\n")
+    path.write_text(json.dumps(good) + "\n" + json.dumps({"text": "x", "test_list": []}) + "\n", encoding="utf-8")
     with pytest.raises(BadRecordError, match=r"problems.jsonl:2: no tests under 'test_list'"):
         read_problems(path)
 
@@ -156,7 +156,7 @@ def test_the_command_line_scores_and_completes(trained, folder, tmp_path, monkey
     held_out = json.loads(call("eval", folder / "model", "--data", folder / "src", "--json"))
     assert held_out["bits_per_byte"] < 0.4
     path = tmp_path / "problems.jsonl"
-    path.write_text(json.dumps({"text": "nothing", "test_list": ["assert True"]}) + "\n")
+    path.write_text(json.dumps({"text": "nothing", "test_list": ["assert True"]}) + "\n", encoding="utf-8")
     problems = ("eval", folder / "model", "--problems", path, "--json")
     assert "pass_at_1" in json.loads(call(*problems, "--sandbox", "weak"))
     assert told[-1].count("sandbox: ") == 1

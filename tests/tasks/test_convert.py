@@ -165,7 +165,7 @@ def test_a_default_model_goes_to_hf_with_the_same_numbers_and_ids(name, tmp_path
             parameter.add_(0.3 * torch.randn_like(parameter))
     save_model(tmp_path / "ours", model, {"tokenizer.json": tokenizer.to_json()})
     loaded = convert(tmp_path / "ours", tmp_path / "hf", "hf")
-    assert json.loads((tmp_path / "hf" / "config.json").read_text())["model_type"] == family
+    assert json.loads((tmp_path / "hf" / "config.json").read_text(encoding="utf-8"))["model_type"] == family
     found = verify(tmp_path / "ours", loaded, tmp_path / "hf", "hf")
     assert found.tool == "HF Transformers"
     found.check(tmp_path / "hf")
@@ -218,7 +218,7 @@ def test_names_of_classes_go_along(tmp_path):
     about = {"task": "classification", "labels": ["bad", "good"]}
     save_model(tmp_path / "ours", build_model(config), {"task.json": json.dumps(about)})
     convert(tmp_path / "ours", tmp_path / "hf", "hf")
-    values = json.loads((tmp_path / "hf" / "config.json").read_text())
+    values = json.loads((tmp_path / "hf" / "config.json").read_text(encoding="utf-8"))
     assert values["id2label"] == {"0": "bad", "1": "good"}
     assert values["label2id"] == {"bad": 0, "good": 1}
 
@@ -274,11 +274,15 @@ def test_through_our_own_folder_and_out_again_nothing_is_lost(family, tmp_path):
     inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
     inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     inner.save(str(tmp_path / "hf" / "tokenizer.json"))
-    (tmp_path / "hf" / "tokenizer_config.json").write_text('{"eos_token": "</s>", "pad_token": "<pad>"}')
+    (tmp_path / "hf" / "tokenizer_config.json").write_text(
+        '{"eos_token": "</s>", "pad_token": "<pad>"}', encoding="utf-8"
+    )
     convert(tmp_path / "hf", tmp_path / "ours", "safetensors")
     model = convert(tmp_path / "ours", tmp_path / "again", "hf")
     assert verify(tmp_path / "ours", model, tmp_path / "again", "hf").largest_difference < 1e-5
-    before, after = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("hf", "again"))
+    before, after = (
+        json.loads((tmp_path / name / "config.json").read_text(encoding="utf-8")) for name in ("hf", "again")
+    )
     for key in ("pad_token_id", "eos_token_id", "decoder_start_token_id"):
         assert after.get(key) == before.get(key), key
     one, two = load(tmp_path / "hf"), load(tmp_path / "ours")
@@ -296,13 +300,13 @@ def test_an_output_that_exists_is_replaced_only_when_asked_and_other_files_never
     convert(tmp_path / "m", out, to, overwrite=True)
     mine = tmp_path / "thesis"
     if to == "gguf":
-        mine.write_text("years of work")
+        mine.write_text("years of work", encoding="utf-8")
     else:
         mine.mkdir()
-        (mine / "thesis.txt").write_text("years of work")
+        (mine / "thesis.txt").write_text("years of work", encoding="utf-8")
     with pytest.raises(OutputExistsError, match="never replaced"):
         convert(tmp_path / "m", mine, to, overwrite=True)
-    assert (mine if to == "gguf" else mine / "thesis.txt").read_text() == "years of work"
+    assert (mine if to == "gguf" else mine / "thesis.txt").read_text(encoding="utf-8") == "years of work"
 
 
 def test_a_model_is_not_converted_onto_itself(tmp_path):

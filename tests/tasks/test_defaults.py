@@ -115,6 +115,11 @@ def test_the_speed_of_the_chosen_model_counts():
     assert choose_defaults(TRANSLATION, {}, MULTI30K, speed)["model.d_model"] > 160
 
 
+def test_texts_longer_than_the_model_reads_ask_for_no_larger_batches():
+    long, longer = (chosen_for(Corpus(1000, 1000 * n, 1000 * n), 100.0) for n in (1_100, 100_000))
+    assert long["train.max_tokens"] == longer["train.max_tokens"] == 8 * 256
+
+
 def test_a_size_is_taken_as_it_is():
     for size, (width, depth) in SIZES.items():
         chosen = chosen_for(MULTI30K, 100.0, size=size)
@@ -168,7 +173,9 @@ def write_pairs(folder, count=120):
 def test_a_resumed_run_keeps_what_it_chose(tmp_path, monkeypatch, capsys):
     files = write_pairs(tmp_path)
     options = {**files, "updates": 2, "size": "tiny", "d_model": 32, "vocab_size": 300, "device": "cpu"}
-    glassformer.train("translation", out=tmp_path / "m", **options)
+    steps = []
+    glassformer.train("translation", out=tmp_path / "m", on_step=steps.append, **options)
+    assert len(steps) == 2, "callbacks are called by glassformer.train too"
     told = capsys.readouterr().err
     assert "chosen for this data: --n-encoder-layers 1" in told
     assert "--d-model" not in told, "what was given was not chosen"

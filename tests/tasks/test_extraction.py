@@ -51,7 +51,7 @@ def squad(asked):
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     for name, count, seed in (("train.json", 300, 0), ("valid.json", 40, 1)):
-        (folder / name).write_text(json.dumps(squad(questions(count, seed))))
+        (folder / name).write_text(json.dumps(squad(questions(count, seed))), encoding="utf-8")
     return SpanData(data=(folder / "train.json",), valid=(folder / "valid.json",))
 
 
@@ -108,7 +108,7 @@ def test_the_notes_tell_of_windows_and_of_questions_without_answers(data, tmp_pa
 
 def test_the_notes_tell_what_was_passed_over(data, tmp_path):
     told = squad([*questions(60), ("q", CONTEXT, [{"text": "cow", "answer_start": 0}])])
-    (tmp_path / "some.json").write_text(json.dumps(told))
+    (tmp_path / "some.json").write_text(json.dumps(told), encoding="utf-8")
     config = quick(SpanData(data=(tmp_path / "some.json",), valid=data.valid, on_bad="skip"))
     (note,) = [note for note in Extraction(config).prepare(RunFolder(tmp_path)).notes if "passed over" in note]
     assert note.startswith("passed over 1 bad records: 1 with the answer 'cow' is not at character 0")
@@ -118,7 +118,7 @@ def test_version_one_always_answers(tmp_path):
     told = squad((q, c, a) for q, c, a in questions(60) if a)
     for paragraph in told["data"][0]["paragraphs"]:
         del paragraph["qas"][0]["is_impossible"]
-    (tmp_path / "v1.json").write_text(json.dumps(told))
+    (tmp_path / "v1.json").write_text(json.dumps(told), encoding="utf-8")
     data = SpanData(data=(tmp_path / "v1.json",), valid=(tmp_path / "v1.json",))
     config = quick(data)
     ready = Extraction(replace(config, train=replace(config.train, updates=1))).prepare(RunFolder(tmp_path))
@@ -132,7 +132,7 @@ def test_a_checkpoint_is_a_beginning(data, tmp_path):
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}
     config = transformers.BertConfig(vocab_size=len(names), max_position_embeddings=20, **sizes)
     transformers.BertModel(config).save_pretrained(tmp_path / "bert")
-    (tmp_path / "bert" / "vocab.txt").write_text("\n".join(names))
+    (tmp_path / "bert" / "vocab.txt").write_text("\n".join(names), encoding="utf-8")
     task = Extraction(replace(quick(data), start_from=tmp_path / "bert"))
     ready = task.prepare(RunFolder(tmp_path))
     examples = [example for example in ready.test if example.answers]
@@ -160,7 +160,7 @@ CONTEXT = "the cat saw the dog"
 )
 def test_answers_are_told_in_many_ways(answer, starts, tmp_path):
     path = tmp_path / "data.jsonl"
-    path.write_text(json.dumps({"question": "q", "context": CONTEXT, "answer": answer}) + "\n")
+    path.write_text(json.dumps({"question": "q", "context": CONTEXT, "answer": answer}) + "\n", encoding="utf-8")
     ((example),) = SpanData(data=(path,)).examples()
     assert example.starts == starts
 
@@ -178,7 +178,7 @@ def test_answers_are_told_in_many_ways(answer, starts, tmp_path):
 )
 def test_an_answer_that_is_not_there_names_its_line_and_a_way_out(answer, message, tmp_path):
     path = tmp_path / "data.jsonl"
-    path.write_text(json.dumps({"question": "q", "context": CONTEXT, "answer": answer}) + "\n")
+    path.write_text(json.dumps({"question": "q", "context": CONTEXT, "answer": answer}) + "\n", encoding="utf-8")
     with pytest.raises(BadRecordError, match=message + r".*on_bad='skip'"):
         SpanData(data=(path,)).examples()
     assert SpanData(data=(path,), on_bad="skip").examples() == []
@@ -186,15 +186,15 @@ def test_an_answer_that_is_not_there_names_its_line_and_a_way_out(answer, messag
 
 def test_squad_names_the_question(tmp_path):
     told = squad([("q", CONTEXT, [{"text": "cat", "answer_start": 3}])])
-    (tmp_path / "bad.json").write_text(json.dumps(told))
+    (tmp_path / "bad.json").write_text(json.dumps(told), encoding="utf-8")
     with pytest.raises(BadRecordError, match=r"bad.json: data\[0\].paragraphs\[0\]: question q0: the answer 'cat'"):
         SpanData(data=(tmp_path / "bad.json",)).examples()
     told["data"][0]["paragraphs"][0]["qas"][0]["answers"] = []
-    (tmp_path / "bad.json").write_text(json.dumps(told))
+    (tmp_path / "bad.json").write_text(json.dumps(told), encoding="utf-8")
     with pytest.raises(BadRecordError, match="question q0: no answers, and not is_impossible"):
         SpanData(data=(tmp_path / "bad.json",)).examples()
     for text in ("[1, 2]", "{", '{"data": 3}', '{"data": [{}]}'):
-        (tmp_path / "bad.json").write_text(text)
+        (tmp_path / "bad.json").write_text(text, encoding="utf-8")
         with pytest.raises(BadRecordError, match="SQuAD's JSON"):
             SpanData(data=(tmp_path / "bad.json",)).examples()
 

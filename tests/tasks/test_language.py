@@ -42,7 +42,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def one_text(folder):
-    (folder / "rhyme.txt").write_text(RHYME * 80)
+    (folder / "rhyme.txt").write_text(RHYME * 80, encoding="utf-8")
     return DocumentData(data=(folder / "rhyme.txt",))
 
 
@@ -51,8 +51,8 @@ def documents(tmp_path):
     """Each document says one word again and again: which one, only its own beginning tells."""
     draw = random.Random(0)
     lines = [json.dumps({"text": " ".join([draw.choice(["cat", "dog", "cow"])] * 6)}) for _ in range(300)]
-    (tmp_path / "words.jsonl").write_text("\n".join(lines) + "\n")
-    (tmp_path / "held.jsonl").write_text("\n".join(lines[:20]) + "\n")
+    (tmp_path / "words.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (tmp_path / "held.jsonl").write_text("\n".join(lines[:20]) + "\n", encoding="utf-8")
     return DocumentData(data=(tmp_path / "words.jsonl",), valid=(tmp_path / "held.jsonl",))
 
 
@@ -80,7 +80,7 @@ def test_it_learns_one_text_and_goes_on_writing(trained, one_text, folder):
     ask = RHYME + "one two th"
     assert model.run([ask, ""]) == [(RHYME * 4)[len("one two th") :][:150], ""]
     assert "".join(model.stream(ask)) == model.run([ask])[0]
-    assert "loss" in (folder / "model" / "README.md").read_text()
+    assert "loss" in (folder / "model" / "README.md").read_text(encoding="utf-8")
 
 
 def test_streamed_and_whole_are_the_same_text_by_chance_too(trained):
@@ -179,8 +179,8 @@ def test_a_run_that_was_stopped_ends_the_same(trained, one_text, tmp_path, monke
 
 def test_bad_input_is_explained(tmp_path):
     (tmp_path / "bad.txt").write_bytes(b"one\ntwo \xff\n")
-    (tmp_path / "bad.jsonl").write_text('{"text": "one"}\n{"words": "two"}\n')
-    (tmp_path / "short.txt").write_text("a")
+    (tmp_path / "bad.jsonl").write_text('{"text": "one"}\n{"words": "two"}\n', encoding="utf-8")
+    (tmp_path / "short.txt").write_text("a", encoding="utf-8")
     for number, (name, error, message) in enumerate(
         (
             ("bad.txt", BadRecordError, r"bad.txt:2: not valid UTF-8"),
@@ -238,7 +238,8 @@ def test_the_command_line_trains_scores_and_writes(tmp_path, monkeypatch, capsys
     recipe.write_text(
         "context = 32\n[tokenizer]\nkind = 'characters'\n[data]\nvalid_share = 0.1\n"
         "[model]\nd_model = 32\nd_ff = 48\nn_decoder_layers = 1\n"
-        "[train]\nupdates = 60\nwarmup = 5\nlr = 1e-2\nmax_tokens = 512\n"
+        "[train]\nupdates = 60\nwarmup = 5\nlr = 1e-2\nmax_tokens = 512\n",
+        encoding="utf-8",
     )
     text, out = tmp_path / "rhyme.txt.gz", tmp_path / "m"
     assert "loss" in call("train", "language", "--recipe", recipe, "--data", text, "--out", out)

@@ -35,7 +35,7 @@ def save_tokenizer(folder, *, around=None):
     roles["chat_template"] = (
         "{% for m in messages %}<s>{{ m.content }}{% endfor %}{% if add_generation_prompt %} on{% endif %}"
     )
-    (folder / "tokenizer_config.json").write_text(json.dumps(roles))
+    (folder / "tokenizer_config.json").write_text(json.dumps(roles), encoding="utf-8")
 
 
 @pytest.fixture
@@ -120,8 +120,8 @@ def test_pooling_is_what_the_folder_says(tmp_path):
     hf_models.make(draw(random.Random(1)), "BertModel", 1).save_pretrained(tmp_path)
     save_tokenizer(tmp_path, around="<s> $0 </s>")
     (tmp_path / "1_Pooling").mkdir()
-    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_cls_token": True}))
-    (tmp_path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 9}))
+    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_cls_token": True}), encoding="utf-8")
+    (tmp_path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 9}), encoding="utf-8")
     model = load(tmp_path)
     assert model.model.config.pooling == "first"
     assert model.max_len == 9
@@ -184,7 +184,7 @@ def test_an_index_cannot_lead_out_of_its_folder(decoder, name):
     folder, _ = decoder
     (folder / "model.safetensors").rename(folder.parent / "outside.safetensors")
     index = {"weight_map": {"model.norm.weight": name}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
     with pytest.raises(CorruptFolderError, match="expected a plain name"):
         load(folder)
 
@@ -200,6 +200,6 @@ def test_nor_can_a_link(decoder):
 def test_what_is_not_there_is_said(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such"):
         load(tmp_path / "nothing")
-    (tmp_path / "text.txt").write_text("hello")
+    (tmp_path / "text.txt").write_text("hello", encoding="utf-8")
     with pytest.raises(ValueError, match="expected a folder, a GGUF file, or"):
         load(tmp_path / "text.txt")

@@ -42,7 +42,7 @@ def data(tmp_path_factory):
     folder, draw = tmp_path_factory.mktemp("texts"), random.Random(0)
     for name, count in (("train.txt", 400), ("valid.txt", 40)):
         texts = [" ".join(sentence(draw) for _ in range(draw.randint(1, 2))) for _ in range(count)]
-        (folder / name).write_text("\n".join(texts) + "\n")
+        (folder / name).write_text("\n".join(texts) + "\n", encoding="utf-8")
     return TextData(data=(folder / "train.txt",), valid=(folder / "valid.txt",))
 
 
@@ -160,7 +160,7 @@ def labelled(folder, count, seed):
         animal = draw.choice([*KINDS])
         # The class is that of the animal, named by its noise alone: only who has read the texts knows it.
         lines.append(f"the {draw.choice(['old', 'red', 'big'])} one {KINDS[animal]} .\t{animal}")
-    path.write_text("\n".join(lines) + "\n")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
 
@@ -197,9 +197,9 @@ def test_a_translator_begins_with_what_denoising_made(denoised, data, tmp_path):
     assert source is target
     for name, parameter in load_model(folder).named_parameters():
         assert torch.equal(parameter, dict(model.named_parameters())[name])
-    texts = data.data[0].read_text().splitlines()[:60]
-    (tmp_path / "a.txt").write_text("\n".join(texts) + "\n")
-    (tmp_path / "b.txt").write_text("\n".join(" ".join(text.split()[::-1]) for text in texts) + "\n")
+    texts = data.data[0].read_text(encoding="utf-8").splitlines()[:60]
+    (tmp_path / "a.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    (tmp_path / "b.txt").write_text("\n".join(" ".join(text.split()[::-1]) for text in texts) + "\n", encoding="utf-8")
     files = PairData(
         source=(tmp_path / "a.txt",),
         target=(tmp_path / "b.txt",),
@@ -239,7 +239,7 @@ def test_somebodys_bert_goes_on_with_its_own_head_and_mask(data, tmp_path):
     torch.manual_seed(0)
     theirs = transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=len(words), **sizes))
     theirs.save_pretrained(tmp_path / "bert")
-    (tmp_path / "bert" / "vocab.txt").write_text("\n".join(words))
+    (tmp_path / "bert" / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
     task = Masking(quick(MaskingConfig(data=data, start_from=tmp_path / "bert"), updates=40))
     tool, fresh = task.begin(())
     assert fresh == []
@@ -273,7 +273,7 @@ def test_blanks_are_marked_and_filled():
 def test_texts_are_read_from_lines_and_records_and_bad_ones_are_named(tmp_path):
     with gzip.open(tmp_path / "a.txt.gz", "wb") as stream:
         stream.write(b"one\n\n  two \n")
-    (tmp_path / "b.jsonl").write_text('{"body": "three"}\n{"body": 4}\n')
+    (tmp_path / "b.jsonl").write_text('{"body": "three"}\n{"body": 4}\n', encoding="utf-8")
     reader = TextReader([tmp_path / "a.txt.gz"])
     assert [*reader] == [PlainText("one", f"{tmp_path}/a.txt.gz:1"), PlainText("two", f"{tmp_path}/a.txt.gz:3")]
     with pytest.raises(BadRecordError, match=r"b.jsonl:2: no text under 'body'"):
@@ -335,7 +335,8 @@ def test_the_command_line_trains_runs_embeds_and_begins_with_it(data, tmp_path, 
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(
         "share = 0.2\n[model]\nvocab_size = 300\nd_model = 16\nd_ff = 16\nn_heads = 2\nn_encoder_layers = 1\n"
-        "[train]\nupdates = 3\n"
+        "[train]\nupdates = 3\n",
+        encoding="utf-8",
     )
     flags = ["--data", data.data[0], "--valid", data.valid[0], "--out", tmp_path / "m"]
     assert "accuracy" in call("train", "masking", "--recipe", recipe, *flags)
@@ -348,4 +349,6 @@ def test_the_command_line_trains_runs_embeds_and_begins_with_it(data, tmp_path, 
     file = labelled(tmp_path, 40, 0)
     flags = ["--data", file, "--valid", file, "--updates", 2, "--lora-rank", 2, "--out", tmp_path / "c"]
     assert "accuracy" in call("train", "classification", "--from", tmp_path / "m", *flags)
-    assert json.loads((tmp_path / "c.run" / "run.json").read_text())["config"]["start_from"] == str(tmp_path / "m")
+    assert json.loads((tmp_path / "c.run" / "run.json").read_text(encoding="utf-8"))["config"]["start_from"] == str(
+        tmp_path / "m"
+    )

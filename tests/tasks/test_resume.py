@@ -57,7 +57,7 @@ def files_of(folder):
 
 
 def record_of(folder):
-    return json.loads((folder / "m.run" / RECORD).read_text())
+    return json.loads((folder / "m.run" / RECORD).read_text(encoding="utf-8"))
 
 
 def test_the_same_command_resumes_without_training_a_tokenizer_or_tokenizing(trained, monkeypatch):
@@ -94,11 +94,11 @@ def test_moved_data_with_the_same_content_resumes(trained):
 
 
 def test_continue_accepts_changed_data_with_the_tokenizer_of_the_run(trained):
-    tokenizer = (trained / "m" / "tokenizer.json").read_text()
+    tokenizer = (trained / "m" / "tokenizer.json").read_text(encoding="utf-8")
     write_pairs(trained, seed=1, count=200)
     Translation(translation(trained, updates=6)).train(trained / "m", accept_changes=True)
     record = record_of(trained)
-    assert (trained / "m" / "tokenizer.json").read_text() == tokenizer
+    assert (trained / "m" / "tokenizer.json").read_text(encoding="utf-8") == tokenizer
     assert record["plan"]["updates"] == 6
     assert record["plan"]["start"] == 4
     (change,) = record["changes"]
@@ -142,7 +142,7 @@ def test_settings_that_change_no_update_may_differ(trained):
 def test_a_lower_learning_rate_continues_at_once(trained):
     config = translation(trained, updates=8, lr=1e-5)
     Translation(config).train(trained / "m", accept_changes=True)
-    lines = [json.loads(line) for line in (trained / "m.run" / "log.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (trained / "m.run" / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     rates = [line["lr"] for line in lines if line["kind"] == "update" and line["update"] > 4]
     assert len(rates) == 4
     assert max(rates) <= 1e-5
@@ -173,21 +173,21 @@ def test_a_model_of_another_run_needs_overwrite_and_other_files_stay(trained):
     with pytest.raises(OutputExistsError, match="--overwrite"):
         Translation(translation(trained)).train(trained / "m")
     Translation(translation(trained, seed=3)).train(trained / "m", overwrite=True)
-    (trained / "m" / "thesis.txt").write_text("years of work")
+    (trained / "m" / "thesis.txt").write_text("years of work", encoding="utf-8")
     with pytest.raises(OutputExistsError, match=r"thesis\.txt"):
         Translation(translation(trained, seed=3)).train(trained / "m", overwrite=True)
-    assert (trained / "m" / "thesis.txt").read_text() == "years of work"
+    assert (trained / "m" / "thesis.txt").read_text(encoding="utf-8") == "years of work"
 
 
 def test_an_output_that_may_not_be_written_is_refused_before_the_data_is_read(tmp_path):
     (tmp_path / "m").mkdir()
-    (tmp_path / "m" / "thesis.txt").write_text("years of work")
+    (tmp_path / "m" / "thesis.txt").write_text("years of work", encoding="utf-8")
     with pytest.raises(OutputExistsError, match=r"thesis\.txt"):
         Translation(translation(tmp_path / "missing")).train(tmp_path / "m")
-    (tmp_path / "f").write_text("a file")
+    (tmp_path / "f").write_text("a file", encoding="utf-8")
     with pytest.raises(OutputExistsError, match="is a file"):
         Translation(translation(tmp_path / "missing")).train(tmp_path / "f")
-    assert (tmp_path / "f").read_text() == "a file"
+    assert (tmp_path / "f").read_text(encoding="utf-8") == "a file"
     with pytest.raises(FileNotFoundError):
         Translation(translation(tmp_path / "missing")).train(tmp_path / "new")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f", "m"], "a run that never began leaves no folder"
@@ -199,13 +199,13 @@ def test_files_put_into_the_output_while_training_lose_neither_them_nor_the_mode
 
     def card(self, *arguments):
         (tmp_path / "m").mkdir()
-        (tmp_path / "m" / "notes.txt").write_text("mine")
+        (tmp_path / "m" / "notes.txt").write_text("mine", encoding="utf-8")
         return plain(self, *arguments)
 
     monkeypatch.setattr(Translation, "card", card)
     with pytest.raises(OutputExistsError, match=r"notes.txt.*The trained model is in .*m\.run/model"):
         Translation(translation(tmp_path)).train(tmp_path / "m")
-    assert (tmp_path / "m" / "notes.txt").read_text() == "mine"
+    assert (tmp_path / "m" / "notes.txt").read_text(encoding="utf-8") == "mine"
     load_model(tmp_path / "m.run" / "model")
 
 
@@ -220,7 +220,7 @@ def test_two_processes_cannot_train_into_one_folder(tmp_path):
 def test_a_run_of_an_older_version_is_refused_with_a_sentence(tmp_path):
     write_pairs(tmp_path)
     (tmp_path / "m.run" / "checkpoints").mkdir(parents=True)
-    (tmp_path / "m.run" / "config.json").write_text("{}")
+    (tmp_path / "m.run" / "config.json").write_text("{}", encoding="utf-8")
     for restart in (False, True):
         with pytest.raises(ValueError, match=r"older version .*another --out"):
             Translation(translation(tmp_path)).train(tmp_path / "m", restart=restart)
@@ -232,11 +232,11 @@ def test_a_folder_that_is_no_run_is_refused_and_stays(tmp_path, name):
     write_pairs(tmp_path)
     file = tmp_path / "m.run" / name
     file.parent.mkdir(parents=True)
-    file.write_text("mine")
+    file.write_text("mine", encoding="utf-8")
     for restart in (False, True):
         with pytest.raises(ValueError, match="is no part of a run: expected a run folder"):
             Translation(translation(tmp_path)).train(tmp_path / "m", restart=restart)
-    assert file.read_text() == "mine"
+    assert file.read_text(encoding="utf-8") == "mine"
 
 
 def test_a_model_with_the_name_of_a_run_folder_stays(tmp_path):
@@ -252,9 +252,9 @@ def test_a_model_with_the_name_of_a_run_folder_stays(tmp_path):
 def test_files_of_the_user_in_a_run_folder_survive_a_restart(trained):
     mine = [trained / "m.run" / name for name in ("notes.txt", "checkpoints/best.pt", "kept/mine", "tokens/mine")]
     for file in mine:
-        file.write_text("mine")
+        file.write_text("mine", encoding="utf-8")
     Translation(translation(trained)).train(trained / "m", restart=True)
-    assert [file.read_text() for file in mine] == ["mine"] * 4
+    assert [file.read_text(encoding="utf-8") for file in mine] == ["mine"] * 4
 
 
 def test_a_file_of_the_model_that_the_user_changed_is_not_replaced(trained):
@@ -268,7 +268,7 @@ def test_a_file_of_the_model_that_the_user_changed_is_not_replaced(trained):
 def test_an_output_that_is_part_of_the_input_is_refused(trained):
     texts = trained / "texts"
     texts.mkdir()
-    (texts / "a.txt").write_text("one two three four")
+    (texts / "a.txt").write_text("one two three four", encoding="utf-8")
     with pytest.raises(ValueError, match=r"is inside the data folder .* Choose a folder outside it"):
         Language(LanguageConfig(data=DocumentData(data=(texts,)))).train(texts / "m")
     begun = replace(translation(trained), start_from=trained / "m")
@@ -293,15 +293,15 @@ def test_damaged_token_files_are_written_again(trained, how):
 def test_the_suffix_and_every_file_of_a_folder_count_as_content(tmp_path):
     texts = tmp_path / "texts"
     texts.mkdir()
-    (texts / "a.txt").write_text("one")
-    (texts / "manifest.json").write_text("{}")
+    (texts / "a.txt").write_text("one", encoding="utf-8")
+    (texts / "manifest.json").write_text("{}", encoding="utf-8")
     task = Language(LanguageConfig(data=DocumentData(data=(texts,))))
     before = task.inputs()
-    (texts / "a.txt").write_text("two")
+    (texts / "a.txt").write_text("two", encoding="utf-8")
     assert task.inputs() != before, "a manifest in a data folder says nothing"
     same = [tmp_path / name for name in ("a.txt", "a.tsv")]
     for path in same:
-        path.write_text("text\tlabel\n")
+        path.write_text("text\tlabel\n", encoding="utf-8")
     one, other = (Language(LanguageConfig(data=DocumentData(data=(path,)))).inputs() for path in same)
     assert one != other, "the suffix says how a file is read"
 
@@ -313,7 +313,7 @@ def test_fewer_updates_than_were_made_are_refused(trained):
 
 def test_another_task_is_refused_by_name(trained):
     path = trained / "a.tsv"
-    path.write_text("text\tlabel\na\tb\nc\td\n")
+    path.write_text("text\tlabel\na\tb\nc\td\n", encoding="utf-8")
     with pytest.raises(RunMismatchError, match="was started for the task translation"):
         Classification(ClassificationConfig(data=LabelledData(data=(path,)))).train(trained / "m")
 
@@ -328,7 +328,7 @@ def test_a_link_and_its_folder_have_one_run(trained):
     "damage", ["{", "[]", '{"format": 2}', '{"format": 1}', '{"format": 2, "id": 3}', "[" * 10_000]
 )
 def test_a_damaged_record_is_named(trained, damage):
-    (trained / "m.run" / RECORD).write_text(damage)
+    (trained / "m.run" / RECORD).write_text(damage, encoding="utf-8")
     with pytest.raises(CorruptFolderError, match=r"run\.json.*--restart"):
         Translation(translation(trained)).train(trained / "m")
     Translation(translation(trained)).train(trained / "m", restart=True, overwrite=True)
@@ -345,7 +345,7 @@ def test_what_kills_leave_in_a_run_is_removed_at_the_next_start(trained):
     checkpoints = trained / "m.run" / "checkpoints"
     for name in (".step-00000002.removed", ".step-00000004.part-0123abcd"):
         (checkpoints / name).mkdir()
-        (checkpoints / name / "model.safetensors").write_text("half")
+        (checkpoints / name / "model.safetensors").write_text("half", encoding="utf-8")
     (checkpoints / "step-00000004").rename(checkpoints / ".step-00000004.old")
     with open_run(trained / "m"):
         names = {path.name for path in checkpoints.iterdir()}
@@ -364,7 +364,7 @@ def test_training_works_outside_the_main_thread(tmp_path):
 
 def test_new_labels_in_continued_data_are_named(tmp_path):
     path = tmp_path / "a.tsv"
-    path.write_text("text\tlabel\n" + "".join(f"text {i}\t{'ab'[i % 2]}\n" for i in range(60)))
+    path.write_text("text\tlabel\n" + "".join(f"text {i}\t{'ab'[i % 2]}\n" for i in range(60)), encoding="utf-8")
     usual = ClassificationConfig(data=LabelledData(data=(path,)))
     train = replace(usual.train, updates=2, warmup=1, max_tokens=256, device="cpu")
     config = replace(usual, train=train, model=replace(usual.model, vocab_size=300, d_model=16, d_ff=16))
@@ -382,7 +382,7 @@ def test_new_labels_in_continued_data_are_named(tmp_path):
 def test_tasks_that_learn_from_texts_keep_their_tokenizer_and_tokens(tmp_path, task, monkeypatch):
     text = tmp_path / "a.txt"
     draw = random.Random(0)
-    text.write_text("".join(" ".join(draw.choices(list(WORDS), k=6)) + ".\n" for _ in range(80)))
+    text.write_text("".join(" ".join(draw.choices(list(WORDS), k=6)) + ".\n" for _ in range(80)), encoding="utf-8")
     kind = task_named(task)
     data = DocumentData(data=(text,)) if task == "language" else TextData(data=(text,))
     usual = kind.Config(data=data)
@@ -400,7 +400,7 @@ def test_tasks_that_learn_from_texts_keep_their_tokenizer_and_tokens(tmp_path, t
     monkeypatch.setattr("glassformer.tasks.pretraining.write_text_rows", refuse)
     kind(config).train(tmp_path / "m")
     assert files_of(tmp_path / "m")["model.safetensors"] == before["model.safetensors"]
-    text.write_text(text.read_text() + "one two.\n")
+    text.write_text(text.read_text(encoding="utf-8") + "one two.\n", encoding="utf-8")
     with pytest.raises(RunMismatchError, match="other data"):
         kind(config).train(tmp_path / "m")
 
@@ -422,7 +422,7 @@ def encoder_config(folder, task, **tokenizer):
                     "tagging": {"text": text, "spans": [[0, len(word), label]]},
                 }["multi_label" if tokenizer.get("multi_label") else task]
             )
-        (folder / f"{side}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (folder / f"{side}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     usual = kind.Config()
     is_multi = {"multi_label": True} if tokenizer.pop("multi_label", False) else {}
     paths = {side: (folder / f"{side}.jsonl",) for side in ("data", "valid")}
@@ -483,13 +483,13 @@ def test_texts_that_were_cut_are_counted_in_a_resumed_run_too(tmp_path):
 def test_every_kind_of_input_has_a_fingerprint(tmp_path):
     write_pairs(tmp_path)
     (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "a.txt").write_text("a text")
-    (tmp_path / "texts" / "b.py").write_text("not read")
+    (tmp_path / "texts" / "a.txt").write_text("a text", encoding="utf-8")
+    (tmp_path / "texts" / "b.py").write_text("not read", encoding="utf-8")
     folder = Language(LanguageConfig(data=DocumentData(data=(tmp_path / "texts",))))
     before = folder.inputs()
-    (tmp_path / "texts" / "b.py").write_text("changed, but not read")
+    (tmp_path / "texts" / "b.py").write_text("changed, but not read", encoding="utf-8")
     assert folder.inputs() == before
-    (tmp_path / "texts" / "a.txt").write_text("another text")
+    (tmp_path / "texts" / "a.txt").write_text("another text", encoding="utf-8")
     assert folder.inputs() != before
     corpus = Masking(MaskingConfig(data=TextData(corpus="docstrings")))
     assert set(corpus.inputs()) == {"data.corpus (train)", "data.corpus (valid)", "data.corpus (test)"}

@@ -75,7 +75,7 @@ def test_a_checkpoint_is_a_beginning(data, tmp_path):
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}
     theirs = transformers.BertModel(transformers.BertConfig(vocab_size=len(words), **sizes))
     theirs.save_pretrained(tmp_path / "bert")
-    (tmp_path / "bert" / "vocab.txt").write_text("\n".join(words))
+    (tmp_path / "bert" / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
     body, reader = begin_from(tmp_path / "bert", "embedding", {"pooling": "mean"})
     assert torch.equal(body.embeddings.tokens.weight, theirs.embeddings.word_embeddings.weight)
     pairs = [*data.splits().valid]
@@ -117,7 +117,7 @@ def test_a_batch_holds_both_texts_of_each_pair():
     ],
 )
 def test_bad_data_is_explained(lines, message, tmp_path):
-    (tmp_path / "data.tsv").write_text("\n".join(["text\tsecond\tscore", *lines]) + "\n")
+    (tmp_path / "data.tsv").write_text("\n".join(["text\tsecond\tscore", *lines]) + "\n", encoding="utf-8")
     with pytest.raises((BadRecordError, ValueError), match=message):
         Similarity(quick(SimilarityData(data=(tmp_path / "data.tsv",)))).train(tmp_path / "model")
 

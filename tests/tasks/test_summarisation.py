@@ -28,7 +28,7 @@ def texts(count, seed=0):
 
 
 def write(path, records):
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     return path
 
 
@@ -64,7 +64,7 @@ def test_it_learns_and_remembers(data, folder):
     scores = model.score(examples)
     assert list(scores.values) == ["rouge1", "rouge2", "rougeL"]
     assert scores["rouge1"] > lead(examples, 1)["rouge1"]
-    assert "ROUGE-1" in (folder / "README.md").read_text()
+    assert "ROUGE-1" in (folder / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_notes_tell_how_many_were_cut(data, tmp_path):
@@ -140,11 +140,13 @@ def test_bad_records_name_their_line(record, message, tmp_path):
 
 def test_docstrings_are_read_and_not_run(tmp_path):
     long = "Much more is to be said about it, and here it is said."
-    (tmp_path / "a.py").write_text(f'raise SystemExit\n\ndef f():\n    """Do a thing.\n\n    {long}\n    """\n')
-    (tmp_path / "b.py").write_text(f'class C:\n    """Two lines\n    of it.\n\n    {long}\n    """\n')
-    (tmp_path / "c.py").write_text("this is no Python\n")
+    (tmp_path / "a.py").write_text(
+        f'raise SystemExit\n\ndef f():\n    """Do a thing.\n\n    {long}\n    """\n', encoding="utf-8"
+    )
+    (tmp_path / "b.py").write_text(f'class C:\n    """Two lines\n    of it.\n\n    {long}\n    """\n', encoding="utf-8")
+    (tmp_path / "c.py").write_text("this is no Python\n", encoding="utf-8")
     (tmp_path / "test").mkdir()
-    (tmp_path / "test" / "d.py").write_text(f'"""Test that all.\n\n{long} And more."""\n')
+    (tmp_path / "test" / "d.py").write_text(f'"""Test that all.\n\n{long} And more."""\n', encoding="utf-8")
     assert docstrings(tmp_path) == ((long, "Do a thing."),)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="no Python files with docstrings"):

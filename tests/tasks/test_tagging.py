@@ -79,7 +79,7 @@ def test_it_learns_and_remembers(trained):
     assert tool.run(["the cat,  Ann, sees the Rome.", ""]) == ["the cat,  [Ann PERSON], sees the [Rome PLACE].", ""]
     assert tool.tag([["old", "Eva", "Bob", "sees"], []]) == [[Entity(1, 3, "PERSON")], []]
     assert tool.score(list(sentences(60, 1))) == scores
-    assert "F1" in (folder / "README.md").read_text()
+    assert "F1" in (folder / "README.md").read_text(encoding="utf-8")
 
 
 def test_long_sentences_are_read_in_windows_and_wholly_scored(trained):
@@ -205,7 +205,7 @@ def test_a_checkpoint_is_a_beginning(tmp_path):
     torch.manual_seed(0)
     theirs = transformers.BertModel(transformers.BertConfig(vocab_size=len(words), **sizes))
     theirs.save_pretrained(tmp_path / "bert")
-    (tmp_path / "bert" / "vocab.txt").write_text("\n".join(words))
+    (tmp_path / "bert" / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
     train = write(tmp_path / "single.conll", sentences(300, longest=1))  # what is learned in a hundred updates
     valid = write(tmp_path / "valid.conll", sentences(60, 1, longest=1))
     config = quick(TaggedData(data=(train,), valid=(valid,)), start_from=tmp_path / "bert")
@@ -303,7 +303,7 @@ def test_bad_spans_are_explained(text, given, message, tmp_path):
 def test_what_cannot_be_learned_from_is_told(tmp_path):
     with pytest.raises(ValueError, match="no data: expected at least one file"):
         Tagging(TaggingConfig()).train(tmp_path / "other")
-    (tmp_path / "plain.conll").write_text("".join(f"a{n} O\n\n" for n in range(99)))
+    (tmp_path / "plain.conll").write_text("".join(f"a{n} O\n\n" for n in range(99)), encoding="utf-8")
     with pytest.raises(ValueError, match="no word is tagged"):
         Tagging(quick(TaggedData(data=(tmp_path / "plain.conll",)))).train(tmp_path / "model")
     with pytest.raises(ValueError, match="is a table: expected CoNLL's columns"):
@@ -313,7 +313,7 @@ def test_what_cannot_be_learned_from_is_told(tmp_path):
 
 
 def test_a_label_that_was_not_learned_is_named(trained, tmp_path):
-    (tmp_path / "other.conll").write_text("Ann B-PERSON\n\nRhine B-RIVER\n")
+    (tmp_path / "other.conll").write_text("Ann B-PERSON\n\nRhine B-RIVER\n", encoding="utf-8")
     examples = TaggedData(data=(tmp_path / "other.conll",)).examples()
     with pytest.raises(ValueError, match=r"other.conll:3: .*'RIVER' was not learned: expected one of PERSON, PLACE"):
         load(trained[0]).score(examples)
@@ -361,7 +361,8 @@ def test_the_command_line_trains_scores_and_runs(data, tmp_path, monkeypatch, ca
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(
         "[model]\nvocab_size = 330\nd_model = 32\nd_ff = 48\ndropout = 0.1\nembedding_dropout = 0.0\n"
-        "[train]\nupdates = 80\nwarmup = 5\nlr = 8e-3\nmax_tokens = 512\nword_dropout = 0.0\n"
+        "[train]\nupdates = 80\nwarmup = 5\nlr = 8e-3\nmax_tokens = 512\nword_dropout = 0.0\n",
+        encoding="utf-8",
     )
     train, valid = data.data[0], data.valid[0]
     out = tmp_path / "m"

@@ -181,7 +181,7 @@ def test_bad_records_are_counted_and_told(tmp_path):
 def test_errors_name_the_file_and_the_line(trained, here):
     folder = trained[0]
     (folder / "bad.de").write_bytes(b"eins\n\xff\n")
-    (folder / "bad.en").write_text("one\ntwo\n")
+    (folder / "bad.en").write_text("one\ntwo\n", encoding="utf-8")
     result = here("train", "translation", "--source", "bad.en", "--target", "bad.de", "--out", "x", folder=folder)
     assert result.returncode == 1
     assert "\nglassformer: bad.de:2: not valid UTF-8" in result.stderr
@@ -225,7 +225,10 @@ def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, trained):
 
 def test_a_recipe_is_the_flags_in_a_file(tmp_path):
     path = tmp_path / "recipe.toml"
-    path.write_text('[data]\ncorpus = "multi30k"\nfolder = "x"\n[model]\nd_model = 64\n[train]\nlr = 1\nupdates = 5\n')
+    path.write_text(
+        '[data]\ncorpus = "multi30k"\nfolder = "x"\n[model]\nd_model = 64\n[train]\nlr = 1\nupdates = 5\n',
+        encoding="utf-8",
+    )
     config = load_recipe(path, TranslationConfig)
     assert (config.model.d_model, config.train.updates, config.data.corpus) == (64, 5, "multi30k")
     assert config.model.d_ff == small_encoder_decoder().d_ff
@@ -237,7 +240,7 @@ def test_a_recipe_is_the_flags_in_a_file(tmp_path):
         ("[cooking]\n", "unknown table .cooking.: expected one of"),
         ("[train\n", "is not TOML"),
     ):
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
         with pytest.raises(ValueError, match=message):
             load_recipe(path, TranslationConfig)
 

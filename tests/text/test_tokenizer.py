@@ -60,13 +60,13 @@ def test_bad_files_and_sizes_are_named(tmp_path):
     with pytest.raises(ValueError, match="vocab_size=100: expected at least 260"):
         Tokenizer.train(TEXTS, 100)
     path = tmp_path / "broken.json"
-    path.write_text("{}")
+    path.write_text("{}", encoding="utf-8")
     with pytest.raises(ValueError, match=r"broken\.json is not a tokenizer"):
         Tokenizer.load(path)
     path.write_bytes(b'{"version": "\xff"}')
     with pytest.raises(ValueError, match=r"broken\.json is not UTF-8 text"):
         Tokenizer.load(path)
-    path.write_text(json.dumps({"version": "x" * 100_000}))
+    path.write_text(json.dumps({"version": "x" * 100_000}), encoding="utf-8")
     with pytest.raises(ValueError, match=r"broken\.json is not a tokenizer") as caught:
         Tokenizer.load(path)
     assert len(str(caught.value)) < 1000

@@ -62,7 +62,9 @@ class Machine:
         """One command from start to end: the seconds that it took."""
         began = self.now
         self.now += self.startup
-        record = json.loads((folder / "run.json").read_text()) if (folder / "run.json").exists() else None
+        record = (
+            json.loads((folder / "run.json").read_text(encoding="utf-8")) if (folder / "run.json").exists() else None
+        )
         folder.mkdir(exist_ok=True)
         run = RunFolder(folder, record, "id")
         run.bind("toy", config, {}, accept_changes=True)
@@ -100,11 +102,11 @@ class Machine:
 
 
 def plan_of(folder):
-    return json.loads((folder / "run.json").read_text())["plan"]
+    return json.loads((folder / "run.json").read_text(encoding="utf-8"))["plan"]
 
 
 def rates_of(folder):
-    lines = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
+    lines = map(json.loads, (folder / "log.jsonl").read_text(encoding="utf-8").splitlines())
     return {line["update"]: line["lr"] for line in lines if line["kind"] == "update"}
 
 

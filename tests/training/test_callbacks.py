@@ -14,7 +14,9 @@ def config(folder, **train):
     draw = random.Random(0)
     words = ["one", "two", "three", "four"]
     rows = [" ".join(draw.choices(words, k=4)) for _ in range(80)]
-    (folder / "a.tsv").write_text("text\tlabel\n" + "".join(f"{row}\t{row.split()[0]}\n" for row in rows))
+    (folder / "a.tsv").write_text(
+        "text\tlabel\n" + "".join(f"{row}\t{row.split()[0]}\n" for row in rows), encoding="utf-8"
+    )
     usual = ClassificationConfig(data=LabelledData(data=(folder / "a.tsv",), valid=(folder / "a.tsv",)))
     values = {"updates": 6, "warmup": 2, "eval_every": 3, "save_every": 2, "max_tokens": 64, "device": "cpu", **train}
     return replace(

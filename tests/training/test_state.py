@@ -35,9 +35,9 @@ def run():
 def test_what_the_manifest_does_not_list_is_not_read(run, name, tmp_path):
     path = save_checkpoint(tmp_path, TrainState(position=3), *run)
     manifest = path / "manifest.json"
-    sums = json.loads(manifest.read_text())["sha256"]
+    sums = json.loads(manifest.read_text(encoding="utf-8"))["sha256"]
     del sums[name]
-    manifest.write_text(json.dumps({"sha256": sums}))
+    manifest.write_text(json.dumps({"sha256": sums}), encoding="utf-8")
     readers = [partial(load_checkpoint, path, *run)]
     if name == "model.safetensors":
         readers.append(partial(average_parameters, tmp_path, [3], dict))
@@ -50,7 +50,7 @@ def test_what_the_manifest_does_not_list_is_not_read(run, name, tmp_path):
 def test_a_state_that_is_none_is_passed_over(run, contents, tmp_path):
     save_checkpoint(tmp_path, TrainState(position=2), *run)
     path = save_checkpoint(tmp_path, TrainState(position=3), *run)
-    (path / "state.json").write_text(contents)
+    (path / "state.json").write_text(contents, encoding="utf-8")
     seal_folder(path)
     told = []
     assert load_newest(tmp_path, *run, told.append).position == 2

@@ -128,7 +128,7 @@ def test_a_missing_package_and_a_wrong_interval_are_told_in_a_sentence(make, pac
 
 
 def test_track_on_the_command_line_logs_a_run(wandb, tmp_path, capsys):
-    (tmp_path / "a.tsv").write_text("text\tlabel\n" + "one two\ta\nthree four\tb\n" * 30)
+    (tmp_path / "a.tsv").write_text("text\tlabel\n" + "one two\ta\nthree four\tb\n" * 30, encoding="utf-8")
     sizes = {"vocab-size": 300, "d-model": 16, "n-heads": 2, "d-ff": 16, "n-encoder-layers": 1, "updates": 10}
     flags = [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
     files = ["--data", f"{tmp_path / 'a.tsv'}", "--valid", f"{tmp_path / 'a.tsv'}", "--out", f"{tmp_path / 'm'}"]

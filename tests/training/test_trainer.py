@@ -448,7 +448,7 @@ def test_a_position_that_is_saved_is_not_saved_again(tmp_path):
 
 def test_a_damaged_checkpoint_is_replaced_when_its_position_is_reached_again(tmp_path, uninterrupted):
     stopped_at(tmp_path / "a", 4)
-    (tmp_path / "a" / "step-00000004" / "state.json").write_text("{}")
+    (tmp_path / "a" / "step-00000004" / "state.json").write_text("{}", encoding="utf-8")
     assert fingerprint(make_trainer(tmp_path / "a", warn=lambda _: None).run()) == uninterrupted
 
 

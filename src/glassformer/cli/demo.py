@@ -10,11 +10,12 @@ from glassformer.cli.demo_task import SHARE, talk
 if TYPE_CHECKING:
     from glassformer.data.pairs import Pair
     from glassformer.inspect.page import Sample
-    from glassformer.tasks.configs.translation import TranslationConfig
     from glassformer.tasks.translation import Translator
 
 N_SHOWN = 8
 """Held-out strings that are shown beside what the user asks for."""
+VALIDATE_EVERY = 500
+"""Updates between two points of the chart."""
 NAMES = {
     "de": "German",
     "fr": "French",
@@ -58,9 +59,17 @@ def demo(
 
     if not minutes > 0:
         raise ValueError(f"minutes={minutes}: expected more than 0")
-    config = demo_config(to, minutes=minutes, seed=seed)
-    task = Translation(config)
-    splits = config.data.splits()  # fetched, and an unknown language refused, before anything else
+    task = Translation.with_chosen_defaults(
+        {
+            "data.corpus": "interface-texts",
+            "data.target_language": to,
+            "train.minutes": minutes * SHARE,
+            "train.seed": seed,
+            "train.eval_every": VALIDATE_EVERY,
+            "train.save_every": VALIDATE_EVERY,
+        }
+    )
+    splits = task.config.data.splits()  # fetched, and an unknown language refused, before anything else
     folder = out / f"en-{to}"
     if folder.exists():
         print(f"{folder} has been trained already; remove it to train again.")
@@ -92,50 +101,6 @@ def demo(
     talk(
         lambda line: translator.translate([line])[0],
         f"Type an English line to see it in {name_of(to)}; an empty one ends.",
-    )
-
-
-def demo_config(to: str, *, minutes: float, seed: int) -> "TranslationConfig":
-    """A small model that learns much from few updates: chosen on German validation strings, see docs/results.md."""
-    from glassformer.models import ModelConfig
-    from glassformer.tasks.configs.translation import PairData, TranslationConfig
-    from glassformer.training.config import TrainConfig
-
-    return TranslationConfig(
-        data=PairData(corpus="interface-texts", target_language=to),
-        model=ModelConfig(
-            vocab_size=5000,
-            n_encoder_layers=1,
-            n_decoder_layers=1,
-            d_model=128,
-            n_heads=4,
-            d_ff=256,
-            gated=True,
-            activation="silu",
-            qk_norm=True,
-            norm_placement="pre",
-            max_len=256,
-            scale_embeddings=True,
-            tie="all",
-            head="language_model",
-            output_bias=False,
-            dropout=0.0,
-            embedding_dropout=0.0,
-            init="normal",
-            init_std=128**-0.5,
-        ),
-        train=TrainConfig(
-            minutes=minutes * SHARE,
-            max_tokens=768,
-            optimiser="muon",
-            lr=1e-2,
-            warmup=100,
-            weight_decay=0.6,
-            schedule="linear",
-            eval_every=500,
-            save_every=500,
-            seed=seed,
-        ),
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from glassformer.base.names import suggestion
 from glassformer.cli.options import HELP, HELP_ALL, UsageError, help_text, naming_columns, parse_options
+from glassformer.progress import Step, reporting, set_quiet
 
 if TYPE_CHECKING:
     from glassformer.training.callbacks import Callbacks
@@ -30,6 +31,8 @@ class RunOptions:
     """Discard the run in OUT.run and start anew."""
     accept_changes: bool = False
     """Continue from the newest checkpoint with other settings or other data, or with more updates."""
+    quiet: bool = False
+    """Show no progress. Errors and the last line are still shown."""
     overwrite: bool = False
     """Replace a model in --out that another run wrote; other files are never replaced."""
     track: Literal["none", "wandb", "mlflow"] = "none"
@@ -57,16 +60,21 @@ def train(arguments: list[str]) -> None:
         return
     given, run = read_given(task, rest)
     dials = {name: run.pop(name) for name in ("recipe", "size", "preset") if name in run}
-    from glassformer.tasks.train import make_task
+    set_quiet(run.pop("quiet", False))
+    from glassformer.tasks.train import read_request
 
     try:
-        made = make_task(task, given, **dials)
+        request = read_request(task, given, **dials)
     except TypeError as error:
         raise ValueError(str(error)) from error
     out = run.pop("out")
-    callbacks = _callbacks(run.pop("track", "none"), out, made.config)
-    with naming_columns(made.config.data):
-        print(f"wrote {out}: {made.train(out, began=began, **run, **callbacks)}")
+    with reporting():
+        with Step("loading torch"):
+            made = request.make()
+        callbacks = _callbacks(run.pop("track", "none"), out, made.config)
+        with naming_columns(made.config.data):
+            scores = made.train(out, began=began, **run, **callbacks)
+    print(f"wrote {out}: {scores}")
 
 
 def _callbacks(tracker: str, out: Path, config: Any) -> "Callbacks":

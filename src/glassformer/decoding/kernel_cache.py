@@ -84,7 +84,7 @@ def _locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
     """
     import fcntl
 
-    with path.open("a") as lock:
+    with path.open("a", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:

@@ -60,7 +60,7 @@ def enter_user_namespace() -> bool:
     maps = {"setgroups": "deny", "uid_map": f"{user} {user} 1", "gid_map": f"{group} {group} 1"}
     try:
         for name, text in maps.items():
-            with open(f"/proc/self/{name}", "w") as file:
+            with open(f"/proc/self/{name}", "w", encoding="utf-8") as file:
                 file.write(text)
     except OSError:
         return False

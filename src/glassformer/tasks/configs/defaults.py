@@ -121,7 +121,7 @@ def _choose(
     """The rules. `scale` is what fits into the time, in units of `REFERENCE_FLOPS`."""
     usual = _usual(kind)
     is_pair = usual.model.kind == "encoder_decoder"
-    longest = max(corpus.lengths())
+    longest = min(max(corpus.lengths()), given.get("model.max_len", usual.model.max_len) or 10**9)
     values = _architecture(usual.model, given, corpus, scale) if is_pair else _usual_architecture(usual.model, given)
     values["model.vocab_size"] = min(
         _vocabulary(scale, corpus), _vocabulary(1e9, corpus) if is_pair else usual.model.vocab_size
@@ -129,7 +129,7 @@ def _choose(
     least = _round(8 * longest, 256)  # so that an update sees several examples
     values["train.max_tokens"] = max(_round(512 * scale**0.35, 256) if is_pair else 1024, least)
     config = make_config(kind, {**given, **{name: given.get(name, value) for name, value in values.items()}})
-    updates = speed.updates or max(20, round(scale * REFERENCE_FLOPS / _update_flops(config, corpus)))
+    updates = speed.updates or max(20, round(scale * REFERENCE_FLOPS / update_flops(config, corpus)))
     epochs = updates * config.train.max_tokens / max(1, longest * corpus.examples)
     if is_pair:
         values |= _learning(config.model.d_model, updates, epochs)
@@ -239,7 +239,7 @@ def _dropout(epochs: float) -> float:
     return 0.0 if epochs <= 10 else 0.1 if epochs <= 25 else 0.2 if epochs <= 60 else 0.3
 
 
-def _update_flops(config: TaskConfig, corpus: Corpus) -> float:
+def update_flops(config: TaskConfig, corpus: Corpus) -> float:
     """Operations of one update, roughly."""
     source, target = corpus.lengths()
     if config.model.kind != "encoder_decoder":

@@ -1,0 +1,127 @@
+"""Train with every combination of some options, all with the same arithmetic: the runs behind docs/defaults.md.
+
+    python benchmarks/sweep.py translation results.jsonl --units 1 3 9 --workers 14 \
+        --set source=train.de target=train.en valid_source=val.de valid_target=val.en device=cuda \
+        --vary max_tokens=512,1024 weight_decay=0.2,0.5
+
+One unit is 2.9 TFLOP, about 100 seconds of training on two slow cores. Each run makes as many updates as fit into its
+units, so that a run on a GPU shows what a slower machine would reach. An option that is neither set nor varied is
+chosen as `glassformer train` chooses it. Each finished run is one line of the results, which are printed at the end,
+the best one first; a second call leaves out the runs that are there already.
+"""
+
+import argparse
+import itertools
+import json
+import multiprocessing
+import os
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+Job = dict[str, Any]
+
+
+def jobs(task: str, units: list[float], fixed: list[str], varied: list[str]) -> Iterator[Job]:
+    """One for each number of units and combination of values."""
+    names = [option.partition("=")[0] for option in varied]
+    values = [option.partition("=")[2].split(",") for option in varied]
+    for size, combination in itertools.product(units, itertools.product(*values)):
+        yield {"task": task, "units": size, "set": fixed, "vary": dict(zip(names, combination, strict=True))}
+
+
+def run(job: Job) -> Job:
+    """Train as a job says; its scores, or its error."""
+    began = time.perf_counter()
+    try:
+        with tempfile.TemporaryDirectory() as work:
+            found = _train(job, Path(work))
+    except Exception:
+        found = {"error": traceback.format_exc()[-800:]}
+    return {**job, **found, "seconds": round(time.perf_counter() - began, 1)}
+
+
+def _train(job: Job, work: Path) -> dict[str, Any]:
+    from glassformer.cli.train import read_given
+    from glassformer.tasks.configs.defaults import REFERENCE_FLOPS, Speed, choose_defaults, update_flops
+    from glassformer.tasks.configs.options import make_config
+    from glassformer.tasks.registry import config_named, task_named
+    from glassformer.training.journal import read_log
+
+    told = {**dict(option.split("=", 1) for option in job["set"]), **job["vary"]}
+    flags = [_flag(f"{name}={value}") for name, value in told.items()]
+    given, _ = read_given(job["task"], [*flags, "--out", "unused"])
+    kind, found = config_named(job["task"]), task_named(job["task"])
+    corpus = _corpus(job["task"], tuple(job["set"]))
+    flops = job["units"] * REFERENCE_FLOPS
+    chosen = choose_defaults(kind, {**given, "train.minutes": 1}, corpus, Speed(flops, 0, lambda config: 1.0))
+    config = make_config(kind, {**chosen, **given, "train.minutes": 0})
+    updates = max(20, round(flops / update_flops(config, corpus)))
+    changes: dict[str, Any] = {"train.updates": updates, "train.eval_every": updates, "train.save_every": updates}
+    if "warmup" not in told:
+        changes["train.warmup"] = max(5, round(0.06 * updates))
+    scores = found(make_config(kind, {**chosen, **given, **changes, "train.minutes": 0})).train(work / "m")
+    log = [entry.values for entry in read_log(work / "m.run")]
+    return {"updates": updates, "scores": dict(scores.values), "validation": log[-1] if log else {}}
+
+
+@cache
+def _corpus(task: str, fixed: tuple[str, ...]) -> Any:
+    from glassformer.cli.train import read_given
+    from glassformer.tasks.registry import task_named
+
+    given, _ = read_given(task, [*map(_flag, fixed), "--out", "unused"])
+    return task_named(task).with_chosen_defaults(given).corpus()
+
+
+def _flag(option: str) -> str:
+    """NAME=VALUE as a flag."""
+    name, _, value = option.partition("=")
+    return f"--{name.replace('_', '-')}={value}"
+
+
+def main() -> None:
+    """Run what is missing, then print everything."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task")
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--units", type=float, nargs="+", default=[1.0])
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--vary", nargs="*", default=[], metavar="NAME=VALUE,VALUE")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no run after this time")
+    parser.add_argument("--metric", default="", help="score to sort by; the first one by default")
+    options = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    began = time.perf_counter()
+    done = (
+        [json.loads(line) for line in options.results.read_text(encoding="utf-8").splitlines()]
+        if options.results.exists()
+        else []
+    )
+    known = [{name: one[name] for name in ("task", "units", "set", "vary")} for one in done]
+    todo = [job for job in jobs(options.task, options.units, options.set, options.vary) if job not in known]
+    with multiprocessing.get_context("spawn").Pool(options.workers) as pool, options.results.open("a") as stream:
+        in_time = (job for job in todo if time.perf_counter() - began < options.seconds)
+        for result in pool.imap_unordered(run, in_time):
+            done.append(result)
+            stream.write(json.dumps(result) + "\n")
+            stream.flush()
+    for one in sorted(done, key=lambda one: (one["units"], -_score(one, options.metric))):
+        scores = "  ".join(f"{name} {value:.4g}" for name, value in one.get("scores", {}).items())
+        print(
+            f"{one['units']:6g} units  {one.get('updates', 0):6} updates  {scores or one['error'][-99:]}  {one['vary']}"
+        )
+
+
+def _score(result: Job, metric: str) -> float:
+    scores = result.get("scores", {})
+    return float(scores.get(metric) or next(iter(scores.values()), float("-inf")))
+
+
+if __name__ == "__main__":
+    main()
