@@ -109,6 +109,7 @@ def choose_for_fine_tuning(kind: type[TaskConfig], given: Mapping[str, Any], *, 
     values: dict[str, Any] = {"train.optimiser": "adamw", "train.schedule": "linear", "train.weight_decay": 0.01}
     if is_foreign:
         values["train.lr"] = 5e-5
+    values["train.warmup"] = round(0.06 * given["train.updates"]) if given.get("train.updates") else 50
     minutes = default_minutes(kind, given)
     if minutes:
         values["train.minutes"] = minutes
