@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from glassformer.cli.options import UsageError
+
 WHAT_IT_DOES = """\
 usage: glassformer bench decode [OPTIONS]
 
@@ -41,17 +43,17 @@ def bench(
         compiled: Also measure our compiled step, which takes half a minute or more to compile for each shape.
         only: Parts of engine names that take part, such as "glassformer" or "HF, bfloat16"; none is all.
     """
+    for name, values in (("batch", batch), ("beam", beam), ("rounds", (rounds,))):
+        for value in values:
+            if value < 1:
+                raise UsageError(f"--{name} {value}: expected at least 1")
+    if threads < 0:
+        raise UsageError(f"--threads {threads}: expected 0 or more")
     import torch
 
-    from glassformer.base.checks import check_positive
     from glassformer.bench.decode import limits, measure, table
     from glassformer.bench.works import works
 
-    for name, values in (("batch", batch), ("beam", beam), ("rounds", (rounds,))):
-        for value in values:
-            check_positive(name, value)
-    if threads < 0:
-        raise ValueError(f"threads={threads}: expected 0 or more")
     if threads:
         torch.set_num_threads(threads)
     if device == "auto":
