@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from glassformer.cli.demo_task import SHARE, talk
+from glassformer.cli.options import UsageError
 
 if TYPE_CHECKING:
     from glassformer.data.pairs import Pair
@@ -58,7 +59,7 @@ def demo(
     from glassformer.tasks.translation import Translation, Translator
 
     if not minutes > 0:
-        raise ValueError(f"minutes={minutes}: expected more than 0")
+        raise UsageError(f"--minutes {minutes:g}: expected more than 0")
     task = Translation.with_chosen_defaults(
         {
             "data.corpus": "interface-texts",

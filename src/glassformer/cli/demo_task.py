@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.base.names import nearest
+from glassformer.cli.options import UsageError, call_function
 
 if TYPE_CHECKING:
     from glassformer.metrics.scores import Scores
@@ -24,7 +25,6 @@ N_SHOWN = 5
 def demos(arguments: list[str]) -> None:
     """Run `[TASK] ...`: without a task, or with translation, the translator's own demo; else any task's."""
     from glassformer.cli.demo import demo
-    from glassformer.cli.options import UsageError, call_function
     from glassformer.tasks.registry import TASKS
 
     if arguments in (["-h"], ["--help"]):
@@ -76,7 +76,7 @@ def demo_task(
     from glassformer.tasks.task import Tool
 
     if not minutes >= 0:
-        raise ValueError(f"minutes={minutes}: expected 0 or more")
+        raise UsageError(f"--minutes {minutes:g}: expected 0 or more")
     kind = task_named(name)
     try:
         config = kind.demo()

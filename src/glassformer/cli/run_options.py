@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from glassformer.cli.options import UsageError
+
 if TYPE_CHECKING:
     from glassformer.decoding import GenerationConfig
 
@@ -129,23 +131,23 @@ def check_ranges(given: Given) -> None:
         if name in RANGES:
             is_right, expected = RANGES[name]
             if not is_right(value):
-                raise ValueError(f"{flag_of(name)} {value:g}: expected {expected}")
+                raise UsageError(f"{flag_of(name)} {value:g}: expected {expected}")
     if "" in given.get("stop", ()):
-        raise ValueError("--stop '': expected at least one character")
+        raise UsageError("--stop '': expected at least one character")
     n_best, beam, temperature = given.get("n_best"), given.get("beam"), given.get("temperature")
     if beam is not None and beam > 1:
         if temperature:
-            raise ValueError(
+            raise UsageError(
                 f"--temperature {temperature:g} --beam {beam}: expected one of them; a beam search draws nothing"
             )
         if "stop" in given:
-            raise ValueError(f"--stop with --beam {beam}: expected --beam 1, or no --stop")
+            raise UsageError(f"--stop with --beam {beam}: expected --beam 1, or no --stop")
     if n_best is not None and beam is not None and n_best > beam and not temperature:
-        raise ValueError(
+        raise UsageError(
             f"--n-best {n_best} --beam {beam}: expected --beam {n_best} or more, or a --temperature above 0"
         )
     if "system" in given and "chat" not in given:
-        raise ValueError("--system has no effect without --chat: add --chat, or leave it out")
+        raise UsageError("--system has no effect without --chat: add --chat, or leave it out")
     if temperature == 0:
         _need_temperature(given)
 
@@ -158,10 +160,10 @@ def check_taken(path: Path, kind: str, given: Given) -> None:
     wrong = [option for option in given if option not in taken]
     if wrong:
         flags = ", ".join(map(flag_of, taken))
-        raise ValueError(f"{flag_of(wrong[0])} has no effect: {path} is {name}, which takes {flags}")
+        raise UsageError(f"{flag_of(wrong[0])} has no effect: {path} is {name}, which takes {flags}")
     if given.get("embed") and len(given) > 1:
         other = next(option for option in given if option != "embed")
-        raise ValueError(f"{flag_of(other)} has no effect with --embed: leave one of them out")
+        raise UsageError(f"{flag_of(other)} has no effect with --embed: leave one of them out")
 
 
 def search_of(base: "GenerationConfig", given: Given) -> "GenerationConfig":
@@ -185,7 +187,7 @@ def search_of(base: "GenerationConfig", given: Given) -> "GenerationConfig":
         changes |= {"num_beam_groups": 1, "diversity_penalty": 0.0}
     if "stop" in given:
         if beams > 1:
-            raise ValueError(f"--stop with a beam of {beams}: expected --beam 1, or no --stop")
+            raise UsageError(f"--stop with a beam of {beams}: expected --beam 1, or no --stop")
         changes["stop_strings"] = given["stop"]
     return replace(base, num_beams=beams, num_return_sequences=n_best, **changes)
 
@@ -193,7 +195,7 @@ def search_of(base: "GenerationConfig", given: Given) -> "GenerationConfig":
 def _need_temperature(given: Given) -> None:
     for name in ("top_k", "top_p", "min_p", "seed"):
         if name in given:
-            raise ValueError(
+            raise UsageError(
                 f"{flag_of(name)} {given[name]:g} has no effect at --temperature 0, where nothing is drawn at random: "
                 "add --temperature 1, or leave it out"
             )
