@@ -104,6 +104,7 @@ def test_other_errors_pass_through(cuda, stop):
 def test_random_numbers_and_graphs_work_after_a_failed_recording_on_a_gpu():
     device = torch.device("cuda")
     x = torch.ones(64, 64, device=device)
+    x @ x  # cuBLAS sets itself up, which cannot be recorded
     stream, pool = torch.cuda.current_stream(), torch.cuda.graph_pool_handle()
     torch.manual_seed(1)
     expected = torch.rand(3, device=device)
