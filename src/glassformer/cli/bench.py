@@ -34,14 +34,15 @@ def bench(
 
     Args:
         what: What to measure; decode is the only choice.
-        model: A translation model of the paper's base size, a GPT-2 of 124 million parameters, or a Llama of 135.
-        batch: Texts that are generated at once; several numbers give several tables.
+        model: translation is the base model of "Attention Is All You Need", gpt2 has 124 million parameters and llama
+            135 million.
+        batch: Number of texts to generate at once; several numbers give several tables.
         beam: Beam width; 1 is greedy.
-        rounds: Turns of each engine.
-        threads: CPU threads; 0 is as many as torch chooses.
-        device: Device to measure; auto is cuda where there is one.
+        rounds: How many times each engine is measured.
+        threads: Number of CPU threads; 0 lets torch choose.
+        device: Device to measure; auto is cuda if there is a GPU.
         compiled: Also measure our compiled step, which takes half a minute or more to compile for each shape.
-        only: Parts of engine names that take part, such as "glassformer" or "HF, bfloat16"; none is all.
+        only: Measure only the engines whose names contain one of these texts, such as "glassformer" or "HF, bfloat16".
     """
     for name, values in (("batch", batch), ("beam", beam), ("rounds", (rounds,))):
         for value in values:

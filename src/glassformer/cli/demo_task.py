@@ -30,7 +30,7 @@ def demos(arguments: list[str]) -> None:
     if arguments in (["-h"], ["--help"]):
         print("usage: glassformer demo [TASK] ...\n")
         print(*(f"  {name:16}{entry.about}" for name, entry in TASKS.items()), sep="\n")
-        print("\nglassformer demo TASK --help teaches each. Without a task it is translation:\n")
+        print("\nglassformer demo TASK --help shows the options of a task. Without a task, demo trains a translator:\n")
     near = nearest(arguments[0], TASKS, cutoff=0.75) if arguments else None
     if near and arguments[0] not in TASKS:  # four minutes of translation are not what a slip of the finger asks for
         raise UsageError(f"{arguments[0]!r} is no task: did you mean {near!r}?")
@@ -48,14 +48,15 @@ def demos(arguments: list[str]) -> None:
     ) -> None:
         """Train a small Transformer for this task on a corpus that comes with it, and try it.
 
-        It scores itself on examples that it has not seen, beside somebody who has learned next to nothing. Then it
-        answers LINES, or what you type. Called again, it goes on where it stopped, or uses what it has learned.
+        It scores the model on examples that it was not trained on, beside a simple baseline. Then it answers LINES, or
+        what you type. Run it again to resume, or to use the trained model.
 
         Args:
             lines: Lines for the model to answer, each in quotes. On a terminal you may type more afterwards.
-            minutes: How long to train; more is better. 0 is as long as the task suggests, at most 3.
+            minutes: Minutes to train; more minutes give better results. 0 takes the default of the task, at most 3.
             out: Folder for the model.
-            seed: Of everything random. How many updates fit is timed, so two runs are alike rather than equal.
+            seed: Seed of the random numbers. Two runs still differ, because the number of updates depends on the
+                measured speed.
         """
         demo_task(task, lines, minutes=minutes, out=out, seed=seed)
 

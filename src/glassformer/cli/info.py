@@ -22,14 +22,16 @@ MAX_SPECIAL = 12
 
 
 def info(path: Path, *, json: bool = False, allow_pickle: bool = False) -> None:
-    """Show what a model is: kind, number of parameters, task, number format, tokenizer, chat template and settings.
+    """Show what a model is: kind, number of parameters, task, languages, number format, tokenizer, chat template and
+    settings.
 
-    Only headers are read, so it takes a second for a model of any size, but for the checksums of a folder.
+    Only the headers of the weight files are read. The checksums of a folder that was written here are verified too,
+    which takes longer for a large model.
 
     Args:
         path: A model folder, or a GGUF or llama2.c file.
         json: Print one JSON object, with all settings.
-        allow_pickle: Also open weights in pytorch_model.bin, with the reader that accepts only tensors.
+        allow_pickle: Also read weights from pytorch_model.bin, with a reader that accepts only tensors.
     """
     found = describe(path, allow_pickle=allow_pickle)
     if json:

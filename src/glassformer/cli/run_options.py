@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LineOptions:
-    """Where lines come from, and where the answers go."""
+    """Input and output."""
 
     input: Path | None = None
     """Read the lines of this file instead of stdin."""
@@ -33,7 +33,7 @@ class AnswerOptions:
     json: bool = False
     """Print one JSON object per line: text, scores, labels with probabilities, entities with places, vectors."""
     n_best: int | None = None
-    """Print the N best texts of a beam search, N drawn texts, or the N most likely labels."""
+    """Print the N best texts of a beam search, N sampled texts, or the N most likely labels."""
     scores: bool = False
     """Print the mean log-probability of each text, the probability of each label, or the score of a found answer."""
 
@@ -43,20 +43,22 @@ class WritingOptions:
     """For models that write text: translators, summarizers, language models."""
 
     beam: int | None = None
-    """Sentences that the search keeps at each step. 1 takes the most likely word each time and is faster. (default: as
-    the model says)"""
+    """Beam width: how many partial texts the search keeps at each step. 1 is greedy search, which is faster. (default:
+    the model's own)"""
     max_new_tokens: int | None = None
-    """The most tokens that are written for a line. (default: as the model says, for most 256)"""
+    """The most tokens to generate for a line. (default: the model's own, usually 256)"""
     temperature: float | None = None
-    """0 takes the most likely token. More than 0 draws at random; 1 uses the model's own probabilities. (default: 0)"""
+    """0 takes the most likely token. More than 0 samples at random; 1 uses the model's own probabilities. (default:
+    0)"""
     top_k: int | None = None
-    """Draw only from the N most likely tokens; 0 is all. Needs a temperature."""
+    """Sample only from the N most likely tokens; 0 is all. Needs a --temperature above 0."""
     top_p: float | None = None
-    """Draw only from the most likely tokens whose probabilities add up to this. Needs a temperature."""
+    """Sample only from the most likely tokens whose probabilities add up to this. Needs a --temperature above 0."""
     min_p: float | None = None
-    """Draw only from tokens with at least this share of the best token's probability. Needs a temperature."""
+    """Sample only from tokens that are at least this times as probable as the best one. Needs a --temperature above
+    0."""
     seed: int | None = None
-    """Start of the random numbers: the same seed draws the same text. Needs a temperature. (default: 0)"""
+    """Seed of the random numbers: the same seed gives the same text. Needs a --temperature above 0. (default: 0)"""
     repetition_penalty: float | None = None
     """More than 1 makes tokens that were already written less likely. (default: 1)"""
 
@@ -66,13 +68,13 @@ class DecoderOptions:
     """For models that continue a text or answer a message."""
 
     prompt: str | None = None
-    """Continue this text instead of lines, and show the result as it is written."""
+    """Continue this text instead of reading lines, and show the result while it is generated."""
     chat: bool = False
     """Answer each line as a message instead of continuing it. On a terminal, hold a conversation."""
     system: str | None = None
     """The system message before each conversation. Needs --chat."""
     stop: tuple[str, ...] = ()
-    """End the text where one of these texts appears."""
+    """Stop generating where one of these texts appears."""
 
 
 WRITING = tuple(field.name for field in fields(WritingOptions))

@@ -57,7 +57,7 @@ def run(
         path: A model folder, or a GGUF or llama2.c file.
         embed: Print a vector for each line, as a JSON list, instead of doing the task. For encoders.
         int8: Compute with 8-bit weights: several times as fast on most CPUs, with nearly the same results.
-        allow_pickle: Also open weights in pytorch_model.bin, with the reader that accepts only tensors.
+        allow_pickle: Also read weights from pytorch_model.bin, with a reader that accepts only tensors.
     """
     decoder = replace(
         decoder,
