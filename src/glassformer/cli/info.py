@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 WHOLE_NUMBERS = ("I64", "I32", "I16", "BOOL")
 """Types of stored counters and masks, which are no quantized weights."""
 NO_SETTINGS = ("task", "data", "language_origins", "tokenizer")
-"""Entries of task.json that are shown in lines of their own."""
+"""Entries of task.json that are not among the task settings."""
 LANGUAGES = {"source_language": "en", "target_language": "de"}
-"""What folders without language_origins record of a language that nobody named."""
+"""The former default languages: a folder without language_origins holds them even where no option named a language."""
 MAX_SPECIAL = 12
 """Special tokens that are shown; --json lists all."""
 

@@ -21,7 +21,7 @@ WHICH = frozenset(
 )
 """Fields of a task's data that say which it is, rather than how it is read."""
 DATA_SETTINGS = ("data", "language_origins")
-"""Entries of `task.json` about the data, which the tool itself has no use for."""
+"""Entries of `task.json` about the data; they are no settings of the tool."""
 AnyModel = TypeVar("AnyModel", bound=Model)
 
 

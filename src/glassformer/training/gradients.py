@@ -74,7 +74,7 @@ class _Recording(NamedTuple):
 class GraphedGradients(Gradients[Batch]):
     """The same by CUDA graphs, for batches that are tuples of tensors. Seeds mean what they mean elsewhere.
 
-    If a step cannot be recorded, this and all later steps are computed without graphs, and `warn` is told once.
+    If a step cannot be recorded, this and all later steps are computed without graphs, and `warn` is called once.
     """
 
     def __init__(self, *arguments: Any, warn: Callable[[str], None] = print, **keywords: Any):
