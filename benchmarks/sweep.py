@@ -178,7 +178,7 @@ def main() -> None:
     )
     known = [{name: one[name] for name in ("task", "units", "set", "vary")} for one in done]
     todo = [job for job in jobs(options.task, options.units, options.set, options.vary) if job not in known]
-    with options.results.open("a") as stream:
+    with options.results.open("a", encoding="utf-8") as stream:
         in_time = (job for job in todo if time.perf_counter() - began < options.seconds)
         for result in run_all(in_time, options.workers):
             done.append(result)

@@ -12,9 +12,9 @@ STATE = {"is_usable": True}
 
 def work(job):
     """Note the attempt; fail as the job says, and in every later job of the same process."""
-    with Path(job["log"]).open("a") as log:
+    with Path(job["log"]).open("a", encoding="utf-8") as log:
         log.write(f"{job['name']} {os.getpid()}\n")
-    n_before = Path(job["log"]).read_text().count(f"{job['name']} ") - 1
+    n_before = Path(job["log"]).read_text(encoding="utf-8").count(f"{job['name']} ") - 1
     if n_before < job["n_failures"]:
         if job.get("dies"):
             os._exit(3)
@@ -41,7 +41,7 @@ def test_a_failed_run_is_tried_once_more_and_disturbs_no_other(run_all, tmp_path
     assert {name for name, one in found.items() if "error" in one} == {"always"}
     assert found["once"]["first_error"] == "unusable"
     assert found["dies"]["first_error"] == "the process ended with code 3"
-    attempts = [line.split() for line in log.read_text().splitlines()]
+    attempts = [line.split() for line in log.read_text(encoding="utf-8").splitlines()]
     assert [name for name, _ in attempts] == ["good", "once", "once", "dies", "dies", "always", "always", "last"]
     process = [number for _, number in attempts]
     assert process[0] == process[1] != process[2] == process[3] != process[4] == process[5] != process[6] != process[7]
