@@ -225,6 +225,13 @@ def test_a_misspelled_metric_does_not_block_the_corrected_command(call, tmp_path
     assert call(*command, "--metric", "accuracy")[0] == 0
 
 
+def test_restart_and_continue_contradict_each_other(call, tmp_path, reviews):
+    command = ["train", "classification", "--data", reviews, "--out", tmp_path / "m", "--restart", "--continue"]
+    code, _, err = call(*command)
+    assert code == 2
+    assert err == "glassformer: --restart discards the run and --continue keeps it: expected one of them\n"
+
+
 def test_misaligned_pairs_do_not_block_the_corrected_command(call, tmp_path):
     source, target = tmp_path / "a.en", tmp_path / "a.de"
     source.write_text("".join(f"the house {n}\n" for n in range(60)), encoding="utf-8")

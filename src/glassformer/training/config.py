@@ -17,7 +17,7 @@ class TrainConfig(Checked):
     updates: Count = 8000
     """Optimizer steps, if nothing ends the training earlier."""
     minutes: NotNegative = 0.0
-    """Minutes to train, instead of a number of updates; 0 goes by --updates."""
+    """Minutes that the whole command may take, from reading the data to the final scores; 0 goes by --updates."""
     max_tokens: Count = 4096
     """Padded tokens of the longer side in one batch."""
     accumulate: Count = 1

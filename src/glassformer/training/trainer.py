@@ -123,7 +123,8 @@ class Trainer(Generic[Batch]):
         self.model.to(self.device)
         self.optimiser = make_optimiser(self.model, self.config)
         graphed = self.config.cuda_graphs and not self.config.compile and can_graph(self.model, self.device)
-        self.gradients = (GraphedGradients if graphed else Gradients)(
+        kind = partial(GraphedGradients, warn=lambda told: self.warn(told)) if graphed else Gradients
+        self.gradients: Gradients[Batch] = kind(
             self.model, self.loss, device=self.device, autocast=lambda: autocast(self.precision, self.device)
         )
         self.state = TrainState()
