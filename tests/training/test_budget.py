@@ -207,8 +207,31 @@ def test_a_killed_run_repeats_its_recorded_corrections(tmp_path, monkeypatch):
     assert again[later.state.update] == pytest.approx(0.0, abs=1e-9)
 
 
-def test_the_same_corrections_give_the_same_bits(tmp_path, monkeypatch):
-    config = replace(CONFIG, eval_every=10, save_every=10, minutes=1.5)
+@pytest.mark.parametrize(("pilot", "update"), [(4.0, 0.5), (2.0, 0.5), (0.5, 0.5), (0.25, 0.5)])
+def test_a_warmup_that_is_a_share_follows_the_corrected_plan(tmp_path, monkeypatch, pilot, update):
+    """A machine that is busy or idle at the start only: the pilot is wrong by up to eight times."""
+    machine = Machine(monkeypatch, pilot=pilot, update=lambda number: update)
+    machine.train(tmp_path / "a", replace(CONFIG, warmup=0.1))
+    rates = rates_of(tmp_path / "a")
+    peak = max(rates, key=rates.__getitem__)
+    assert 0.05 <= peak / machine.state.update <= 0.15
+    assert max(rates.values()) == pytest.approx(CONFIG.lr, rel=0.1)
+
+
+@pytest.mark.parametrize("minutes", [0, 2])
+def test_a_share_of_a_continued_run_is_of_its_new_updates(tmp_path, monkeypatch, minutes):
+    config = replace(CONFIG, minutes=0, updates=100, warmup=0.1)
+    Machine(monkeypatch).train(tmp_path / "a", config)
+    assert plan_of(tmp_path / "a")["warmup"] == 10
+    Machine(monkeypatch).train(tmp_path / "a", replace(config, minutes=minutes, updates=300))
+    plan = plan_of(tmp_path / "a")
+    assert plan["updates"] > 150
+    assert plan["warmup"] == round(0.1 * plan["updates"])
+
+
+@pytest.mark.parametrize("warmup", [20, 0.1])
+def test_the_same_corrections_give_the_same_bits(tmp_path, monkeypatch, warmup):
+    config = replace(CONFIG, eval_every=10, save_every=10, minutes=1.5, warmup=warmup)
     whole = Machine(monkeypatch, validation=0.5)
     whole.train(tmp_path / "whole", config)
     torn = Machine(monkeypatch, validation=0.5)

@@ -18,7 +18,7 @@ from glassformer.training.estimate import Estimate, MemoryWatch, Truth, compare,
 from glassformer.training.gradients import TrainBatch
 from glassformer.training.journal import Journal, prepare_tensorboard
 from glassformer.training.run_folder import RunFolder
-from glassformer.training.schedules import Plan, fit_warmup
+from glassformer.training.schedules import Plan, fit_warmup, warmup_updates
 from glassformer.training.state import TrainState, newest_state
 from glassformer.training.trainer import Batches, Trainer
 
@@ -138,7 +138,7 @@ def train_run(
 
 def _tell_plan(journal: Journal, plan: Plan, config: TrainConfig, state: TrainState) -> None:
     """What is special about this plan, if anything."""
-    if plan.warmup < config.warmup:
+    if 1 <= config.warmup > plan.warmup:
         journal.say(f"the learning rate rises over {plan.warmup:,} of them, not {config.warmup:,}: there are too few")
     elif plan.warmup >= plan.end:
         journal.say(f"the learning rate never reaches its peak: it rises over {plan.warmup:,} updates (--warmup)")
@@ -193,7 +193,7 @@ def make_plan(
         updates = state.update + _fitting(config, estimate, state, began) if config.minutes else config.updates
         if updates < state.update:
             raise ValueError(f"--updates {updates}: expected at least {state.update}, which the run has made already")
-    if changed.keys() & {"warmup", "minutes"}:
+    if changed.keys() & {"warmup", "minutes"} or config.warmup < 1:
         warmup = _warmup(config, updates, warmup_is_given)
     schedule, peak = (changed.get(name, [getattr(config, name)])[0] for name in ("schedule", "lr"))
     start_lr = recorded.lr(schedule, peak, state.update) if state.update else 0.0
@@ -211,4 +211,5 @@ def _fitting(config: TrainConfig, estimate: Estimate, state: TrainState, began: 
 
 def _warmup(config: TrainConfig, updates: int, is_given: bool) -> int:
     """A number of updates that `minutes` chose, or a warm-up that nobody asked for, makes it fit the plan."""
-    return config.warmup if is_given and not config.minutes else fit_warmup(config.warmup, updates)
+    fitted = warmup_updates if is_given and not config.minutes else fit_warmup
+    return fitted(config.warmup, updates)
