@@ -10,7 +10,7 @@ from torch import nn
 
 from glassformer.tasks import runs
 from glassformer.tasks.runs import train_run
-from glassformer.training import journal
+from glassformer.training import estimate, journal
 from glassformer.training.budget import POINTS, Costs, TimeBudget, updates_that_fit
 from glassformer.training.config import TrainConfig
 from glassformer.training.run_folder import RunFolder
@@ -57,6 +57,8 @@ class Machine:
         self.losses = self.validations = 0
         monkeypatch.setattr("time.perf_counter", lambda: self.now)
         monkeypatch.setattr(journal, "_tensorboard", lambda folder: None)
+        monkeypatch.setattr(estimate, "give_back_freed", lambda: None)  # which waits
+        monkeypatch.setattr(runs, "score_samples", lambda *_: None)  # which has no time of its own here
 
     def train(self, folder, config=CONFIG):
         """One command from start to end: the seconds that it took."""
@@ -277,6 +279,28 @@ def test_validations_saves_and_the_ending_take_their_part():
     assert updates_that_fit(25, Costs(update=1.0, validation=10.0), config, position=5) == 5
     assert updates_that_fit(-5, Costs(update=1.0), config) == 1
     assert updates_that_fit(0.5, Costs(update=0.0), config) > 10**6
+
+
+def test_the_memory_of_a_validation_is_seen_on_the_longest_examples(monkeypatch):
+    """More and more of them, until a sample takes longer than a moment."""
+    now, seen = [0.0], []
+    monkeypatch.setattr("time.process_time", lambda: now[0])
+
+    def score(examples):
+        seen.append(examples)
+        now[0] += 0.04 * len(examples)
+
+    model, test = nn.Linear(2, 1), ["x" * (n * 7 % 100) for n in range(100)]
+    runs.score_samples(model, score, test)
+    assert [len(sample) for sample in seen] == [2, 8, 32]
+    assert [len(text) for text in seen[1]] == [99, 98, 97, 96, 95, 94, 93, 92]
+    seen.clear()
+    runs.score_samples(model, score, test[:5])
+    assert [len(sample) for sample in seen] == [2, 5]
+    seen.clear()
+    runs.score_samples(model, score, ())
+    assert not seen
+    assert model.training
 
 
 def test_what_is_left_of_the_time():
