@@ -188,7 +188,7 @@ def test_memory_covers_the_largest_validation(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "peak_resident", lambda: now[0])
     monkeypatch.setattr(module, "resident", lambda: 1000)
     trainer = row_trainer(nn.Linear(8, 16, bias=False), tmp_path)
-    parts = 8 * 16 * (4 + 8)
+    parts = 8 * 16 * (4 + 8 + 4)
     before = estimate_run(trainer, lambda batch: 1, lambda: None)
 
     def validate():

@@ -93,8 +93,9 @@ def estimate_run(
         # What the process really took for a step: also what the allocator and the kernels keep for themselves.
         passing = max(passing, step_growth + gradients if they_stay else step_growth, pilot_growth - moments)
     if whole_growth is not None:
-        # A validation follows updates, and the allocator does not use all of their freed memory again.
-        passing = max(passing, whole_growth)
+        # A validation follows updates: their gradients are still there, which the pilot's are not, and the allocator
+        # does not use all of their freed memory again.
+        passing = max(passing, whole_growth + gradients)
     weights = FLOAT32 * parameters
     return Estimate(
         parameters=parameters,
