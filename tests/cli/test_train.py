@@ -251,7 +251,7 @@ def test_other_settings_are_named_with_both_values_and_ways_out(call, tmp_path, 
     assert call(*command)[0] == 0
     code, _, err = call(*command, "--lr", "0.25", "--warmup", "3")
     assert code == 1
-    assert "lr 0.001 (now 0.25), warmup 0.06 (now 3)" in err
+    assert "lr 0.005 (now 0.25), warmup 0.06 (now 3)" in err
     assert all(word in err for word in ("--continue", "--restart", "another --out"))
     assert call(*command, "--lr", "0.25", "--continue", "--updates", "3")[0] == 0
     assert call(*command, "--restart")[0] == 0

@@ -222,3 +222,20 @@ def test_fine_tuning_keeps_the_architecture_and_lowers_the_learning_rate(tmp_pat
 def test_the_reference_is_where_the_rules_were_measured():
     chosen = chosen_for(MULTI30K, REFERENCE_FLOPS / 2.9e10)
     assert (chosen["model.d_model"], chosen["model.vocab_size"], chosen["train.max_tokens"]) == (128, 4000, 512)
+
+
+def test_a_classifier_of_several_labels_gets_no_option_without_effect():
+    kind = config_named("classification")
+    corpus = Corpus(5_000, 250_000)
+    assert chosen_for(corpus, 250.0, kind=kind)["train.label_smoothing"] == 0.1
+    several = chosen_for(corpus, 250.0, kind=kind, given={"data.multi_label": True})
+    assert "train.label_smoothing" not in several
+    assert not task_named("classification")(make_config(kind, {**several, "data.multi_label": True})).unused() & {
+        name.rpartition(".")[2] for name in several
+    }
+
+
+def test_a_tagger_varies_its_training_text():
+    chosen = chosen_for(Corpus(14_000, 1_100_000), 250.0, kind=config_named("tagging"))
+    assert chosen["swap_entities"] > 0
+    assert chosen["tokenizer.bpe_dropout"] > 0

@@ -164,6 +164,21 @@ def test_bpe_dropout_cuts_in_other_ways_and_keeps_the_answers(data, tmp_path):
     assert [list(row.ids) for row in versions[0]] != [list(row.ids) for row in versions[1]]
 
 
+def test_swapped_entities_keep_the_words_around_them(data, tmp_path):
+    task = Tagging(replace(quick(data, tokenizer=TokenizerConfig(bpe_versions=2)), swap_entities=0.9))
+    train = list(task.config.data.splits().train)
+    ready = task.prepare(RunFolder(tmp_path))
+    versions = [version.rows for version in ready.batches.versions]
+    assert len(versions) == 2
+    assert all(len(rows) == len(train) for rows in versions)
+    assert [list(row.ids) for row in versions[0]] != [list(row.ids) for row in versions[1]]
+    tags = ready.tool.paths.tags
+    for rows in versions:
+        for row, sentence in zip(rows, train, strict=True):
+            found = [tags[number] for number in row.answer if number != IGNORED]
+            assert [tag[2:] for tag in found if tag[0] in "BS"] == [entity.label for entity in sentence.entities]
+
+
 def test_whole_words_are_hidden(data, tmp_path):
     config = quick(data)
     task = Tagging(replace(config, model=replace(config.model, vocab_size=270, max_len=256)))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from glassformer.data.entity_swaps import swap_entities
 from glassformer.data.labelled import IGNORED, LabelledBatch, Row
 from glassformer.data.tagged import TaggedSentence
 from glassformer.metrics.scores import Scores
@@ -54,17 +55,20 @@ class Tagging(EncoderTask[TaggedSentence]):
         return rows
 
     def versions(self, tool: Tagger, train: Sequence[TaggedSentence]) -> list[Callable[[], list[Row]]]:
-        """With BPE-dropout, `bpe_versions` of them: words are cut in other ways in each."""
-        tokenizer, chance = tool.reader.tokenizer, self.config.tokenizer.bpe_dropout
-        if not chance or not isinstance(tokenizer, Tokenizer):
-            return [lambda: _with_answers(self.rows(tool, train))]
-        dropper = BpeDropout(tokenizer, chance, self.config.train.seed)
+        """With BPE-dropout or swapped entities, `bpe_versions` of them: each differs in its tokens or names."""
+        config, tokenizer = self.config, tool.reader.tokenizer
+        chance, seed = config.tokenizer.bpe_dropout, config.train.seed
+        dropper = BpeDropout(tokenizer, chance, seed) if chance and isinstance(tokenizer, Tokenizer) else None
 
-        def cut(version: int) -> list[Row]:
-            found = (self._cut_otherwise(tool, example, dropper, version) for example in train)
+        def make(version: int) -> list[Row]:
+            sentences = list(swap_entities(train, config.swap_entities, f"{seed} {version}"))
+            if dropper is None:
+                return _with_answers(self.rows(tool, sentences))
+            found = (self._cut_otherwise(tool, sentence, dropper, version) for sentence in sentences)
             return _with_answers([row for rows in found for row in rows])
 
-        return [partial(cut, version) for version in range(self.config.tokenizer.bpe_versions)]
+        count = config.tokenizer.bpe_versions if dropper is not None or config.swap_entities else 1
+        return [partial(make, version) for version in range(count)]
 
     def _cut_otherwise(self, tool: Tagger, example: TaggedSentence, dropper: BpeDropout, version: int) -> list[Row]:
         """A sentence whose words are cut by chance; one that gets too long for it is read as usual."""

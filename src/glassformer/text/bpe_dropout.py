@@ -24,6 +24,8 @@ POOL = 8
 """Random cuts to choose among for each word. No more are ever drawn, so that common words cost a look-up."""
 REMEMBERED = 2**18
 """Cuts kept in memory. One that was forgotten is drawn again and comes out the same."""
+SHORT = 32
+"""Characters of the longest text whose split is kept too: single words come again, sentences do not."""
 
 
 class BpeDropout:
@@ -46,13 +48,14 @@ class BpeDropout:
         }
         self._chance, self._seed = chance, seed
         self._cut = lru_cache(REMEMBERED)(self._draw_cut)
+        self._remembered_words = lru_cache(REMEMBERED)(self._words)
 
     def encode_batch(self, texts: Sequence[str], version: int) -> list[list[int]]:
         """The ids of many texts, without BEGIN or END. Another version cuts them in another way."""
         return [self._encode(text, version) for text in texts]
 
     def _encode(self, text: str, version: int) -> list[int]:
-        words = self._words(text)
+        words = self._remembered_words(text) if len(text) <= SHORT else self._words(text)
         # One byte for each place in the text.
         choices = shake_128(f"{self._seed} {version} {text}".encode()).digest(len(words))
         return [token for word, choice in zip(words, choices, strict=True) for token in self._cut(word, choice % POOL)]

@@ -35,7 +35,7 @@ class TokenizerConfig(Checked):
     bpe_dropout: Annotated[float, Range("a probability, from 0 to 1", 0, 1)] = 0.0
     """Probability that a merge is skipped in the training text (BPE-dropout, Provilkov et al. 2020); 0.1 is usual."""
     bpe_versions: Count = 8
-    """Number of different segmentations of the training text with BPE-dropout, one per epoch."""
+    """Number of different versions of the training text with BPE-dropout or swapped entities, one per epoch."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from glassformer.base.fields import Checked
+from glassformer.base.fields import Checked, Probability
 from glassformer.data.made_sentences import made_sentences
 from glassformer.data.records import Examples, OnBad
 from glassformer.data.splits import split_examples
@@ -77,6 +77,8 @@ class TaggingConfig(EncoderConfig):
     """A whole recipe."""
 
     data: TaggedData = field(default_factory=TaggedData)
+    swap_entities: Probability = 0.0
+    """Probability that an entity of the training text is replaced by another one of its label; see bpe_versions."""
     model: ModelConfig = field(default_factory=small_tagger)
     """Of a model from scratch. Its vocab_size is the most tokens the tokenizer may learn."""
     train: TrainConfig = field(
