@@ -57,6 +57,7 @@ def evaluate(arguments: list[str]) -> None:
         if is_asked:
             return
         raise UsageError("eval needs a model folder first: expected one that was trained here")
+    from glassformer.checkpoint.pretrained import is_foreign, read_origin
     from glassformer.checkpoint.safe_files import SealedFolder
     from glassformer.tasks.registry import TASK, data_named, read_about
 
@@ -64,6 +65,11 @@ def evaluate(arguments: list[str]) -> None:
     if not Path(folder).is_dir():
         hint = "" if Path(folder).exists() else f"; {path_suggestion(Path(folder))}"
         raise ValueError(f"{folder} is no folder: expected a model that was trained here{hint}")
+    if is_foreign(Path(folder)) or read_origin(Path(folder)) is not None:
+        raise ValueError(
+            f"{folder} comes from another library and names no task: expected a folder that glassformer train wrote. "
+            f"glassformer run {folder} --input FILE --output NEW_FILE writes its answers"
+        )
     SealedFolder(Path(folder))  # refuses a folder that is no model
     about = read_about(Path(folder))
     kind = data_named(about["task"])

@@ -1,0 +1,24 @@
+"""`glassformer eval` of folders that name no task."""
+
+import pytest
+
+from glassformer.cli.evaluate import evaluate
+from glassformer.tasks.convert import convert
+from glassformer.tasks.translation import Translator
+from tasks.tiny_pipelines import make
+
+
+def test_a_model_in_another_librarys_format_is_refused_with_what_to_do(tmp_path):
+    make(Translator).save(tmp_path / "ours", "card")
+    convert(tmp_path / "ours", tmp_path / "hf", "hf")
+    for name in ("test.en", "test.de"):
+        (tmp_path / name).write_text("one\n", encoding="utf-8")
+    arguments = [str(tmp_path / "hf"), "--source", str(tmp_path / "test.en"), "--target", str(tmp_path / "test.de")]
+    with pytest.raises(ValueError, match="names no task.*glassformer run .*hf --input FILE --output NEW_FILE"):
+        evaluate(arguments)
+    convert(tmp_path / "hf", tmp_path / "copy", "safetensors")
+    with pytest.raises(ValueError, match="names no task"):
+        evaluate([str(tmp_path / "copy"), *arguments[1:]])
+    (tmp_path / "hf" / "manifest.json").unlink()  # as other programs write such a folder
+    with pytest.raises(ValueError, match="names no task"):
+        evaluate(arguments)
