@@ -14,7 +14,7 @@ def test_a_model_in_another_librarys_format_is_refused_with_what_to_do(tmp_path)
     for name in ("test.en", "test.de"):
         (tmp_path / name).write_text("one\n", encoding="utf-8")
     arguments = [str(tmp_path / "hf"), "--source", str(tmp_path / "test.en"), "--target", str(tmp_path / "test.de")]
-    with pytest.raises(ValueError, match="names no task.*glassformer run .*hf --input FILE --output NEW_FILE"):
+    with pytest.raises(ValueError, match=r"names no task.*glassformer run .*hf --input FILE --output NEW_FILE"):
         evaluate(arguments)
     convert(tmp_path / "hf", tmp_path / "copy", "safetensors")
     with pytest.raises(ValueError, match="names no task"):
