@@ -12,7 +12,8 @@ import pytest
 
 from glassformer.metrics.scores import Scores
 from glassformer.tasks.card import code
-from glassformer.tasks.registry import TASKS, task_named
+from glassformer.tasks.recipes import load_recipe
+from glassformer.tasks.registry import TASKS, config_named, task_named
 from glassformer.tasks.translation import PairData, Translation, languages_of
 from glassformer.training.state import TrainState
 
@@ -66,17 +67,21 @@ def tiny(task, data, **train):
 
 @pytest.mark.parametrize("task", sorted(TASKS))
 def test_the_card_of_each_task_names_data_size_and_scores_and_its_snippet_runs(tmp_path, monkeypatch, task, capsys):
-    scores = task_named(task)(tiny(task, write_data(tmp_path, task))).train(tmp_path / "my model")
+    config = tiny(task, write_data(tmp_path, task))
+    scores = task_named(task)(config).train(tmp_path / "my model")
     card = (tmp_path / "my model" / "README.md").read_text(encoding="utf-8")
     assert f"| task | `{task}` |" in card
     assert "/mine." in card
     assert re.search(r"\| training \w+ \| [1-9]", card)
     assert re.search(r"\| model \| \w+, [\d,]+ parameters", card)
-    assert f"Computed on {scores.about}. " in card
+    assert f"How they were computed: {scores.about}. " in card
     assert re.fullmatch(r"(.*, )?[\d,]+ validation \w+ (held out )?from mine\.\w+(, mine\.fr)?", scores.about)
     assert str(scores).endswith(f"({scores.about})"), "the last line of `train`"
     assert "validation after 2 updates (" in capsys.readouterr().err
     assert "chosen by them" in card
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(re.search(r"```toml\n(.*?)```", card, re.S)[1], encoding="utf-8")
+    assert load_recipe(recipe, config_named(task)) == config
     assert "glassformer run 'my model'" in card
     monkeypatch.chdir(tmp_path)
     printed = io.StringIO()
@@ -92,7 +97,9 @@ def test_the_card_of_a_translator_names_both_sides_and_its_searches(tmp_path, ca
     assert f"| target files | `{tmp_path / 'mine.fr'}` |" in card
     assert "| source language | en |\n| target language | fr |" in card
     assert scores.about.startswith("beam 4, ")
-    assert re.search(r"Each validation during the training was on greedy, \d+ validation pairs held out", card)
+    assert re.search(
+        r"during the training was computed: greedy, \d+ validation pairs held out", card
+    )
     assert "updates (greedy, " in capsys.readouterr().err
 
 
@@ -104,7 +111,9 @@ def test_the_card_of_a_translator_names_both_sides_and_its_searches(tmp_path, ca
         (PairData(source=(Path("pairs.tsv"),)), ("not", "not")),
         (PairData(source=(Path("a.txt"),), target=(Path("b.txt"),)), ("not", "not")),
         (PairData(source=(Path("a.txt"),), source_language="fr", target_language="it"), ("fr", "it")),
+        (PairData(source=(Path("a.en"),), target=(Path("b.txt"),), target_language="it"), ("en", "it")),
         (PairData(corpus="multi30k"), ("en", "de")),
+        (PairData(corpus="interface-texts", target_language="fr"), ("en", "fr")),
     ],
 )
 def test_languages_come_from_flags_or_file_names_and_are_not_guessed(data, expected):

@@ -73,11 +73,10 @@ def languages_of(data: PairData) -> tuple[str, str]:
 
     A language that was named by --source-language or --target-language is taken as it is.
     """
-    usual, named = PairData(), (data.source_language, data.target_language)
-    if data.corpus or named != (usual.source_language, usual.target_language):
-        return named
-    source, target = (_language_of(files) for files in (data.source, data.target))
-    return source or NOT_NAMED, target or NOT_NAMED
+    if data.corpus:
+        return data.corpus_languages()
+    source = data.source_language or _language_of(data.source) or NOT_NAMED
+    return source, data.target_language or _language_of(data.target) or NOT_NAMED
 
 
 def _language_of(files: Sequence[Path]) -> str:

@@ -36,10 +36,12 @@ class PairData(Checked):
     """Use a named corpus instead of files: interface-texts, multi30k or tatoeba."""
     folder: Path | None = None
     """Folder that holds multi30k or tatoeba."""
-    source_language: str = "en"
-    """Language to translate from, for a named corpus and the model card."""
-    target_language: str = "de"
-    """Language to translate into, for a named corpus and the model card."""
+    source_language: str = ""
+    """Language to translate from (default: en for a named corpus; of files it is the ending of their names, such as
+    .en, and is only for the model card)."""
+    target_language: str = ""
+    """Language to translate into (default: de for a named corpus, where interface-texts has some 60; of files it is the
+    ending of their names)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,15 +50,18 @@ class PairData(Checked):
     def splits(self) -> Splits[Pair]:
         """The pairs of each side; there is no test where the files are the user's own."""
         if self.corpus:
-            sides = open_corpus(
-                self.corpus, folder=self.folder, source=self.source_language, target=self.target_language
-            )
+            source, target = self.corpus_languages()
+            sides = open_corpus(self.corpus, folder=self.folder, source=source, target=target)
             return Splits(sides["train"], sides["valid"], sides["test"])
         train = self._read(self.source, self.target)
         if self.valid_source:
             return Splits(train, self._read(self.valid_source, self.valid_target))
         halves = split_pairs(train, test=0.0)
         return Splits(halves["train"], halves["valid"])
+
+    def corpus_languages(self) -> tuple[str, str]:
+        """The languages of a named corpus: as given, else English and German."""
+        return self.source_language or "en", self.target_language or "de"
 
     def examples(self) -> list[Pair]:
         """Everything in `source` and `target`; of a corpus what is kept for testing."""
