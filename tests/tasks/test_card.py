@@ -97,9 +97,7 @@ def test_the_card_of_a_translator_names_both_sides_and_its_searches(tmp_path, ca
     assert f"| target files | `{tmp_path / 'mine.fr'}` |" in card
     assert "| source language | en |\n| target language | fr |" in card
     assert scores.about.startswith("beam 4, ")
-    assert re.search(
-        r"during the training was computed: greedy, \d+ validation pairs held out", card
-    )
+    assert re.search(r"during the training was computed: greedy, \d+ validation pairs held out", card)
     assert "updates (greedy, " in capsys.readouterr().err
 
 
