@@ -237,3 +237,10 @@ def test_a_text_or_a_file_after_the_model_says_how_to_give_it(tmp_path, monkeypa
             call_function(use.run, ["model", word], "run")
     with pytest.raises(UsageError, match="'two' is not expected here: glassformer info --help shows what is"):
         call_function(use.info, ["model", "two"], "info")
+
+
+@pytest.mark.parametrize(("name", "kind"), [("stories.bin", "file"), ("m.GGUF", "file"), ("my-model", "model folder")])
+def test_a_missing_model_is_called_a_file_or_a_folder_by_its_name(name, kind, tmp_path):
+    for verb in (use.run, use.info):
+        with pytest.raises(FileNotFoundError, match=f"{name}: no such {kind}: "):
+            call_function(verb, [str(tmp_path / name), *(["--prompt", "a"] if verb is use.run else [])], "run")
