@@ -311,7 +311,7 @@ def test_an_output_that_exists_is_replaced_only_when_asked_and_other_files_never
     save_model(tmp_path / "m", build_model(preset("tiny-llama")))
     out = tmp_path / "out"
     convert(tmp_path / "m", out, to)
-    with pytest.raises(OutputExistsError, match="^(?!.*this run).*--overwrite"):
+    with pytest.raises(OutputExistsError, match=r"^(?!.*this run).*--overwrite"):
         convert(tmp_path / "m", out, to)
     convert(tmp_path / "m", out, to, overwrite=True)
     mine = tmp_path / "thesis"
