@@ -7,7 +7,8 @@
 One unit is 2.9 TFLOP, about 100 seconds of training on two slow cores. Each run makes as many updates as fit into its
 units, so that a run on a GPU shows what a slower machine would reach. An option that is neither set nor varied is
 chosen as `glassformer train` chooses it. Each finished run is one line of the results, which are printed at the end,
-the best one first; a second call leaves out the runs that are there already.
+the best one first; a second call leaves out the runs that are there already. A run that fails is tried once more in a
+fresh process; if it fails again, its line holds both errors.
 """
 
 import argparse
@@ -18,8 +19,9 @@ import os
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,77 @@ def run(job: Job) -> Job:
     except Exception:
         found = {"error": traceback.format_exc()[-800:]}
     return {**job, **found, "seconds": round(time.perf_counter() - began, 1)}
+
+
+def run_all(todo: Iterable[Job], workers: int, work: Callable[[Job], Job] = run) -> Iterator[Job]:
+    """The results of `work` in some processes, as they come. A job is taken from `todo` when a process is free for it.
+
+    A failed job is tried once more. A process in which a job failed ends, and a fresh one takes its place: an error may
+    leave torch unusable there.
+    """
+    waiting, context = iter(todo), multiprocessing.get_context("spawn")
+    idle: list[_Worker] = []
+    busy: dict[Any, tuple[_Worker, Job]] = {}
+    retries: list[Job] = []
+    try:
+        while True:
+            while len(busy) < workers:
+                job = retries.pop() if retries else next(waiting, None)
+                if job is None:
+                    break
+                worker = idle.pop() if idle else _Worker(context, work)
+                worker.pipe.send(job)
+                busy[worker.pipe] = worker, job
+            if not busy:
+                return
+            for pipe in connection.wait(list(busy)):
+                worker, job = busy.pop(pipe)
+                result = worker.receive(job)
+                if "error" in result:
+                    worker.stop()
+                    if "first_error" not in job:
+                        retries.append({**job, "first_error": result["error"]})
+                        continue
+                else:
+                    idle.append(worker)
+                yield result
+    finally:
+        for worker in [*idle, *(one for one, _ in busy.values())]:
+            worker.stop()
+
+
+class _Worker:
+    """A process that runs one job after the other."""
+
+    def __init__(self, context: Any, work: Callable[[Job], Job]):
+        self.pipe, other = context.Pipe()
+        self._process = context.Process(target=_serve, args=(other, work), daemon=True)
+        self._process.start()
+        other.close()
+
+    def receive(self, job: Job) -> Job:
+        """The result of a job; a process that ended without one is an error too."""
+        try:
+            result: Job = self.pipe.recv()
+        except EOFError:
+            self._process.join()
+            result = {**job, "error": f"the process ended with code {self._process.exitcode}", "seconds": 0}
+        return result
+
+    def stop(self) -> None:
+        self.pipe.close()
+        self._process.terminate()
+        self._process.join()
+
+
+def _serve(pipe: Any, work: Callable[[Job], Job]) -> None:
+    """Run the jobs that come through a pipe until it is closed."""
+    while True:
+        try:
+            job = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(work(job))
 
 
 def _train(job: Job, work: Path) -> dict[str, Any]:
@@ -105,9 +178,9 @@ def main() -> None:
     )
     known = [{name: one[name] for name in ("task", "units", "set", "vary")} for one in done]
     todo = [job for job in jobs(options.task, options.units, options.set, options.vary) if job not in known]
-    with multiprocessing.get_context("spawn").Pool(options.workers) as pool, options.results.open("a") as stream:
+    with options.results.open("a", encoding="utf-8") as stream:
         in_time = (job for job in todo if time.perf_counter() - began < options.seconds)
-        for result in pool.imap_unordered(run, in_time):
+        for result in run_all(in_time, options.workers):
             done.append(result)
             stream.write(json.dumps(result) + "\n")
             stream.flush()

@@ -7,6 +7,7 @@ import pytest
 from glassformer.bench.decode import Limits, measure, table
 from glassformer.bench.works import Work, works
 from glassformer.cli.bench import bench
+from glassformer.cli.options import UsageError
 from glassformer.models import preset
 
 TINY = {
@@ -37,8 +38,19 @@ def test_some_can_be_chosen():
     chosen = measure(TINY["gpt2"], batch=1, beam=1, rounds=1, device="cpu", compiled=False, only=["HF, float32"])
     assert [contender.title for contender in chosen] == ["HF, float32"]
     assert "times as fast" not in table(TINY["gpt2"], chosen, Limits({"float32": 1e9}, 1e9), batch=1, beam=1)
-    with pytest.raises(ValueError, match="nobody here is called so"):
-        measure(TINY["gpt2"], batch=1, beam=1, rounds=1, device="cpu", compiled=False, only=["hf"])
+
+
+@pytest.mark.parametrize("only", [["hf"], ["HF", "glasformer"]])
+def test_a_name_that_matches_no_engine_is_refused_with_the_names_there_are(only):
+    with pytest.raises(ValueError, match=f"--only '{only[-1]}' matches no engine: .* HF, float32"):
+        measure(TINY["gpt2"], batch=1, beam=1, rounds=1, device="cpu", compiled=False, only=only)
+
+
+@pytest.mark.parametrize("only", ["glassformer, float32", "HF, float32"])
+def test_a_table_without_a_comparison_ends_with_its_last_row(only):
+    found = measure(TINY["gpt2"], batch=1, beam=1, rounds=1, device="cpu", compiled=False, only=[only])
+    told = table(TINY["gpt2"], found, Limits({"float32": 1e9}, 1e9), batch=1, beam=1)
+    assert told.splitlines()[-1].startswith(f"| {only.split(',')[0]} | float32 | ")
 
 
 def test_the_works_are_what_they_are_called():
@@ -49,5 +61,6 @@ def test_the_works_are_what_they_are_called():
 
 @pytest.mark.parametrize("wrong", [{"batch": (0,)}, {"beam": (4, -1)}, {"rounds": 0}, {"threads": -2}])
 def test_what_cannot_be_measured_is_said(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
+    (name,) = wrong
+    with pytest.raises(UsageError, match=f"--{name} (0|-1|-2): expected (at least 1|0 or more)"):
         bench(**wrong)

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
+from checkpoint.hostile_files import seal
 from glassformer.checkpoint import (
     CorruptFolderError,
     load_model,
@@ -180,3 +182,14 @@ def test_weights_of_another_model_are_named(tmp_path):
         load_model(tmp_path / "b")
     with pytest.raises(FileNotFoundError, match="no such model folder"):
         load_model(tmp_path / "c")
+
+
+def test_a_missing_tensor_larger_than_all_others_is_named(tmp_path):
+    save_model(tmp_path / "m", random_model(preset("tiny-gpt2", vocab_size=20_000)))
+    tensors = load_file(tmp_path / "m" / "model.safetensors")
+    table = max(tensors, key=lambda name: tensors[name].numel())
+    del tensors[table]
+    save_file(tensors, tmp_path / "m" / "model.safetensors")
+    seal(tmp_path / "m")
+    with pytest.raises(ValueError, match=f"vocab_size=20000: expected at most .* Missing tensors: {re.escape(table)}$"):
+        load_model(tmp_path / "m")

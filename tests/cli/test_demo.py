@@ -72,7 +72,7 @@ def test_the_demo_trains_scores_translates_and_writes_a_page(wheel, tmp_path, ca
 
 @pytest.mark.parametrize("minutes", [0, -1, float("nan")])
 def test_no_time_at_all_is_refused(minutes, tmp_path):
-    with pytest.raises(ValueError, match=rf"minutes={minutes}: expected more than 0"):
+    with pytest.raises(ValueError, match=rf"--minutes {minutes:g}: expected more than 0"):
         demo(minutes=minutes, out=tmp_path / "demo")
 
 

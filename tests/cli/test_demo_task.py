@@ -64,7 +64,7 @@ def test_a_task_without_a_demo_and_no_time_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(Classification, "demo", Task.demo)
     with pytest.raises(ValueError, match="classification has no demo: expected data of your own"):
         demo_task("classification", out=tmp_path)
-    with pytest.raises(ValueError, match="minutes=-1: expected 0 or more"):
+    with pytest.raises(ValueError, match="--minutes -1: expected 0 or more"):
         demo_task("classification", minutes=-1, out=tmp_path)
     with pytest.raises(ValueError, match="'juggling' is no task"):
         demo_task("juggling", out=tmp_path)

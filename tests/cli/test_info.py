@@ -86,8 +86,23 @@ def test_the_lines_say_it_in_words(tmp_path, capsys):
 
 def test_data_settings_are_shown_where_they_are_not_the_default(tmp_path, capsys):
     make(Translator).save(tmp_path / "m", "card", PairData(target_language="fr", source_column="english"))
-    assert describe(tmp_path / "m")["data"] == {"source_column": "english", "target_language": "fr"}
-    assert "  data           source_column=english, target_language=fr" in told(capsys, tmp_path / "m")
+    found = describe(tmp_path / "m")
+    assert found["data"] == {"source_column": "english"}
+    assert found["languages"] == {"source": None, "target": {"code": "fr", "origin": "option"}}
+    assert "  data           source_column=english\n" in told(capsys, tmp_path / "m")
+
+
+def test_a_folder_from_before_languages_were_known_claims_no_default_language(tmp_path, capsys):
+    make(Translator).save(tmp_path / "m", "card", PairData())
+    about = json.loads((tmp_path / "m" / "task.json").read_text(encoding="utf-8"))
+    del about["language_origins"]
+    about["data"] |= {"source_language": "en", "target_language": "fr"}
+    (tmp_path / "m" / "task.json").write_text(json.dumps(about), encoding="utf-8")
+    seal_folder(tmp_path / "m")
+    shown = told(capsys, tmp_path / "m")
+    assert "  data           target_language=fr\n" in shown
+    assert "languages" not in shown
+    assert "source_language" not in shown
 
 
 def test_a_gguf_file_shows_its_quantization(tmp_path, capsys):

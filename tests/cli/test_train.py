@@ -236,6 +236,13 @@ def test_a_misspelled_metric_does_not_block_the_corrected_command(call, tmp_path
     assert call(*command, "--metric", "accuracy")[0] == 0
 
 
+def test_restart_and_continue_contradict_each_other(call, tmp_path, reviews):
+    command = ["train", "classification", "--data", reviews, "--out", tmp_path / "m", "--restart", "--continue"]
+    code, _, err = call(*command)
+    assert code == 2
+    assert err == "glassformer: --restart discards the run and --continue keeps it: expected one of them\n"
+
+
 def test_misaligned_pairs_do_not_block_the_corrected_command(call, tmp_path):
     source, target = tmp_path / "a.en", tmp_path / "a.de"
     source.write_text("".join(f"the house {n}\n" for n in range(60)), encoding="utf-8")
@@ -255,7 +262,7 @@ def test_other_settings_are_named_with_both_values_and_ways_out(call, tmp_path, 
     assert call(*command)[0] == 0
     code, _, err = call(*command, "--lr", "0.25", "--warmup", "3")
     assert code == 1
-    assert "lr 0.001 (now 0.25), warmup 5 (now 3)" in err
+    assert "lr 0.001 (now 0.25), warmup 0.06 (now 3)" in err
     assert all(word in err for word in ("--continue", "--restart", "another --out"))
     assert call(*command, "--lr", "0.25", "--continue", "--updates", "3")[0] == 0
     assert call(*command, "--restart")[0] == 0

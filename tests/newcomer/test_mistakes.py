@@ -235,13 +235,13 @@ MISTAKES = {
     ),
     "a flag that the model does not have": Mistake(
         "run my-classifier --temperature 3 --input lines.txt",
-        1,
+        2,
         "--temperature has no effect: my-classifier is a classifier, which takes --n-best, --scores, --embed",
         "run my-classifier --scores --input lines.txt",
     ),
     "a value out of range": Mistake(
         "run my-model --temperature 1 --top-p 2 --input in.txt",
-        1,
+        2,
         "--top-p 2: expected more than 0 and at most 1",
         "run my-model --temperature 1 --top-p 0.9 --input in.txt",
     ),

@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from glassformer.cli.info import info
 from glassformer.metrics.scores import Scores
 from glassformer.tasks.card import code
+from glassformer.tasks.configs.translation import TranslationConfig
 from glassformer.tasks.recipes import load_recipe
 from glassformer.tasks.registry import TASKS, config_named, task_named
-from glassformer.tasks.translation import PairData, Translation, languages_of
+from glassformer.tasks.translation import PairData, Translation, Translator
 from glassformer.training.state import TrainState
+from tasks.tiny_pipelines import make
 
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf"}
 SIZES = {"vocab_size": 300, "d_model": 16, "n_heads": 2, "d_ff": 16, "max_len": 64, "dropout": 0.0}
@@ -95,27 +98,46 @@ def test_the_card_of_a_translator_names_both_sides_and_its_searches(tmp_path, ca
     card = (tmp_path / "m" / "README.md").read_text(encoding="utf-8")
     assert f"| source files | `{tmp_path / 'mine.en'}` |" in card
     assert f"| target files | `{tmp_path / 'mine.fr'}` |" in card
-    assert "| source language | en |\n| target language | fr |" in card
+    guess = "(guessed from the file names)"
+    assert f"| source language | en {guess} |\n| target language | fr {guess} |" in card
     assert scores.about.startswith("beam 4, ")
     assert re.search(r"during the training was computed: greedy, \d+ validation pairs held out", card)
     assert "updates (greedy, " in capsys.readouterr().err
 
 
+GUESSED, UNKNOWN = " (guessed from the file names)", "not known"
+
+
 @pytest.mark.parametrize(
-    ("data", "expected"),
+    ("data", "source", "target"),
     [
-        (PairData(source=(Path("a.en"),), target=(Path("a.de.gz"),)), ("en", "de")),
-        (PairData(source=(Path("a.pt-BR"), Path("b.pt-BR")), target=(Path("a.zh_Hant"),)), ("pt-BR", "zh_Hant")),
-        (PairData(source=(Path("pairs.tsv"),)), ("not", "not")),
-        (PairData(source=(Path("a.txt"),), target=(Path("b.txt"),)), ("not", "not")),
-        (PairData(source=(Path("a.txt"),), source_language="fr", target_language="it"), ("fr", "it")),
-        (PairData(source=(Path("a.en"),), target=(Path("b.txt"),), target_language="it"), ("en", "it")),
-        (PairData(corpus="multi30k"), ("en", "de")),
-        (PairData(corpus="interface-texts", target_language="fr"), ("en", "fr")),
+        (PairData(source="a.en", target="a.de.gz"), f"en{GUESSED}", f"de{GUESSED}"),
+        (PairData(source=["a.pt-BR", "b.pt-BR"], target="a.zh_Hant"), f"pt-BR{GUESSED}", f"zh_Hant{GUESSED}"),
+        (PairData(source=["a.en", "b.fr"], target="a.txt"), UNKNOWN, UNKNOWN),
+        (PairData(source="a.py", target="a.xx"), UNKNOWN, UNKNOWN),
+        (PairData(source="pairs.tsv"), UNKNOWN, UNKNOWN),
+        (PairData(source="a.txt", target="b.txt"), UNKNOWN, UNKNOWN),
+        (PairData(source="a.txt", target="b.txt", target_language="fr"), UNKNOWN, "fr"),
+        (PairData(source="a.txt", target="b.txt", source_language="en", target_language="de"), "en", "de"),
+        (PairData(source="a.en", target="b.de", source_language="en-GB"), "en-GB", f"de{GUESSED}"),
+        (PairData(corpus="multi30k"), "en", "de"),
+        (PairData(corpus="multi30k", source_language="de", target_language="en"), "de", "en"),
     ],
 )
-def test_languages_come_from_flags_or_file_names_and_are_not_guessed(data, expected):
-    assert tuple(language.split()[0] for language in languages_of(data)) == expected
+def test_card_info_and_task_json_name_the_languages_that_are_known(data, source, target, tmp_path, capsys):
+    facts = dict(Translation(TranslationConfig(data=data)).data_facts())
+    assert facts["source language"].partition(";")[0] == source
+    assert facts["target language"].partition(";")[0] == target
+    make(Translator).save(tmp_path / "m", "card", data)
+    about = json.loads((tmp_path / "m" / "task.json").read_text(encoding="utf-8"))["data"]
+    for side, shown in (("source", source), ("target", target)):
+        assert about[f"{side}_language"] == ("" if shown == UNKNOWN else shown.partition(" ")[0])
+    info(tmp_path / "m")
+    told = capsys.readouterr().out
+    assert f"\n  languages      source {source}, target {target}\n" in told
+    assert "source_language" not in told
+    assert PairData(**about).languages()[0].code == about["source_language"], "what eval reads"
+    Translator.from_folder(tmp_path / "m")
 
 
 def test_names_with_odd_characters_stay_in_their_place(tmp_path):

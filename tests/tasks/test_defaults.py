@@ -18,6 +18,7 @@ from glassformer.tasks.configs.defaults import (
     Corpus,
     Speed,
     choose_defaults,
+    choose_for_fine_tuning,
     default_minutes,
     preset_options,
 )
@@ -100,9 +101,12 @@ def test_few_examples_seen_often_are_protected_by_dropout_and_decay():
     assert few["train.weight_decay"] == 1.0
 
 
-def test_the_warm_up_is_a_small_share_of_the_updates_that_fit():
-    chosen = chosen_for(MULTI30K, 100.0)
-    assert 5 <= chosen["train.warmup"] < chosen["train.eval_every"] / 10
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("seconds", [20.0, 100.0, 5000.0])
+def test_the_warm_up_is_a_share_so_that_it_follows_a_corrected_plan(task, seconds):
+    assert chosen_for(MULTI30K, seconds, kind=config_named(task))["train.warmup"] == 0.06
+    for options in ({}, {"train.updates": 300}):
+        assert choose_for_fine_tuning(config_named(task), options, is_foreign=True)["train.warmup"] == 0.06
 
 
 def test_the_speed_of_the_chosen_model_counts():
@@ -161,7 +165,7 @@ def test_the_speed_of_training_is_measured_for_each_kind_of_model():
     for changes in ({"n_encoder_layers": 1}, {"n_decoder_layers": 1}, {"n_encoder_layers": 1, "n_decoder_layers": 1}):
         head = "none" if "n_decoder_layers" not in changes else "language_model"
         config = ModelConfig(vocab_size=50, d_model=16, n_heads=2, d_ff=32, max_len=12, head=head, **changes)
-        assert measure_training_speed(config, TrainConfig(max_tokens=64, device="cpu"), 20) > 0
+        assert measure_training_speed(config, TrainConfig(minutes=0.01, max_tokens=64, device="cpu"), 20) > 0
 
 
 def write_pairs(folder, count=120):

@@ -10,7 +10,7 @@ from torch import nn
 
 from glassformer.tasks import runs
 from glassformer.tasks.runs import train_run
-from glassformer.training import journal
+from glassformer.training import estimate, journal
 from glassformer.training.budget import POINTS, Costs, TimeBudget, updates_that_fit
 from glassformer.training.config import TrainConfig
 from glassformer.training.run_folder import RunFolder
@@ -57,6 +57,8 @@ class Machine:
         self.losses = self.validations = 0
         monkeypatch.setattr("time.perf_counter", lambda: self.now)
         monkeypatch.setattr(journal, "_tensorboard", lambda folder: None)
+        monkeypatch.setattr(estimate, "give_back_freed", lambda: None)  # which waits
+        monkeypatch.setattr(runs, "score_samples", lambda *_: None)  # which has no time of its own here
 
     def train(self, folder, config=CONFIG):
         """One command from start to end: the seconds that it took."""
@@ -207,8 +209,31 @@ def test_a_killed_run_repeats_its_recorded_corrections(tmp_path, monkeypatch):
     assert again[later.state.update] == pytest.approx(0.0, abs=1e-9)
 
 
-def test_the_same_corrections_give_the_same_bits(tmp_path, monkeypatch):
-    config = replace(CONFIG, eval_every=10, save_every=10, minutes=1.5)
+@pytest.mark.parametrize(("pilot", "update"), [(4.0, 0.5), (2.0, 0.5), (0.5, 0.5), (0.25, 0.5)])
+def test_a_warmup_that_is_a_share_follows_the_corrected_plan(tmp_path, monkeypatch, pilot, update):
+    """A machine that is busy or idle at the start only: the pilot is wrong by up to eight times."""
+    machine = Machine(monkeypatch, pilot=pilot, update=lambda number: update)
+    machine.train(tmp_path / "a", replace(CONFIG, warmup=0.1))
+    rates = rates_of(tmp_path / "a")
+    peak = max(rates, key=rates.__getitem__)
+    assert 0.05 <= peak / machine.state.update <= 0.15
+    assert max(rates.values()) == pytest.approx(CONFIG.lr, rel=0.1)
+
+
+@pytest.mark.parametrize("minutes", [0, 2])
+def test_a_share_of_a_continued_run_is_of_its_new_updates(tmp_path, monkeypatch, minutes):
+    config = replace(CONFIG, minutes=0, updates=100, warmup=0.1)
+    Machine(monkeypatch).train(tmp_path / "a", config)
+    assert plan_of(tmp_path / "a")["warmup"] == 10
+    Machine(monkeypatch).train(tmp_path / "a", replace(config, minutes=minutes, updates=300))
+    plan = plan_of(tmp_path / "a")
+    assert plan["updates"] > 150
+    assert plan["warmup"] == round(0.1 * plan["updates"])
+
+
+@pytest.mark.parametrize("warmup", [20, 0.1])
+def test_the_same_corrections_give_the_same_bits(tmp_path, monkeypatch, warmup):
+    config = replace(CONFIG, eval_every=10, save_every=10, minutes=1.5, warmup=warmup)
     whole = Machine(monkeypatch, validation=0.5)
     whole.train(tmp_path / "whole", config)
     torn = Machine(monkeypatch, validation=0.5)
@@ -254,6 +279,28 @@ def test_validations_saves_and_the_ending_take_their_part():
     assert updates_that_fit(25, Costs(update=1.0, validation=10.0), config, position=5) == 5
     assert updates_that_fit(-5, Costs(update=1.0), config) == 1
     assert updates_that_fit(0.5, Costs(update=0.0), config) > 10**6
+
+
+def test_the_memory_of_a_validation_is_seen_on_the_longest_examples(monkeypatch):
+    """More and more of them, until a sample takes longer than a moment."""
+    now, seen = [0.0], []
+    monkeypatch.setattr("time.process_time", lambda: now[0])
+
+    def score(examples):
+        seen.append(examples)
+        now[0] += 0.04 * len(examples)
+
+    model, test = nn.Linear(2, 1), ["x" * (n * 7 % 100) for n in range(100)]
+    runs.score_samples(model, score, test)
+    assert [len(sample) for sample in seen] == [2, 8, 32]
+    assert [len(text) for text in seen[1]] == [99, 98, 97, 96, 95, 94, 93, 92]
+    seen.clear()
+    runs.score_samples(model, score, test[:5])
+    assert [len(sample) for sample in seen] == [2, 5]
+    seen.clear()
+    runs.score_samples(model, score, ())
+    assert not seen
+    assert model.training
 
 
 def test_what_is_left_of_the_time():

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import pytest
 
-from glassformer.training.schedules import Correction, Plan, fit_warmup, lr_factor
+from glassformer.training.schedules import Correction, Plan, fit_warmup, lr_factor, warmup_updates
 
 SCHEDULES = ("linear", "cosine", "inverse_sqrt", "constant")
 
@@ -78,6 +78,22 @@ def test_corrections_that_cannot_be_are_refused(corrections):
         Plan(updates=100, warmup=5, corrections=corrections)
 
 
-@pytest.mark.parametrize(("warmup", "updates", "fitted"), [(1000, 83, 20), (100, 400, 100), (100, 399, 99), (5, 1, 0)])
+def test_after_the_warmup_a_correction_does_not_raise_the_learning_rate():
+    plan = Plan(updates=100, warmup=6).corrected(10, 300)
+    found = rates(plan, "linear")
+    assert all(a > b for a, b in itertools.pairwise(found[6:]))
+
+
+@pytest.mark.parametrize(
+    ("warmup", "updates", "count"), [(0.06, 2000, 120), (0.06, 3, 0), (0, 50, 0), (1, 50, 1), (100, 50, 100)]
+)
+def test_a_warmup_below_1_is_a_share_of_the_updates(warmup, updates, count):
+    assert warmup_updates(warmup, updates) == count
+
+
+@pytest.mark.parametrize(
+    ("warmup", "updates", "fitted"),
+    [(1000, 83, 20), (100, 400, 100), (100, 399, 99), (5, 1, 0), (0.5, 100, 50), (0.06, 100, 6)],
+)
 def test_the_warmup_fits_the_plan(warmup, updates, fitted):
     assert fit_warmup(warmup, updates) == fitted

@@ -294,6 +294,7 @@ def test_schedules_rise_and_fall(schedule):
         ("updates", 0),
         ("label_smoothing", 1.0),
         ("warmup", -1),
+        ("warmup", 1.5),
         ("average_last", 9),
         ("lr", math.inf),
         ("lr", math.nan),

@@ -63,10 +63,15 @@ def measure(
 ) -> list[Contender]:
     """All contenders that this machine has, after `rounds` rounds; or `only` those with such words in their titles."""
     with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
-        found = _contenders(work, batch, beam, device, compiled, folder, stack)
-        contenders = [one for one in found if not only or any(part in one.title for part in only)]
-        if not contenders:
-            raise ValueError(f"only={only}: nobody here is called so; the table of a run without it shows who is here")
+        contenders, titles = [], []
+        for one in _contenders(work, batch, beam, device, compiled, folder, stack):
+            titles.append(one.title)
+            if not only or any(part in one.title for part in only):
+                contenders.append(one)
+        for part in only:
+            if not any(part in title for title in titles):
+                known = "; ".join(titles)
+                raise ValueError(f"--only {part!r} matches no engine: expected a part of one of these names: {known}")
         for contender in contenders:
             _warm_up(contender, device)
         for _ in range(rounds):
@@ -200,13 +205,13 @@ def table(work: Work, contenders: list[Contender], found: Limits, *, batch: int,
         cells += [f"{contender.memory / 1e6:,.0f}" if contender.memory else ""]
         lines.append(f"| {' | '.join(cells)} |")
     ours = [contender for contender in contenders if contender.is_ours]
-    if ours:
+    others = [contender for contender in contenders if not contender.is_ours]
+    if ours and others:
         fastest = min(ours, key=lambda contender: statistics.median(contender.seconds))
         lines += ["", f"The fastest of ours ({fastest.title}) against:"]
-        for other in contenders:
-            if not other.is_ours:
-                ratio = statistics.median(other.seconds) / statistics.median(fastest.seconds)
-                lines.append(f"- {other.name} in {other.numbers}: {ratio:.2f} times as fast")
+        for other in others:
+            ratio = statistics.median(other.seconds) / statistics.median(fastest.seconds)
+            lines.append(f"- {other.name} in {other.numbers}: {ratio:.2f} times as fast")
     return "\n".join(lines)
 
 

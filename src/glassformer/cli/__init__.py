@@ -31,8 +31,11 @@ SIGNAL_SECONDS = 10.0
 
 
 def main() -> None:
-    """Run `glassformer VERB ...`; exit 0, or 1 on failure, 2 on wrong usage, 130 or 143 when stopped by a signal, and
-    141 when nobody reads what it writes."""
+    """Run `glassformer VERB ...` and exit with its code.
+
+    0 is success. 2 is a wrong command line: an option, a value or a combination that has to be changed. 1 is any other
+    failure, of a file, a model or the machine. 130 and 143 are signals, and 141 is a closed pipe.
+    """
     # On ARM torch gives freed memory back to the system after 10 ms, to get it again page by page for the next batch,
     # which takes 3 % of the time of writing. It is asked to wait for 10 s, before it is loaded.
     os.environ.setdefault("MIMALLOC_PURGE_DELAY", "10000")

@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from glassformer.cli.options import UsageError
+
 WHAT_IT_DOES = """\
 usage: glassformer bench decode [OPTIONS]
 
@@ -32,26 +34,27 @@ def bench(
 
     Args:
         what: What to measure; decode is the only choice.
-        model: A translation model of the paper's base size, a GPT-2 of 124 million parameters, or a Llama of 135.
-        batch: Texts that are generated at once; several numbers give several tables.
+        model: translation is the base model of "Attention Is All You Need", gpt2 has 124 million parameters and llama
+            135 million.
+        batch: Number of texts to generate at once; several numbers give several tables.
         beam: Beam width; 1 is greedy.
-        rounds: Turns of each engine.
-        threads: CPU threads; 0 is as many as torch chooses.
-        device: Device to measure; auto is cuda where there is one.
+        rounds: How many times each engine is measured.
+        threads: Number of CPU threads; 0 lets torch choose.
+        device: Device to measure; auto is cuda if there is a GPU.
         compiled: Also measure our compiled step, which takes half a minute or more to compile for each shape.
-        only: Parts of engine names that take part, such as "glassformer" or "HF, bfloat16"; none is all.
+        only: Measure only the engines whose names contain one of these texts, such as "glassformer" or "HF, bfloat16".
     """
+    for name, values in (("batch", batch), ("beam", beam), ("rounds", (rounds,))):
+        for value in values:
+            if value < 1:
+                raise UsageError(f"--{name} {value}: expected at least 1")
+    if threads < 0:
+        raise UsageError(f"--threads {threads}: expected 0 or more")
     import torch
 
-    from glassformer.base.checks import check_positive
     from glassformer.bench.decode import limits, measure, table
     from glassformer.bench.works import works
 
-    for name, values in (("batch", batch), ("beam", beam), ("rounds", (rounds,))):
-        for value in values:
-            check_positive(name, value)
-    if threads < 0:
-        raise ValueError(f"threads={threads}: expected 0 or more")
     if threads:
         torch.set_num_threads(threads)
     if device == "auto":

@@ -14,20 +14,20 @@ def convert(
     allow_pickle: bool = False,
     overwrite: bool = False,
 ) -> None:
-    """Write a model in another library's format, or read one into ours.
+    """Convert a model to the format of another library, or to the format of Glassformer.
 
-    hf is a folder for HF Transformers. safetensors is our own folder. gguf is a file for llama.cpp, for Llama-style
-    decoders. ct2 is a folder for CTranslate2, for encoder-decoders. onnx is a folder of graphs with the caches as
-    inputs and outputs. A model that a format cannot express is refused.
+    hf is a folder for HF Transformers. safetensors is a folder of Glassformer. gguf is a file for llama.cpp, for
+    Llama-style decoders. ct2 is a folder for CTranslate2, for encoder-decoders. onnx is a folder of ONNX graphs that
+    take the key-value cache as an input and return it as an output. A model that a format cannot express is refused.
 
     Args:
-        path: The model to read: a folder of ours or of Hugging Face, a GGUF file, or a .bin file of llama2.c.
+        path: The model to read: a folder of Glassformer or of Hugging Face, a GGUF file, or a .bin file of llama2.c.
         to: Format to write.
         out: Folder or file to write.
-        verify: Compare the result with the source, each by its own library where that is installed; exit with 1 if
-            a difference exceeds its tolerance.
+        verify: Run the result and the source, each with its own library where that is installed, and compare their
+            outputs. Exit with 1 if a difference exceeds its tolerance.
         numbers: Number format of the matrices in a GGUF file.
-        allow_pickle: Also read pytorch_model.bin, by a reader that only knows tensors.
+        allow_pickle: Also read weights from pytorch_model.bin, with a reader that accepts only tensors.
         overwrite: Replace a model in --out; other files are never replaced.
     """
     from glassformer.tasks import convert as conversion

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from glassformer.cli.demo_task import SHARE, talk
+from glassformer.cli.options import UsageError
 
 if TYPE_CHECKING:
     from glassformer.data.pairs import Pair
@@ -43,22 +44,23 @@ def demo(
 ) -> None:
     """Train a Transformer to translate English interface texts, in about four minutes on two CPU cores.
 
-    It fetches the texts of a well-known open program (35 MB, once), learns from them, and scores itself on texts it has
-    not seen. Then it translates LINES, or what you type, and writes one HTML page that shows how it learned and what it
-    looks at while it translates. Called again, it goes on where it stopped, or uses what it has learned.
+    It downloads the interface texts of Home Assistant (35 MB, once), trains on them, and scores the model on texts that
+    it was not trained on. Then it translates LINES, or what you type, and writes one HTML page with the learning curve
+    and the attention of some translations. Run it again to resume, or to use the trained model.
 
     Args:
         lines: English lines to translate, each in quotes. On a terminal you may type more afterwards.
         to: The language to translate into: de, fr, es, nl, pl, ... any of some 60.
-        minutes: How long to train; more is better.
+        minutes: Minutes to train; more minutes give better translations.
         out: Folder for the model and the page.
-        seed: Of everything random. How many updates fit is timed, so two runs are alike rather than equal.
+        seed: Seed of the random numbers. Two runs still differ, because the number of updates depends on the measured
+            speed.
     """
     from glassformer.tasks.rewriting import MAX_VALID
     from glassformer.tasks.translation import Translation, Translator
 
     if not minutes > 0:
-        raise ValueError(f"minutes={minutes}: expected more than 0")
+        raise UsageError(f"--minutes {minutes:g}: expected more than 0")
     task = Translation.with_chosen_defaults(
         {
             "data.corpus": "interface-texts",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.base.names import nearest
+from glassformer.cli.options import UsageError, call_function
 
 if TYPE_CHECKING:
     from glassformer.metrics.scores import Scores
@@ -24,13 +25,12 @@ N_SHOWN = 5
 def demos(arguments: list[str]) -> None:
     """Run `[TASK] ...`: without a task, or with translation, the translator's own demo; else any task's."""
     from glassformer.cli.demo import demo
-    from glassformer.cli.options import UsageError, call_function
     from glassformer.tasks.registry import TASKS
 
     if arguments in (["-h"], ["--help"]):
         print("usage: glassformer demo [TASK] ...\n")
         print(*(f"  {name:16}{entry.about}" for name, entry in TASKS.items()), sep="\n")
-        print("\nglassformer demo TASK --help teaches each. Without a task it is translation:\n")
+        print("\nglassformer demo TASK --help shows the options of a task. Without a task, demo trains a translator:\n")
     near = nearest(arguments[0], TASKS, cutoff=0.75) if arguments else None
     if near and arguments[0] not in TASKS:  # four minutes of translation are not what a slip of the finger asks for
         raise UsageError(f"{arguments[0]!r} is no task: did you mean {near!r}?")
@@ -48,14 +48,15 @@ def demos(arguments: list[str]) -> None:
     ) -> None:
         """Train a small Transformer for this task on a corpus that comes with it, and try it.
 
-        It scores itself on examples that it has not seen, beside somebody who has learned next to nothing. Then it
-        answers LINES, or what you type. Called again, it goes on where it stopped, or uses what it has learned.
+        It scores the model on examples that it was not trained on, beside a simple baseline. Then it answers LINES, or
+        what you type. Run it again to resume, or to use the trained model.
 
         Args:
             lines: Lines for the model to answer, each in quotes. On a terminal you may type more afterwards.
-            minutes: How long to train; more is better. 0 is as long as the task suggests, at most 3.
+            minutes: Minutes to train; more minutes give better results. 0 takes the default of the task, at most 3.
             out: Folder for the model.
-            seed: Of everything random. How many updates fit is timed, so two runs are alike rather than equal.
+            seed: Seed of the random numbers. Two runs still differ, because the number of updates depends on the
+                measured speed.
         """
         demo_task(task, lines, minutes=minutes, out=out, seed=seed)
 
@@ -76,7 +77,7 @@ def demo_task(
     from glassformer.tasks.task import Tool
 
     if not minutes >= 0:
-        raise ValueError(f"minutes={minutes}: expected 0 or more")
+        raise UsageError(f"--minutes {minutes:g}: expected 0 or more")
     kind = task_named(name)
     try:
         config = kind.demo()

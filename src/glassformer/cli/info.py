@@ -13,19 +13,25 @@ if TYPE_CHECKING:
 
 WHOLE_NUMBERS = ("I64", "I32", "I16", "BOOL")
 """Types of stored counters and masks, which are no quantized weights."""
+NO_SETTINGS = ("task", "data", "language_origins", "tokenizer")
+"""Entries of task.json that are not among the task settings."""
+LANGUAGES = {"source_language": "en", "target_language": "de"}
+"""The former default languages: a folder without language_origins holds them even where no option named a language."""
 MAX_SPECIAL = 12
 """Special tokens that are shown; --json lists all."""
 
 
 def info(path: Path, *, json: bool = False, allow_pickle: bool = False) -> None:
-    """Show what a model is: kind, number of parameters, task, number format, tokenizer, chat template and settings.
+    """Show what a model is: kind, number of parameters, task, languages, number format, tokenizer, chat template and
+    settings.
 
-    Only headers are read, so it takes a second for a model of any size, but for the checksums of a folder.
+    Only the headers of the weight files are read. The checksums of a folder that was written here are verified too,
+    which takes longer for a large model.
 
     Args:
         path: A model folder, or a GGUF or llama2.c file.
         json: Print one JSON object, with all settings.
-        allow_pickle: Also open weights in pytorch_model.bin, with the reader that accepts only tensors.
+        allow_pickle: Also read weights from pytorch_model.bin, with a reader that accepts only tensors.
     """
     found = describe(path, allow_pickle=allow_pickle)
     if json:
@@ -54,7 +60,8 @@ def describe(path: Path, *, allow_pickle: bool = False) -> dict[str, Any]:
         "kind": model.config.kind,
         "parameters": model.n_parameters,
         "task": about.get("task"),
-        "task_settings": {key: value for key, value in about.items() if key not in ("task", "data", "tokenizer")},
+        "task_settings": {key: value for key, value in about.items() if key not in NO_SETTINGS},
+        "languages": _languages(about),
         "data": _changed_data(about),
         "family": model.family,
         "numbers": dict(model.stored),
@@ -105,7 +112,17 @@ def _changed_data(about: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(data, dict):
         return {}
     usual = data_named(about["task"])()
-    return {key: value for key, value in data.items() if value != getattr(usual, key, None)}
+    hidden = LANGUAGES.keys() if "language_origins" in about else {k for k, v in LANGUAGES.items() if data.get(k) == v}
+    return {key: value for key, value in data.items() if value != getattr(usual, key, None) and key not in hidden}
+
+
+def _languages(about: Mapping[str, Any]) -> dict[str, dict[str, str] | None] | None:
+    """The languages of a translator, None where they are not known; None for any other model."""
+    origins, data = about.get("language_origins"), about.get("data")
+    if not isinstance(origins, dict) or not isinstance(data, dict):
+        return None
+    found = {side: (str(data.get(f"{side}_language", "")), str(origins.get(side, ""))) for side in ("source", "target")}
+    return {side: {"code": code, "origin": origin} if code else None for side, (code, origin) in found.items()}
 
 
 def _changed(config: Any) -> dict[str, Any]:
@@ -123,6 +140,9 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"{found['path']}: {found['kind'].replace('_', '-')}, {found['parameters']:,} parameters"
     if found["task"]:
         yield f"  task           {found['task']}"
+    if found["languages"]:
+        sides = (f"{side} {_language(known)}" for side, known in found["languages"].items())
+        yield f"  languages      {', '.join(sides)}"
     for title, key in (("task settings", "task_settings"), ("data", "data")):
         if found[key]:
             yield f"  {title:<15}{', '.join(f'{name}={_short(value)}' for name, value in found[key].items())}"
@@ -142,6 +162,12 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield "  settings"
     for name, value in found["settings"].items():
         yield f"    {name} = {value!r}"
+
+
+def _language(known: Mapping[str, str] | None) -> str:
+    if known is None:
+        return "not known"
+    return _short(known["code"]) + " (guessed from the file names)" * (known["origin"] == "file names")
 
 
 def _numbers(stored: Mapping[str, int]) -> str:

@@ -23,7 +23,7 @@ INDENT = 26
 
 
 class UsageError(ValueError):
-    """A command line that cannot be understood."""
+    """A wrong command line: an unknown or missing option, or values that are out of range or contradict each other."""
 
     exit_code = 2
 

@@ -6,13 +6,15 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from glassformer.cli.options import UsageError
+
 if TYPE_CHECKING:
     from glassformer.decoding import GenerationConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class LineOptions:
-    """Where lines come from, and where the answers go."""
+    """Input and output."""
 
     input: Path | None = None
     """Read the lines of this file instead of stdin."""
@@ -31,7 +33,7 @@ class AnswerOptions:
     json: bool = False
     """Print one JSON object per line: text, scores, labels with probabilities, entities with places, vectors."""
     n_best: int | None = None
-    """Print the N best texts of a beam search, N drawn texts, or the N most likely labels."""
+    """Print the N best texts of a beam search, N sampled texts, or the N most likely labels."""
     scores: bool = False
     """Print the mean log-probability of each text, the probability of each label, or the score of a found answer."""
 
@@ -41,20 +43,22 @@ class WritingOptions:
     """For models that write text: translators, summarizers, language models."""
 
     beam: int | None = None
-    """Sentences that the search keeps at each step. 1 takes the most likely word each time and is faster. (default: as
-    the model says)"""
+    """Beam width: how many partial texts the search keeps at each step. 1 is greedy search, which is faster. (default:
+    the model's own)"""
     max_new_tokens: int | None = None
-    """The most tokens that are written for a line. (default: as the model says, for most 256)"""
+    """The most tokens to generate for a line. (default: the model's own, usually 256)"""
     temperature: float | None = None
-    """0 takes the most likely token. More than 0 draws at random; 1 uses the model's own probabilities. (default: 0)"""
+    """0 takes the most likely token. More than 0 samples at random; 1 uses the model's own probabilities. (default:
+    0)"""
     top_k: int | None = None
-    """Draw only from the N most likely tokens; 0 is all. Needs a temperature."""
+    """Sample only from the N most likely tokens; 0 is all. Needs a --temperature above 0."""
     top_p: float | None = None
-    """Draw only from the most likely tokens whose probabilities add up to this. Needs a temperature."""
+    """Sample only from the most likely tokens whose probabilities add up to this. Needs a --temperature above 0."""
     min_p: float | None = None
-    """Draw only from tokens with at least this share of the best token's probability. Needs a temperature."""
+    """Sample only from tokens that are at least this times as probable as the best one. Needs a --temperature above
+    0."""
     seed: int | None = None
-    """Start of the random numbers: the same seed draws the same text. Needs a temperature. (default: 0)"""
+    """Seed of the random numbers: the same seed gives the same text. Needs a --temperature above 0. (default: 0)"""
     repetition_penalty: float | None = None
     """More than 1 makes tokens that were already written less likely. (default: 1)"""
 
@@ -64,13 +68,13 @@ class DecoderOptions:
     """For models that continue a text or answer a message."""
 
     prompt: str | None = None
-    """Continue this text instead of lines, and show the result as it is written."""
+    """Continue this text instead of reading lines, and show the result while it is generated."""
     chat: bool = False
     """Answer each line as a message instead of continuing it. On a terminal, hold a conversation."""
     system: str | None = None
     """The system message before each conversation. Needs --chat."""
     stop: tuple[str, ...] = ()
-    """End the text where one of these texts appears."""
+    """Stop generating where one of these texts appears."""
 
 
 WRITING = tuple(field.name for field in fields(WritingOptions))
@@ -129,23 +133,23 @@ def check_ranges(given: Given) -> None:
         if name in RANGES:
             is_right, expected = RANGES[name]
             if not is_right(value):
-                raise ValueError(f"{flag_of(name)} {value:g}: expected {expected}")
+                raise UsageError(f"{flag_of(name)} {value:g}: expected {expected}")
     if "" in given.get("stop", ()):
-        raise ValueError("--stop '': expected at least one character")
+        raise UsageError("--stop '': expected at least one character")
     n_best, beam, temperature = given.get("n_best"), given.get("beam"), given.get("temperature")
     if beam is not None and beam > 1:
         if temperature:
-            raise ValueError(
+            raise UsageError(
                 f"--temperature {temperature:g} --beam {beam}: expected one of them; a beam search draws nothing"
             )
         if "stop" in given:
-            raise ValueError(f"--stop with --beam {beam}: expected --beam 1, or no --stop")
+            raise UsageError(f"--stop with --beam {beam}: expected --beam 1, or no --stop")
     if n_best is not None and beam is not None and n_best > beam and not temperature:
-        raise ValueError(
+        raise UsageError(
             f"--n-best {n_best} --beam {beam}: expected --beam {n_best} or more, or a --temperature above 0"
         )
     if "system" in given and "chat" not in given:
-        raise ValueError("--system has no effect without --chat: add --chat, or leave it out")
+        raise UsageError("--system has no effect without --chat: add --chat, or leave it out")
     if temperature == 0:
         _need_temperature(given)
 
@@ -158,10 +162,10 @@ def check_taken(path: Path, kind: str, given: Given) -> None:
     wrong = [option for option in given if option not in taken]
     if wrong:
         flags = ", ".join(map(flag_of, taken))
-        raise ValueError(f"{flag_of(wrong[0])} has no effect: {path} is {name}, which takes {flags}")
+        raise UsageError(f"{flag_of(wrong[0])} has no effect: {path} is {name}, which takes {flags}")
     if given.get("embed") and len(given) > 1:
         other = next(option for option in given if option != "embed")
-        raise ValueError(f"{flag_of(other)} has no effect with --embed: leave one of them out")
+        raise UsageError(f"{flag_of(other)} has no effect with --embed: leave one of them out")
 
 
 def search_of(base: "GenerationConfig", given: Given) -> "GenerationConfig":
@@ -185,7 +189,7 @@ def search_of(base: "GenerationConfig", given: Given) -> "GenerationConfig":
         changes |= {"num_beam_groups": 1, "diversity_penalty": 0.0}
     if "stop" in given:
         if beams > 1:
-            raise ValueError(f"--stop with a beam of {beams}: expected --beam 1, or no --stop")
+            raise UsageError(f"--stop with a beam of {beams}: expected --beam 1, or no --stop")
         changes["stop_strings"] = given["stop"]
     return replace(base, num_beams=beams, num_return_sequences=n_best, **changes)
 
@@ -193,7 +197,7 @@ def search_of(base: "GenerationConfig", given: Given) -> "GenerationConfig":
 def _need_temperature(given: Given) -> None:
     for name in ("top_k", "top_p", "min_p", "seed"):
         if name in given:
-            raise ValueError(
+            raise UsageError(
                 f"{flag_of(name)} {given[name]:g} has no effect at --temperature 0, where nothing is drawn at random: "
                 "add --temperature 1, or leave it out"
             )

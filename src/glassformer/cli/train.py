@@ -59,6 +59,8 @@ def train(arguments: list[str]) -> None:
         print(task_help(task, HELP_ALL in rest))
         return
     given, run = read_given(task, rest)
+    if run.get("restart") and run.get("accept_changes"):
+        raise UsageError("--restart discards the run and --continue keeps it: expected one of them")
     dials = {name: run.pop(name) for name in ("recipe", "size", "preset") if name in run}
     set_quiet(run.pop("quiet", False))
     from glassformer.tasks.train import read_request

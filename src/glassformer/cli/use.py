@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.info import info as info
 from glassformer.cli.lines import CHUNK, check_files, check_stdin, run_lines
+from glassformer.cli.options import UsageError
 from glassformer.cli.run_options import (
     AnswerOptions,
     DecoderOptions,
@@ -56,7 +57,7 @@ def run(
         path: A model folder, or a GGUF or llama2.c file.
         embed: Print a vector for each line, as a JSON list, instead of doing the task. For encoders.
         int8: Compute with 8-bit weights: several times as fast on most CPUs, with nearly the same results.
-        allow_pickle: Also open weights in pytorch_model.bin, with the reader that accepts only tensors.
+        allow_pickle: Also read weights from pytorch_model.bin, with a reader that accepts only tensors.
     """
     decoder = replace(
         decoder,
@@ -86,9 +87,9 @@ def _check_streams(lines: LineOptions, decoder: DecoderOptions) -> None:
     check_files(lines.input, lines.output)
     if decoder.prompt is not None:
         if lines.input is not None:
-            raise ValueError(f"--prompt with --input {lines.input}: expected one of them")
+            raise UsageError(f"--prompt with --input {lines.input}: expected one of them")
         if lines.output is not None:
-            raise ValueError(f"--prompt with --output {lines.output}: use > {lines.output} instead of --output")
+            raise UsageError(f"--prompt with --output {lines.output}: use > {lines.output} instead of --output")
     elif lines.input is None:
         check_stdin()
 
@@ -187,7 +188,7 @@ def _as_utf8(text: str) -> str:
     try:
         return os.fsencode(text).decode("utf-8")
     except UnicodeError as error:
-        raise ValueError(f"the argument {text!r} is not valid UTF-8: expected text") from error
+        raise UsageError(f"the argument {text!r} is not valid UTF-8: expected text") from error
 
 
 def _write(model: "Generator", prompt: list[int], request: "Request") -> Iterator[str]:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from glassformer.nn.cuda_graphs import record
 from glassformer.nn.fixed_cache import FixedCache
 
 
@@ -41,10 +42,10 @@ class Graph:
                 with self._only_trying():
                     self._compute()
         torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with self._only_trying(), torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            self._result = self._compute()
-        self._graph = graph
+        with self._only_trying():
+            self._graph, self._result = record(
+                self._compute, pool=self._pool, device=self._places[0].device, capture_error_mode="thread_local"
+            )
 
     @contextmanager
     def _only_trying(self) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """Texts put right again: from texts alone to an encoder-decoder that other tasks begin with, as T5 and BART."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -28,7 +29,7 @@ from glassformer.tasks.pipeline import Candidate, LineAnswer, Request, answer_of
 from glassformer.tasks.pretraining import BLANK, MAX_VALID, fill_in, put_marks, texts_of, token_rows, without_blanks
 from glassformer.tasks.rewriter import Rewriter
 from glassformer.tasks.rewriting import begin_from, pair_flops, pair_loss
-from glassformer.tasks.task import MORE_DATA, Prepared, Task, kept_tokenizer
+from glassformer.tasks.task import MORE_DATA, Prepared, Task, kept_tokenizer, passed_over
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import PAD
 from glassformer.training.run_folder import RunFolder
@@ -180,8 +181,7 @@ class Denoising(Task[PlainText, PairBatch]):
             f"{len(valid):,} texts to validate on; {tool.model.config.vocab_size:,} tokens, "
             f"{len(tool.marks)} of them for what is hidden"
         ]
-        if skipped := getattr(splits.train, "skipped", None):
-            notes.append(f"passed over {skipped.total():,} bad records")
+        notes += passed_over(getattr(splits.train, "skipped", None) or Counter())
         return Prepared(
             tool,
             batches,

@@ -1,5 +1,6 @@
 """Masked words (Devlin et al. 2019): from texts alone to an encoder that other tasks begin with."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -25,7 +26,7 @@ from glassformer.tasks.configs.shared import Splits
 from glassformer.tasks.encoders import EncoderTool, Reader, fresh_head, read_batch, reader_of
 from glassformer.tasks.pipeline import LineAnswer, ManyTexts, Request, each_text
 from glassformer.tasks.pretraining import BLANK, MAX_VALID, fill_in, put_marks, texts_of, token_rows, without_blanks
-from glassformer.tasks.task import MORE_DATA, Prepared, Task, kept_tokenizer
+from glassformer.tasks.task import MORE_DATA, Prepared, Task, kept_tokenizer, passed_over
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
 from glassformer.text.tokenizer import UNKNOWN
@@ -157,8 +158,7 @@ class Masking(Task[PlainText, MaskedBatch]):
             f"{len(rows):,} rows of at most {tool.longest} tokens to learn from, {rows.lengths.sum():,} in all; "
             f"{len(valid):,} texts to validate on; {tool.model.config.vocab_size:,} tokens, hidden by {hidden}"
         ]
-        if skipped := getattr(splits.train, "skipped", None):
-            notes.append(f"passed over {skipped.total():,} bad records")
+        notes += passed_over(getattr(splits.train, "skipped", None) or Counter())
         return Prepared(
             tool,
             batches,

@@ -57,11 +57,11 @@ TASKS = {
     "denoising": Entry(
         "denoising.Denoising",
         "pretraining.DenoisingConfig",
-        "a pretrained encoder-decoder from plain texts, as T5 and BART",
+        "an encoder-decoder like T5 and BART, pretrained on plain texts",
     ),
-    "masking": Entry("masking.Masking", "pretraining.MaskingConfig", "a pretrained encoder from plain texts, as BERT"),
+    "masking": Entry("masking.Masking", "pretraining.MaskingConfig", "an encoder like BERT, pretrained on plain texts"),
     "code": Entry("code.Code", "language.CodeConfig", "a model that completes source code and fills in gaps"),
-    "language": Entry("language.Language", "language.LanguageConfig", "a language model from plain texts, as GPT"),
+    "language": Entry("language.Language", "language.LanguageConfig", "a language model like GPT, from plain texts"),
     "translation": Entry(
         "translation.Translation", "translation.TranslationConfig", "a translator from sentence pairs"
     ),

@@ -18,15 +18,16 @@ from glassformer.training.estimate import Estimate, MemoryWatch, Truth, compare,
 from glassformer.training.gradients import TrainBatch
 from glassformer.training.journal import Journal, prepare_tensorboard
 from glassformer.training.run_folder import RunFolder
-from glassformer.training.schedules import Plan, fit_warmup
+from glassformer.training.schedules import Plan, fit_warmup, warmup_updates
 from glassformer.training.state import TrainState, newest_state
 from glassformer.training.trainer import Batches, Trainer
 
 Batch = TypeVar("Batch", bound=TrainBatch)
 MIN_SAMPLE, SAMPLE_SHARE = 16, 16
 """A rehearsal of the final scores takes one example in SAMPLE_SHARE, but at least so many."""
-VALIDATION_BYTES = 20_000_000
-"""What validations add to the memory of a small model on a CPU: 12 to 31 MB were measured."""
+FIRST_SAMPLE, SAMPLE_GROWTH, SAMPLE_SECONDS = 2, 4, 0.5
+"""The samples whose memory is measured before the run: the examples of the first one, how many times as many the next
+one has, and how much processor time a sample may take to be followed by a larger one."""
 TOLD_SHARE = 0.1
 """A correction of the plan is told if it changes the number of updates by more than this."""
 
@@ -80,23 +81,16 @@ def train_run(
     )
     # What the libraries of scores and charts take is no memory of the run: they are loaded before it is watched.
     prepare_tensorboard()
-    rehearse(model, score, test[:2])
+    rehearse(model, score, test[:FIRST_SAMPLE])
     watch = MemoryWatch(trainer)
-    estimate = estimate_run(trainer, flops)
-    if trainer.device.type != "cpu":
-        watch = MemoryWatch(trainer)  # there the pilot's copies are freed, and no part of the run
+    estimate = estimate_run(trainer, flops, lambda: score_samples(model, score, test))
+    watch.forget_pilot()
     state = TrainState() if run.record is None else newest_state(run.checkpoints)
     plan = make_plan(run, config, estimate, state, began=began, warmup_is_given=warmup_is_given)
     run.begin(plan, state.position)
     update_seconds = estimate.seconds / config.updates
     share = plan.end / config.updates
-    on_top = VALIDATION_BYTES if trainer.device.type == "cpu" else 0
-    estimate = replace(
-        estimate,
-        flops=round(estimate.flops * share),
-        seconds=estimate.seconds * share,
-        memory_bytes=estimate.memory_bytes + on_top,
-    )
+    estimate = replace(estimate, flops=round(estimate.flops * share), seconds=estimate.seconds * share)
     trainer.plan, trainer.config = plan, replace(config, updates=plan.end, warmup=plan.warmup)
     with Journal(run.path, trainer.config) as journal:
         trainer.warn, journal.validation = journal.say, validation
@@ -138,7 +132,7 @@ def train_run(
 
 def _tell_plan(journal: Journal, plan: Plan, config: TrainConfig, state: TrainState) -> None:
     """What is special about this plan, if anything."""
-    if plan.warmup < config.warmup:
+    if 1 <= config.warmup > plan.warmup:
         journal.say(f"the learning rate rises over {plan.warmup:,} of them, not {config.warmup:,}: there are too few")
     elif plan.warmup >= plan.end:
         journal.say(f"the learning rate never reaches its peak: it rises over {plan.warmup:,} updates (--warmup)")
@@ -154,14 +148,33 @@ def rehearse(model: nn.Module, score: Callable[[Sequence[Any]], Any], test: Sequ
     if not size:
         return 0.0
     sample = [test[place * len(test) // size] for place in range(size)]  # from all over them
+    began = time.perf_counter()
+    _score_quietly(model, score, sample)
+    return (time.perf_counter() - began) * len(test) / size
+
+
+def score_samples(model: nn.Module, score: Callable[[Sequence[Any]], Any], test: Sequence[Any]) -> None:
+    """Score the longest examples, more and more of them as long as that takes a moment, so that their memory is seen.
+
+    A validation sorts its examples by length: the longest ones are its largest batch.
+    """
+    longest = sorted(test, key=lambda example: -len(repr(example)))
+    size, taken = 0, 0.0
+    while size < len(longest) and taken < SAMPLE_SECONDS:
+        size = size * SAMPLE_GROWTH or FIRST_SAMPLE
+        began = time.process_time()  # not the time of day: other programs must not change the estimate
+        _score_quietly(model, score, longest[:size])
+        taken = time.process_time() - began
+
+
+def _score_quietly(model: nn.Module, score: Callable[[Sequence[Any]], Any], sample: Sequence[Any]) -> None:
+    """Score some examples for the time or the memory alone: the scores may be undefined for so few."""
     was_training = model.training
     model.eval()
-    began = time.perf_counter()
     with torch.inference_mode(), warnings.catch_warnings(), suppress(ValueError):
         warnings.simplefilter("ignore")
-        score(sample)  # which may be undefined for so few: its time is all that counts here
+        score(sample)
     model.train(was_training)
-    return (time.perf_counter() - began) * len(test) / size
 
 
 def make_plan(
@@ -193,7 +206,7 @@ def make_plan(
         updates = state.update + _fitting(config, estimate, state, began) if config.minutes else config.updates
         if updates < state.update:
             raise ValueError(f"--updates {updates}: expected at least {state.update}, which the run has made already")
-    if changed.keys() & {"warmup", "minutes"}:
+    if changed.keys() & {"warmup", "minutes"} or config.warmup < 1:
         warmup = _warmup(config, updates, warmup_is_given)
     schedule, peak = (changed.get(name, [getattr(config, name)])[0] for name in ("schedule", "lr"))
     start_lr = recorded.lr(schedule, peak, state.update) if state.update else 0.0
@@ -211,4 +224,5 @@ def _fitting(config: TrainConfig, estimate: Estimate, state: TrainState, began: 
 
 def _warmup(config: TrainConfig, updates: int, is_given: bool) -> int:
     """A number of updates that `minutes` chose, or a warm-up that nobody asked for, makes it fit the plan."""
-    return config.warmup if is_given and not config.minutes else fit_warmup(config.warmup, updates)
+    fitted = warmup_updates if is_given and not config.minutes else fit_warmup
+    return fitted(config.warmup, updates)

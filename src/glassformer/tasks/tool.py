@@ -20,6 +20,8 @@ WHICH = frozenset(
     {"data", "valid", "source", "target", "valid_source", "valid_target", "corpus", "folder", "on_bad", "valid_share"}
 )
 """Fields of a task's data that say which it is, rather than how it is read."""
+DATA_SETTINGS = ("data", "language_origins")
+"""Entries of `task.json` about the data; they are no settings of the tool."""
 AnyModel = TypeVar("AnyModel", bound=Model)
 
 
@@ -67,7 +69,8 @@ class Tool(Pipeline, Generic[Example]):
         about = read_about(folder)
         if about.pop("task") != cls.task:
             raise ValueError(f"{folder} was not trained for {cls.task}: glassformer info tells what it is")
-        about.pop("data", None)
+        for key in DATA_SETTINGS:
+            about.pop(key, None)
         model = load_model(folder)
         if not isinstance(model, kind):
             raise ValueError(f"{folder} holds a model of kind {model.kind!r}: expected {kind.kind!r}")
@@ -78,12 +81,11 @@ class Tool(Pipeline, Generic[Example]):
 
         An existing model folder is replaced only with `overwrite`, or if the same `owner` (a training run) wrote it.
         """
-        about = {"task": self.task, **self.settings(), "data": {} if data is None else _columns(data)}
+        about = {"task": self.task, **self.settings(), **({"data": {}} if data is None else self.data_settings(data))}
         text = json.dumps(about, indent=2, ensure_ascii=False)
         files = {**self.files(), TASK: text, "README.md": card}
         save_model(folder, self.model, files, overwrite=overwrite, owner=owner)
 
-
-def _columns(data: Any) -> dict[str, Any]:
-    """How data is read, but not which: what `eval` should take for granted."""
-    return {key: value for key, value in asdict(data).items() if key not in WHICH}
+    def data_settings(self, data: Any) -> dict[str, Any]:
+        """How data is read, but not which: what `eval` should take for granted. The keys are those of DATA_SETTINGS."""
+        return {"data": {key: value for key, value in asdict(data).items() if key not in WHICH}}

@@ -1,9 +1,7 @@
 """Translation: from sentence pairs to a model folder that translates."""
 
-import re
 from collections.abc import Sequence
-from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 from glassformer.data.corpora import CORPORA
 from glassformer.data.pairs import Pair
@@ -15,15 +13,18 @@ from glassformer.tasks.pipeline import ManyTexts
 from glassformer.tasks.rewriter import Rewriter
 from glassformer.tasks.rewriting import RewritingTask
 
-NOT_NAMED = "not named; --source-language and --target-language name them"
-"""Of a language that neither a flag nor a file name tells."""
-
 
 class Translator(Rewriter[Pair]):
     """A trained model with its tokenizers: a sentence in, its translation out."""
 
     task = "translation"
     search = GenerationConfig(num_beams=4, max_source_ratio=2.0)
+
+    def data_settings(self, data: PairData) -> dict[str, Any]:
+        """The same with both languages as far as they are known, and how they are."""
+        found, sides = super().data_settings(data), dict(zip(("source", "target"), data.languages(), strict=True))
+        found["data"] |= {f"{side}_language": language.code for side, language in sides.items()}
+        return {**found, "language_origins": {side: language.origin for side, language in sides.items()}}
 
     @overload
     def translate(self, texts: str, *, beam: int | None = None, max_batch_tokens: int = 4096) -> str: ...
@@ -54,7 +55,6 @@ class Translation(RewritingTask[Pair]):
     def data_facts(self) -> list[tuple[str, str]]:
         """The corpus or the files, and the language of each side."""
         data: PairData = self.config.data
-        source, target = languages_of(data)
         if data.corpus in CORPORA:
             corpus = CORPORA[data.corpus]
             facts = [("corpus", f"{code(data.corpus)}: {corpus.about}; licence: {corpus.licence}")]
@@ -65,22 +65,6 @@ class Translation(RewritingTask[Pair]):
                 ("target files", in_short(map(code, data.target)) or "in the source files"),
                 ("validation files", in_short(map(code, validation_files(data))) or held_out),
             ]
-        return [*facts, ("source language", source), ("target language", target)]
-
-
-def languages_of(data: PairData) -> tuple[str, str]:
-    """The languages of both sides: of a corpus as named, of files by their names, such as train.en and train.de.gz.
-
-    A language that was named by --source-language or --target-language is taken as it is.
-    """
-    if data.corpus:
-        return data.corpus_languages()
-    source = data.source_language or _language_of(data.source) or NOT_NAMED
-    return source, data.target_language or _language_of(data.target) or NOT_NAMED
-
-
-def _language_of(files: Sequence[Path]) -> str:
-    """The language code that all these file names end with, or nothing."""
-    found = {path.name.removesuffix(".gz").rpartition(".")[2] for path in files}
-    language = found.pop() if len(found) == 1 else ""
-    return language if re.fullmatch(r"[a-z]{2}([-_][A-Za-z]{2,4})?", language) else ""
+        sides = zip(("source", "target"), data.languages(), strict=True)
+        unknown = "not known; --{}-language names it"
+        return [*facts, *((f"{side} language", str(one) or unknown.format(side)) for side, one in sides)]

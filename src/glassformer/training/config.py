@@ -17,7 +17,7 @@ class TrainConfig(Checked):
     updates: Count = 8000
     """Optimizer steps, if nothing ends the training earlier."""
     minutes: NotNegative = 0.0
-    """Minutes to train, instead of a number of updates; 0 goes by --updates."""
+    """Minutes that the whole command may take, from reading the data to the final scores; 0 goes by --updates."""
     max_tokens: Count = 4096
     """Padded tokens of the longer side in one batch."""
     accumulate: Count = 1
@@ -33,8 +33,9 @@ class TrainConfig(Checked):
     """Peak learning rate."""
     schedule: Schedule = "inverse_sqrt"
     """How the learning rate falls after the warm-up."""
-    warmup: Whole = 1000
-    """Updates over which the learning rate rises to its peak."""
+    warmup: NotNegative = 1000
+    """Updates over which the learning rate rises to its peak; a number below 1 is a share of all updates, such as
+    0.06."""
     beta1: Decay = 0.9
     """Decay of Adam's mean of the gradients."""
     beta2: Decay = 0.98
@@ -93,5 +94,9 @@ class TrainConfig(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not 0 < self.warmup < 1:
+            if self.warmup != int(self.warmup):
+                raise ValueError(f"warmup={self.warmup}: expected a whole number of updates, or a share below 1")
+            object.__setattr__(self, "warmup", int(self.warmup))
         if self.average_last > self.keep_last:
             raise ValueError(f"average_last={self.average_last}: expected at most keep_last={self.keep_last}")

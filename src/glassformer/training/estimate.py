@@ -1,8 +1,8 @@
 """What a training run will cost, told before it begins, and held against the truth after it.
 
 The operations follow from the shapes of the batches; the time and the memory of a step are measured in a pilot of
-three batches that changes nothing. Validations and saves are not in it: an estimate is of the training alone, and so
-is `TrainState.seconds`, its truth.
+three batches that changes nothing. The memory covers validations too, by a sample. The time does not: it is of the
+training alone, and so is `TrainState.seconds`, its truth.
 """
 
 import copy
@@ -18,7 +18,7 @@ from glassformer.progress import Step
 from glassformer.training.gradients import Batch, GraphedGradients
 from glassformer.training.optimisers import make_optimiser
 from glassformer.training.precision import autocast
-from glassformer.training.resident import forget_peak, peak_resident, resident
+from glassformer.training.resident import forget_peak, give_back_freed, peak_resident, resident
 from glassformer.training.trainer import Trainer
 
 LOOKED_AT = 64
@@ -36,8 +36,8 @@ class Estimate:
     parameters: int
     flops: int
     memory_bytes: int
-    """The most at one time: weights, gradients, the optimizer's moments, activations, working space. On a CPU it is the
-    growth of the resident memory of this process, and the weights."""
+    """The most at one time, in updates and validations: weights, gradients, the optimizer's moments, activations,
+    working space. On a CPU it is the growth of the resident memory of this process, and the weights."""
     seconds: float
     """Of training alone."""
     device: str
@@ -56,10 +56,13 @@ class Truth:
     seconds: float
 
 
-def estimate_run(trainer: Trainer[Batch], flops_of: Callable[[Batch], int]) -> Estimate:
+def estimate_run(
+    trainer: Trainer[Batch], flops_of: Callable[[Batch], int], validate: Callable[[], object] = lambda: None
+) -> Estimate:
     """What `trainer.run()` will cost from its first update to its last; `flops_of` a batch counts its training.
 
-    Parameters, gradients, the optimiser and the random state are left as they were.
+    On a CPU the memory of validations is measured too: `validate` scores a sample. Parameters, gradients, the optimizer
+    and the random state are left as they were.
     """
     config = trainer.config
     n_batches = config.updates * config.accumulate
@@ -76,6 +79,9 @@ def estimate_run(trainer: Trainer[Batch], flops_of: Callable[[Batch], int]) -> E
         step_growth = growth.peak() if growth is not None else None
         update_seconds, moments = _measure_update(trainer)
         pilot_growth = growth.peak() if growth is not None else None
+        if growth is not None:
+            validate()
+        whole_growth = growth.peak() if growth is not None else None
     pace = min(took / flops[step] for step, took in zip(typical, seconds, strict=True))  # the rest was disturbed
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     learned = sum(parameter.numel() for parameter in trainer.model.parameters() if parameter.requires_grad)
@@ -86,6 +92,10 @@ def estimate_run(trainer: Trainer[Batch], flops_of: Callable[[Batch], int]) -> E
     if step_growth is not None and pilot_growth is not None:
         # What the process really took for a step: also what the allocator and the kernels keep for themselves.
         passing = max(passing, step_growth + gradients if they_stay else step_growth, pilot_growth - moments)
+    if whole_growth is not None:
+        # A validation follows updates: their gradients are still there, which the pilot's are not, and the allocator
+        # does not use all of their freed memory again.
+        passing = max(passing, whole_growth + gradients)
     weights = FLOAT32 * parameters
     return Estimate(
         parameters=parameters,
@@ -155,11 +165,12 @@ def with_unit(number: float, unit: str) -> str:
 class ResidentGrowth:
     """By how much the resident memory of this process grows, from the moment this is made.
 
-    Memory that was freed before goes back to the system first where the C library can do that (glibc); elsewhere, and
-    with an allocator of torch's own, it is used again without growth.
+    Memory that was freed before goes back to the system first where that is possible: else it would be used again
+    without growth.
     """
 
     def __init__(self) -> None:
+        give_back_freed()
         forget_peak()
         # Where the system cannot forget, the peak is an older one, and higher than what is in use now.
         self._older_peak = peak_resident() or 0
@@ -170,13 +181,17 @@ class ResidentGrowth:
         now = peak_resident()
         return None if now is None or self.before is None or now <= self._older_peak else now - self.before
 
+    def forget_peak(self) -> None:
+        """Look for the peak from now on alone, where the system can do that. The growth still counts from before."""
+        forget_peak()
+
 
 class MemoryWatch:
     """The most memory that a run takes, weights included, from the moment this is made to the moment it is asked.
 
     On cuda it is what torch allocates. On a CPU it is the growth of the process: with what the allocator and the
-    kernels of torch keep for themselves. Make it before the pilot on a CPU: a run uses the memory again that the pilot
-    freed, so that no growth would be seen after it.
+    kernels of torch keep for themselves. Make it before the pilot, and call `forget_pilot` after it: a run uses the
+    memory again that the pilot freed, so that less growth would be seen by a watch that is made after it.
     """
 
     def __init__(self, trainer: Trainer[Batch]):
@@ -187,6 +202,13 @@ class MemoryWatch:
             self._before = torch.cuda.memory_allocated(self.device)
         else:
             self._growth = ResidentGrowth()
+
+    def forget_pilot(self) -> None:
+        """Leave out the peak so far."""
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        else:
+            self._growth.forget_peak()
 
     def peak_bytes(self) -> int | None:
         """None where it is unknown: on other devices, and where an older, higher peak of the process hides it."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.nn import Stack
+from glassformer.nn.cuda_graphs import CaptureError, record
 
 MAX_GRAPHS = 512
 """Shapes recorded; what comes in yet another one is computed step by step."""
@@ -71,16 +72,25 @@ class _Recording(NamedTuple):
 
 
 class GraphedGradients(Gradients[Batch]):
-    """The same by CUDA graphs, for batches that are tuples of tensors. Seeds mean what they mean elsewhere."""
+    """The same by CUDA graphs, for batches that are tuples of tensors. Seeds mean what they mean elsewhere.
 
-    def __init__(self, *arguments: Any, **keywords: Any):
+    If a step cannot be recorded, this and all later steps are computed without graphs, and `warn` is called once.
+    """
+
+    def __init__(self, *arguments: Any, warn: Callable[[str], None] = print, **keywords: Any):
         super().__init__(*arguments, **keywords)
+        self.is_off = False
+        """Whether a step could not be recorded."""
+        self._warn = warn
         self._recordings: dict[tuple[object, ...], _Recording] = {}
         self._numbers = torch.ones(2, device=self.device)  # share and scale, where all graphs read them
         self._pool = torch.cuda.graph_pool_handle()
 
     def clear(self) -> None:
         """Zero them in place: the graphs know their addresses."""
+        if self.is_off:
+            super().clear()
+            return
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         if gradients:
             torch._foreach_zero_(gradients)
@@ -89,10 +99,10 @@ class GraphedGradients(Gradients[Batch]):
         """As above."""
         assert isinstance(batch, tuple)
         key = tuple((x.shape, x.dtype) for x in batch)
-        if key not in self._recordings and len(self._recordings) >= MAX_GRAPHS:
-            return super().add(batch, divisor=divisor, scale=scale)
+        if key not in self._recordings and not self.is_off and len(self._recordings) < MAX_GRAPHS:
+            self._try_to_record(key, batch)
         if key not in self._recordings:
-            self._recordings[key] = self._record(batch)
+            return super().add(batch, divisor=divisor, scale=scale)
         recording = self._recordings[key]
         for kept, new in zip(recording.batch, batch, strict=True):
             kept.copy_(new, non_blocking=True)
@@ -100,16 +110,28 @@ class GraphedGradients(Gradients[Batch]):
         recording.graph.replay()
         return recording.loss.item()
 
-    def _record(self, batch: Batch) -> _Recording:
+    def _try_to_record(self, key: tuple[object, ...], batch: Batch) -> None:
+        """Record a step of this shape, or switch the graphs off."""
         kept: Any = batch.to(self.device)
         if not self._recordings:
             self._warm_up(kept)
-        graph = torch.cuda.CUDAGraph()
-        state = torch.cuda.get_rng_state(self.device)
-        with torch.cuda.graph(graph, pool=self._pool):
-            loss = self._backward(kept, *self._numbers.unbind())
-        torch.cuda.set_rng_state(state, self.device)
-        return _Recording(graph, tuple(kept), loss)
+        gradients = [parameter.grad for parameter in self.parameters]
+        try:
+            graph, loss = record(
+                lambda: self._backward(kept, *self._numbers.unbind()), pool=self._pool, device=self.device
+            )
+        except CaptureError as error:
+            for parameter, gradient in zip(self.parameters, gradients, strict=True):
+                parameter.grad = gradient  # the recording may have made places that nothing was written to
+            self._recordings.clear()  # they would draw other random numbers than the seed asks for
+            self.is_off = True
+            reason = (str(error).strip() or "no reason given").splitlines()[0].rstrip(".")
+            self._warn(
+                f"CUDA graphs are off: a training step could not be recorded ({reason}). The training continues "
+                "without them, with the same results, and may be slower"
+            )
+        else:
+            self._recordings[key] = _Recording(graph, tuple(kept), loss)
 
     def _warm_up(self, batch: Any) -> None:
         """Once, before the first recording: libraries set themselves up, and gradients get their place."""

@@ -11,16 +11,18 @@ from glassformer.training.config import TrainConfig
 from glassformer.training.optimisers import make_optimiser
 from glassformer.training.precision import autocast, choose_device, choose_precision
 
-PILOT_SECONDS = 0.5
-"""How long is measured, after the first step."""
-MAX_STEPS = 20
+PILOT_SECONDS, PILOT_SHARE = 1.5, 0.01
+"""How long is measured, after the first step: so many seconds, but at most this share of `minutes`. Another program
+that is busy for a moment then leaves some steps undisturbed."""
+MAX_STEPS = 500
 
 
 def measure_training_speed(config: ModelConfig, train: TrainConfig, length: int) -> float:
     """Operations per second of training steps on batches of `train.max_tokens` tokens in rows of `length`.
 
-    The steps include the backward pass and the optimizer. The random state stays as it was.
+    The steps include the backward pass and the optimizer. The fastest one counts. The random state stays as it was.
     """
+    most = min(PILOT_SECONDS, PILOT_SHARE * 60 * train.minutes) if train.minutes else PILOT_SECONDS
     if config.kind == "encoder" and config.head != "language_model":
         config = config.with_head("token_class", n_labels=2)  # any head that answers each token
     device = choose_device(train.device)
@@ -32,7 +34,7 @@ def measure_training_speed(config: ModelConfig, train: TrainConfig, length: int)
         precision = choose_precision(train.precision, device, model)
         tokens = torch.randint(config.vocab_size, (rows, length), device=device)
         taken: list[float] = []
-        while len(taken) < 2 or (len(taken) <= MAX_STEPS and sum(taken[1:]) < PILOT_SECONDS):
+        while len(taken) < 2 or (len(taken) <= MAX_STEPS and sum(taken[1:]) < most):
             began = time.perf_counter()
             with autocast(precision, device):
                 logits = model(tokens, tokens) if isinstance(model, EncoderDecoderModel) else model(tokens)

@@ -42,21 +42,22 @@ KEPT_FILES = frozenset(
 )
 FORMAT = 2
 FREE = frozenset(
-    f"train.{name}"
-    for name in (
-        "device",
-        "compile",
-        "cuda_graphs",
-        "gradient_checkpointing",
-        "eval_every",
-        "save_every",
-        "keep_last",
-        "average_last",
-        "patience",
-        "metric",
-    )
+    {
+        "train.device",
+        "train.compile",
+        "train.cuda_graphs",
+        "train.gradient_checkpointing",
+        "train.eval_every",
+        "train.save_every",
+        "train.keep_last",
+        "train.average_last",
+        "train.patience",
+        "train.metric",
+        "data.source_language",
+        "data.target_language",
+    }
 )
-"""Settings that change no update: they may differ when a run resumes."""
+"""Settings that change no update: they may differ when a run resumes. Other languages of a corpus are other inputs."""
 SHAPE = ("model.", "tokenizer.", "train.optimiser", "train.lora_")
 """Settings that the saved weights or the optimizer state depend on: a run keeps them for ever, but for dropout."""
 

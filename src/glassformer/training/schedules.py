@@ -45,12 +45,14 @@ class Plan:
     more than `warmup` updates.
 
     A correction stretches or compresses the rest of the schedule, so that the learning rate has no jump, and cosine and
-    linear reach zero with the last update. The learning rate of an update depends on the corrections before it alone.
+    linear reach zero with the last update. During the warm-up the peak moves along; after it, the learning rate only
+    falls faster or slower. The learning rate of an update depends on the corrections before it alone.
     """
 
     updates: int
     """As planned at `start`. `end` has the corrections too."""
     warmup: int
+    """Updates of the warm-up, as planned at `start`."""
     start: int = 0
     start_lr: float = 0.0
     start_seconds: float = 0.0
@@ -100,9 +102,15 @@ class Plan:
         return self.updates if update >= end else place + (self.updates - place) * (update - since) / (end - since)
 
 
-def fit_warmup(warmup: int, updates: int) -> int:
-    """The warm-up of a run of so many updates: at most a quarter of them."""
-    return min(warmup, updates // WARMUP_SHARE)
+def warmup_updates(warmup: float, updates: int) -> int:
+    """The updates of a warm-up in a run of so many updates: a number below 1 is a share of them."""
+    return round(warmup * updates) if warmup < 1 else int(warmup)
+
+
+def fit_warmup(warmup: float, updates: int) -> int:
+    """The same, but a number of updates is cut to a quarter of the run. A share fits already."""
+    wanted = warmup_updates(warmup, updates)
+    return wanted if warmup < 1 else min(wanted, updates // WARMUP_SHARE)
 
 
 def _read_correction(values: Any) -> Correction:

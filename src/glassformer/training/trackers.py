@@ -40,21 +40,15 @@ def wandb_callbacks(
     def run() -> Any:
         return active or wandb.init(project=project, name=name, config=dict(config or {}), **init)
 
-    def on_step(event: StepEvent) -> None:
-        if event.update % every == 0:
-            run().log(_step_values(event), step=event.update)
+    def log(values: Mapping[str, float], update: int) -> None:
+        run().log(values, step=update)
 
-    def on_evaluation(event: EvaluationEvent) -> None:
-        run().log({f"valid/{key}": value for key, value in event.scores.items()}, step=event.update)
+    def finish(event: SaveEvent) -> None:
+        run().summary.update({**_named("final/", event.scores), "model_folder": str(event.path)})
+        if active is None:
+            run().finish()
 
-    def on_save(event: SaveEvent) -> None:
-        if event.is_model:
-            run().summary.update({f"final/{key}": value for key, value in event.scores.items()})
-            run().summary.update({"model_folder": str(event.path)})
-            if active is None:
-                run().finish()
-
-    return {"on_step": on_step, "on_evaluation": on_evaluation, "on_save": on_save}
+    return _callbacks(every, log, finish)
 
 
 def mlflow_callbacks(
@@ -88,37 +82,45 @@ def mlflow_callbacks(
         for first in range(0, len(settings), MLFLOW_BATCH):
             mlflow.log_params(dict(settings[first : first + MLFLOW_BATCH]))
 
-    def log(prefix: str, values: Mapping[str, float], update: int) -> None:
+    def log(values: Mapping[str, float], update: int) -> None:
         start()
-        mlflow.log_metrics({_mlflow_name(f"{prefix}{key}"): value for key, value in values.items()}, step=update)
+        mlflow.log_metrics({_mlflow_name(key): value for key, value in values.items()}, step=update)
 
-    def on_step(event: StepEvent) -> None:
-        if event.update % every == 0:
-            log("", _step_values(event), event.update)
+    def finish(event: SaveEvent) -> None:
+        log(_named("final/", event.scores), event.update)
+        mlflow.set_tag("model_folder", str(event.path))
+        if active is None:
+            mlflow.end_run()
 
-    def on_evaluation(event: EvaluationEvent) -> None:
-        log("valid/", event.scores, event.update)
-
-    def on_save(event: SaveEvent) -> None:
-        if event.is_model:
-            log("final/", event.scores, event.update)
-            mlflow.set_tag("model_folder", str(event.path))
-            if active is None:
-                mlflow.end_run()
-
-    return {"on_step": on_step, "on_evaluation": on_evaluation, "on_save": on_save}
+    return _callbacks(every, log, finish)
 
 
 TRACKERS: dict[str, Callable[..., Callbacks]] = {"wandb": wandb_callbacks, "mlflow": mlflow_callbacks}
 """Trackers by the name of their package."""
 
 
-def _step_values(event: StepEvent) -> dict[str, float]:
-    return {
-        "train/loss": event.loss,
-        "train/learning_rate": event.learning_rate,
-        "train/gradient_norm": event.gradient_norm,
-    }
+def _callbacks(
+    every: int, log: Callable[[Mapping[str, float], int], None], finish: Callable[[SaveEvent], None]
+) -> Callbacks:
+    """Callbacks that log one update in `every` and all validations, and call `finish` when the model is saved."""
+
+    def on_step(event: StepEvent) -> None:
+        if event.update % every == 0:
+            values = {"loss": event.loss, "learning_rate": event.learning_rate, "gradient_norm": event.gradient_norm}
+            log(_named("train/", values), event.update)
+
+    def on_evaluation(event: EvaluationEvent) -> None:
+        log(_named("valid/", event.scores), event.update)
+
+    def on_save(event: SaveEvent) -> None:
+        if event.is_model:
+            finish(event)
+
+    return {"on_step": on_step, "on_evaluation": on_evaluation, "on_save": on_save}
+
+
+def _named(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
+    return {f"{prefix}{name}": value for name, value in values.items()}
 
 
 def _flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

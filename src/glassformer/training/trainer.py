@@ -31,7 +31,7 @@ from glassformer.training.gradients import Batch, Gradients, GraphedGradients, T
 from glassformer.training.lora import fold_adapters
 from glassformer.training.optimisers import make_optimiser
 from glassformer.training.precision import autocast, choose_device, choose_precision
-from glassformer.training.schedules import Plan
+from glassformer.training.schedules import Plan, warmup_updates
 from glassformer.training.state import (
     Evaluation,
     NotFiniteError,
@@ -123,7 +123,8 @@ class Trainer(Generic[Batch]):
         self.model.to(self.device)
         self.optimiser = make_optimiser(self.model, self.config)
         graphed = self.config.cuda_graphs and not self.config.compile and can_graph(self.model, self.device)
-        self.gradients = (GraphedGradients if graphed else Gradients)(
+        kind = partial(GraphedGradients, warn=lambda told: self.warn(told)) if graphed else Gradients
+        self.gradients: Gradients[Batch] = kind(
             self.model, self.loss, device=self.device, autocast=lambda: autocast(self.precision, self.device)
         )
         self.state = TrainState()
@@ -135,7 +136,8 @@ class Trainer(Generic[Batch]):
 
     @property
     def _plan(self) -> Plan:
-        return self.plan or Plan(updates=self.config.updates, warmup=self.config.warmup)
+        updates = self.config.updates
+        return self.plan or Plan(updates=updates, warmup=warmup_updates(self.config.warmup, updates))
 
     def run(self) -> dict[str, Tensor]:
         """Train to the end, from the newest checkpoint where there is one; the parameters to keep."""

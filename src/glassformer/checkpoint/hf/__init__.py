@@ -13,6 +13,7 @@ from glassformer.checkpoint.hf.tables import (
     Family,
     TensorMismatchError,
     equal_copies,
+    missing_names,
     needed_rows,
     stored_rows,
     to_ours,
@@ -67,7 +68,9 @@ def import_model(
     names = frozenset(tensors.keys())
     whole = read_config(values, tensors)
     config = whole if adapt is None else adapt(whole)
-    check_sizes(config, [*map(tensors.shape, tensors.keys())])
+    check_sizes(
+        config, [*map(tensors.shape, tensors.keys())], lambda: missing_names(family, config, names, _shapes_of(config))
+    )
     model = _without_memory(config)
     known = () if config == whole else _used_names(family, whole, names)
     found = to_ours(family, config, tensors, _shapes(model), known=known)
@@ -147,7 +150,7 @@ def blocking_settings(family: Family, config: ModelConfig) -> list[str]:
     if family.kind != config.kind:
         return [f"kind={config.kind!r} (expected {family.kind!r})"]
     config = rewritten(family, config)
-    shapes = _shapes(_without_memory(config))
+    shapes = _shapes_of(config)
     names = frozenset(row.theirs for row in family.table(config) if row.ours[0] in shapes and not row.is_unread)
     try:
         values = {"model_type": family.model_type, **family.write_config(config)}
@@ -177,6 +180,10 @@ def _shapes(model: AnyModel) -> dict[str, tuple[int, ...]]:
     return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
 
 
+def _shapes_of(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    return _shapes(_without_memory(config))
+
+
 def _used_names(family: Family, config: ModelConfig, names: frozenset[str]) -> set[str]:
     """The tensors that a model of this config reads from a file with these names."""
-    return {row.theirs for row in stored_rows(family, config, names, _shapes(_without_memory(config)))}
+    return {row.theirs for row in stored_rows(family, config, names, _shapes_of(config))}

@@ -156,7 +156,7 @@ def to_ours(
     names = frozenset(tensors.keys())
     every = stored_rows(family, config, names, shapes)
     table = [row for row in every if not row.is_unread]
-    missing = sorted(row.theirs for row in table if row.theirs not in names)
+    missing = missing_names(family, config, names, shapes)
     wrong = [
         f"{row.theirs} is {tensors.shape(row.theirs)}, expected {row.their_shape(shapes)}"
         for row in table
@@ -168,6 +168,12 @@ def to_ours(
         raise TensorMismatchError("; ".join(_complaints(missing, unexpected, wrong, different)))
     for row in table:
         yield from row.split(tensors[row.theirs], shapes).items()
+
+
+def missing_names(family: Family, config: ModelConfig, names: frozenset[str], shapes: Shapes) -> list[str]:
+    """The tensors that a model of this config needs and a file with these names has not."""
+    needed = (row.theirs for row in stored_rows(family, config, names, shapes) if not row.is_unread)
+    return sorted({*needed} - names)
 
 
 def to_theirs(family: Family, config: ModelConfig, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -34,6 +34,8 @@ NOT_OF_A_FAMILY = frozenset(
     }
 )
 """Fields of a preset that `--preset` leaves out: sizes, the head, dropout, initialization."""
+WARMUP = 0.06
+"""The share of the updates that a warm-up takes. As a share it follows the plan when its number of updates changes."""
 TRAINING_SHARE = 0.85
 """Of the time; the rest goes to validations and to the final scores."""
 
@@ -107,9 +109,9 @@ def choose_defaults(
 def choose_for_fine_tuning(kind: type[TaskConfig], given: Mapping[str, Any], *, is_foreign: bool) -> dict[str, Any]:
     """The same for a model that is initialized from another one: its architecture is there, the rest is usual."""
     values: dict[str, Any] = {"train.optimiser": "adamw", "train.schedule": "linear", "train.weight_decay": 0.01}
+    values["train.warmup"] = WARMUP
     if is_foreign:
         values["train.lr"] = 5e-5
-    values["train.warmup"] = round(0.06 * given["train.updates"]) if given.get("train.updates") else 50
     minutes = default_minutes(kind, given)
     if minutes:
         values["train.minutes"] = minutes
@@ -135,7 +137,7 @@ def _choose(
     if is_pair:
         values |= _learning(config.model.d_model, updates, epochs)
     validations = min(10, max(1, round(speed.seconds / 120))) if speed.seconds else min(10, max(1, updates // 500))
-    values["train.warmup"] = max(5, round(0.06 * updates))
+    values["train.warmup"] = WARMUP
     values["train.eval_every"] = values["train.save_every"] = max(1, -(-updates // validations))
     return values
 

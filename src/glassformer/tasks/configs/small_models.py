@@ -4,6 +4,16 @@ from typing import Any
 
 from glassformer.models import ModelConfig
 
+NARROW: dict[str, Any] = {
+    "d_model": 128,
+    "n_heads": 4,
+    "d_ff": 256,
+    "norm_placement": "pre",
+    "init": "normal",
+    "init_std": 0.088,
+}
+"""Width and initialization of models with one stack."""
+
 
 def small_encoder_decoder(**changes: Any) -> ModelConfig:
     """A small model that learns on two cores: the paper's, right-sized for tens of thousands of pairs."""
@@ -29,17 +39,12 @@ def small_encoder_decoder(**changes: Any) -> ModelConfig:
 def small_encoder(**changes: Any) -> ModelConfig:
     """A small encoder that learns on two cores."""
     values: dict[str, Any] = {
+        **NARROW,
         "vocab_size": 8000,
         "n_encoder_layers": 2,
-        "d_model": 128,
-        "n_heads": 4,
-        "d_ff": 256,
         "max_len": 256,
-        "norm_placement": "pre",
         "dropout": 0.3,
         "embedding_dropout": 0.3,
-        "init": "normal",
-        "init_std": 0.088,
     }
     return ModelConfig(**{**values, **changes})
 
@@ -51,36 +56,19 @@ def small_language_encoder() -> ModelConfig:
 
 def small_tagger(**changes: Any) -> ModelConfig:
     """A small encoder that learns on two cores. Few tokens, so that it must learn how names are spelled."""
-    values: dict[str, Any] = {
-        "vocab_size": 4000,
-        "n_encoder_layers": 2,
-        "d_model": 128,
-        "n_heads": 4,
-        "d_ff": 256,
-        "max_len": 256,
-        "norm_placement": "pre",
-        "positions": "rotary",
-        "dropout": 0.3,
-        "embedding_dropout": 0.3,
-        "init": "normal",
-        "init_std": 0.088,
-    }
-    return ModelConfig(**{**values, **changes})
+    return small_encoder(**{"vocab_size": 4000, "positions": "rotary", **changes})
 
 
 def small_decoder(**changes: Any) -> ModelConfig:
     """A small decoder that learns on two cores: Llama's parts, right-sized."""
     values: dict[str, Any] = {
+        **NARROW,
         "vocab_size": 2048,
         "n_decoder_layers": 4,
-        "d_model": 128,
-        "n_heads": 4,
-        "d_ff": 256,
         "gated": True,
         "activation": "silu",
         "qk_norm": True,
         "norm": "rms",
-        "norm_placement": "pre",
         "positions": "rotary",
         "qkv_bias": False,
         "out_bias": False,
@@ -90,7 +78,5 @@ def small_decoder(**changes: Any) -> ModelConfig:
         "head": "language_model",
         "output_bias": False,
         "dropout": 0.0,
-        "init": "normal",
-        "init_std": 0.088,
     }
     return ModelConfig(**{**values, **changes})

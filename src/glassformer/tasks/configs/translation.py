@@ -1,7 +1,10 @@
 """Data and config of translation."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 from glassformer.base.fields import Checked
 from glassformer.data.corpora import CORPORA, open_corpus
@@ -11,6 +14,21 @@ from glassformer.data.splits import split_pairs
 from glassformer.models import ModelConfig
 from glassformer.tasks.configs.shared import Splits, TaskConfig, check_corpus
 from glassformer.tasks.configs.small_models import small_encoder_decoder
+
+LanguageOrigin = Literal["", "option", "corpus", "file names"]
+"""How a language is known: by --source-language or --target-language, as the default of a named corpus, or guessed from
+file names; empty where it is not."""
+
+
+class Language(NamedTuple):
+    """The language of one side."""
+
+    code: str
+    """As the user or the file names spell it; empty where it is not known."""
+    origin: LanguageOrigin
+
+    def __str__(self) -> str:
+        return f"{self.code} (guessed from the file names)" if self.origin == "file names" else self.code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +55,10 @@ class PairData(Checked):
     folder: Path | None = None
     """Folder that holds multi30k or tatoeba."""
     source_language: str = ""
-    """Language to translate from (default: en for a named corpus; of files it is the ending of their names, such as
-    .en, and is only for the model card)."""
+    """Language to translate from, such as en: it selects the texts of a named corpus, and info and the model card show
+    it. (default: en for a corpus; for files as their names end, such as train.en)"""
     target_language: str = ""
-    """Language to translate into (default: de for a named corpus, where interface-texts has some 60; of files it is the
-    ending of their names)."""
+    """Language to translate into, likewise. (default: de for a corpus)"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,7 +67,7 @@ class PairData(Checked):
     def splits(self) -> Splits[Pair]:
         """The pairs of each side; there is no test where the files are the user's own."""
         if self.corpus:
-            source, target = self.corpus_languages()
+            source, target = (language.code for language in self.languages())
             sides = open_corpus(self.corpus, folder=self.folder, source=source, target=target)
             return Splits(sides["train"], sides["valid"], sides["test"])
         train = self._read(self.source, self.target)
@@ -59,13 +76,16 @@ class PairData(Checked):
         halves = split_pairs(train, test=0.0)
         return Splits(halves["train"], halves["valid"])
 
-    def corpus_languages(self) -> tuple[str, str]:
-        """The languages of a named corpus: as given, else English and German."""
-        return self.source_language or "en", self.target_language or "de"
-
     def examples(self) -> list[Pair]:
         """Everything in `source` and `target`; of a corpus what is kept for testing."""
         return list(self.splits().test if self.corpus else self._read(self.source, self.target))
+
+    def languages(self) -> tuple["Language", "Language"]:
+        """The languages of source and target, and how they are known."""
+        return (
+            _language(self.source_language, "en" if self.corpus else "", self.source),
+            _language(self.target_language, "de" if self.corpus else "", self.target),
+        )
 
     def _read(self, source: tuple[Path, ...], target: tuple[Path, ...]) -> PairReader:
         if not source:
@@ -81,3 +101,25 @@ class TranslationConfig(TaskConfig):
     model: ModelConfig = field(default_factory=small_encoder_decoder)
     """The architecture. Its vocab_size is the most tokens the tokenizer may learn; with a source_vocab_size each side
     has a tokenizer of its own."""
+
+
+def _language(given: str, of_corpus: str, files: Sequence[Path]) -> Language:
+    if given:
+        return Language(given, "option")
+    if of_corpus:
+        return Language(of_corpus, "corpus")
+    endings = {path.name.removesuffix(".gz").rpartition(".")[2] for path in files}
+    ending = endings.pop() if len(endings) == 1 else ""
+    is_known = re.fullmatch(r"[a-z]{2}([-_][A-Za-z]{2,4})?", ending) and ending[:2] in LANGUAGE_CODES
+    return Language(ending, "file names") if is_known else Language("", "")
+
+
+CODES = """
+aa ab ae af ak am an ar as av ay az ba be bg bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en
+eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja
+jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb
+nd ne ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq
+sr ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu
+"""
+LANGUAGE_CODES = frozenset(CODES.split())
+"""ISO 639-1."""

@@ -1,0 +1,104 @@
+"""Where a training step cannot be recorded as a CUDA graph, the training continues without graphs."""
+
+import pytest
+import torch
+
+from glassformer.nn.cuda_graphs import CaptureError
+from glassformer.training import gradients, trainer
+from training.test_trainer import fingerprint, make_trainer
+
+
+class FakeGraph:
+    """Plays what was recorded."""
+
+    def __init__(self, compute):
+        self.compute, self.loss = compute, torch.zeros(())
+
+    def replay(self):
+        self.loss.copy_(self.compute())
+
+
+@pytest.fixture
+def record(monkeypatch):
+    """Graphs without a GPU: the first `n_good` recordings succeed, the others fail."""
+
+    def fake(compute, pool, device):
+        fake.n_calls += 1
+        if fake.n_calls > fake.n_good:
+            for parameter in fake.parameters:
+                parameter.grad = torch.full_like(parameter, torch.nan)  # a place that nothing was written to
+            raise CaptureError("CUBLAS_STATUS_NOT_SUPPORTED in cublasLtMatmul\nmore lines")
+        graph = FakeGraph(compute)
+        return graph, graph.loss
+
+    fake.n_calls, fake.n_good, fake.parameters = 0, 10**9, []
+    monkeypatch.setattr(trainer, "can_graph", lambda model, device: True)
+    monkeypatch.setattr(gradients, "record", fake)
+    monkeypatch.setattr(gradients.GraphedGradients, "_warm_up", lambda self, batch: None)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
+    return fake
+
+
+def train(folder, warnings):
+    made = make_trainer(folder)
+    made.warn = warnings.append  # set after it was made, as a run does
+    return made
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return fingerprint(make_trainer(tmp_path_factory.mktemp("plain")).run())
+
+
+def test_replayed_steps_give_the_same_bits(tmp_path, record, plain):
+    warnings = []
+    assert fingerprint(train(tmp_path, warnings).run()) == plain
+    assert record.n_calls > 1
+    assert warnings == []
+
+
+@pytest.mark.parametrize("n_good", [0, 1, 2])
+def test_a_step_that_cannot_be_recorded_is_told_once_and_computed_without_a_graph(tmp_path, record, plain, n_good):
+    warnings = []
+    made = train(tmp_path, warnings)
+    record.n_good, record.parameters = n_good, list(made.model.parameters())
+    assert fingerprint(made.run()) == plain
+    assert record.n_calls == n_good + 1
+    assert warnings == [
+        "CUDA graphs are off: a training step could not be recorded (CUBLAS_STATUS_NOT_SUPPORTED in cublasLtMatmul). "
+        "The training continues without them, with the same results, and may be slower"
+    ]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_failed_recording_on_a_gpu_leaves_the_training_as_without_graphs():
+    device = torch.device("cuda")
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1)).to(device)
+    told = []
+
+    class Batch(tuple):
+        def to(self, device):
+            return Batch(x.to(device) for x in self)
+
+    def loss(batch):
+        found = model(batch[0]).sum()
+        if torch.cuda.is_current_stream_capturing():
+            found.item()  # not allowed while work is recorded
+        return found
+
+    def steps(kind, **options):
+        model.zero_grad()
+        made = kind(model, loss, device=device, autocast=torch.enable_grad, **options)
+        values = []
+        for seed in range(3):
+            made.clear()
+            torch.manual_seed(seed)
+            values.append(made.add(Batch([torch.ones(4 + seed, 8)]), divisor=1.0, scale=1.0))
+        return values, [parameter.grad.clone() for parameter in model.parameters()]
+
+    values, expected = steps(gradients.GraphedGradients, warn=told.append)
+    again, found = steps(gradients.Gradients)
+    assert values == again
+    assert all(torch.equal(one, two) for one, two in zip(expected, found, strict=True))
+    assert len(told) == 1
