@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,12 @@ from glassformer.base.fields import hints_of, parts_of
 from glassformer.base.names import nearest, suggestion
 from glassformer.decoding import GenerationConfig
 from glassformer.models import ModelConfig, preset
-from glassformer.tasks.configs.options import options_of
+from glassformer.tasks.configs.options import field_docs, options_of
 from glassformer.tasks.configs.pretraining import DenoisingConfig
+from glassformer.tasks.configs.shared import FILE_FIELDS
 from glassformer.tasks.configs.tagging import TaggedData
 from glassformer.tasks.configs.translation import PairData, TranslationConfig
-from glassformer.tasks.registry import TASKS, config_named
+from glassformer.tasks.registry import TASKS, config_named, data_named
 from glassformer.text import TokenizerConfig
 from glassformer.training.config import TrainConfig
 
@@ -55,6 +57,20 @@ from glassformer.training.config import TrainConfig
 def test_a_wrong_value_is_refused_at_construction(make, message):
     with pytest.raises((TypeError, ValueError), match=message):
         make()
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_files_beside_a_corpus_are_refused_because_they_would_not_be_read(task):
+    kind = data_named(task)
+    corpus = field_docs(kind)["corpus"][0].partition("instead of files: ")[2].partition(" ")[0].strip(",.")
+    names = {field.name for field in fields(kind)} & {*FILE_FIELDS}
+    assert kind(corpus=corpus).corpus == corpus
+    assert names
+    for name in names:
+        with pytest.raises(
+            ValueError, match=f"corpus '{corpus}' and {name.replace('_', '-')} 'a.txt': expected a named"
+        ):
+            kind(corpus=corpus, **{name: "a.txt"})
 
 
 def wrong_values(hint):

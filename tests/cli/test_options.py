@@ -74,7 +74,7 @@ def test_too_many_words_are_refused():
     def show(path: Path) -> None:
         """Show a model."""
 
-    with pytest.raises(UsageError, match="'b' is not expected here: show --help shows what is"):
+    with pytest.raises(UsageError, match="'b' is not expected here: glassformer show --help shows what is"):
         call_function(show, ["a", "b"], "show")
 
 

@@ -11,6 +11,7 @@ import glassformer
 from glassformer import cli
 from glassformer.cli.options import UsageError
 from glassformer.cli.train import read_given
+from glassformer.tasks.configs.defaults import default_minutes
 from glassformer.tasks.configs.options import AUTOMATIC, FIRST_DATA, make_config, options_of
 from glassformer.tasks.registry import TASKS, config_named
 
@@ -169,6 +170,16 @@ def test_every_option_has_a_sentence_and_one_default(call, task):
         assert entry.count("(default:") <= 1, entry
     assert "Attention\n" not in told
     assert "Model: attention:" in told
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_help_states_the_default_minutes_and_the_corpora(call, task):
+    for told in (" ".join(call("train", task, flag)[1].split()) for flag in ("--help", "--help-all")):
+        stated = re.search(r"--minutes X .*?\(default: (\d+), unless --updates is given\)", told)
+        assert float(stated[1]) == default_minutes(config_named(task), {})
+    told = " ".join(call("train", task, "--help")[1].split())
+    corpus = options_of(config_named(task))["corpus"]
+    assert f"--corpus NAME trains without files of your own: {corpus.about.partition(': ')[2]}" in told
 
 
 def test_automatic_options_say_so(call, monkeypatch):

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import subprocess
 import sys
 
@@ -9,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.cli import main
+from glassformer.cli import main, use
 from glassformer.cli.lines import run_lines
+from glassformer.cli.options import UsageError, call_function
 from glassformer.cli.use import _as_utf8
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from glassformer.tasks.answering import Answerer
@@ -225,3 +227,20 @@ def test_errors_go_nowhere_rather_than_into_the_output_where_stderr_is_closed(tm
     command = [sys.executable, "-c", CLOSED, "2", "run", str(tmp_path), "--beam", "0"]
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=False)
     assert (result.returncode, result.stdout) == (2, b"")
+
+
+def test_a_text_or_a_file_after_the_model_says_how_to_give_it(tmp_path, monkeypatch):
+    (tmp_path / "my lines.txt").write_text("one\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    for word, advice in (("my lines.txt", "use --input 'my lines.txt'"), ("a line", "echo 'a line' | glassformer run")):
+        with pytest.raises(UsageError, match=f"'{word}' is not expected here: .*{re.escape(advice)}"):
+            call_function(use.run, ["model", word], "run")
+    with pytest.raises(UsageError, match="'two' is not expected here: glassformer info --help shows what is"):
+        call_function(use.info, ["model", "two"], "info")
+
+
+@pytest.mark.parametrize(("name", "kind"), [("stories.bin", "file"), ("m.GGUF", "file"), ("my-model", "model folder")])
+def test_a_missing_model_is_called_a_file_or_a_folder_by_its_name(name, kind, tmp_path):
+    for verb in (use.run, use.info):
+        with pytest.raises(FileNotFoundError, match=f"{name}: no such {kind}: "):
+            call_function(verb, [str(tmp_path / name), *(["--prompt", "a"] if verb is use.run else [])], "run")

@@ -14,7 +14,8 @@ from glassformer.cli.info import info
 from glassformer.metrics.scores import Scores
 from glassformer.tasks.card import code
 from glassformer.tasks.configs.translation import TranslationConfig
-from glassformer.tasks.registry import TASKS, task_named
+from glassformer.tasks.recipes import load_recipe
+from glassformer.tasks.registry import TASKS, config_named, task_named
 from glassformer.tasks.translation import PairData, Translation, Translator
 from glassformer.training.state import TrainState
 from tasks.tiny_pipelines import make
@@ -69,17 +70,21 @@ def tiny(task, data, **train):
 
 @pytest.mark.parametrize("task", sorted(TASKS))
 def test_the_card_of_each_task_names_data_size_and_scores_and_its_snippet_runs(tmp_path, monkeypatch, task, capsys):
-    scores = task_named(task)(tiny(task, write_data(tmp_path, task))).train(tmp_path / "my model")
+    config = tiny(task, write_data(tmp_path, task))
+    scores = task_named(task)(config).train(tmp_path / "my model")
     card = (tmp_path / "my model" / "README.md").read_text(encoding="utf-8")
     assert f"| task | `{task}` |" in card
     assert "/mine." in card
     assert re.search(r"\| training \w+ \| [1-9]", card)
     assert re.search(r"\| model \| \w+, [\d,]+ parameters", card)
-    assert f"Computed on {scores.about}. " in card
+    assert f"How they were computed: {scores.about}. " in card
     assert re.fullmatch(r"(.*, )?[\d,]+ validation \w+ (held out )?from mine\.\w+(, mine\.fr)?", scores.about)
     assert str(scores).endswith(f"({scores.about})"), "the last line of `train`"
     assert "validation after 2 updates (" in capsys.readouterr().err
     assert "chosen by them" in card
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(re.search(r"```toml\n(.*?)```", card, re.S)[1], encoding="utf-8")
+    assert load_recipe(recipe, config_named(task)) == config
     assert "glassformer run 'my model'" in card
     monkeypatch.chdir(tmp_path)
     printed = io.StringIO()
@@ -96,7 +101,7 @@ def test_the_card_of_a_translator_names_both_sides_and_its_searches(tmp_path, ca
     guess = "(guessed from the file names)"
     assert f"| source language | en {guess} |\n| target language | fr {guess} |" in card
     assert scores.about.startswith("beam 4, ")
-    assert re.search(r"Each validation during the training was on greedy, \d+ validation pairs held out", card)
+    assert re.search(r"during the training was computed: greedy, \d+ validation pairs held out", card)
     assert "updates (greedy, " in capsys.readouterr().err
 
 

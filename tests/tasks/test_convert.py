@@ -19,14 +19,17 @@ from glassformer.checkpoint.hf.values import UnsupportedModelError
 from glassformer.decoding import GenerationConfig
 from glassformer.models import build_model, preset
 from glassformer.tasks.agreement import verify
-from glassformer.tasks.classification import small_encoder
+from glassformer.tasks.classification import Classifier, small_encoder
 from glassformer.tasks.convert import convert
 from glassformer.tasks.language import small_decoder
+from glassformer.tasks.language_model import LanguageModel
 from glassformer.tasks.load import load
 from glassformer.tasks.rewriting import small_encoder_decoder
+from glassformer.tasks.tagger import Tagger
 from glassformer.tasks.translation import Translator
 from glassformer.text import Tokenizer, TokenizerConfig
 from glassformer.text.tokenizer import END
+from tasks.tiny_pipelines import make
 
 
 def by_our_own_reader(monkeypatch):
@@ -173,7 +176,20 @@ def test_a_default_model_goes_to_hf_with_the_same_numbers_and_ids(name, tmp_path
     end = [] if config.kind == "decoder" else [END]
     for text in ["a b  c", "</s> a <pad>", " x", "é ß 日本", ""]:
         assert theirs(text)["input_ids"] == [*tokenizer.encode(text), *end]
-        assert theirs.decode(theirs(text)["input_ids"], skip_special_tokens=True).strip() == text.strip()
+        written = theirs.decode(theirs(text)["input_ids"], skip_special_tokens=True)
+        assert written.strip() == text.strip()
+        if config.kind == "encoder_decoder":
+            assert written == tokenizer.decode(tokenizer.encode(text))  # no space before a whole text
+
+
+@pytest.mark.parametrize("kind", [Translator, Classifier, Tagger, LanguageModel], ids=lambda kind: kind.task)
+def test_our_own_format_keeps_the_task(kind, tmp_path):
+    ours = make(kind)
+    ours.save(tmp_path / "ours", "card")
+    convert(tmp_path / "ours", tmp_path / "copy", "safetensors")
+    copied = load(tmp_path / "copy")
+    assert type(copied) is kind
+    assert copied.run(["the cat sees"]) == ours.run(["the cat sees"])
 
 
 def test_hf_writes_the_words_that_ours_writes(tmp_path):
@@ -195,8 +211,8 @@ def test_hf_writes_the_words_that_ours_writes(tmp_path):
     written = words.batch_decode(
         theirs.generate(**words(lines, return_tensors="pt", padding=True)), skip_special_tokens=True
     )
-    assert [line.strip() for line in written] == [line.strip() for line in expected]
-    assert [line.strip() for line in load(tmp_path / "hf").run(lines)] == [line.strip() for line in expected]
+    assert written == expected
+    assert load(tmp_path / "hf").run(lines) == expected
 
 
 def test_a_token_id_that_would_change_the_model_is_refused(tmp_path):
@@ -295,7 +311,7 @@ def test_an_output_that_exists_is_replaced_only_when_asked_and_other_files_never
     save_model(tmp_path / "m", build_model(preset("tiny-llama")))
     out = tmp_path / "out"
     convert(tmp_path / "m", out, to)
-    with pytest.raises(OutputExistsError, match="--overwrite"):
+    with pytest.raises(OutputExistsError, match=r"^(?!.*this run).*--overwrite"):
         convert(tmp_path / "m", out, to)
     convert(tmp_path / "m", out, to, overwrite=True)
     mine = tmp_path / "thesis"

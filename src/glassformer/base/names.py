@@ -43,5 +43,11 @@ def path_suggestion(path: Path) -> str:
     return f"did you mean {path.with_name(near)}?" if near else f"check the name; it is looked for in {folder}"
 
 
+def no_such_model(path: Path) -> str:
+    """The error about a model that is not there: a folder, or a file by its ending."""
+    kind = "file" if path.suffix.lower() in (".gguf", ".bin") else "model folder"
+    return f"{path}: no such {kind}: {path_suggestion(path)}"
+
+
 def _plain(name: str) -> str:
     return name.lower().replace("-", "_").strip("_")

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from glassformer.base.checks import shortened
-from glassformer.base.names import path_suggestion
+from glassformer.base.names import no_such_model
 from glassformer.base.write_errors import WriteError
 from glassformer.checkpoint.layout import CONFIG as CONFIG
 from glassformer.checkpoint.layout import READ_FILES as READ_FILES
@@ -118,7 +118,7 @@ def load_model(folder: Path) -> EncoderModel | DecoderModel | EncoderDecoderMode
     """The model saved in a folder, in evaluation mode, on the CPU; its checksums are verified first."""
     recover_folder(folder)
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: no such model folder: {path_suggestion(folder)}")
+        raise FileNotFoundError(no_such_model(folder))
     sealed = verify_folder(folder)
     sealed.check_listed(READ_FILES)
     config, weights = _read_config(sealed.file(CONFIG)), sealed.file(WEIGHTS)

@@ -98,9 +98,9 @@ def check_output(path: Path, *, overwrite: bool = False, owner: str = "") -> Non
             "Choose another folder, or move them"
         )
     if not overwrite and (not owner or written_by != owner):
+        whose = ", which this run did not write" if owner else ""
         raise OutputExistsError(
-            f"{path} holds a model already, which this run did not write. Use --overwrite to replace it, or choose "
-            "another folder"
+            f"{path} holds a model already{whose}. Use --overwrite to replace it, or choose another folder"
         )
     if not overwrite and (changed := _changed_file(path)):
         raise OutputExistsError(

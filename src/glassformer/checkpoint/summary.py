@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glassformer.base.names import path_suggestion
+from glassformer.base.names import no_such_model
 from glassformer.checkpoint.foreign import ForeignModel, Tensors
 from glassformer.checkpoint.hf import read_config
 from glassformer.checkpoint.hf.folder import SafeTensors
@@ -48,7 +48,7 @@ def summarize(path: Path | str, *, allow_pickle: bool = False) -> ModelSummary:
 def _summarize_own(folder: Path) -> ModelSummary:
     recover_folder(folder)
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: no such model folder: {path_suggestion(folder)}")
+        raise FileNotFoundError(no_such_model(folder))
     sealed = verify_folder(folder)
     sealed.check_listed(READ_FILES)
     with refusing_wrong_values(sealed.file(CONFIG)):

@@ -11,6 +11,7 @@ from glassformer.base.fields import Count
 from glassformer.base.names import path_suggestion
 from glassformer.cli.options import HELP, HELP_ALL, UsageError, help_text, naming_columns, parse_options
 from glassformer.metrics.sandbox import SandboxMode
+from glassformer.progress import Step, reporting, set_quiet
 from glassformer.tasks.configs.options import Option, field_options
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class EvalOptions:
     """Protection of programs: strict refuses to run them where the system cannot restrict them, weak runs them."""
     json: bool = False
     """Print one JSON object."""
+    quiet: bool = False
+    """Show no progress."""
 
 
 ONLY = {"translation": ("beam", "tokenised"), "code": ("problems", "samples", "sandbox")}
@@ -57,6 +60,7 @@ def evaluate(arguments: list[str]) -> None:
         if is_asked:
             return
         raise UsageError("eval needs a model folder first: expected one that was trained here")
+    from glassformer.checkpoint.pretrained import is_foreign, read_origin
     from glassformer.checkpoint.safe_files import SealedFolder
     from glassformer.tasks.registry import TASK, data_named, read_about
 
@@ -64,6 +68,11 @@ def evaluate(arguments: list[str]) -> None:
     if not Path(folder).is_dir():
         hint = "" if Path(folder).exists() else f"; {path_suggestion(Path(folder))}"
         raise ValueError(f"{folder} is no folder: expected a model that was trained here{hint}")
+    if is_foreign(Path(folder)) or read_origin(Path(folder)) is not None:
+        raise ValueError(
+            f"{folder} is in another library's format and names no task: expected a folder that train wrote. "
+            f"glassformer run {folder} --input FILE --output NEW_FILE writes its answers"
+        )
     SealedFolder(Path(folder))  # refuses a folder that is no model
     about = read_about(Path(folder))
     kind = data_named(about["task"])
@@ -83,11 +92,26 @@ def evaluate(arguments: list[str]) -> None:
     asked = EvalOptions(**{name: value for name, value in values.items() if name not in names})
     if asked.problems is None and not _has_data(data):
         raise UsageError(f"eval needs data: expected {_files(options)} after {folder}")
-    from glassformer.tasks.load import load
-    from glassformer.tasks.registry import task_named
-    from glassformer.tasks.task import Tool
+    set_quiet(asked.quiet)
+    with reporting():
+        results, scored_on = _scored(folder, about["task"], data, asked)
+    if asked.json:
+        told: dict[str, Any] = {name: _as_json(scores) for name, scores in results.items()}
+        print(json.dumps({**told.get("", told), "scored_on": scored_on}))
+        return
+    for name, scores in results.items():
+        _show(name, scores)
+    print(f"scored on {scored_on}")
 
-    tool = load(folder)
+
+def _scored(folder: str, task: str, data: Any, asked: EvalOptions) -> "tuple[dict[str, Scores], str]":
+    """The scores by the name of the search, and what was scored."""
+    with Step("loading torch"):
+        from glassformer.tasks.load import load
+        from glassformer.tasks.registry import task_named
+        from glassformer.tasks.task import Tool
+
+        tool = load(folder)
     assert isinstance(tool, Tool)
     if asked.int8:
         from glassformer.decoding.int8 import quantise
@@ -100,18 +124,12 @@ def evaluate(arguments: list[str]) -> None:
     else:
         with naming_columns(data):
             examples = data.examples()
-        if about["task"] == "translation":
+        if task == "translation":
             results = _translations(tool, examples, asked.beam, asked.tokenised)
         else:
             results = {"": tool.score(examples)}
-        scored_on = _about(task_named(about["task"]), data, tool, len(examples))
-    if asked.json:
-        told: dict[str, Any] = {name: _as_json(scores) for name, scores in results.items()}
-        print(json.dumps({**told.get("", told), "scored_on": scored_on}))
-        return
-    for name, scores in results.items():
-        _show(name, scores)
-    print(f"scored on {scored_on}")
+        scored_on = _about(task_named(task), data, tool, len(examples))
+    return results, scored_on
 
 
 def _about(task: Any, data: Any, tool: Any, count: int) -> str:

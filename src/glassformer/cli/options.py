@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import shlex
 import shutil
 import sys
 import textwrap
@@ -76,7 +77,7 @@ def parse_options(
         if own:
             given[option.name] = _read(replace(option, name=option.name.upper()), own)
     if words:
-        raise UsageError(f"{words[0]!r} is not expected here: {command} --help shows what is")
+        raise UsageError(f"{words[0]!r} is not expected here: {_use_of(words[0], options, command)}")
     return given
 
 
@@ -170,9 +171,11 @@ def _describe(option: Option, width: int) -> str:
     if _is_switch(option) and option.default is True:
         first = f"  --[no-]{option.flag[2:]}"
     text = option.about
-    if option.path in AUTOMATIC:
+    if "(default" in text:
+        pass
+    elif option.path in AUTOMATIC:
         text += " (default: chosen for the data and the time)"
-    elif "(default" not in text and (usual := _default(option)):
+    elif usual := _default(option):
         text += f" (default: {usual})"
     lines = textwrap.wrap(text, width - INDENT, break_on_hyphens=False) or [""]
     padded = [" " * INDENT + line for line in lines]
@@ -248,6 +251,15 @@ def _unknown(flag: str, options: Mapping[str, Option], command: str) -> str:
     if flag in ("--source", "--target", "--data") and files:
         hint = f"its data is given with {' and '.join(f'{option.flag} PATH' for option in files)}"
     return f"{flag} is no option of {command}: {hint}"
+
+
+def _use_of(word: str, options: Mapping[str, Option], command: str) -> str:
+    """What to do with a word that has no place on the command line."""
+    if "input" not in options:
+        return f"glassformer {command} --help shows what is"
+    if Path(word).is_file():
+        return f"for the lines of a file use --input {shlex.quote(word)}"
+    return f"a line of text is given on stdin, as in echo {shlex.quote(word)} | glassformer {command} MODEL"
 
 
 def _example(options: Mapping[str, Option]) -> str:

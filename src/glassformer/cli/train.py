@@ -132,10 +132,15 @@ def task_help(task: str, everything: bool) -> str:
     """The help of a task: the options that people need first, or all."""
     from dataclasses import replace
 
+    from glassformer.tasks.configs.defaults import default_minutes
     from glassformer.tasks.configs.options import FIRST, FIRST_DATA, options_of
     from glassformer.tasks.registry import TASKS, config_named
 
     options, own = options_of(config_named(task)), run_options()
+    minutes = default_minutes(config_named(task), {})
+    options["minutes"] = replace(
+        options["minutes"], about=f"{options['minutes'].about} (default: {minutes:g}, unless --updates is given)"
+    )
     files = [option for option in options.values() if option.name in FIRST_DATA[task][:2]]
     named = " ".join(f"{option.flag} PATH ..." for option in files if option.name != "valid")
     usage = f"glassformer train {task} {named} --out FOLDER [OPTIONS]"
@@ -146,6 +151,9 @@ def task_help(task: str, everything: bool) -> str:
     shown = [own["out"], *(options[name] for name in (*FIRST_DATA[task], *FIRST))]
     shown += [own[name] for name in ("size", "recipe", "continue")]
     more = f"glassformer train {task} {HELP_ALL} lists all {len(options) + len(own)} options."
+    if "corpus" in options:
+        names = options["corpus"].about.partition("instead of files: ")[2]
+        more = f"--corpus NAME trains without files of your own: {names} {more}"
     return help_text(usage, about, [replace(option, section="Options") for option in shown], more)
 
 

@@ -1,6 +1,5 @@
 """The model card, `README.md` of a model folder: what the model is, its data, its scores and how to use it."""
 
-import json
 import re
 import shlex
 from collections.abc import Iterable, Sequence
@@ -34,7 +33,8 @@ class CardFacts(NamedTuple):
     """The name of the model folder."""
     sample_line: str
     """A line that the model reads."""
-    recipe: dict[str, Any]
+    recipe: str
+    """In TOML."""
 
 
 def write_card(card: CardFacts) -> str:
@@ -58,7 +58,7 @@ def write_card(card: CardFacts) -> str:
         "",
         "## Scores",
         "",
-        f"Computed on {card.scored_on}. {chosen}",
+        f"How they were computed: {card.scored_on}. {chosen}",
         "",
         "| score | value | signature |",
         "|---|---|---|",
@@ -67,7 +67,7 @@ def write_card(card: CardFacts) -> str:
             for name, value in card.scores.values.items()
         ),
         "",
-        f"Each validation during the training was on {card.validation}.",
+        f"How each validation during the training was computed: {card.validation}.",
         "",
         "## Use",
         "",
@@ -83,7 +83,10 @@ def write_card(card: CardFacts) -> str:
         "",
         "## Recipe",
         "",
-        *_block(json.dumps(card.recipe, indent=2, default=str), "json"),
+        f"In a file `recipe.toml`, this trains such a model again: `glassformer train {card.task} --recipe recipe.toml "
+        "--out FOLDER`.",
+        "",
+        *_block(card.recipe, "toml"),
         "",
     ]
     return "\n".join(lines)

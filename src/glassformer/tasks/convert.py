@@ -19,6 +19,7 @@ from glassformer.checkpoint.pretrained import ORIGIN, is_foreign, read_foreign, 
 from glassformer.models import DecoderModel, EncoderDecoderModel
 from glassformer.tasks.agreement import AnyModel, Format
 from glassformer.tasks.hf_files import hf_labels, hf_texts
+from glassformer.tasks.task import TASK
 from glassformer.text.pretrained import PretrainedTokenizer
 from glassformer.text.tokenizer import BEGIN, END, PAD
 
@@ -80,6 +81,8 @@ def convert(
     if to == "safetensors" and origin is not None:
         texts[ORIGIN] = json.dumps({"model_type": origin["model_type"], **values}, indent=2)
     if to == "safetensors":
+        if foreign is None and (path / TASK).is_file():
+            texts[TASK] = (path / TASK).read_text(encoding="utf-8")
         save_model(out, model, texts, overwrite=overwrite)
         return model
     try:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
+from tokenizers import decoders
 from tokenizers.processors import TemplateProcessing
 
 from glassformer.checkpoint.safe_files import read_json_object
@@ -28,7 +29,7 @@ def hf_texts(
     """
     found = {}
     if "tokenizer.json" in texts:
-        found["tokenizer.json"] = _with_end(model, texts["tokenizer.json"])
+        found["tokenizer.json"] = _as_hf_reads(model, texts["tokenizer.json"])
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "pad_token": SPECIAL[PAD],
@@ -60,11 +61,17 @@ def hf_labels(folder: Path, model: AnyModel) -> dict[str, Any]:
     }
 
 
-def _with_end(model: AnyModel, text: str) -> str:
-    """A tokenizer that ends each text as this model reads it; a decoder's texts have no end before they go on."""
+def _as_hf_reads(model: AnyModel, text: str) -> str:
+    """A tokenizer that ends each text as this model reads it; a decoder's texts have no end before they go on.
+
+    What an encoder-decoder writes is a whole text, so the space that `prefix_space` put before it is removed again. A
+    decoder's text may continue another one, where that space is meant.
+    """
     inner = tokenizers.Tokenizer.from_str(text)
     if isinstance(model, DecoderModel) or inner.post_processor is not None:
         return text
+    if isinstance(model, EncoderDecoderModel) and getattr(inner.pre_tokenizer, "add_prefix_space", False):
+        inner.decoder = decoders.Sequence([inner.decoder, decoders.Strip(" ", 1, 0)])
     end = SPECIAL[END]
     inner.post_processor = TemplateProcessing(
         single=f"$A {end}", pair=f"$A {end} $B:1 {end}:1", special_tokens=[(end, END)]

@@ -1,5 +1,6 @@
 """Recipes: a TOML file whose tables are the parts of a task's config. What it leaves out keeps its default."""
 
+import json
 import tomllib
 from pathlib import Path
 from typing import Any, TypeVar
@@ -41,6 +42,31 @@ def read_recipe(path: Path, kind: type[Any]) -> dict[str, Any]:
         else:
             given[next((field for field, option in SPELLINGS.items() if option == name), name)] = value
     return {name: _checked(path, name, value, options, tables) for name, value in given.items()}
+
+
+def recipe_text(config: Any) -> str:
+    """A recipe in TOML that `read_recipe` reads as this config: all options but those that are None."""
+    tables: dict[str, list[str]] = {"": []}
+    for option in options_of(type(config)).values():
+        table, _, name = option.path.rpartition(".")
+        value = getattr(getattr(config, table) if table else config, name)
+        lines = tables.setdefault(table, [])
+        if value is not None:
+            lines.append(f"{SPELLINGS.get(name, name)} = {_toml(value)}")
+        elif option.default is not None:
+            lines.append(f"# {name} is None, which TOML cannot say")
+    return "\n\n".join("\n".join([f"[{table}]"] * bool(table) + lines) for table, lines in tables.items() if lines)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    text = json.dumps(str(value), ensure_ascii=False)  # TOML's strings are JSON's, but for the character 127
+    return text.replace("\x7f", "\\u007f")
 
 
 def _checked(path: Path, name: str, value: Any, options: dict[str, Option], tables: list[str]) -> Any:

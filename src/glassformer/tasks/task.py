@@ -8,7 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
@@ -34,6 +34,7 @@ from glassformer.tasks.choose import choose, in_words, measure_corpus
 from glassformer.tasks.configs.defaults import Corpus, Size
 from glassformer.tasks.configs.options import make_config
 from glassformer.tasks.configs.shared import Example, Splits, TaskConfig
+from glassformer.tasks.recipes import recipe_text
 from glassformer.tasks.registry import TASK as TASK
 from glassformer.tasks.runs import train_run
 from glassformer.tasks.tool import Tool as Tool
@@ -315,7 +316,7 @@ class Task(ABC, Generic[Example, Batch]):
                 is_test=ready.is_test,
                 folder=out.name,
                 sample_line=self.sample_line,
-                recipe=asdict(self.config),
+                recipe=recipe_text(self.config),
             )
         )
 

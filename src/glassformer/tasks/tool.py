@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from glassformer.base.names import path_suggestion
+from glassformer.base.names import no_such_model
 from glassformer.checkpoint import load_model, save_model
 from glassformer.checkpoint.load_errors import refusing_wrong_values
 from glassformer.metrics.scores import Scores
@@ -54,7 +54,7 @@ class Tool(Pipeline, Generic[Example]):
         """The tool that was saved there. An error names the file that is wrong."""
         folder = Path(folder)
         if not folder.is_dir():
-            raise FileNotFoundError(f"{folder}: no such model folder: {path_suggestion(folder)}")
+            raise FileNotFoundError(no_such_model(folder))
         with refusing_wrong_values(folder):
             return cls.read_folder(folder)
 

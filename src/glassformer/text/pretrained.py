@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import processors
+from tokenizers import decoders, processors
 
 from glassformer.text.classic_files import ClassicTokenizer, read_classic
 from glassformer.text.encoded import Encoded
@@ -237,7 +237,7 @@ class PretrainedTokenizer:
     def _readable(self, index: int) -> str:
         token = self._tokens.get(index, f"<{index}>")
         if self._bytes and token not in self._secrets:
-            return self._inner.decoder.decode([token])
+            return decoders.ByteLevel().decode([token])  # by itself: the whole decoder may strip its first space
         return token.replace("\N{LOWER ONE EIGHTH BLOCK}", " ")
 
     def _role(self, role: str) -> int | None:

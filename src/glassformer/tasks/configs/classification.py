@@ -47,7 +47,7 @@ class LabelledData(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_corpus(self.corpus, LABELLED_CORPORA)
+        check_corpus(self, LABELLED_CORPORA)
 
     def splits(self) -> Splits[LabelledText]:
         """To learn from, and to validate on; to test with where it is a corpus."""

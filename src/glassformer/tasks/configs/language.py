@@ -39,7 +39,7 @@ class DocumentData(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_corpus(self.corpus, ["standard-library"])
+        check_corpus(self, ["standard-library"])
 
     def splits(self) -> Splits[Document]:
         """To learn from, and to validate on."""

@@ -33,7 +33,7 @@ class TextData(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_corpus(self.corpus, ["docstrings"])
+        check_corpus(self, ["docstrings"])
 
     def splits(self) -> Splits[PlainText]:
         """The texts of each side, read anew in each pass; there is a test where the corpus is a named one."""

@@ -76,7 +76,7 @@ class QuestionData(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_corpus(self.corpus, [CORPUS])
+        check_corpus(self, [CORPUS])
         if self.corpus and self.evidence_column:
             raise ValueError(f"evidence_column={self.evidence_column!r}: {self.corpus} has none, expected no column")
 
@@ -179,7 +179,7 @@ class SpanData(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_corpus(self.corpus, [CORPUS])
+        check_corpus(self, [CORPUS])
 
     def splits(self) -> Splits[SpanQuestion]:
         """To learn from, and to validate on."""

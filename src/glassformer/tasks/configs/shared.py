@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from glassformer.base.checks import shown
 from glassformer.base.fields import Checked
@@ -13,6 +13,8 @@ from glassformer.text import TokenizerConfig
 from glassformer.training.config import TrainConfig
 
 Example = TypeVar("Example")
+FILE_FIELDS = ("source", "target", "data", "valid_source", "valid_target", "valid")
+"""Fields of a task's data that name files to read."""
 
 
 class Splits(NamedTuple, Generic[Example]):
@@ -52,7 +54,15 @@ class EncoderConfig(TaskConfig):
     """A whole recipe. The model to begin with may be in HF's folder: its body is taken, under a fresh head."""
 
 
-def check_corpus(name: str, known: Iterable[str]) -> None:
-    """Raise unless the corpus has no name or a known one."""
-    if name and name not in known:
-        raise ValueError(f"unknown corpus {shown(name)}: {suggestion(name, known)}")
+def check_corpus(data: Any, known: Iterable[str]) -> None:
+    """Raise if the corpus of a task's data is unknown, or if files are named beside it: they would not be read."""
+    if not data.corpus:
+        return
+    if data.corpus not in known:
+        raise ValueError(f"unknown corpus {shown(data.corpus)}: {suggestion(data.corpus, known)}")
+    for name in FILE_FIELDS:
+        if files := getattr(data, name, ()):
+            raise ValueError(
+                f"corpus {shown(data.corpus)} and {name.replace('_', '-')} {shown(str(files[0]))}: expected a named "
+                "corpus or files of your own, not both (an empty --corpus= overrides that of a recipe)"
+            )

@@ -39,7 +39,7 @@ class SimilarityData(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_corpus(self.corpus, ["made-pairs"])
+        check_corpus(self, ["made-pairs"])
         if not self.lowest < self.highest:
             raise ValueError(f"scores from {self.lowest} to {self.highest}: expected the lowest below the highest")
 

@@ -60,7 +60,7 @@ class SummaryData(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_corpus(self.corpus, [CORPUS])
+        check_corpus(self, [CORPUS])
 
     def splits(self) -> Splits[Summary]:
         """To learn from, to validate on, and of the docstrings to test with."""

@@ -10,7 +10,7 @@ from glassformer.data.records import Examples, OnBad
 from glassformer.data.splits import split_examples
 from glassformer.data.tagged import TaggedReader, TaggedSentence
 from glassformer.models import ModelConfig
-from glassformer.tasks.configs.shared import EncoderConfig, Splits
+from glassformer.tasks.configs.shared import EncoderConfig, Splits, check_corpus
 from glassformer.tasks.configs.small_models import small_tagger
 from glassformer.text.word_pieces import joined
 from glassformer.training.config import TrainConfig
@@ -39,6 +39,10 @@ class TaggedData(Checked):
     """Field of the entities in .jsonl files: a list of [begin, end, label], in characters."""
     on_bad: OnBad = "error"
     """What to do with a bad sentence: stop with its file and line (error), or count and skip it (skip)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_corpus(self, ["made-sentences"])
 
     def splits(self) -> Splits[TaggedSentence]:
         """To learn from, and to validate on."""

@@ -62,7 +62,7 @@ class PairData(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_corpus(self.corpus, CORPORA)
+        check_corpus(self, CORPORA)
 
     def splits(self) -> Splits[Pair]:
         """The pairs of each side; there is no test where the files are the user's own."""
