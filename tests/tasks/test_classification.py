@@ -150,7 +150,8 @@ def test_a_text_may_have_several_labels_or_none(tmp_path):
         valid=write_jsonl(tmp_path / "valid.jsonl", [{"text": t, "label": ls} for t, ls in records(60, 1)]),
         multi_label=True,
     )
-    task = Classification(quick(data))
+    config = quick(data)
+    task = Classification(replace(config, train=replace(config.train, updates=240)))
     scores = task.train(tmp_path / "model")
     assert [*scores.values] == ["micro_f1", "macro_f1", "accuracy"]
     assert scores["accuracy"] > 90

@@ -1,5 +1,6 @@
 """`--minutes` on a clock of our own: the whole command ends in time, and corrections are recorded and repeated."""
 
+import itertools
 import json
 from dataclasses import replace
 from typing import NamedTuple
@@ -161,6 +162,22 @@ def test_corrections_come_at_fixed_shares_of_the_plan_and_are_recorded(tmp_path,
     assert machine.state.update == end
 
 
+@pytest.mark.parametrize("slower", [3.0, 8.0])
+def test_a_machine_that_becomes_slow_after_a_fast_spell_still_ends_in_time(tmp_path, monkeypatch, slower):
+    """The fast spell raised the plan: the next share of it would come long after the time is over."""
+    machine = Machine(monkeypatch, update=lambda number: 0.3 if 10 < number < 60 else 0.3 * slower)
+    seconds = machine.train(tmp_path / "a", replace(CONFIG, minutes=5))
+    assert seconds == pytest.approx(300, rel=0.15)
+
+
+def test_only_half_of_a_gain_in_speed_is_counted_on(tmp_path, monkeypatch):
+    machine = Machine(monkeypatch, update=lambda number: 1.0 if number < 12 else 0.1)
+    machine.train(tmp_path / "a", replace(CONFIG, minutes=5))
+    plan = plan_of(tmp_path / "a")
+    ends = [plan["updates"], *(end for _, end in plan["corrections"])]
+    assert max(second / first for first, second in itertools.pairwise(ends)) < 5
+
+
 def test_a_run_without_a_validation_gets_one_before_the_end(tmp_path, monkeypatch):
     machine = Machine(monkeypatch)
     machine.train(tmp_path / "a", replace(CONFIG, eval_every=100_000, save_every=100_000))
@@ -241,7 +258,7 @@ def test_the_same_corrections_give_the_same_bits(tmp_path, monkeypatch, warmup):
     stop_after(torn, whole.state.update - 1)
     with pytest.raises(RuntimeError, match="killed"):
         torn.train(tmp_path / "torn", config)
-    resumed = Machine(monkeypatch, validation=0.5, update=lambda number: 9.0)
+    resumed = Machine(monkeypatch, validation=0.5, update=lambda number: 2.0)
     resumed.train(tmp_path / "torn", config)
     assert plan_of(tmp_path / "torn") == plan_of(tmp_path / "whole")
     assert torch.equal(resumed.model.weight, whole.model.weight)

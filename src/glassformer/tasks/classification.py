@@ -142,7 +142,11 @@ class Classification(EncoderTask[LabelledText]):
                 f"all texts have the labels {labels}: expected at least two classes. Add texts of "
                 "another class, or name another column with --label-column"
             )
-        return {"n_labels": len(labels), "pooling": "mean"}, {"labels": labels, "multi_label": multi_label}
+        # From scratch with BERT's pooler, so that Hugging Face can express the model. A body that was trained under
+        # another head gets no further layer without trained weights.
+        is_fresh = self.config.start_from is None
+        head = {"pooling": "first", "head_transform": True} if is_fresh else {"pooling": "mean"}
+        return {"n_labels": len(labels), **head}, {"labels": labels, "multi_label": multi_label}
 
     def rows(self, tool: Classifier, examples: Sequence[LabelledText]) -> list[Row]:
         """As above."""

@@ -18,9 +18,11 @@ from glassformer.training.trainer import Trainer
 
 POINTS = (0.03, 0.1, 0.25, 0.45, 0.65, 0.8, 0.9, 0.96)
 """The shares of the planned updates after which their number is corrected."""
-REHEARSALS = frozenset({2, 4, 6})
-"""The points (by their place in POINTS) where a sample of the final scores is timed."""
-VALIDATION_POINT = 4
+MAX_WAIT = 0.25
+"""The share of the time after which the number is corrected in any case: the machine may have become slower."""
+REHEARSALS = frozenset({0.25, 0.65, 0.9})
+"""The points where a sample of the final scores is timed."""
+VALIDATION_POINT = 0.65
 """The point where a run validates that has not validated before: so that the cost of a validation is known."""
 MAX_VALIDATION_SHARE = 0.25
 """A validation at that point may take this much of the time."""
@@ -84,6 +86,12 @@ def guess_costs(budget: TimeBudget, update: float) -> Costs:
     return Costs(update=update, ending=UNKNOWN_SHARE * budget.seconds)
 
 
+def _point_at(plan: Plan, update: int) -> float:
+    """The last point of a plan that was reached with an update; 0 before the first."""
+    length = plan.end - plan.start
+    return max((point for point in POINTS if update >= plan.start + math.ceil(point * length)), default=0.0)
+
+
 class Planner:
     """Corrects the plan of a trainer while it runs, so that the command ends in time."""
 
@@ -106,48 +114,66 @@ class Planner:
         self._update_seconds = update_seconds
         self._scoring: float | None = None
         self._rehearsing = 0.0
+        self._first: tuple[int, float] | None = None
+        """The update and the busy time when this process began."""
         self._mark: tuple[int, float] | None = None
+        """The same at the last correction."""
+        self._corrected_at = budget.clock()
 
     def correct(self, state: TrainState) -> Plan | None:
         """The corrected plan if a correction is due before the next update, else None."""
         if self._mark is None:
-            self._mark = state.update, self._busy(state)
-        if state.update >= self.plan.end or state.update < self._next_point():
+            self._first = self._mark = state.update, self._busy(state)
+            self._corrected_at = self._budget.clock()
+        point = self._due_point(state)
+        has_waited = self._budget.clock() - self._corrected_at > MAX_WAIT * self._budget.seconds
+        is_over = state.update >= self.plan.end
+        if is_over or state.update <= self._last_correction() or (point is None and not has_waited):
             return None
-        self._measure(state)
+        self._measure(state, rehearses=point in REHEARSALS)
         costs = self._costs()
         fitting = updates_that_fit(self._budget.left(), costs, self._trainer.config, state.position)
         self.plan = self.plan.corrected(state.update, state.update + fitting)
         self._record(self.plan)
+        self._corrected_at = self._budget.clock()
         return self.plan
 
     def wants_validation(self, state: TrainState) -> bool:
         """Whether the run validates here although the interval does not ask for it."""
-        is_point = len(self.plan.corrections) == VALIDATION_POINT and state.update >= self._next_point()
+        is_point = self._due_point(state) == VALIDATION_POINT
         is_cheap = self._costs().validation <= MAX_VALIDATION_SHARE * self._budget.seconds
         return is_point and is_cheap and not state.evaluations
 
-    def _next_point(self) -> float:
-        """The update after which the next correction is due."""
-        plan, number = self.plan, len(self.plan.corrections)
-        if number >= len(POINTS):
-            return math.inf
-        due = plan.start + math.ceil(POINTS[number] * (plan.end - plan.start))
-        return max(due, plan.corrections[-1].update + 1) if plan.corrections else due
+    def _due_point(self, state: TrainState) -> float | None:
+        """The point that was reached since the last correction, if any."""
+        point, last = _point_at(self.plan, state.update), 0.0
+        if self.plan.corrections:
+            before = replace(self.plan, corrections=self.plan.corrections[:-1])
+            last = _point_at(before, self._last_correction())
+        return point if point > last else None
+
+    def _last_correction(self) -> int:
+        """The update of the last correction. In a resumed run it may lie ahead."""
+        return self.plan.corrections[-1].update if self.plan.corrections else self.plan.start
 
     def _busy(self, state: TrainState) -> float:
         """The time without validations, saves and rehearsals: what updates take, and all that comes with them."""
         return self._budget.clock() - state.other_seconds - self._rehearsing
 
-    def _measure(self, state: TrainState) -> None:
-        """The speed since the last point, and at some points the time of the final scores."""
+    def _measure(self, state: TrainState, *, rehearses: bool) -> None:
+        """The speed since the last correction, and at some points the time of the final scores.
+
+        A machine that has become faster may become slower again: only half of a gain is counted on.
+        """
+        assert self._first is not None
         assert self._mark is not None
-        (update, busy), now = self._mark, self._busy(state)
+        (update, busy), (first, first_busy), now = self._mark, self._first, self._busy(state)
         if state.update > update:
-            self._update_seconds = (now - busy) / (state.update - update)
+            recent, overall = (now - busy) / (state.update - update), (now - first_busy) / (state.update - first)
+            self._update_seconds = max(recent, (recent + overall) / 2)
         self._mark = state.update, now
         is_small = self._scoring is not None and self._scoring < NEGLIGIBLE_SHARE * self._budget.seconds
-        if len(self.plan.corrections) in REHEARSALS and not is_small:
+        if rehearses and not is_small:
             began = self._budget.clock()
             self._scoring = self._rehearse()
             self._rehearsing += self._budget.clock() - began
