@@ -82,9 +82,8 @@ def train_run(
     # What the libraries of scores and charts take is no memory of the run: they are loaded before it is watched.
     prepare_tensorboard()
     rehearse(model, score, test[:FIRST_SAMPLE])
-    watch = MemoryWatch(trainer)
     estimate = estimate_run(trainer, flops, lambda: score_samples(model, score, test))
-    watch.forget_pilot()
+    watch = MemoryWatch(trainer)
     state = TrainState() if run.record is None else newest_state(run.checkpoints)
     plan = make_plan(run, config, estimate, state, began=began, warmup_is_given=warmup_is_given)
     run.begin(plan, state.position)
@@ -123,7 +122,7 @@ def train_run(
         trainer.run()
         truth = Truth(
             flops=round(trainer.state.position / plan.end * estimate.flops),
-            memory_bytes=watch.peak_bytes(),
+            peak_bytes=watch.peak_bytes(),
             seconds=trainer.state.seconds,
         )
         journal.say(compare(estimate, truth))
