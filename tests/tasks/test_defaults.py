@@ -239,3 +239,22 @@ def test_a_tagger_varies_its_training_text():
     chosen = chosen_for(Corpus(14_000, 1_100_000), 250.0, kind=config_named("tagging"))
     assert chosen["swap_entities"] > 0
     assert chosen["tokenizer.bpe_dropout"] > 0
+
+
+def test_on_a_busy_machine_the_run_keeps_its_fewer_threads(tmp_path, monkeypatch):
+    import torch
+
+    from glassformer.training import pilot
+
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("glassformer.tasks.choose.fastest_threads", lambda *_: 1)
+    lines = [f"{'not ' * (n % 2)}good {n}\t{n % 2}" for n in range(300)]
+    (tmp_path / "a.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n", encoding="utf-8")
+    given = {"data": [str(tmp_path / "a.tsv")], "minutes": 0.02, "d_model": 16, "vocab_size": 300}
+    seen = []
+    with pilot.using_threads(2):
+        on_step = lambda _: seen.append(torch.get_num_threads())  # noqa: E731
+        glassformer.train("classification", out=tmp_path / "m", **given, on_step=on_step)
+        assert torch.get_num_threads() == 2, "what the caller had is restored"
+    assert set(seen) == {1}
+    assert json.loads((tmp_path / "m.run" / "defaults.json").read_text(encoding="utf-8"))["train.threads"] == 1

@@ -1,6 +1,7 @@
 """The speed pilot on a clock of our own: a busy start does not count, and a short run measures for a short time."""
 
 import pytest
+import torch
 
 from glassformer.models import ModelConfig
 from glassformer.models.costs import training_flops
@@ -46,3 +47,39 @@ def test_a_clock_that_stands_still_ends_the_pilot(monkeypatch):
     monkeypatch.setattr(pilot, "MAX_STEPS", 20)
     step, steps = speed(monkeypatch, lambda now: 1e-12)
     assert (step, steps) == (pytest.approx(1e-12, rel=0.1), 21)
+
+
+@pytest.fixture
+def four_threads(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    with pilot.using_threads(4):
+        yield
+
+
+def threads_with(monkeypatch, seconds, **train):
+    """The choice where a step with n threads takes `seconds[n]`."""
+    monkeypatch.setattr(pilot, "_time_steps", lambda *_: (1, [seconds[torch.get_num_threads()]] * 2))
+    return pilot.fastest_threads(MODEL, TrainConfig(max_tokens=16, device="cpu", **train), 8)
+
+
+def test_fewer_threads_are_chosen_only_where_they_are_much_faster(monkeypatch, four_threads):
+    assert threads_with(monkeypatch, {4: 9.0, 3: 1.0, 2: 1.1, 1: 2.0}) == 3
+    assert threads_with(monkeypatch, {4: 9.0, 3: 8.0, 2: 8.0, 1: 1.0}) == 1
+    assert threads_with(monkeypatch, {4: 1.0, 3: 0.9, 2: 1.5, 1: 2.0}) == 0
+    assert torch.get_num_threads() == 4
+
+
+def test_threads_that_were_asked_for_are_not_changed(monkeypatch, four_threads):
+    seconds = {4: 9.0, 3: 1.0, 2: 1.1, 1: 2.0}
+    assert threads_with(monkeypatch, seconds, threads=2) == 2
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    assert threads_with(monkeypatch, seconds) == 0
+
+
+def test_a_pilot_uses_the_threads_of_its_config(monkeypatch, four_threads):
+    seen = []
+    monkeypatch.setattr(pilot, "_time_steps", lambda *_: (seen.append(torch.get_num_threads()) or 1, [1.0]))
+    for threads in (0, 3):
+        pilot.measure_training_speed(MODEL, TrainConfig(max_tokens=16, device="cpu", threads=threads), 8)
+    assert seen == [4, 3]
+    assert torch.get_num_threads() == 4

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,9 +17,13 @@ from glassformer.tasks.configs.defaults import (
     choose_for_fine_tuning,
     default_minutes,
 )
+from glassformer.tasks.configs.options import make_config
 from glassformer.tasks.configs.shared import TaskConfig
 from glassformer.training.estimate import rough_duration
-from glassformer.training.pilot import measure_training_speed
+from glassformer.training.pilot import fastest_threads, measure_training_speed
+
+REFERENCE_SPEED = 3e10
+"""Operations per second of two slow cores."""
 
 
 def choose(config: TaskConfig, given: Mapping[str, Any], corpus: Corpus, *, size: Size, began: float) -> dict[str, Any]:
@@ -40,6 +45,8 @@ def choose(config: TaskConfig, given: Mapping[str, Any], corpus: Corpus, *, size
         TRAINING_SHARE * left if minutes else 0.0, given.get("train.updates", 0), partial(_measure, corpus=corpus)
     )
     with Step("measuring the speed of this machine"):
+        if minutes and (threads := _threads(config, corpus, minutes)):
+            given = {**given, "train.threads": threads}
         return choose_defaults(kind, given, corpus, speed, size)
 
 
@@ -61,7 +68,19 @@ def in_words(chosen: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     minutes = chosen.get("train.minutes")
     time_told = f" and {rough_duration(60 * minutes)}" if minutes else ""
     usual = " (the default; --minutes changes it)" if minutes and "train.minutes" not in given else ""
-    return f"chosen for this data{time_told}{usual}: {' '.join(told)}"
+    busy = (
+        " (other programs are busy here: fewer threads are faster)" if "train.threads" in chosen.keys() - given else ""
+    )
+    return f"chosen for this data{time_told}{usual}: {' '.join(told)}{busy}"
+
+
+def _threads(config: TaskConfig, corpus: Corpus, minutes: float) -> int:
+    """The number of threads to train with, by steps of a small model; 0 is the usual number."""
+    kind = type(config)
+    unmeasured = Speed(TRAINING_SHARE * 60 * minutes, 0, lambda config: REFERENCE_SPEED)
+    small = make_config(kind, choose_defaults(kind, {}, corpus, unmeasured))
+    train = replace(small.train, device=config.train.device, threads=config.train.threads, minutes=minutes)
+    return fastest_threads(small.model, train, max(corpus.lengths()))
 
 
 def _measure(config: TaskConfig, *, corpus: Corpus) -> float:

@@ -43,6 +43,7 @@ from glassformer.training.callbacks import Callbacks, OnEvaluation, OnSave, OnSt
 from glassformer.training.fingerprints import fingerprint_examples, fingerprint_model, fingerprint_paths, paths_of
 from glassformer.training.gradients import TrainBatch
 from glassformer.training.lora import add_adapters, merge_adapters, n_trained
+from glassformer.training.pilot import using_threads
 from glassformer.training.precision import choose_device
 from glassformer.training.run_folder import RunFolder, open_run
 from glassformer.training.state import TrainState
@@ -156,7 +157,7 @@ class Task(ABC, Generic[Example, Batch]):
             raise ValueError("--restart discards the run and --continue keeps it: expected one of them")
         folder = Path(out).resolve()
         self._check_apart(folder)
-        with reporting(), open_run(folder, restart=restart) as run:
+        with reporting(), open_run(folder, restart=restart) as run, using_threads(0):
             check_output(folder, overwrite=overwrite, owner=run.id)
             callbacks: Callbacks = {"on_step": on_step, "on_evaluation": on_evaluation, "on_save": on_save}
             return self._train(folder, run, callbacks, accept_changes=accept_changes, overwrite=overwrite, began=began)
@@ -205,6 +206,7 @@ class Task(ABC, Generic[Example, Batch]):
             inputs = self.inputs()
         run.bind(self.name, self.config, inputs, accept_changes=accept_changes)
         torch.manual_seed(train.seed)
+        torch.set_num_threads(train.threads or torch.get_num_threads())
         ready = self.prepare(run)
         model, notes = ready.tool.model, [*chosen, *ready.notes]
         model.set_gradient_checkpointing(train.gradient_checkpointing)

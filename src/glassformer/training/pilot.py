@@ -1,6 +1,9 @@
 """How fast this machine trains a model, measured on random tokens before there are any others."""
 
+import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
@@ -17,12 +20,53 @@ that is busy for a moment then leaves some steps undisturbed."""
 MAX_STEPS = 500
 
 
+WORTH = 1.3
+"""How much faster fewer threads must be to be preferred to all."""
+
+
 def measure_training_speed(config: ModelConfig, train: TrainConfig, length: int) -> float:
     """Operations per second of training steps on batches of `train.max_tokens` tokens in rows of `length`.
 
     The steps include the backward pass and the optimizer. The fastest one counts. The random state stays as it was.
     """
     most = min(PILOT_SECONDS, PILOT_SHARE * 60 * train.minutes) if train.minutes else PILOT_SECONDS
+    with using_threads(train.threads):
+        flops, taken = _time_steps(config, train, length, most)
+    return flops / min(taken)
+
+
+def fastest_threads(config: ModelConfig, train: TrainConfig, length: int) -> int:
+    """The number of threads to train with; 0 is as many as torch uses by itself.
+
+    Threads wait for each other after every operation. If another program keeps one core busy, the thread on that core
+    holds up all others, and fewer threads are many times faster.
+    """
+    if train.threads or "OMP_NUM_THREADS" in os.environ or choose_device(train.device).type != "cpu":
+        return train.threads
+    most = min(PILOT_SECONDS, PILOT_SHARE * 60 * train.minutes) / 3 if train.minutes else PILOT_SECONDS / 3
+    usual = torch.get_num_threads()
+    means = {}
+    for threads in sorted({usual, usual - 1, usual // 2, 1} - {0}):
+        with using_threads(threads):
+            _, taken = _time_steps(config, train, length, most)
+        means[threads] = sum(taken) / len(taken)
+    best = min(means, key=means.__getitem__)
+    return best if means[best] * WORTH < means[usual] else 0
+
+
+@contextmanager
+def using_threads(threads: int) -> Iterator[None]:
+    """Compute with so many threads; 0 changes nothing."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _time_steps(config: ModelConfig, train: TrainConfig, length: int, most: float) -> tuple[int, list[float]]:
+    """The operations of a training step, and the seconds of each of several steps, `most` seconds or a little more."""
     if config.kind == "encoder" and config.head != "language_model":
         config = config.with_head("token_class", n_labels=2)  # any head that answers each token
     device = choose_device(train.device)
@@ -47,5 +91,4 @@ def measure_training_speed(config: ModelConfig, train: TrainConfig, length: int)
             taken.append(time.perf_counter() - began)
     source, target = (length if layers else 0 for layers in (config.n_encoder_layers, config.n_decoder_layers))
     flops = training_flops(config, batch=rows, source_length=source, target_length=target)
-    # The first step is left out: it allocates memory and chooses kernels. The fastest one was disturbed least.
-    return flops / min(taken[1:])
+    return flops, taken[1:]  # the first step allocates memory and chooses kernels

@@ -44,6 +44,7 @@ FORMAT = 2
 FREE = frozenset(
     {
         "train.device",
+        "train.threads",
         "train.compile",
         "train.cuda_graphs",
         "train.gradient_checkpointing",

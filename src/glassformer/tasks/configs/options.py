@@ -16,9 +16,12 @@ AUTOMATIC = frozenset(
     {
         *("model." + name for name in ("vocab_size", "n_encoder_layers", "n_decoder_layers", "d_model", "n_heads")),
         *("model." + name for name in ("d_ff", "dropout", "embedding_dropout", "init", "init_std")),
-        *("train." + name for name in ("minutes", "max_tokens", "optimiser", "lr", "weight_decay", "schedule")),
+        *(
+            "train." + name
+            for name in ("minutes", "max_tokens", "optimiser", "lr", "weight_decay", "schedule", "threads")
+        ),
         *("train." + name for name in ("warmup", "eval_every", "save_every", "label_smoothing", "word_dropout")),
-        *("tokenizer.bpe_dropout", "swap_entities"),
+        *("train.threads", "tokenizer.bpe_dropout", "swap_entities"),
     }
 )
 """Dotted names of the options whose default is chosen for the data and the time: see `defaults.py`."""
