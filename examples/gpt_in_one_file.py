@@ -154,7 +154,7 @@ def validation_loss(model: GPT, tokens: Tensor, n_batches: int = 10) -> float:
     return sum(cross_entropy(model, *batch).item() for batch in batches) / n_batches
 
 
-def learning_rate(progress: float, peak: float = 2e-3, warmup: float = 0.05) -> float:
+def learning_rate(progress: float, peak: float = 2e-3, warmup: float = 0.1) -> float:
     """Rise to the peak during the warm-up, then fall to zero, both linearly. `progress` goes from 0 to 1."""
     return peak * min(progress / warmup, (1 - progress) / (1 - warmup))
 
@@ -172,7 +172,7 @@ def train(model: GPT, tokenizer: CharTokenizer, text: str, path: Path, minutes: 
     for step in range(max_steps + 1):
         progress = min(1.0, max(step / max_steps, (time.monotonic() - start) / (60 * minutes)))
         if progress >= next_report or progress == 1:
-            next_report = progress + 0.05
+            next_report = progress + 0.1
             loss = validation_loss(model, valid_tokens)
             print(f"step {step:6}  {progress:4.0%}  validation loss {loss:.3f}", flush=True)
             if loss < best_loss:
