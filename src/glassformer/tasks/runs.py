@@ -14,7 +14,7 @@ from glassformer.nn.compile_cache import separate_compile_cache
 from glassformer.training.budget import Planner, TimeBudget, guess_costs, updates_that_fit
 from glassformer.training.callbacks import Callbacks, attach
 from glassformer.training.config import TrainConfig
-from glassformer.training.estimate import Estimate, MemoryWatch, Truth, compare, estimate_run, in_words
+from glassformer.training.estimate import Estimate, MemoryWatch, Truth, compare, estimate_run, in_words, rough_duration
 from glassformer.training.gradients import TrainBatch
 from glassformer.training.journal import Journal, prepare_tensorboard
 from glassformer.training.run_folder import RunFolder
@@ -82,9 +82,8 @@ def train_run(
     # What the libraries of scores and charts take is no memory of the run: they are loaded before it is watched.
     prepare_tensorboard()
     rehearse(model, score, test[:FIRST_SAMPLE])
-    watch = MemoryWatch(trainer)
     estimate = estimate_run(trainer, flops, lambda: score_samples(model, score, test))
-    watch.forget_pilot()
+    watch = MemoryWatch(trainer)
     state = TrainState() if run.record is None else newest_state(run.checkpoints)
     plan = make_plan(run, config, estimate, state, began=began, warmup_is_given=warmup_is_given)
     run.begin(plan, state.position)
@@ -97,9 +96,9 @@ def train_run(
         attach(trainer, callbacks or {}, on_update=journal.update, on_evaluation=journal.evaluation)
         for note in notes:
             journal.say(note)
-        journal.say(f"{plan.end:,} updates: {in_words(estimate)}")
+        journal.say(f"{plan.end:,} update{'s' * (plan.end != 1)}: {in_words(estimate)}")
         if config.minutes:
-            journal.say(f"the whole command takes about {config.minutes:g} minutes (--minutes)")
+            journal.say(f"the whole command takes about {rough_duration(60 * config.minutes)} (--minutes)")
         else:
             journal.say("validations and final scores come on top; --minutes sets the time of the whole command")
         _tell_plan(journal, plan, config, state)
@@ -123,7 +122,7 @@ def train_run(
         trainer.run()
         truth = Truth(
             flops=round(trainer.state.position / plan.end * estimate.flops),
-            memory_bytes=watch.peak_bytes(),
+            peak_bytes=watch.peak_bytes(),
             seconds=trainer.state.seconds,
         )
         journal.say(compare(estimate, truth))

@@ -48,6 +48,11 @@ class Estimate:
     base_bytes: int | None = None
     """On a CPU: the resident memory of this process without the weights, before the run. None if unknown."""
 
+    @property
+    def peak_bytes(self) -> int:
+        """The most that the device, or on a CPU this process, will hold."""
+        return self.memory_bytes + (self.base_bytes or 0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
@@ -55,8 +60,8 @@ class Truth:
 
     flops: int
     """Of the updates that were made: fewer than planned where patience ended the run."""
-    memory_bytes: int | None
-    """None where nobody knows."""
+    peak_bytes: int | None
+    """The most that the device, or on a CPU this process, held; None if unknown."""
     seconds: float
 
 
@@ -114,9 +119,9 @@ def estimate_run(
 
 def in_words(estimate: Estimate) -> str:
     """One line to read before the run."""
-    memory = f"{with_unit(estimate.memory_bytes, 'B')} of {'memory' if estimate.device == 'cpu' else 'device memory'}"
+    memory = f"{with_unit(estimate.peak_bytes, 'B')} of {'memory' if estimate.device == 'cpu' else 'device memory'}"
     if estimate.base_bytes is not None:
-        memory += f" (and {with_unit(estimate.base_bytes, 'B')} that this process has already)"
+        memory += f" ({with_unit(estimate.memory_bytes, 'B')} for the training, the rest for Python and its libraries)"
     return (
         f"about {rough_duration(estimate.seconds)} on {estimate.device} for the training alone, "
         f"{with_unit(estimate.flops, 'FLOP')}, {memory}, {estimate.parameters:,} parameters"
@@ -126,9 +131,8 @@ def in_words(estimate: Estimate) -> str:
 def compare(estimate: Estimate, truth: Truth) -> str:
     """One line to read after the run."""
     parts = [f"took {clock(truth.seconds)} (estimated {clock(estimate.seconds)})"]
-    if truth.memory_bytes is not None:
-        guess = with_unit(estimate.memory_bytes, "B")
-        parts.append(f"{with_unit(truth.memory_bytes, 'B')} (estimated {guess})")
+    if truth.peak_bytes is not None:
+        parts.append(f"{with_unit(truth.peak_bytes, 'B')} (estimated {with_unit(estimate.peak_bytes, 'B')})")
     done, planned = with_unit(truth.flops, "FLOP"), with_unit(estimate.flops, "FLOP")
     speed = with_unit(truth.flops / max(truth.seconds, 1e-9), "FLOP/s")
     parts.append(f"{done} at {speed}" if done == planned else f"{done} (estimated {planned}) at {speed}")
@@ -186,17 +190,12 @@ class ResidentGrowth:
         now = peak_resident()
         return None if now is None or self.before is None or now <= self._older_peak else now - self.before
 
-    def forget_peak(self) -> None:
-        """Look for the peak from now on alone, where the system can do that. The growth still counts from before."""
-        forget_peak()
-
 
 class MemoryWatch:
-    """The most memory that a run takes, weights included, from the moment this is made to the moment it is asked.
+    """The most memory that a run takes, from the moment this is made to the moment it is asked.
 
-    On cuda it is what torch allocates. On a CPU it is the growth of the process: with what the allocator and the
-    kernels of torch keep for themselves. Make it before the pilot, and call `forget_pilot` after it: a run uses the
-    memory again that the pilot freed, so that less growth would be seen by a watch that is made after it.
+    On cuda it is what torch allocates for the run, weights included. On a CPU it is all that the process holds: what a
+    run uses again of memory that was freed before it cannot be told apart from what it does not use.
     """
 
     def __init__(self, trainer: Trainer[Batch]):
@@ -206,22 +205,18 @@ class MemoryWatch:
             torch.cuda.reset_peak_memory_stats(self.device)
             self._before = torch.cuda.memory_allocated(self.device)
         else:
-            self._growth = ResidentGrowth()
-
-    def forget_pilot(self) -> None:
-        """Leave out the peak so far."""
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.device)
-        else:
-            self._growth.forget_peak()
+            give_back_freed()
+            forget_peak()
+            # Where the system cannot forget, this is an older peak that may hide the one of the run.
+            self._older_peak = peak_resident() or 0
 
     def peak_bytes(self) -> int | None:
         """None where it is unknown: on other devices, and where an older, higher peak of the process hides it."""
         if self.device.type == "cuda":
             now = torch.cuda.max_memory_allocated(self.device)
             return None if now <= self._before else now - self._before + self._weights
-        growth = self._growth.peak() if self.device.type == "cpu" else None
-        return None if growth is None else growth + self._weights
+        found = peak_resident() if self.device.type == "cpu" else None
+        return None if found is None or found <= self._older_peak else found
 
 
 @contextmanager

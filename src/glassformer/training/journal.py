@@ -69,7 +69,8 @@ class Journal:
         """Note a corrected plan; tell the user if the number of updates changed by more than this share."""
         change = plan.end / self.updates - 1
         if abs(change) > tell_from:
-            self.say(f"{plan.end:,} updates instead of {self.updates:,}, to end in time")
+            why = "that is what the time allows" if plan.end > self.updates else "to end in time"
+            self.say(f"{plan.end:,} updates instead of {self.updates:,}: {why}")
         self.updates = plan.end
 
     def evaluation(self, evaluation: Evaluation) -> None:
