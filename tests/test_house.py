@@ -218,7 +218,8 @@ def test_the_public_names_are_the_documented_ones():
 def test_no_file_is_read_or_written_in_the_encoding_of_the_locale():
     """Not in tests either: they must pass in any locale."""
     wrong = []
-    for path in [*FILES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "tools").glob("*.py")]:
+    others = [path for folder in ("tests", "tools", "examples") for path in (ROOT / folder).rglob("*.py")]
+    for path in [*FILES, *others]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
             if not is_call or node.func.attr not in ("read_text", "write_text"):

@@ -26,8 +26,8 @@ for command in json.loads(sys.argv[1]):
 def test_no_help_imports_torch(tmp_path):
     (tmp_path / "task.json").write_text(json.dumps({"task": "tagging", "data": {"tag_column": 2}}), encoding="utf-8")
     seal_folder(tmp_path)
-    verbs = ["train", "eval", "convert", "bench", "demo", "run", "info"]
-    commands = [["--help"], ["--version"], *([verb, "--help"] for verb in verbs)]
+    verbs = ["train", "eval", "convert", "bench", "demo", "run", "info", "completion"]
+    commands = [["--help"], ["--version"], ["completion", "bash"], *([verb, "--help"] for verb in verbs)]
     commands += [["train", task, "--help"] for task in TASKS] + [["eval", str(tmp_path), "--help"]]
     result = subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH, json.dumps(commands)], capture_output=True, text=True, check=False

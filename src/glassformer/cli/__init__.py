@@ -18,6 +18,7 @@ VERBS = {
     "info": "show what a model folder holds",
     "convert": "write a model in another library's format, or read one",
     "bench": "measure how fast this machine generates text, beside other libraries",
+    "completion": "print a script that completes commands and options in bash, zsh or fish",
 }
 HELP = ("-h", "--help", "help")
 
@@ -173,7 +174,7 @@ def _fail(reason: object, exit_code: int) -> NoReturn:
 
 
 def _usage() -> str:
-    lines = "\n".join(f"  {verb:9}{about}" for verb, about in VERBS.items())
+    lines = "\n".join(f"  {verb:12}{about}" for verb, about in VERBS.items())
     more = "glassformer VERB --help shows the options of a verb; glassformer -V shows the version."
     return f"usage: glassformer VERB ...\n\n{lines}\n\n{more}"
 
@@ -203,6 +204,7 @@ def _run(verb: str, rest: list[str]) -> None:
         demos(rest)
         return
     from glassformer.cli.bench import WHAT_IT_DOES, bench
+    from glassformer.cli.completion import completion
     from glassformer.cli.convert import convert
     from glassformer.cli.use import info, run
 
@@ -214,6 +216,7 @@ def _run(verb: str, rest: list[str]) -> None:
         "info": info,
         "bench": bench,
         "convert": convert,
+        "completion": completion,
     }
     from glassformer.cli.options import call_function
 

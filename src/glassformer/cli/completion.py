@@ -1,0 +1,104 @@
+"""`glassformer completion SHELL`: a script that completes commands, tasks and options. Needs no torch."""
+
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+from glassformer.cli.options import HELP_ALL, function_options
+from glassformer.tasks.configs.options import Option
+
+Shell = Literal["bash", "zsh", "fish"]
+SCRIPTS: dict[Shell, str] = {
+    "bash": """\
+# Put this line into ~/.bashrc: source <(glassformer completion bash)
+_glassformer() {{
+    local IFS=' ' word="${{COMP_WORDS[COMP_CWORD]}}" found='' one
+    case "${{COMP_WORDS[*]:1:COMP_CWORD-1}}" in
+{cases}
+    esac
+    COMPREPLY=()
+    for one in $found; do
+        if [[ "$one" == "$word"* && ( "$one" != -* || "$word" == -* ) ]]; then COMPREPLY+=("$one"); fi
+    done
+}}
+complete -o default -F _glassformer glassformer
+""",
+    "zsh": """\
+# Put this line into ~/.zshrc, after compinit: source <(glassformer completion zsh)
+_glassformer() {{
+    local found=''
+    case "${{(j: :)words[2,CURRENT-1]}}" in
+{cases}
+    esac
+    if [[ "$PREFIX" == -* ]]; then compadd -- ${{=found}}; else compadd -- ${{${{=found}}:#-*}}; _files; fi
+}}
+compdef _glassformer glassformer
+""",
+    "fish": """\
+# Run this once: glassformer completion fish > ~/.config/fish/completions/glassformer.fish
+function __glassformer_words
+    set -l typed (commandline -opc)
+    switch "$typed[2..-1]"
+{cases}
+    end
+end
+complete -c glassformer -a '(__glassformer_words)'
+""",
+}
+"""Each looks up the words before the cursor in a table. Flags are offered after a hyphen, files elsewhere."""
+
+
+def completion(shell: Shell) -> None:
+    """Print a script that completes commands, tasks and options in a shell. Its first line says how to install it.
+
+    Args:
+        shell: The shell that reads the script: bash, zsh or fish.
+    """
+    words = completion_words()
+    longest_first = sorted(words, key=lambda command: -len(command.split()))  # the first pattern that fits is taken
+    cases = "\n".join(_case(shell, command, words[command]) for command in longest_first)
+    print(SCRIPTS[shell].format(cases=cases), end="")
+
+
+def completion_words() -> dict[str, list[str]]:
+    """The words that can follow each command, such as the tasks after `train` and the flags after `train tagging`.
+
+    They are read from the tables that the command line is parsed by.
+    """
+    from glassformer.cli import VERBS
+    from glassformer.cli.bench import bench
+    from glassformer.cli.convert import convert
+    from glassformer.cli.demo import demo
+    from glassformer.cli.demo_task import demo_task
+    from glassformer.cli.evaluate import eval_options
+    from glassformer.cli.train import run_options
+    from glassformer.cli.use import info, run
+    from glassformer.tasks.configs.options import options_of
+    from glassformer.tasks.registry import TASKS, config_named, data_named
+
+    found = {"": [*VERBS, "help", "--help", "--version"], "help": list(VERBS), "completion": [*get_args(Shell)]}
+    for verb, function in (("run", run), ("info", info), ("convert", convert), ("bench", bench)):
+        found[verb] = _flags(function_options(function)[2])
+    of_all_tasks: dict[str, Option] = {}
+    for task in TASKS:
+        found[f"train {task}"] = [*_flags({**run_options(), **options_of(config_named(task))}), HELP_ALL]
+        found[f"demo {task}"] = _flags(function_options(demo if task == "translation" else demo_task)[2])
+        of_all_tasks |= eval_options(task, data_named(task)())
+    found["eval"] = _flags(of_all_tasks)  # which of them apply depends on the task of the model
+    found["train"] = found["help train"] = found["help demo"] = list(TASKS)
+    found["demo"] = [*TASKS, *found["demo translation"]]
+    return found
+
+
+def _flags(options: Mapping[str, Option]) -> list[str]:
+    """The flags of these options, and `--no-name` for an option that is on by default."""
+    off = [f"--no-{option.flag[2:]}" for option in options.values() if option.default is True]
+    return [*(option.flag for option in options.values()), *off, "--help"]
+
+
+def _case(shell: Shell, command: str, words: list[str]) -> str:
+    """The branch of a shell's `case` or `switch` for this command and everything typed after it."""
+    if shell == "fish":
+        patterns = f"'{command}' '{command} *'" if command else "''"
+        return f"        case {patterns}\n            printf '%s\\n' {' '.join(words)}"
+    patterns = f"'{command}' | '{command} '*" if command else "''"
+    return f"        {patterns}) found='{' '.join(words)}' ;;"
