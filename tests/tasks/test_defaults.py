@@ -257,4 +257,4 @@ def test_on_a_busy_machine_the_run_keeps_its_fewer_threads(tmp_path, monkeypatch
         glassformer.train("classification", out=tmp_path / "m", **given, on_step=on_step)
         assert torch.get_num_threads() == 2, "what the caller had is restored"
     assert set(seen) == {1}
-    assert json.loads((tmp_path / "m.run" / "defaults.json").read_text(encoding="utf-8"))["train.threads"] == 1
+    assert json.loads((tmp_path / "m.run" / "kept" / "defaults.json").read_text(encoding="utf-8"))["train.threads"] == 1
