@@ -179,7 +179,7 @@ def test_help_states_the_default_minutes_and_the_corpora(call, task):
         assert float(stated[1]) == default_minutes(config_named(task), {})
     told = " ".join(call("train", task, "--help")[1].split())
     corpus = options_of(config_named(task))["corpus"]
-    assert f"--corpus NAME trains without files of your own: {corpus.about.partition(': ')[2]}" in told
+    assert f"--corpus NAME trains on a built-in corpus instead of files: {corpus.about.partition(': ')[2]}" in told
 
 
 def test_automatic_options_say_so(call, monkeypatch):

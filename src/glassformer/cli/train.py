@@ -153,7 +153,7 @@ def task_help(task: str, everything: bool) -> str:
     more = f"glassformer train {task} {HELP_ALL} lists all {len(options) + len(own)} options."
     if "corpus" in options:
         names = options["corpus"].about.partition("instead of files: ")[2]
-        more = f"--corpus NAME trains without files of your own: {names} {more}"
+        more = f"--corpus NAME trains on a built-in corpus instead of files: {names} {more}"
     return help_text(usage, about, [replace(option, section="Options") for option in shown], more)
 
 

@@ -68,7 +68,7 @@ class Corpus(NamedTuple):
 
 
 class EncoderRule(NamedTuple):
-    """What was found to be best for a task of an encoder, at one to three units."""
+    """The best settings found for one task of an encoder, at one to three units."""
 
     width: int
     layers: int
@@ -95,7 +95,8 @@ ENCODERS: dict[type[TaskConfig], EncoderRule] = {
         },
     ),
 }
-"""The tasks of encoders with rules of their own. The others use the architecture and optimizer of their config."""
+"""Encoder tasks that were measured. Extraction, masking and similarity use the architecture and optimizer of their
+config."""
 
 
 class Speed(NamedTuple):

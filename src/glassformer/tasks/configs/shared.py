@@ -64,5 +64,5 @@ def check_corpus(data: Any, known: Iterable[str]) -> None:
         if files := getattr(data, name, ()):
             raise ValueError(
                 f"corpus {shown(data.corpus)} and {name.replace('_', '-')} {shown(str(files[0]))}: expected a named "
-                "corpus or files of your own, not both (an empty --corpus= overrides that of a recipe)"
+                "corpus or files, not both (an empty --corpus= overrides that of a recipe)"
             )
