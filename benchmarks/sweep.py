@@ -97,7 +97,7 @@ class _Worker:
         """The result of a job; a process that ended without one is an error too."""
         try:
             result: Job = self.pipe.recv()
-        except EOFError:
+        except (EOFError, ConnectionError):
             self._process.join()
             result = {**job, "error": f"the process ended with code {self._process.exitcode}", "seconds": 0}
         return result

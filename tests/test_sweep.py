@@ -24,7 +24,10 @@ def work(job):
 
 @pytest.fixture
 def run_all(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    root = Path(__file__).parents[1]
+    # Jobs run in fresh processes, which import this module by its name: wherever the tests were started.
+    monkeypatch.syspath_prepend(str(root))
+    monkeypatch.syspath_prepend(str(root / "benchmarks"))
     return importlib.import_module("sweep").run_all
 
 

@@ -4,6 +4,7 @@ import gzip
 import random
 
 WORDS = (("one", "eins"), ("two", "zwei"), ("three", "drei"), ("four", "vier"), ("five", "fünf"))
+PLACES = [f"{first}{last}" for first in ("Ro", "Li", "Pa") for last in ("me", "ma", "ris", "lo", "na", "do", "ta")]
 TEXTS = [
     f"the {animal} {verb} {n}" for n in range(15) for animal in ("cat", "dog", "bird") for verb in ("sleeps", "sits")
 ]
@@ -18,6 +19,8 @@ def write_files(folder):
     write_lines(folder / "texts.txt", TEXTS)
     for name in ("reviews.tsv", "test.tsv"):
         write_lines(folder / name, ["text\tlabel", *labelled()])
+    tagged = [f"{name} I-PERSON\nsaw O\n{place} I-PLACE\n" for name in ("Ada", "Bo", "Cy") for place in PLACES]
+    write_lines(folder / "names.conll", tagged)
     for name in ("train.tsv.gz", "dev.tsv.gz"):
         write_lines(folder / name, ["sentence\tlabel", *labelled()])
 

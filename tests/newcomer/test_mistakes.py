@@ -200,7 +200,7 @@ MISTAKES = {
     "other settings for the same run": Mistake(
         f"{CLASSIFY} --lr 0.5 --out my-classifier",
         1,
-        "my-classifier.run was started with lr 0.001 (now 0.5). Use --continue to resume from its newest checkpoint",
+        "my-classifier.run was started with lr 0.005 (now 0.5). Use --continue to resume from its newest checkpoint",
         f"{CLASSIFY} --lr 0.5 --out my-classifier --continue",
     ),
     "eval with the data of another task": Mistake(

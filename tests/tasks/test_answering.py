@@ -224,7 +224,7 @@ def test_the_command_line_scores_and_runs(data, folder, monkeypatch, capsys):
         main()
         return capsys.readouterr().out
 
-    assert json.loads(call("eval", folder, "--data", data.valid[0], "--json"))["exact_match"] > 95
+    assert json.loads(call("eval", folder, "--data", data.valid[0], "--json", "--quiet"))["exact_match"] > 95
     assert re.search(r"exact match \d+", call("eval", folder, "--data", data.valid[0]))
     monkeypatch.setattr(sys, "stdin", io.StringIO("What colour is it?\tHere is a car. It is red.\n\n"))
     assert call("run", folder).splitlines() == ["red", ""]

@@ -243,7 +243,7 @@ def test_the_command_line_trains_scores_and_runs(data, tmp_path, monkeypatch, ca
         "train", "classification", "--recipe", recipe, "--data", train, "--valid", valid, "--out", tmp_path / "m"
     )
     assert "accuracy" in told
-    told = json.loads(call("eval", tmp_path / "m", "--data", valid, "--json"))
+    told = json.loads(call("eval", tmp_path / "m", "--data", valid, "--json", "--quiet"))
     assert told["accuracy"] > 50
     rows = told["confusion"]["rows"]
     assert told["confusion"]["columns"] == [*rows] == ["animal", "tool"]

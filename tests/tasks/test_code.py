@@ -153,11 +153,11 @@ def test_the_command_line_scores_and_completes(trained, folder, tmp_path, monkey
         told.append(err)
         return out
 
-    held_out = json.loads(call("eval", folder / "model", "--data", folder / "src", "--json"))
+    held_out = json.loads(call("eval", folder / "model", "--data", folder / "src", "--json", "--quiet"))
     assert held_out["bits_per_byte"] < 0.4
     path = tmp_path / "problems.jsonl"
     path.write_text(json.dumps({"text": "nothing", "test_list": ["assert True"]}) + "\n", encoding="utf-8")
-    problems = ("eval", folder / "model", "--problems", path, "--json")
+    problems = ("eval", folder / "model", "--problems", path, "--json", "--quiet")
     assert "pass_at_1" in json.loads(call(*problems, "--sandbox", "weak"))
     assert told[-1].count("sandbox: ") == 1
     nothing = (Outcome(0, "", False), Protections((), ("no network",)))

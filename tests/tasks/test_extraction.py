@@ -262,6 +262,6 @@ def test_the_command_line_scores_and_runs(data, folder, monkeypatch, capsys):
         main()
         return capsys.readouterr().out
 
-    assert json.loads(call("eval", folder, "--data", data.valid[0], "--json"))["exact_match"] > 95
+    assert json.loads(call("eval", folder, "--data", data.valid[0], "--json", "--quiet"))["exact_match"] > 95
     monkeypatch.setattr(sys, "stdin", io.StringIO("What colour is it?\tWe saw a red hat there.\n\n"))
     assert call("run", folder).splitlines() == ["red", ""]

@@ -340,7 +340,7 @@ def test_the_command_line_trains_runs_embeds_and_begins_with_it(data, tmp_path, 
     )
     flags = ["--data", data.data[0], "--valid", data.valid[0], "--out", tmp_path / "m"]
     assert "accuracy" in call("train", "masking", "--recipe", recipe, *flags)
-    assert json.loads(call("eval", tmp_path / "m", "--data", data.valid[0], "--json"))["loss"] > 0
+    assert json.loads(call("eval", tmp_path / "m", "--data", data.valid[0], "--json", "--quiet"))["loss"] > 0
     lines = call("run", tmp_path / "m", stdin="the ___ dog\nas it is\n").splitlines()
     assert lines[1] == "as it is"
     vectors = call("run", tmp_path / "m", "--embed", stdin="the dog\n\n").splitlines()

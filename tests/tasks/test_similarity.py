@@ -143,7 +143,7 @@ def test_the_command_line_scores_and_runs(data, tmp_path, monkeypatch, capsys):
         return capsys.readouterr().out
 
     # The folder knows that scores go up to 5.
-    told = json.loads(call("eval", tmp_path / "model", "--data", data.valid[0], "--json"))
+    told = json.loads(call("eval", tmp_path / "model", "--data", data.valid[0], "--json", "--quiet"))
     assert -100 <= told["spearman"] <= 100
     monkeypatch.setattr(sys, "stdin", io.StringIO("cat then saw\tcat then saw\n\n"))
     assert call("run", tmp_path / "model").splitlines() == ["5.000", ""]

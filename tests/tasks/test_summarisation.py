@@ -170,7 +170,7 @@ def test_the_command_line_scores_and_runs(data, folder, monkeypatch, capsys):
         main()
         return capsys.readouterr().out
 
-    assert json.loads(call("eval", folder, "--data", data.valid[0], "--json"))["rouge1"] > 80
+    assert json.loads(call("eval", folder, "--data", data.valid[0], "--json", "--quiet"))["rouge1"] > 80
     monkeypatch.setattr(sys, "stdin", io.StringIO("There was a cow. It was old. It came to the house.\n\n"))
     told = call("run", folder, "--beam", "1").splitlines()
     assert told[0].endswith("cow")

@@ -384,7 +384,7 @@ def test_the_command_line_trains_scores_and_runs(data, tmp_path, monkeypatch, ca
     told = call("train", "tagging", "--recipe", recipe, "--data", train, "--valid", valid, "--out", out)
     assert "300 sentences to learn from, 60 to validate on" in told
     assert "2 labels: P" in told
-    assert json.loads(call("eval", out, "--data", valid, "--json").strip())["f1"] > 50
+    assert json.loads(call("eval", out, "--data", valid, "--json", "--quiet").strip())["f1"] > 50
     assert "F1 of PLACE" in call("eval", out, "--data", valid)
     monkeypatch.setattr(sys, "stdin", io.StringIO("the old cat\n\n"))
     assert call("run", out).splitlines() == ["the old cat", ""]

@@ -200,17 +200,6 @@ def test_memory_covers_the_largest_validation(tmp_path, monkeypatch):
     assert estimate.memory_bytes == parts + 5_000_000 + KEPT_BYTES
 
 
-@pytest.mark.parametrize(("count", "size"), [(200, 2**18), (3, 2**23)])
-def test_the_growth_includes_memory_that_torch_freed_before_and_uses_again(system_forgets, count, size):
-    """As after the speed pilot. The allocator in torch's packages for ARM keeps freed memory for some time."""
-    blocks = [torch.ones(size) for _ in range(count)]
-    del blocks
-    growth = module.ResidentGrowth()
-    blocks = [torch.ones(size) for _ in range(count)]
-    del blocks
-    assert growth.peak() > 0.6 * 4 * size * count
-
-
 def test_what_is_kept_twice_counts_once_and_weights_are_no_activations(tmp_path):
     """Three products keep their inputs and, but for the first, their weights; the square keeps an input again."""
     first, second, third = (nn.Linear(8, 8, bias=False) for _ in range(3))
@@ -479,7 +468,6 @@ def test_a_peak_that_may_not_be_forgotten_stays(fake_proc):
 
 
 def test_other_c_libraries_give_nothing_back(monkeypatch):
-    monkeypatch.setattr(resident, "PURGE_SECONDS", 0)
     for nothing in (SimpleNamespace, OSError, TypeError):  # musl, and systems without a library of the process itself
         monkeypatch.setattr(resident.ctypes, "CDLL", lambda _, nothing=nothing: _raise_or_make(nothing))
         resident.give_back_freed()  # no error

@@ -25,7 +25,7 @@ from glassformer.training.trainer import Batches, Trainer
 Batch = TypeVar("Batch", bound=TrainBatch)
 MIN_SAMPLE, SAMPLE_SHARE = 16, 16
 """A rehearsal of the final scores takes one example in SAMPLE_SHARE, but at least so many."""
-FIRST_SAMPLE, SAMPLE_GROWTH, SAMPLE_SECONDS = 2, 4, 0.5
+FIRST_SAMPLE, SAMPLE_GROWTH, SAMPLE_SECONDS = 2, 4, 0.2
 """The samples whose memory is measured before the run: the examples of the first one, how many times as many the next
 one has, and how much processor time a sample may take to be followed by a larger one."""
 TOLD_SHARE = 0.1

@@ -70,8 +70,7 @@ class TrainConfig(Checked):
     device: str = "auto"
     """Device to compute on, such as cpu or cuda; auto is cuda where there is one."""
     threads: Whole = 0
-    """Threads to compute with on a CPU; 0 is one per core, or OMP_NUM_THREADS. Where other programs keep a core busy,
-    fewer are faster."""
+    """Threads to compute with on a CPU, fewer if other programs keep a core busy; 0 is one per core."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Numbers to compute with; auto is bf16 where the device computes it fast, fp32 elsewhere."""
     compile: bool = False

@@ -1,20 +1,10 @@
 """The resident memory of this process, now and at its peak, as the operating system reports it."""
 
 import ctypes
-import gc
-import platform
 import re
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
-
-import torch
-
-PURGE_SECONDS = 0.12
-"""mimalloc, the allocator in torch's packages for ARM, keeps freed memory for 0.1 s."""
-PURGE_SIZES = (2**16, 2**20, 2**24, 2**26)
-"""Bytes that are asked for, of each kind of block that mimalloc has, so that it looks at what it keeps."""
 
 
 def forget_peak() -> None:
@@ -53,16 +43,10 @@ def _status(name: str) -> int | None:
 
 
 def give_back_freed() -> None:
-    """Return to the system what the C library and torch hold back of freed memory.
+    """Return to the system what the C library holds back of freed memory, where it can.
 
     Memory that is used again from there adds nothing to the peak, so that a run after others in one process would seem
-    to take none.
+    to take less.
     """
-    gc.collect()
     with suppress(AttributeError, OSError, TypeError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)
-    if platform.machine() in ("aarch64", "arm64"):
-        for _ in range(2):
-            time.sleep(PURGE_SECONDS)
-            for size in PURGE_SIZES:
-                torch.empty(size, dtype=torch.uint8)  # never written to: this takes no memory
