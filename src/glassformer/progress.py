@@ -1,7 +1,7 @@
 """How far a command is, on stderr: live bars on a terminal, an occasional plain line elsewhere.
 
 A command turns it on with `reporting()`. Code on any floor calls `step` or `track`, which do nothing unless a command
-reports in the same thread. `set_quiet` turns everything off.
+reports in the same thread. `reporting(quiet=True)` turns everything off.
 """
 
 import sys
@@ -59,20 +59,21 @@ class Reporter:
 
 
 _REPORTER: ContextVar[Reporter | None] = ContextVar("reporter", default=None)
-_quiet = False
-
-
-def set_quiet(quiet: bool) -> None:
-    """Turn all progress and notes off, or on again: `--quiet`."""
-    global _quiet
-    _quiet = quiet
+_QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 
 
 @contextmanager
-def reporting() -> Iterator[None]:
-    """Report the steps inside this block. A block inside another one uses its display."""
-    if _quiet or _REPORTER.get() is not None:
-        yield
+def reporting(*, quiet: bool = False) -> Iterator[None]:
+    """Report the steps inside this block. A block inside another one uses its display.
+
+    With `quiet`, for `--quiet`, no step and no line is shown inside this block.
+    """
+    if quiet or _QUIET.get() or _REPORTER.get() is not None:
+        was_quiet = _QUIET.set(quiet or _QUIET.get())
+        try:
+            yield
+        finally:
+            _QUIET.reset(was_quiet)
         return
     reporter = Reporter()
     token = _REPORTER.set(reporter)
@@ -88,7 +89,7 @@ def say(text: str) -> None:
     reporter = _REPORTER.get()
     if reporter is not None:
         reporter.say(text)
-    elif not _quiet:
+    elif not _QUIET.get():
         print(text, file=sys.stderr)
 
 

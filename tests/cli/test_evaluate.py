@@ -3,7 +3,6 @@
 import pytest
 
 from glassformer.cli.evaluate import evaluate
-from glassformer.progress import set_quiet
 from glassformer.tasks.convert import convert
 from glassformer.tasks.translation import Translator
 from tasks.tiny_pipelines import make
@@ -36,9 +35,6 @@ def test_progress_is_shown_while_texts_are_written_and_can_be_turned_off(tmp_pat
     assert "loading torch" in told.err
     assert "writing texts" in told.err
     assert "beam" in told.out
-    try:
-        evaluate([*arguments, "--quiet"])
-        quiet = capsys.readouterr()
-        assert (quiet.err, quiet.out) == ("", told.out)
-    finally:
-        set_quiet(False)
+    evaluate([*arguments, "--quiet"])
+    quiet = capsys.readouterr()
+    assert (quiet.err, quiet.out) == ("", told.out)

@@ -10,14 +10,7 @@ import pytest
 from glassformer import progress
 from glassformer.data.pairs import PairReader
 from glassformer.data.text_files import read_lines
-from glassformer.progress import Step, reporting, say, set_quiet, size_of, track
-
-
-@pytest.fixture(autouse=True)
-def loud():
-    set_quiet(False)
-    yield
-    set_quiet(False)
+from glassformer.progress import Step, reporting, say, size_of, track
 
 
 @pytest.fixture
@@ -41,16 +34,22 @@ def test_the_first_step_is_told_at_once_and_the_others_now_and_then(now, capsys)
 
 
 def test_nothing_is_told_outside_a_command_or_when_quiet(now, capsys):
-    for quiet in (False, True):
-        set_quiet(quiet)
-        with Step("reading") as step:
-            now[0] += 100
-            step.advance()
-        assert list(track([1, 2, 3], "reading")) == [1, 2, 3]
-    with reporting(), Step("reading"):
+    with Step("reading") as step:
+        now[0] += 100
+        step.advance()
+    assert list(track([1, 2, 3], "reading")) == [1, 2, 3]
+    with reporting(quiet=True), reporting(), Step("reading"):
         say("a note")
     told = capsys.readouterr()
     assert (told.out, told.err) == ("", "")
+
+
+def test_a_quiet_command_leaves_the_next_one_loud(now, capsys):
+    with pytest.raises(KeyError), reporting(quiet=True):
+        raise KeyError
+    with reporting(), Step("reading"):
+        pass
+    assert capsys.readouterr().err == "reading ...\n"
 
 
 def test_a_note_is_told_without_a_command_too(capsys):

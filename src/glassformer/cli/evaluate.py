@@ -11,7 +11,7 @@ from glassformer.base.fields import Count
 from glassformer.base.names import path_suggestion
 from glassformer.cli.options import HELP, HELP_ALL, UsageError, help_text, naming_columns, parse_options
 from glassformer.metrics.sandbox import SandboxMode
-from glassformer.progress import Step, reporting, set_quiet
+from glassformer.progress import Step, reporting
 from glassformer.tasks.configs.options import Option, field_options
 
 if TYPE_CHECKING:
@@ -92,8 +92,7 @@ def evaluate(arguments: list[str]) -> None:
     asked = EvalOptions(**{name: value for name, value in values.items() if name not in names})
     if asked.problems is None and not _has_data(data):
         raise UsageError(f"eval needs data: expected {_files(options)} after {folder}")
-    set_quiet(asked.quiet)
-    with reporting():
+    with reporting(quiet=asked.quiet):
         results, scored_on = _scored(folder, about["task"], data, asked)
     if asked.json:
         told: dict[str, Any] = {name: _as_json(scores) for name, scores in results.items()}

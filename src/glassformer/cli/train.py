@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from glassformer.base.names import suggestion
 from glassformer.cli.options import HELP, HELP_ALL, UsageError, help_text, naming_columns, parse_options
-from glassformer.progress import Step, reporting, set_quiet
+from glassformer.progress import Step, reporting
 
 if TYPE_CHECKING:
     from glassformer.training.callbacks import Callbacks
@@ -62,7 +62,6 @@ def train(arguments: list[str]) -> None:
     if run.get("restart") and run.get("accept_changes"):
         raise UsageError("--restart discards the run and --continue keeps it: expected one of them")
     dials = {name: run.pop(name) for name in ("recipe", "size", "preset") if name in run}
-    set_quiet(run.pop("quiet", False))
     from glassformer.tasks.train import read_request
 
     try:
@@ -70,7 +69,7 @@ def train(arguments: list[str]) -> None:
     except TypeError as error:
         raise ValueError(str(error)) from error
     out = run.pop("out")
-    with reporting():
+    with reporting(quiet=run.pop("quiet", False)):
         with Step("loading torch"):
             made = request.make()
         callbacks = _callbacks(run.pop("track", "none"), out, made.config)
