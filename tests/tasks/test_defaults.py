@@ -253,8 +253,9 @@ def test_on_a_busy_machine_the_run_keeps_its_fewer_threads(tmp_path, monkeypatch
     given = {"data": [str(tmp_path / "a.tsv")], "minutes": 0.02, "d_model": 16, "vocab_size": 300}
     seen = []
     with pilot.using_threads(2):
-        on_step = lambda _: seen.append(torch.get_num_threads())  # noqa: E731
-        glassformer.train("classification", out=tmp_path / "m", **given, on_step=on_step)
+        glassformer.train(
+            "classification", out=tmp_path / "m", **given, on_step=lambda _: seen.append(torch.get_num_threads())
+        )
         assert torch.get_num_threads() == 2, "what the caller had is restored"
     assert set(seen) == {1}
     assert json.loads((tmp_path / "m.run" / "kept" / "defaults.json").read_text(encoding="utf-8"))["train.threads"] == 1

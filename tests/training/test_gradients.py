@@ -20,7 +20,7 @@ class FakeGraph:
 
 @pytest.fixture
 def record(monkeypatch):
-    """Graphs without a GPU: the first `n_good` recordings succeed, the others fail."""
+    """Graphs without a GPU: the first `n_good` recordings succeed, all later ones fail."""
 
     def fake(compute, pool, device):
         fake.n_calls += 1

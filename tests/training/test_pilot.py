@@ -1,4 +1,4 @@
-"""The speed pilot on a clock of our own: a busy start does not count, and a short run measures for a short time."""
+"""The speed pilot on a made-up clock: a busy start does not count, and a short run measures for a short time."""
 
 import pytest
 import torch
