@@ -58,7 +58,7 @@ def corpora(data: Path, work: Path) -> Iterator[PairFiles]:
     yield _write(work, "Multi30k en-de, 29,000", [pair[::-1] for pair in pairs], [pair[::-1] for pair in test])
     for count in (1000, 5000):
         yield _write(work, f"Multi30k de-en, {count:,}", shuffled[:count], test)
-    from glassformer.data.corpora import open_corpus
+    from glassformer.data.corpora.catalog import open_corpus
 
     texts = open_corpus("interface-texts", folder=None, source="en", target="de")
     sides = {side: [(pair.source, pair.target) for pair in some] for side, some in texts.items()}

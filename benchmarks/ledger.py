@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.checkpoint.model_folder import load_parameters, read_tensors
-from glassformer.data.corpora import open_corpus
+from glassformer.data.corpora.catalog import open_corpus
 from glassformer.metrics import score_translations, tokenised_bleu
 from glassformer.tasks.configs.translation import TranslationConfig
 from glassformer.tasks.recipes import load_recipe

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from glassformer.data.splits import split_of
+from glassformer.data.readers.splits import split_of
 from glassformer.tasks.recipes import load_recipe
 from glassformer.tasks.registry import task_named
 

@@ -20,11 +20,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from glassformer.data.batches import PairBatch
+from glassformer.data.batching.pair_batches import PairBatch
 from glassformer.models import EncoderDecoderModel, ModelConfig
 from glassformer.tasks.rewriting import pair_loss
-from glassformer.training.config import TrainConfig
 from glassformer.training.precision import Precision, autocast
+from glassformer.training.train_config import TrainConfig
 
 Step = Callable[[Precision], None]
 

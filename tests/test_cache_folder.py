@@ -6,7 +6,7 @@ import pytest
 
 from glassformer.base.write_errors import WriteError
 from glassformer.cache_folder import cache_folder
-from glassformer.data.corpora import fetch_interface_wheel
+from glassformer.data.corpora.catalog import fetch_interface_wheel
 
 
 def test_the_variables_come_before_the_home(monkeypatch, tmp_path):

@@ -88,7 +88,7 @@ def test_the_plan_names_every_file_and_nothing_else():
             assert (SOURCE / word).exists(), f"docs/architecture.md names {word}, which is gone"
 
 
-CORE_PACKAGES = {"torch", "numpy", "safetensors", "tokenizers"}
+CORE_PACKAGES = {"torch", "numpy", "safetensors", "tokenizers", "typing_extensions"}
 """All that building and training models from Python needs."""
 
 
@@ -132,7 +132,7 @@ def run_alone(folder, program, *arguments):
 CORE = """
 import torch
 import glassformer
-from glassformer.data.toy import counting_rows
+from glassformer.data.corpora.toy import counting_rows
 from glassformer.training import fit, label_smoothed_cross_entropy
 
 for name in glassformer.__all__:
@@ -160,7 +160,7 @@ assert Classification(config).train(folder / "m")["accuracy"] >= 0
 """
 
 
-def test_the_core_imports_and_trains_with_its_four_dependencies_alone(tmp_path):
+def test_the_core_imports_and_trains_with_its_own_dependencies_alone(tmp_path):
     packages, work = tmp_path / "packages", tmp_path / "work"
     packages.mkdir()
     work.mkdir()
@@ -228,3 +228,32 @@ def test_no_file_is_read_or_written_in_the_encoding_of_the_locale():
             if is_path and not {"encoding", None} & {keyword.arg for keyword in node.keywords}:
                 wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert not wrong
+
+
+def named_twice(names):
+    """Names that stand for several things, each with where they stand."""
+    return {name: sorted(map(str, places)) for name, places in names.items() if len(places) > 1}
+
+
+SHARED_NAMES = {"documents", "reference"}
+"""Packages that use the names of the papers, whatever the rest of the package calls its own things."""
+
+
+@pytest.mark.xfail(reason="the names of `tasks` and `cli` are being made unique", strict=True)
+def test_no_two_modules_share_a_name():
+    modules = {}
+    for path in FILES:
+        if room(path) not in SHARED_NAMES and path.name not in ("__init__.py", "__main__.py"):
+            modules.setdefault(path.stem, []).append(path.relative_to(SOURCE))
+    assert named_twice(modules) == {}
+
+
+@pytest.mark.xfail(reason="six names of classes are still used twice", strict=True)
+def test_no_two_classes_share_a_name():
+    classes = {}
+    for path in FILES:
+        if room(path) not in SHARED_NAMES:
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    classes.setdefault(node.name, []).append(path.relative_to(SOURCE))
+    assert named_twice(classes) == {}

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from glassformer.text.pretrained import PretrainedTokenizer
+from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
 SEPARATOR = "\n__ggml_vocab_test__\n"
 

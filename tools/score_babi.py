@@ -8,7 +8,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from glassformer.metrics.answers import score_answers
+from glassformer.metrics.exact_match import score_answers
 from glassformer.tasks.answering import Answerer
 from glassformer.training.precision import choose_device
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from glassformer.data.text_files import read_lines
+from glassformer.data.readers.text_files import read_lines
 
 
 class Split(NamedTuple):

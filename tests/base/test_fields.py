@@ -18,7 +18,7 @@ from glassformer.tasks.configs.tagging import TaggedData
 from glassformer.tasks.configs.translation import PairData, TranslationConfig
 from glassformer.tasks.registry import TASKS, config_named, data_named
 from glassformer.text import TokenizerConfig
-from glassformer.training.config import TrainConfig
+from glassformer.training.train_config import TrainConfig
 
 
 @pytest.mark.parametrize(

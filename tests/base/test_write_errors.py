@@ -12,19 +12,20 @@ import pytest
 import torch
 
 from glassformer.base.write_errors import WriteError, naming_write_errors
-from glassformer.checkpoint import onnx_out, save_model
-from glassformer.checkpoint.gguf_out import write_gguf
+from glassformer.checkpoint import onnx_export as onnx_out
+from glassformer.checkpoint import save_model
+from glassformer.checkpoint.gguf_export import write_gguf
 from glassformer.checkpoint.hf.folder import save_hf_folder
-from glassformer.checkpoint.onnx_out import check_weights_beside, export_onnx
+from glassformer.checkpoint.onnx_export import check_weights_beside, export_onnx
 from glassformer.checkpoint.safe_files import write_text
-from glassformer.data.packed import write_stream
-from glassformer.data.text_files import read_lines
-from glassformer.data.text_rows import write_text_rows
-from glassformer.data.token_files import write_token_files
+from glassformer.data.batching.packed_windows import write_stream
+from glassformer.data.batching.text_rows import write_text_rows
+from glassformer.data.batching.token_files import write_token_files
+from glassformer.data.readers.text_files import read_lines
 from glassformer.models import build_model, preset
-from glassformer.training.config import TrainConfig
 from glassformer.training.journal import Journal
 from glassformer.training.state import Evaluation, TrainState, save_checkpoint
+from glassformer.training.train_config import TrainConfig
 
 LIMIT = 2048
 LONG = "0" * 2 * LIMIT
@@ -169,7 +170,7 @@ def test_a_read_that_fails_names_the_file_that_is_read(tmp_path, monkeypatch):
         def __iter__(self):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr("glassformer.data.text_files._open", lambda path: Broken())
+    monkeypatch.setattr("glassformer.data.readers.text_files._open", lambda path: Broken())
     texts = (line.text for line in read_lines(tmp_path / "data.txt"))
     with pytest.raises(OSError, match=r"data\.txt") as caught:
         write_text_rows(tmp_path / "rows", texts, ids_of, longest=10)

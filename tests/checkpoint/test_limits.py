@@ -5,9 +5,10 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from glassformer.checkpoint import ct2_out, gguf_out
-from glassformer.checkpoint.ct2_out import Vocabulary, export_ct2
-from glassformer.checkpoint.gguf_out import write_gguf
+from glassformer.checkpoint import ct2_export as ct2_out
+from glassformer.checkpoint import gguf_export as gguf_out
+from glassformer.checkpoint.ct2_export import Vocabulary, export_ct2
+from glassformer.checkpoint.gguf_export import write_gguf
 from glassformer.checkpoint.hf.values import UnsupportedModelError
 from glassformer.checkpoint.limits import POSITION_FIELDS, TRAINING_FIELDS
 from glassformer.models import ModelConfig, build_model, preset

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from glassformer.checkpoint import load_model
-from glassformer.checkpoint.gguf_out import write_gguf
+from glassformer.checkpoint.gguf_export import write_gguf
+from glassformer.checkpoint.hf.equivalent_forms import UNSCALED
 from glassformer.checkpoint.hf.folder import save_hf_folder
-from glassformer.checkpoint.hf.rewrites import UNSCALED
 from glassformer.models import build_model, preset
 
 

@@ -11,7 +11,7 @@ import zipfile
 import pytest
 
 from glassformer.cli.demo import demo
-from glassformer.data import corpora
+from glassformer.data.corpora import catalog as corpora
 
 WORDS = {
     "light": "licht",

@@ -14,7 +14,7 @@ import pytest
 
 from glassformer.cli import main
 from glassformer.cli.demo_task import demo_task, talk
-from glassformer.data import corpora
+from glassformer.data.corpora import catalog as corpora
 from glassformer.tasks import runs
 from glassformer.tasks.classification import Classification
 from glassformer.tasks.task import Task

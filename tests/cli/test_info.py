@@ -10,7 +10,7 @@ import pytest
 
 from checkpoint import hf_models
 from glassformer.checkpoint import CorruptFolderError, load_model
-from glassformer.checkpoint.gguf_out import write_gguf
+from glassformer.checkpoint.gguf_export import write_gguf
 from glassformer.checkpoint.safe_files import seal_folder
 from glassformer.checkpoint.summary import summarize
 from glassformer.cli import main

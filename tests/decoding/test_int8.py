@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from glassformer.data.toy import PairTaskData
+from glassformer.data.corpora.toy import PairTaskData
 from glassformer.decoding import GenerationConfig, generate, int8
 from glassformer.decoding.cpu_kernels import X86, NoKernelsError
 from glassformer.decoding.int8 import OurInt8Linear, TorchInt8Linear, _backend, quantise

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import glassformer
-from glassformer.decoding.config import GenerationConfig
 from glassformer.decoding.engine import Engine
 from glassformer.decoding.generate import generate, stream
+from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.decoding.recorded import record_steps
 from glassformer.decoding.scoring import score_pairs, score_texts
 

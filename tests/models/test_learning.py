@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from glassformer.data.toy import BEGIN, END, N_SPECIAL, PAD, PairTaskData, counting_rows
+from glassformer.data.corpora.toy import BEGIN, END, N_SPECIAL, PAD, PairTaskData, counting_rows
 from glassformer.decoding import GenerationConfig, generate
 from glassformer.models import build_model, preset
 from glassformer.training import fit, label_smoothed_cross_entropy

@@ -6,10 +6,10 @@ import torch
 
 from checkpoint.test_llama2c import hf_model, write, write_tokenizer
 from glassformer import build_model, preset
-from glassformer.checkpoint.gguf_out import write_gguf
+from glassformer.checkpoint.gguf_export import write_gguf
 from glassformer.checkpoint.hf.folder import save_hf_folder
 from glassformer.text import Tokenizer, TokenizerConfig
-from glassformer.text.pretrained import PretrainedTokenizer
+from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 from tasks.tiny_pipelines import ROLES, TEMPLATE
 
 

@@ -15,8 +15,8 @@ import torch
 from glassformer import preset
 from glassformer.tasks.configs.translation import PairData, TranslationConfig
 from glassformer.tasks.translation import Translation, Translator
-from glassformer.training.config import TrainConfig
 from glassformer.training.journal import Journal
+from glassformer.training.train_config import TrainConfig
 from newcomer.files import labelled, write_files, write_lines
 from newcomer.shell import Shell
 

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from glassformer import progress
-from glassformer.data.pairs import PairReader
-from glassformer.data.text_files import read_lines
+from glassformer.data.readers.pairs import PairReader
+from glassformer.data.readers.text_files import read_lines
 from glassformer.progress import Step, reporting, say, size_of, track
 
 

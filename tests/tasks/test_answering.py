@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.data.made_stories import made_stories
-from glassformer.data.records import BadRecordError
+from glassformer.data.corpora.synthetic_stories import made_stories
+from glassformer.data.readers.records import BadRecordError
 from glassformer.tasks.answering import Answerer, Answering, AnsweringConfig, QuestionData, as_source
 from glassformer.tasks.load import load
 from glassformer.text.sentences import split_sentences

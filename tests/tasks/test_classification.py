@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.checkpoint.safe_files import seal_folder
-from glassformer.data.records import BadRecordError
-from glassformer.metrics.classification import score_classes
+from glassformer.data.readers.records import BadRecordError
+from glassformer.metrics.accuracy import score_classes
 from glassformer.tasks.classification import Classification, ClassificationConfig, Classifier, LabelledData
 from glassformer.tasks.encoders import begin_from
 from glassformer.tasks.load import load

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from glassformer.data.middles import Cut, encode_cuts
-from glassformer.data.problems import read_problems
-from glassformer.data.records import BadRecordError
+from glassformer.data.batching.fill_in_middle import Cut, encode_cuts
+from glassformer.data.readers.code_problems import read_problems
+from glassformer.data.readers.records import BadRecordError
 from glassformer.decoding import GenerationConfig, Written
 from glassformer.metrics import sandbox
-from glassformer.metrics.passing import Problem
+from glassformer.metrics.pass_at_k import Problem
 from glassformer.metrics.sandbox import Limits, Outcome, Protections, WeakSandboxError
 from glassformer.tasks import code_model
 from glassformer.tasks.code import Code, CodeConfig, CodeData

@@ -13,8 +13,8 @@ import transformers
 
 from checkpoint import hf_models
 from glassformer.checkpoint import OutputExistsError, load_model, save_model
+from glassformer.checkpoint.gguf_export import pairs_from_halves, write_gguf
 from glassformer.checkpoint.gguf_file import halves_from_pairs
-from glassformer.checkpoint.gguf_out import pairs_from_halves, write_gguf
 from glassformer.checkpoint.hf.values import UnsupportedModelError
 from glassformer.decoding import GenerationConfig
 from glassformer.models import build_model, preset

@@ -24,8 +24,8 @@ from glassformer.tasks.configs.defaults import (
 )
 from glassformer.tasks.configs.options import AUTOMATIC, make_config, options_of
 from glassformer.tasks.registry import TASKS, config_named, task_named
-from glassformer.training.config import TrainConfig
 from glassformer.training.pilot import measure_training_speed
+from glassformer.training.train_config import TrainConfig
 
 MULTI30K = Corpus(29_000, 2_100_000, 1_800_000)
 TRANSLATION = config_named("translation")

@@ -13,12 +13,12 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.data.records import BadRecordError
+from glassformer.data.readers.records import BadRecordError
 from glassformer.tasks.extraction import Extraction, ExtractionConfig, Extractor, SpanData, best_span, span_places
 from glassformer.tasks.load import load
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
-from glassformer.text.windows import windows
+from glassformer.text.text_windows import windows
 from glassformer.training.run_folder import RunFolder
 
 COLOURS, THINGS = ["red", "dark blue", "green", "white"], ["hat", "car", "cup", "door", "bird"]

@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from glassformer.data.documents import Document
-from glassformer.data.records import BadRecordError
+from glassformer.data.readers.records import BadRecordError
+from glassformer.data.readers.text_documents import Document
 from glassformer.decoding import GenerationConfig
 from glassformer.decoding.scoring import score_long_texts
 from glassformer.models import DecoderModel
@@ -212,7 +212,7 @@ def test_a_compressor_is_the_baseline(one_text):
 
 
 def test_the_demo_is_a_small_recipe(monkeypatch):
-    from glassformer.data import standard_library
+    from glassformer.data.corpora import standard_library
 
     names = standard_library.source_files()
     assert len(names) > 200

@@ -13,11 +13,11 @@ import torch
 import transformers
 
 from glassformer.checkpoint import load_model
-from glassformer.data.docstrings import Docstring
-from glassformer.data.plain_texts import PlainText, TextReader
-from glassformer.data.records import BadRecordError
-from glassformer.data.text_rows import HeldRows, write_text_rows
-from glassformer.metrics.guesses import score_commonest
+from glassformer.data.batching.text_rows import HeldRows, write_text_rows
+from glassformer.data.corpora.docstrings import Docstring
+from glassformer.data.readers.plain_texts import PlainText, TextReader
+from glassformer.data.readers.records import BadRecordError
+from glassformer.metrics.token_accuracy import score_commonest
 from glassformer.tasks.classification import Classification, ClassificationConfig, LabelledData
 from glassformer.tasks.denoising import Denoiser, Denoising, DenoisingConfig
 from glassformer.tasks.encoders import begin_from

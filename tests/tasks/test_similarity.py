@@ -11,9 +11,9 @@ import torch
 import transformers
 
 from glassformer.cli import main
-from glassformer.data.labelled import PairedBatches, Row
-from glassformer.data.made_pairs import made_pairs
-from glassformer.data.records import BadRecordError
+from glassformer.data.batching.labeled_batches import PairedBatches, Row
+from glassformer.data.corpora.synthetic_pairs import made_pairs
+from glassformer.data.readers.records import BadRecordError
 from glassformer.tasks.encoders import begin_from
 from glassformer.tasks.load import load
 from glassformer.tasks.similarity import Comparer, Similarity, SimilarityConfig, SimilarityData

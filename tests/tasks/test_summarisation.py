@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from glassformer.data.docstrings import docstrings
-from glassformer.data.records import BadRecordError
+from glassformer.data.corpora.docstrings import docstrings
+from glassformer.data.readers.records import BadRecordError
 from glassformer.tasks.load import load
 from glassformer.tasks.summarisation import Summarisation, SummarisationConfig, Summariser, SummaryData, copies, lead
 from glassformer.text.sentences import split_sentences

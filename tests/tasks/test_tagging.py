@@ -11,10 +11,10 @@ import pytest
 import torch
 import transformers
 
-from glassformer.data.labelled import IGNORED
-from glassformer.data.made_sentences import made_sentences
-from glassformer.data.records import BadRecordError
-from glassformer.data.tagged import TaggedReader, TaggedSentence
+from glassformer.data.batching.labeled_batches import IGNORED
+from glassformer.data.corpora.synthetic_sentences import made_sentences
+from glassformer.data.readers.records import BadRecordError
+from glassformer.data.readers.tagged_sentences import TaggedReader, TaggedSentence
 from glassformer.tasks.load import load
 from glassformer.tasks.tagger import Tagger
 from glassformer.tasks.tagging import TaggedData, Tagging, TaggingConfig

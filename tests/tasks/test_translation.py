@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from glassformer.cli import main
-from glassformer.data.batches import hide_words
+from glassformer.data.batching.pair_batches import hide_words
 from glassformer.metrics import score_translations
 from glassformer.models import build_model
 from glassformer.tasks.recipes import load_recipe
@@ -21,9 +21,9 @@ from glassformer.tasks.rewriting import pair_loss, small_encoder_decoder
 from glassformer.tasks.translation import PairData, Translation, TranslationConfig, Translator
 from glassformer.text import TokenizerConfig
 from glassformer.text.tokenizer import END, PAD, UNKNOWN
-from glassformer.training.config import TrainConfig
 from glassformer.training.journal import read_log
 from glassformer.training.losses import disagreement
+from glassformer.training.train_config import TrainConfig
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 ENGLISH = ("one", "two", "three", "four", "five", "six", "seven")
@@ -269,7 +269,7 @@ def test_r_drop_adds_the_disagreement_of_two_passes():
     torch.testing.assert_close(disagreement(a, b).sum(), expected)
     assert disagreement(a, a).abs().max() < 1e-6
 
-    from glassformer.data.toy import PairTaskData
+    from glassformer.data.corpora.toy import PairTaskData
 
     batch = next(PairTaskData("copy", 6).batches())
     model = build_model(TranslationConfig().model).train()

@@ -21,7 +21,7 @@ from glassformer.tasks.tagger import Tagger
 from glassformer.tasks.text_to_text import TextToText
 from glassformer.tasks.translation import Translator
 from glassformer.text import Tokenizer, TokenizerConfig
-from glassformer.text.pretrained import PretrainedTokenizer
+from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 from glassformer.text.tag_paths import TagPaths
 
 LABELS = ["animal", "place", "tool"]

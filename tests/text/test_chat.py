@@ -14,7 +14,7 @@ from glassformer.text import chat
 from glassformer.text.chat import render_chat
 from glassformer.text.chat_bounds import MAX_CHARS, MAX_NODES
 from glassformer.text.chat_template import MAX_SOURCE, ChatTemplate
-from glassformer.text.pretrained import PretrainedTokenizer
+from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
 SPECIAL = [
     "<s>",

@@ -13,7 +13,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from glassformer.text.chat import render_chat
 from glassformer.text.chat_bounds import FILTERS, TEXT_METHODS
 from glassformer.text.chat_template import ChatTemplate
-from glassformer.text.pretrained import PretrainedTokenizer
+from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
 NOW = datetime(2024, 5, 17, 12, 30)
 CONTROL = ["<s>", "</s>", "<|turn|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>", "<|tool|>", "[IN]", "[OUT]"]

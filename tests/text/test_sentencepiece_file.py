@@ -11,7 +11,7 @@ import transformers
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from glassformer.text.pretrained import PretrainedTokenizer
+from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 from glassformer.text.sentencepiece_file import (
     LONGEST_PIECE,
     Kind,

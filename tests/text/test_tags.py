@@ -18,8 +18,8 @@ from glassformer.text.tags import (
     tags_of,
 )
 from glassformer.text.tokenizer import Tokenizer
-from glassformer.text.word_pieces import first_pieces, joined, windows
-from glassformer.text.words import cut_words
+from glassformer.text.word_split import cut_words
+from glassformer.text.word_windows import first_pieces, joined, windows
 
 SCHEMES = ["iob1", "iob2", "bioes"]
 

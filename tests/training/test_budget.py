@@ -13,8 +13,8 @@ from glassformer.tasks import runs
 from glassformer.tasks.runs import train_run
 from glassformer.training import estimate, journal
 from glassformer.training.budget import POINTS, Costs, TimeBudget, updates_that_fit
-from glassformer.training.config import TrainConfig
 from glassformer.training.run_folder import RunFolder
+from glassformer.training.train_config import TrainConfig
 
 CONFIG = TrainConfig(
     minutes=2,

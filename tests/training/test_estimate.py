@@ -15,13 +15,12 @@ import pytest
 import torch
 from torch import nn
 
-from glassformer.data.toy import PairTaskData
+from glassformer.data.corpora.toy import PairTaskData
 from glassformer.models import build_model, preset
 from glassformer.models.costs import training_flops
 from glassformer.tasks.rewriting import pair_loss
 from glassformer.training import estimate as module
-from glassformer.training import resident
-from glassformer.training.config import TrainConfig
+from glassformer.training import resident_memory as resident
 from glassformer.training.estimate import (
     KEPT_BYTES,
     LOOKED_AT,
@@ -35,6 +34,7 @@ from glassformer.training.estimate import (
     rough_duration,
     with_unit,
 )
+from glassformer.training.train_config import TrainConfig
 from glassformer.training.trainer import Trainer
 
 CONFIG = TrainConfig(
@@ -386,10 +386,10 @@ from functools import partial
 from pathlib import Path
 import numpy as np
 import torch
-from glassformer.data.batches import make_pair_batch
+from glassformer.data.batching.pair_batches import make_pair_batch
 from glassformer.models import EncoderDecoderModel
 from glassformer.tasks.rewriting import pair_flops, pair_loss, small_encoder_decoder
-from glassformer.training.config import TrainConfig
+from glassformer.training.train_config import TrainConfig
 from glassformer.training.estimate import ResidentGrowth, estimate_run
 from glassformer.training.trainer import Trainer
 

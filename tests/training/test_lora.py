@@ -7,13 +7,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from glassformer.data.batches import PairBatch
+from glassformer.data.batching.pair_batches import PairBatch
 from glassformer.models import EncoderDecoderModel, EncoderModel, ModelConfig
-from glassformer.training.config import TrainConfig
 from glassformer.training.estimate import estimate_run
 from glassformer.training.lora import LowRank, add_adapters, merge_adapters, n_trained
 from glassformer.training.precision import autocast, choose_precision
 from glassformer.training.state import OPTIMISER, checkpoint_path
+from glassformer.training.train_config import TrainConfig
 from glassformer.training.trainer import Trainer
 
 SIZES = {"vocab_size": 20, "d_model": 16, "d_ff": 24, "n_heads": 2, "max_len": 12, "dropout": 0.1}

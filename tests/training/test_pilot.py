@@ -6,7 +6,7 @@ import torch
 from glassformer.models import ModelConfig
 from glassformer.models.costs import training_flops
 from glassformer.training import pilot
-from glassformer.training.config import TrainConfig
+from glassformer.training.train_config import TrainConfig
 
 MODEL = ModelConfig(vocab_size=20, d_model=8, n_heads=1, d_ff=8, n_decoder_layers=1, max_len=8)
 

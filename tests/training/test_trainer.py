@@ -20,15 +20,15 @@ from safetensors.torch import load_file
 
 from glassformer.checkpoint import model_folder
 from glassformer.checkpoint.model_folder import WEIGHTS, load_parameters, own_parameters
-from glassformer.data.batches import PairBatch
-from glassformer.data.toy import PairTaskData
+from glassformer.data.batching.pair_batches import PairBatch
+from glassformer.data.corpora.toy import PairTaskData
 from glassformer.models import build_model, preset
 from glassformer.nn import Dropout
 from glassformer.tasks.rewriting import pair_loss
-from glassformer.training.config import TrainConfig
 from glassformer.training.lora import add_adapters, fold_adapters
 from glassformer.training.schedules import Plan, lr_factor
 from glassformer.training.state import checkpoint_path, saved_positions
+from glassformer.training.train_config import TrainConfig
 from glassformer.training.trainer import DivergedError, Interrupted, Trainer
 
 CONFIG = TrainConfig(

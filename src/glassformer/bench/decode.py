@@ -17,7 +17,7 @@ from glassformer.decoding import record_steps
 from glassformer.decoding.cpu_kernels import NoKernelsError
 from glassformer.decoding.int8 import quantise
 from glassformer.decoding.packed import pack
-from glassformer.training.resident import forget_peak, peak_resident
+from glassformer.training.resident_memory import forget_peak, peak_resident
 
 Numbers = Literal["float32", "bfloat16", "int8"]
 BYTES: dict[Numbers, int] = {"float32": 4, "bfloat16": 2, "int8": 1}

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from glassformer.bench.works import Work, Write
-from glassformer.checkpoint.gguf_out import write_gguf
+from glassformer.checkpoint.gguf_export import write_gguf
 from glassformer.decoding.writer import TextModel
 from glassformer.models import DecoderModel
 

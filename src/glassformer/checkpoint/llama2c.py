@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from glassformer.checkpoint.foreign import ForeignModel
+from glassformer.checkpoint.external_model import ForeignModel
 from glassformer.checkpoint.gguf_file import halves_from_pairs
 from glassformer.checkpoint.safe_files import CorruptFolderError
 from glassformer.text.gguf_tokenizer import BYTE, CONTROL, NORMAL, SPACE, UNKNOWN, scored_tokenizer

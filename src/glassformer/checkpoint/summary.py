@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.base.names import no_such_model
-from glassformer.checkpoint.foreign import ForeignModel, Tensors
+from glassformer.checkpoint.external_formats import is_foreign, read_foreign, read_origin, verify_seal
+from glassformer.checkpoint.external_model import ForeignModel, Tensors
 from glassformer.checkpoint.hf import read_config
 from glassformer.checkpoint.hf.folder import SafeTensors
 from glassformer.checkpoint.layout import CONFIG, READ_FILES, WEIGHTS, check_sizes
 from glassformer.checkpoint.load_errors import naming_errors, refusing_wrong_values
 from glassformer.checkpoint.output_folder import recover_folder
-from glassformer.checkpoint.pretrained import is_foreign, read_foreign, read_origin, verify_seal
 from glassformer.checkpoint.safe_files import CorruptFolderError, read_json_object, verify_folder
 from glassformer.models.config import ModelConfig
 from glassformer.models.costs import count_parameters

@@ -9,7 +9,7 @@ from glassformer.cli.demo_task import SHARE, talk
 from glassformer.cli.options import UsageError
 
 if TYPE_CHECKING:
-    from glassformer.data.pairs import Pair
+    from glassformer.data.readers.pairs import Pair
     from glassformer.inspect.page import Sample
     from glassformer.tasks.translation import Translator
 
@@ -108,7 +108,7 @@ def demo(
 
 def explain(translator: "Translator", lines: Sequence[str], held_out: "Sequence[Pair]") -> "list[Sample]":
     """The user's lines and some held-out strings, translated, with what the model looked at."""
-    from glassformer.data.pairs import Pair
+    from glassformer.data.readers.pairs import Pair
     from glassformer.inspect.page import Sample
 
     # Long enough to show something, short enough to see at a glance; and not the user's to choose.

@@ -135,8 +135,8 @@ def _baseline(task: "Task[Any, Any]", splits: "Splits[Any]") -> "tuple[str, Scor
 
 def _beside(scores: "Scores", baseline: "tuple[str, Scores] | None") -> str:
     """The scores under those of the baseline, a column each."""
+    from glassformer.metrics.number_table import Table
     from glassformer.metrics.scores import title_of
-    from glassformer.metrics.tables import Table
 
     rows = {} if baseline is None else {baseline[0]: [baseline[1].values.get(name) for name in scores.values]}
     rows["this model"] = list(scores.values.values())

@@ -60,7 +60,7 @@ def evaluate(arguments: list[str]) -> None:
         if is_asked:
             return
         raise UsageError("eval needs a model folder first: expected one that was trained here")
-    from glassformer.checkpoint.pretrained import is_foreign, read_origin
+    from glassformer.checkpoint.external_formats import is_foreign, read_origin
     from glassformer.checkpoint.safe_files import SealedFolder
     from glassformer.tasks.registry import TASK, data_named, read_about
 
@@ -176,7 +176,7 @@ def _check_own(flag: str, task: str, options: Mapping[str, Option]) -> None:
 
 def _problems(tool: Any, path: Path, samples: int, sandbox: SandboxMode) -> "Scores":
     """The share of problems whose tests its programs pass. Prints the active protections on stderr."""
-    from glassformer.data.problems import read_problems
+    from glassformer.data.readers.code_problems import read_problems
     from glassformer.metrics.sandbox import check_sandbox
     from glassformer.tasks.code_model import CodeModel
 

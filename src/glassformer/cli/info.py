@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from glassformer.checkpoint.summary import ModelSummary
     from glassformer.text import Tokenizer
-    from glassformer.text.pretrained import PretrainedTokenizer
+    from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
 WHOLE_NUMBERS = ("I64", "I32", "I16", "BOOL")
 """Types of stored counters and masks, which are no quantized weights."""
@@ -77,7 +77,7 @@ def _tokenizers(
 ) -> "dict[str, Tokenizer | PretrainedTokenizer]":
     """The tokenizers of a model by what they are for; a model may come without any."""
     from glassformer.text import Tokenizer
-    from glassformer.text.pretrained import PretrainedTokenizer
+    from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
     if model.foreign is not None and model.foreign.tokenizer_json is not None:
         foreign = model.foreign

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from glassformer.base.names import path_suggestion
-from glassformer.data.records import OnBad
-from glassformer.data.text_files import BYTE_ORDER_MARK, Line, decode_line, read_raw_lines
+from glassformer.data.readers.records import OnBad
+from glassformer.data.readers.text_files import BYTE_ORDER_MARK, Line, decode_line, read_raw_lines
 
 CHUNK = 1000
 """Lines answered at a time, so that a long input gives output as it goes and memory stays flat."""

@@ -222,7 +222,7 @@ def _read(option: Option, texts: list[str]) -> Any:
 @contextmanager
 def naming_columns(data: Any) -> Iterator[None]:
     """Add to an error about a missing column the option that names it. `data` is the config of the data."""
-    from glassformer.data.records import MissingColumnError
+    from glassformer.data.readers.records import MissingColumnError
 
     try:
         yield

@@ -1,1 +1,1 @@
-"""Where batches come from."""
+"""Training data: readers of files, named corpora, and batches."""

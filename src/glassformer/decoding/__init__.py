@@ -1,9 +1,9 @@
 """From a trained model to text: one token after the other."""
 
 from glassformer.decoding.beam import BeamStep, Hypothesis, beam_steps, search_by_beam
-from glassformer.decoding.config import GenerationConfig
 from glassformer.decoding.engine import Engine, EngineFullError, Request
 from glassformer.decoding.generate import Written, generate, stream
+from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.decoding.recorded import record_steps
 from glassformer.decoding.scoring import score_pairs, score_texts
 from glassformer.decoding.text_stream import TextStream

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from glassformer.decoding.config import GenerationConfig
+from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.decoding.rows import Told
 from glassformer.decoding.rules import BROKEN, NEVER, History, Rules
 from glassformer.decoding.writer import Writer

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import torch
 
 from glassformer.decoding.beam import BeamStep, Hypothesis, beam_steps
-from glassformer.decoding.config import GenerationConfig
 from glassformer.decoding.generate import Written, as_written, check_inputs, from_beam, open_writer, rows_of
+from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.decoding.rows import Chooser, Row
 from glassformer.decoding.text_stream import Decodes
 from glassformer.decoding.writer import TextModel, Writer, writing

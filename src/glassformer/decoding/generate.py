@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from glassformer.decoding.beam import Hypothesis, search_by_beam
-from glassformer.decoding.config import GenerationConfig
+from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.decoding.recorded import RecordedWriter, Recordings, recordings_of
 from glassformer.decoding.recorded_beam import can_search_recorded, search_recorded
 from glassformer.decoding.rows import Reason, Row, write_rows

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from glassformer.decoding.beam import Hypothesis, Search
-from glassformer.decoding.config import GenerationConfig
+from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.decoding.graphs import Graph
 from glassformer.decoding.recorded import MAX_FED, RecordedWriter, Recording
 from glassformer.decoding.rows import Told

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.decoding.config import GenerationConfig
+from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.decoding.rules import BROKEN, NEVER, History, Rules
 from glassformer.decoding.sampling import draw, filter_scores
 from glassformer.decoding.text_stream import TextStream

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from glassformer.decoding.config import GenerationConfig
+from glassformer.decoding.generation_config import GenerationConfig
 
 NEVER = float("-inf")
 BROKEN = "the model's scores are NaN: its weights or its input are broken"

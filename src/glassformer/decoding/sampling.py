@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from glassformer.decoding.config import GenerationConfig
+from glassformer.decoding.generation_config import GenerationConfig
 
 NEVER = float("-inf")
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from glassformer.documents.styles import MODERN, PAPER, PRE_NORM, document_mask, flat_mask
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
-from glassformer.models.base import check_memory
 from glassformer.models.inputs import Inputs, prepare
+from glassformer.models.transformer import check_memory
 from glassformer.nn import KVCache, Mask
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from glassformer.metrics.tables import Table
+from glassformer.metrics.number_table import Table
 
 TITLES = {
     "bleu": "BLEU",

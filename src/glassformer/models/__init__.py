@@ -6,18 +6,18 @@ from glassformer.models.config import Kind, ModelConfig
 from glassformer.models.presets import PRESETS, preset
 
 if TYPE_CHECKING:
-    from glassformer.models.base import Model
     from glassformer.models.decoder import DecoderModel
     from glassformer.models.encoder import EncoderModel
     from glassformer.models.encoder_decoder import EncoderDecoderModel
     from glassformer.models.factory import build_model
+    from glassformer.models.transformer import Model
 else:
     from glassformer.base.lazy import lazy_names
 
     __getattr__ = lazy_names(
         __name__,
         {
-            "base": ["Model"],
+            "transformer": ["Model"],
             "decoder": ["DecoderModel"],
             "encoder": ["EncoderModel"],
             "encoder_decoder": ["EncoderDecoderModel"],

@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
-from glassformer.models.base import Model
-from glassformer.models.build import make_embeddings, make_stack
+from glassformer.models.blocks_from_config import make_embeddings, make_stack
 from glassformer.models.config import ModelConfig
-from glassformer.models.init import initialise
+from glassformer.models.initialization import initialise
 from glassformer.models.inputs import prepare
+from glassformer.models.transformer import Model
 from glassformer.nn.attend import Backend
 
 

@@ -2,14 +2,14 @@
 
 from torch import Tensor
 
-from glassformer.models.base import Model, check_memory
-from glassformer.models.build import make_embeddings, make_stack
+from glassformer.models.blocks_from_config import make_embeddings, make_stack
 from glassformer.models.config import ModelConfig
-from glassformer.models.init import initialise
+from glassformer.models.initialization import initialise
 from glassformer.models.inputs import Inputs, prepare
+from glassformer.models.transformer import Model, check_memory
 from glassformer.nn import KVCache, Mask, as_mask
 from glassformer.nn.attend import Backend
-from glassformer.nn.checks import check_shape
+from glassformer.nn.tensor_checks import check_shape
 
 
 class EncoderDecoderModel(Model):

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from glassformer.models.config import ModelConfig
 from glassformer.nn import Embeddings, KVCache, Mask, as_mask
-from glassformer.nn.checks import check_length, check_shape
+from glassformer.nn.tensor_checks import check_length, check_shape
 
 
 class Inputs(NamedTuple):

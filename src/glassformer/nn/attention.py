@@ -4,10 +4,10 @@ from torch import Tensor, nn
 
 from glassformer.nn.attend import Attend, Backend
 from glassformer.nn.cache import MemorySlot, SelfSlot
-from glassformer.nn.checks import check_divides, check_positive, check_width
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import NormKind, make_norm
 from glassformer.nn.positions import Rotation
+from glassformer.nn.tensor_checks import check_divides, check_positive, check_width
 
 
 class MultiHeadAttention(nn.Module):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from glassformer.nn.checks import check_divides, check_positive
+from glassformer.nn.tensor_checks import check_divides, check_positive
 
 
 class KVCache:

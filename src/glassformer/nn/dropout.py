@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from glassformer.nn.checks import check_probability
+from glassformer.nn.tensor_checks import check_probability
 
 LEVELS = 2**16
 """On a CPU the chance is rounded to one of this many."""

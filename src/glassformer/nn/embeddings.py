@@ -4,8 +4,8 @@ import math
 
 from torch import Tensor, nn
 
-from glassformer.nn.checks import check_ids
 from glassformer.nn.dropout import Dropout
+from glassformer.nn.tensor_checks import check_ids
 
 
 class Embeddings(nn.Module):

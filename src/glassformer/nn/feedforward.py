@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from glassformer.nn.checks import check_positive, check_width
 from glassformer.nn.dropout import Dropout
+from glassformer.nn.tensor_checks import check_positive, check_width
 
 ActivationName = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from glassformer.nn.checks import check_broadcasts, check_positive, check_shape
 from glassformer.nn.step_kernels import MAX_QUERIES, are_there, find_reach
+from glassformer.nn.tensor_checks import check_broadcasts, check_positive, check_shape
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from glassformer.nn.checks import check_positive
+from glassformer.nn.tensor_checks import check_positive
 
 NormKind = Literal["layer", "rms", "mean_std"]
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from glassformer.nn.checks import check_positive
+from glassformer.nn.tensor_checks import check_positive
 
 
 def sinusoids(length: int, width: int, *, halves: bool = False) -> Tensor:

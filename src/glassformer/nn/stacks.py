@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from glassformer.nn.cache import KVCache
-from glassformer.nn.checks import check_probability
 from glassformer.nn.layers import Layer
 from glassformer.nn.masks import Mask
 from glassformer.nn.positions import Alibi, RelativeBias, Rotary
+from glassformer.nn.tensor_checks import check_probability
 
 
 class Stack(nn.Module):

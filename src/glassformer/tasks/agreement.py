@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from glassformer.checkpoint import load_model
-from glassformer.checkpoint.gguf_out import Numbers
+from glassformer.checkpoint.external_formats import is_foreign, read_foreign
+from glassformer.checkpoint.gguf_export import Numbers
 from glassformer.checkpoint.hf import family_called
 from glassformer.checkpoint.hf.folder import CONFIG, read_json_table
-from glassformer.checkpoint.onnx_out import verify_onnx
-from glassformer.checkpoint.pretrained import is_foreign, read_foreign
+from glassformer.checkpoint.onnx_export import verify_onnx
 from glassformer.decoding import GenerationConfig, generate, score_pairs
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 

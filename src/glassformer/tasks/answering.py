@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, overload
 
 from glassformer.decoding import GenerationConfig
-from glassformer.metrics.answers import score_answers
+from glassformer.metrics.exact_match import score_answers
 from glassformer.metrics.scores import Scores
 from glassformer.models import EncoderDecoderModel
 from glassformer.tasks.configs.questions import (
@@ -23,7 +23,7 @@ from glassformer.tasks.pipeline import LineAnswer, Pair, Request, answer_of, che
 from glassformer.tasks.rewriter import Rewriter
 from glassformer.tasks.rewriting import RewritingTask
 from glassformer.text.tokenizer import Tokenizer
-from glassformer.training.config import TrainConfig
+from glassformer.training.train_config import TrainConfig
 
 
 class Reasoned(NamedTuple):

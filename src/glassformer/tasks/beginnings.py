@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from glassformer.checkpoint import load_model
-from glassformer.checkpoint.pretrained import is_foreign, read_origin
+from glassformer.checkpoint.external_formats import is_foreign, read_origin
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
 from glassformer.tasks.registry import TASK
 

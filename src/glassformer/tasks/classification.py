@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from glassformer.data.labelled import LabelledBatch, Row
-from glassformer.metrics.classification import confusion, confusion_tables, score_classes, score_label_sets
+from glassformer.data.batching.labeled_batches import LabelledBatch, Row
+from glassformer.metrics.accuracy import confusion, confusion_tables, score_classes, score_label_sets
 from glassformer.metrics.scores import Scores
 from glassformer.models import EncoderModel
 from glassformer.tasks.configs.classification import ClassificationConfig, LabelledData, LabelledText
@@ -25,7 +25,7 @@ from glassformer.tasks.pipeline import (
     as_json_number,
     check_inputs,
 )
-from glassformer.training.config import TrainConfig
+from glassformer.training.train_config import TrainConfig
 
 
 class Prediction(NamedTuple):

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from glassformer.data.documents import Document
-from glassformer.data.middles import cut_document, encode_cuts
-from glassformer.data.packed import TokenStream, write_stream
+from glassformer.data.batching.fill_in_middle import cut_document, encode_cuts
+from glassformer.data.batching.packed_windows import TokenStream, write_stream
+from glassformer.data.readers.text_documents import Document
 from glassformer.tasks.code_model import MARKS, CodeModel
 from glassformer.tasks.configs.language import CodeConfig, CodeData
 from glassformer.tasks.configs.small_models import small_decoder

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import overload
 
 from glassformer.decoding import GenerationConfig, generate
-from glassformer.metrics.passing import Problem, score_programs
+from glassformer.metrics.pass_at_k import Problem, score_programs
 from glassformer.metrics.sandbox import Limits, SandboxMode, check_sandbox
 from glassformer.metrics.scores import Scores
 from glassformer.tasks.language_model import LanguageModel

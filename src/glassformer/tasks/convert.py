@@ -8,19 +8,19 @@ from typing import Any
 import tokenizers
 
 from glassformer.checkpoint import load_model, save_model
-from glassformer.checkpoint.ct2_out import Vocabulary, blocking_ct2, export_ct2
-from glassformer.checkpoint.gguf_out import MAGIC, Numbers, blocking_gguf, write_gguf
+from glassformer.checkpoint.ct2_export import Vocabulary, blocking_ct2, export_ct2
+from glassformer.checkpoint.external_formats import ORIGIN, is_foreign, read_foreign, read_origin
+from glassformer.checkpoint.gguf_export import MAGIC, Numbers, blocking_gguf, write_gguf
 from glassformer.checkpoint.hf import UnsupportedModelError, family_called, family_of
 from glassformer.checkpoint.hf.folder import save_hf_folder
 from glassformer.checkpoint.limits import refuse
-from glassformer.checkpoint.onnx_out import blocking_onnx, export_onnx
+from glassformer.checkpoint.onnx_export import blocking_onnx, export_onnx
 from glassformer.checkpoint.output_folder import check_output, check_output_file
-from glassformer.checkpoint.pretrained import ORIGIN, is_foreign, read_foreign, read_origin
 from glassformer.models import DecoderModel, EncoderDecoderModel
 from glassformer.tasks.agreement import AnyModel, Format
 from glassformer.tasks.hf_files import hf_labels, hf_texts
 from glassformer.tasks.task import TASK
-from glassformer.text.pretrained import PretrainedTokenizer
+from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 from glassformer.text.tokenizer import BEGIN, END, PAD
 
 TEXTS = (

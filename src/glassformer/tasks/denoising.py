@@ -12,17 +12,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from glassformer.data.batches import PairBatch
-from glassformer.data.noise import Noised, hide_spans, infill, shuffle_sentences, span_counts, written_spans
-from glassformer.data.noised_batches import DenoisingBatches
-from glassformer.data.plain_texts import PlainText
-from glassformer.data.plan import Numbers
-from glassformer.data.text_rows import HeldRows, Rows
+from glassformer.data.batching.batch_plan import Numbers
+from glassformer.data.batching.noise import Noised, hide_spans, infill, shuffle_sentences, span_counts, written_spans
+from glassformer.data.batching.noised_batches import DenoisingBatches
+from glassformer.data.batching.pair_batches import PairBatch
+from glassformer.data.batching.text_rows import HeldRows, Rows
+from glassformer.data.readers.plain_texts import PlainText
 from glassformer.decoding import GenerationConfig
-from glassformer.metrics.guesses import score_commonest, score_guesses
 from glassformer.metrics.scores import Scores
+from glassformer.metrics.token_accuracy import score_commonest, score_guesses
 from glassformer.models import EncoderDecoderModel
-from glassformer.models.base import Model
+from glassformer.models.transformer import Model
 from glassformer.tasks.configs.pretraining import DenoisingConfig, NoiseName, TextData
 from glassformer.tasks.configs.shared import Splits
 from glassformer.tasks.pipeline import Candidate, LineAnswer, Request, answer_of, candidate_of

@@ -11,7 +11,7 @@ from glassformer.checkpoint.hf.values import UnsupportedModelError
 from glassformer.models import EncoderModel, ModelConfig
 from glassformer.models.heads import Pooling
 from glassformer.tasks.pipeline import LineAnswer, Pipeline, Request, check_texts, vector_answer
-from glassformer.text.pretrained import PretrainedTokenizer
+from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
 POOLINGS: dict[str, Pooling] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
 

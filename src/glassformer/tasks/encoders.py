@@ -13,13 +13,20 @@ from torch import Tensor, nn
 
 from glassformer.base.checks import shown
 from glassformer.checkpoint.safe_files import CorruptFolderError
-from glassformer.data.batches import CycledBatches
-from glassformer.data.labelled import IGNORED, LabelledBatch, LabelledBatches, PairedBatches, Row, make_batch
-from glassformer.data.row_files import RowFiles, write_row_files
+from glassformer.data.batching.labeled_batches import (
+    IGNORED,
+    LabelledBatch,
+    LabelledBatches,
+    PairedBatches,
+    Row,
+    make_batch,
+)
+from glassformer.data.batching.labeled_row_files import RowFiles, write_row_files
+from glassformer.data.batching.pair_batches import CycledBatches
 from glassformer.models import EncoderModel, ModelConfig
-from glassformer.models.base import Model
 from glassformer.models.costs import training_flops
 from glassformer.models.heads import pool
+from glassformer.models.transformer import Model
 from glassformer.progress import Step
 from glassformer.tasks.beginnings import load_beginning
 from glassformer.tasks.configs.shared import Splits
@@ -29,11 +36,11 @@ from glassformer.tasks.settings import check_settings
 from glassformer.tasks.task import MORE_DATA, TASK, Prepared, Task, Tool, kept_tokenizer, passed_over
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
-from glassformer.text.pretrained import PretrainedTokenizer
+from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 from glassformer.text.tokenizer import PAD, UNKNOWN
-from glassformer.training.config import TrainConfig
 from glassformer.training.losses import summed_loss
 from glassformer.training.run_folder import RunFolder
+from glassformer.training.train_config import TrainConfig
 from glassformer.training.trainer import Batches
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")

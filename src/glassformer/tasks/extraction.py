@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from glassformer.data.labelled import LabelledBatch, Row
-from glassformer.data.questions import SpanQuestion
-from glassformer.metrics.answers import score_answers
+from glassformer.data.batching.labeled_batches import LabelledBatch, Row
+from glassformer.data.readers.answer_spans import SpanQuestion
+from glassformer.metrics.exact_match import score_answers
 from glassformer.metrics.scores import Scores
 from glassformer.models import EncoderModel
 from glassformer.tasks.answering import as_asked
@@ -27,8 +27,8 @@ from glassformer.tasks.pipeline import (
     each_pair,
 )
 from glassformer.text.encoded import Encoded
-from glassformer.text.windows import windows
-from glassformer.training.config import TrainConfig
+from glassformer.text.text_windows import windows
+from glassformer.training.train_config import TrainConfig
 
 
 class Found(NamedTuple):

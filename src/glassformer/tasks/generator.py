@@ -19,7 +19,7 @@ from glassformer.tasks.pipeline import (
 )
 from glassformer.text import Tokenizer
 from glassformer.text.chat import render_chat
-from glassformer.text.pretrained import PretrainedTokenizer
+from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
 
 class Generator(Pipeline):

@@ -10,15 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from glassformer.data.batches import hide_words
-from glassformer.data.documents import Document, is_one_text
-from glassformer.data.labelled import IGNORED
-from glassformer.data.packed import PackedBatch, PackedBatches, TokenStream, write_stream
+from glassformer.data.batching.labeled_batches import IGNORED
+from glassformer.data.batching.packed_windows import PackedBatch, PackedBatches, TokenStream, write_stream
+from glassformer.data.batching.pair_batches import hide_words
+from glassformer.data.readers.text_documents import Document, is_one_text
+from glassformer.metrics.perplexity import compressed_bits
 from glassformer.metrics.scores import Scores
-from glassformer.metrics.surprise import compressed_bits
 from glassformer.models import DecoderModel
-from glassformer.models.base import Model
 from glassformer.models.costs import training_flops
+from glassformer.models.transformer import Model
 from glassformer.tasks.beginnings import load_beginning, was_trained_here
 from glassformer.tasks.configs.defaults import CHARACTERS_PER_TOKEN, Corpus
 from glassformer.tasks.configs.language import DocumentData, LanguageConfig

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, overload
 
-from glassformer.data.documents import Document
+from glassformer.data.readers.text_documents import Document
 from glassformer.decoding import GenerationConfig, TextStream, Written, generate, stream
 from glassformer.decoding.scoring import score_long_texts
+from glassformer.metrics.perplexity import score_surprise
 from glassformer.metrics.scores import Scores
-from glassformer.metrics.surprise import score_surprise
 from glassformer.models import DecoderModel
 from glassformer.tasks.generator import Generator
 from glassformer.tasks.pipeline import (

@@ -6,11 +6,11 @@ from typing import Any
 import torch
 
 from glassformer.checkpoint import load_model
+from glassformer.checkpoint.external_formats import is_foreign, read_foreign, read_origin
 from glassformer.checkpoint.hf import family_called
 from glassformer.checkpoint.hf.folder import read_json_table
 from glassformer.checkpoint.hf.values import flag, number, whole
 from glassformer.checkpoint.load_errors import naming_errors
-from glassformer.checkpoint.pretrained import is_foreign, read_foreign, read_origin
 from glassformer.decoding import GenerationConfig
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from glassformer.tasks.embedder import Embedder, as_embedder, longest_text, with_pooling
@@ -19,7 +19,7 @@ from glassformer.tasks.registry import read_about, task_named
 from glassformer.tasks.rewriter import GENERATION, check_cost
 from glassformer.tasks.task import Tool
 from glassformer.tasks.text_to_text import TextToText
-from glassformer.text.pretrained import PretrainedTokenizer
+from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
 Loaded = Tool[Any] | Generator | Embedder | TextToText
 

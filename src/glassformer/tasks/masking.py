@@ -11,15 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from glassformer.data.labelled import IGNORED, LabelledBatch
-from glassformer.data.noised_batches import Frame, MaskedBatch, MaskedBatches
-from glassformer.data.plain_texts import PlainText
-from glassformer.data.text_rows import HeldRows, Rows
-from glassformer.metrics.guesses import score_commonest, score_guesses
+from glassformer.data.batching.labeled_batches import IGNORED, LabelledBatch
+from glassformer.data.batching.noised_batches import Frame, MaskedBatch, MaskedBatches
+from glassformer.data.batching.text_rows import HeldRows, Rows
+from glassformer.data.readers.plain_texts import PlainText
 from glassformer.metrics.scores import Scores
+from glassformer.metrics.token_accuracy import score_commonest, score_guesses
 from glassformer.models import EncoderModel
-from glassformer.models.base import Model
 from glassformer.models.costs import training_flops
+from glassformer.models.transformer import Model
 from glassformer.tasks.beginnings import load_beginning
 from glassformer.tasks.configs.pretraining import MaskingConfig, TextData
 from glassformer.tasks.configs.shared import Splits

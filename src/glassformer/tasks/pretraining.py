@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
-from glassformer.data.plain_texts import PlainText
-from glassformer.data.text_rows import TextRows, write_text_rows
-from glassformer.data.token_files import EncodeBatch
+from glassformer.data.batching.text_rows import TextRows, write_text_rows
+from glassformer.data.batching.token_files import EncodeBatch
+from glassformer.data.readers.plain_texts import PlainText
 from glassformer.tasks.configs.pretraining import TextData as TextData
 from glassformer.text.encoded import Encoded
 from glassformer.training.run_folder import RunFolder

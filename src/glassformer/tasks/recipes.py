@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from glassformer.base.checks import shown
 from glassformer.base.fields import UnfitError, as_field
 from glassformer.base.names import suggestion
-from glassformer.data.text_files import check_file, read_text
+from glassformer.data.readers.text_files import check_file, read_text
 from glassformer.models.config import ELSEWHERE
 from glassformer.tasks.configs.options import SPELLINGS, Option, make_config, options_of
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from glassformer.base.checks import shown
 from glassformer.checkpoint.load_errors import refusing_wrong_values
 from glassformer.checkpoint.safe_files import SealedFolder, read_json_object
-from glassformer.data.token_files import Kept
+from glassformer.data.batching.token_files import Kept
 from glassformer.decoding import GenerationConfig, Written, generate
 from glassformer.models import EncoderDecoderModel
 from glassformer.nn import capture_attention

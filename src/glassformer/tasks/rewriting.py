@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from glassformer.data.batches import CycledBatches, PairBatch, TokenBudgetBatches, hide_words
-from glassformer.data.token_files import EncodeBatch, Kept, TextPair, TokenFiles, write_token_files
+from glassformer.data.batching.pair_batches import CycledBatches, PairBatch, TokenBudgetBatches, hide_words
+from glassformer.data.batching.token_files import EncodeBatch, Kept, TextPair, TokenFiles, write_token_files
 from glassformer.models import EncoderDecoderModel, ModelConfig
-from glassformer.models.base import Model
 from glassformer.models.costs import training_flops
+from glassformer.models.transformer import Model
 from glassformer.tasks.beginnings import load_beginning, was_trained_here
 from glassformer.tasks.configs.shared import TaskConfig
 from glassformer.tasks.configs.small_models import small_encoder_decoder as small_encoder_decoder
@@ -24,9 +24,9 @@ from glassformer.tasks.rewriter import Rewriter, load_tokenizers
 from glassformer.tasks.task import MORE_DATA, Prepared, Task, kept_tokenizer, passed_over
 from glassformer.text import BpeDropout, Tokenizer
 from glassformer.text.tokenizer import PAD
-from glassformer.training.config import TrainConfig
 from glassformer.training.losses import summed_loss
 from glassformer.training.run_folder import RunFolder
+from glassformer.training.train_config import TrainConfig
 
 MAX_VALID = 500
 """Texts written at each validation."""

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from glassformer.nn.compile_cache import separate_compile_cache
 from glassformer.training.budget import Planner, TimeBudget, guess_costs, updates_that_fit
 from glassformer.training.callbacks import Callbacks, attach
-from glassformer.training.config import TrainConfig
 from glassformer.training.estimate import Estimate, MemoryWatch, Truth, compare, estimate_run, in_words, rough_duration
 from glassformer.training.gradients import TrainBatch
 from glassformer.training.journal import Journal, prepare_tensorboard
 from glassformer.training.run_folder import RunFolder
 from glassformer.training.schedules import Plan, fit_warmup, warmup_updates
 from glassformer.training.state import TrainState, newest_state
+from glassformer.training.train_config import TrainConfig
 from glassformer.training.trainer import Batches, Trainer
 
 Batch = TypeVar("Batch", bound=TrainBatch)

@@ -5,8 +5,8 @@ from typing import Any, overload
 
 from torch import Tensor, nn
 
-from glassformer.data.labelled import LabelledBatch, Row
-from glassformer.data.made_pairs import ScoredPair
+from glassformer.data.batching.labeled_batches import LabelledBatch, Row
+from glassformer.data.corpora.synthetic_pairs import ScoredPair
 from glassformer.metrics.correlation import score_correlation
 from glassformer.metrics.scores import Scores
 from glassformer.models import EncoderModel
@@ -23,7 +23,7 @@ from glassformer.tasks.pipeline import (
     check_text,
     each_pair,
 )
-from glassformer.training.config import TrainConfig
+from glassformer.training.train_config import TrainConfig
 
 
 class Comparer(EncoderTool[ScoredPair]):

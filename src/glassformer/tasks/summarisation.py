@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import overload
 
 from glassformer.decoding import GenerationConfig
+from glassformer.metrics.rouge import score_summaries
 from glassformer.metrics.scores import Scores
-from glassformer.metrics.summaries import score_summaries
 from glassformer.tasks.configs.shared import Splits
 from glassformer.tasks.configs.small_models import small_encoder_decoder
 from glassformer.tasks.configs.summarisation import (
@@ -18,7 +18,7 @@ from glassformer.tasks.configs.summarisation import copies as copies
 from glassformer.tasks.pipeline import ManyTexts
 from glassformer.tasks.rewriter import Rewriter
 from glassformer.tasks.rewriting import RewritingTask
-from glassformer.training.config import TrainConfig
+from glassformer.training.train_config import TrainConfig
 
 
 class Summariser(Rewriter[Summary]):

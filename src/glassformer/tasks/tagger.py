@@ -6,17 +6,17 @@ from typing import NamedTuple, overload
 
 import numpy as np
 
-from glassformer.data.tagged import TaggedSentence
+from glassformer.data.readers.tagged_sentences import TaggedSentence
+from glassformer.metrics.entity_f1 import score_entities
 from glassformer.metrics.scores import Scores
-from glassformer.metrics.tagging import score_entities
 from glassformer.models import EncoderModel
 from glassformer.tasks.encoders import EncoderTool, Reader, unknown_label
 from glassformer.tasks.pipeline import LineAnswer, ManyTexts, Request, as_list, check_texts, each_text
 from glassformer.text.encoded import Encoded
 from glassformer.text.tag_paths import TagPaths
 from glassformer.text.tags import Entity, entities_of, tags_of
-from glassformer.text.word_pieces import Window, first_pieces, joined, windows, word_of_each
-from glassformer.text.words import cut_words
+from glassformer.text.word_split import cut_words
+from glassformer.text.word_windows import Window, first_pieces, joined, windows, word_of_each
 
 AT_ONCE = 256
 """Sentences whose tags are searched for together."""

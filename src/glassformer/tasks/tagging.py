@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from glassformer.data.entity_swaps import swap_entities
-from glassformer.data.labelled import IGNORED, LabelledBatch, Row
-from glassformer.data.tagged import TaggedSentence
+from glassformer.data.batching.entity_swaps import swap_entities
+from glassformer.data.batching.labeled_batches import IGNORED, LabelledBatch, Row
+from glassformer.data.readers.tagged_sentences import TaggedSentence
 from glassformer.metrics.scores import Scores
 from glassformer.tasks.configs.shared import Splits
 from glassformer.tasks.configs.small_models import small_tagger
@@ -21,8 +21,8 @@ from glassformer.text import BpeDropout, Tokenizer
 from glassformer.text.tag_paths import TagPaths
 from glassformer.text.tags import Entity, entities_of, tags_of
 from glassformer.text.tokenizer import END
-from glassformer.text.word_pieces import joined
-from glassformer.training.config import TrainConfig
+from glassformer.text.word_windows import joined
+from glassformer.training.train_config import TrainConfig
 
 
 class Tagging(EncoderTask[TaggedSentence]):

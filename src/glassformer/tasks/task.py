@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from glassformer.checkpoint import OutputExistsError
 from glassformer.checkpoint.output_folder import check_output
 from glassformer.metrics.scores import Scores
-from glassformer.models.base import Model
+from glassformer.models.transformer import Model
 from glassformer.progress import Step, reporting
 from glassformer.tasks.card import (
     CardFacts,

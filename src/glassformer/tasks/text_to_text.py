@@ -16,7 +16,7 @@ from glassformer.tasks.pipeline import (
     candidate_of,
     each_text,
 )
-from glassformer.text.pretrained import PretrainedTokenizer
+from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
 
 class TextToText(Pipeline):

@@ -11,7 +11,7 @@ from glassformer.base.names import no_such_model
 from glassformer.checkpoint import load_model, save_model
 from glassformer.checkpoint.load_errors import refusing_wrong_values
 from glassformer.metrics.scores import Scores
-from glassformer.models.base import Model
+from glassformer.models.transformer import Model
 from glassformer.tasks.configs.shared import Example
 from glassformer.tasks.pipeline import Pipeline
 from glassformer.tasks.registry import TASK, read_about

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, overload
 
-from glassformer.data.corpora import CORPORA
-from glassformer.data.pairs import Pair
+from glassformer.data.corpora.catalog import CORPORA
+from glassformer.data.readers.pairs import Pair
 from glassformer.decoding import GenerationConfig
 from glassformer.metrics import Scores, score_translations
 from glassformer.tasks.card import code, in_short, validation_files

@@ -20,7 +20,7 @@ from datetime import datetime
 from typing import Any
 
 from glassformer.text.chat_template import ChatTemplate
-from glassformer.text.pretrained import PretrainedTokenizer
+from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
 Parts = list[tuple[str, bool]]
 """A text in parts, each with whether the template wrote it."""

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from glassformer.training.config import TrainConfig
 from glassformer.training.schedules import Plan
 from glassformer.training.state import TrainState
+from glassformer.training.train_config import TrainConfig
 from glassformer.training.trainer import Trainer
 
 POINTS = (0.03, 0.1, 0.25, 0.45, 0.65, 0.8, 0.9, 0.96)

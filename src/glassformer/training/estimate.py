@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from glassformer.progress import Step
 from glassformer.training.gradients import Batch, GraphedGradients
-from glassformer.training.optimisers import make_optimiser
+from glassformer.training.optimizers import make_optimiser
 from glassformer.training.precision import autocast
-from glassformer.training.resident import forget_peak, give_back_freed, peak_resident, resident
+from glassformer.training.resident_memory import forget_peak, give_back_freed, peak_resident, resident
 from glassformer.training.trainer import Trainer
 
 LOOKED_AT = 64

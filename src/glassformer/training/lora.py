@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize
 
 from glassformer.nn.attention import MultiHeadAttention
 from glassformer.nn.feedforward import FeedForward
-from glassformer.training.config import TrainConfig
+from glassformer.training.train_config import TrainConfig
 
 
 class LowRank(nn.Module):

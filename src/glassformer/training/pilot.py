@@ -10,9 +10,9 @@ import torch.nn.functional as F
 
 from glassformer.models import EncoderDecoderModel, ModelConfig, build_model
 from glassformer.models.costs import training_flops
-from glassformer.training.config import TrainConfig
-from glassformer.training.optimisers import make_optimiser
+from glassformer.training.optimizers import make_optimiser
 from glassformer.training.precision import autocast, choose_device, choose_precision
+from glassformer.training.train_config import TrainConfig
 
 PILOT_SECONDS, PILOT_SHARE = 1.5, 0.01
 """How long is measured, after the first step: so many seconds, but at most this share of `minutes`. Another program

@@ -26,10 +26,9 @@ from glassformer.checkpoint.output_folder import discard_folder
 from glassformer.checkpoint.safe_files import verify_folder
 from glassformer.metrics.scores import LOWER_IS_BETTER
 from glassformer.progress import Step
-from glassformer.training.config import TrainConfig
 from glassformer.training.gradients import Batch, Gradients, GraphedGradients, TrainBatch, can_graph
 from glassformer.training.lora import fold_adapters
-from glassformer.training.optimisers import make_optimiser
+from glassformer.training.optimizers import make_optimiser
 from glassformer.training.precision import autocast, choose_device, choose_precision
 from glassformer.training.schedules import Plan, warmup_updates
 from glassformer.training.state import (
@@ -43,6 +42,7 @@ from glassformer.training.state import (
     save_checkpoint,
     saved_positions,
 )
+from glassformer.training.train_config import TrainConfig
 
 MAX_BAD = 5
 """This many updates in a row without finite gradients end a run: it has diverged."""

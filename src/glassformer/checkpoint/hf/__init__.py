@@ -7,9 +7,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from glassformer.base.names import nearest
-from glassformer.checkpoint.foreign import Tensors
+from glassformer.checkpoint.external_model import Tensors
 from glassformer.checkpoint.hf import bart, bert, gpt2, llama, t5
-from glassformer.checkpoint.hf.tables import (
+from glassformer.checkpoint.hf.name_tables import (
     Family,
     TensorMismatchError,
     equal_copies,

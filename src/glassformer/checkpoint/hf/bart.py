@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from glassformer.checkpoint.hf.rewrites import SINES_FIRST
-from glassformer.checkpoint.hf.tables import Family, Row, layer_rows, rows
+from glassformer.checkpoint.hf.equivalent_forms import SINES_FIRST
+from glassformer.checkpoint.hf.name_tables import Family, Row, layer_rows, rows
 from glassformer.checkpoint.hf.values import (
     THEIR_ACTIVATIONS,
     UnsupportedModelError,

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from glassformer.checkpoint.hf.rewrites import ONE_ZERO_TYPE, POSITIONS_IN_TABLE, UNSCALED
-from glassformer.checkpoint.hf.tables import Family, Row, layer_rows, rows
+from glassformer.checkpoint.hf.equivalent_forms import ONE_ZERO_TYPE, POSITIONS_IN_TABLE, UNSCALED
+from glassformer.checkpoint.hf.name_tables import Family, Row, layer_rows, rows
 from glassformer.checkpoint.hf.values import (
     THEIR_ACTIVATIONS,
     UnsupportedModelError,

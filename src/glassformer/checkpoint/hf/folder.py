@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
-from glassformer.checkpoint.foreign import ForeignModel, Tensors
+from glassformer.checkpoint.external_model import ForeignModel, Tensors
 from glassformer.checkpoint.hf import export_model, family_called
-from glassformer.checkpoint.hf.tables import Family
+from glassformer.checkpoint.hf.name_tables import Family
 from glassformer.checkpoint.limits import blocking_setting, deciding_values, refuse
 from glassformer.checkpoint.output_folder import new_folder
 from glassformer.checkpoint.safe_files import CorruptFolderError, read_json_object, write_text

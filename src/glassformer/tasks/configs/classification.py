@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from glassformer.base.fields import Checked
-from glassformer.data.interface_labels import LABELLED_CORPORA, open_labelled_corpus
-from glassformer.data.records import Examples, OnBad, Record, RecordReader, as_text
-from glassformer.data.splits import split_examples
+from glassformer.data.corpora.interface_labels import LABELLED_CORPORA, open_labelled_corpus
+from glassformer.data.readers.records import Examples, OnBad, Record, RecordReader, as_text
+from glassformer.data.readers.splits import split_examples
 from glassformer.models import ModelConfig
 from glassformer.tasks.configs.shared import EncoderConfig, Splits, check_corpus
 from glassformer.tasks.configs.small_models import small_encoder
-from glassformer.training.config import TrainConfig
+from glassformer.training.train_config import TrainConfig
 
 
 class LabelledText(NamedTuple):

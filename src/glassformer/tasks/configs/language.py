@@ -4,14 +4,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from glassformer.base.fields import Checked, Count, Probability
-from glassformer.data.documents import Document, DocumentReader, TwoSides, split_documents
-from glassformer.data.records import OnBad
-from glassformer.data.standard_library import standard_library
+from glassformer.data.corpora.standard_library import standard_library
+from glassformer.data.readers.records import OnBad
+from glassformer.data.readers.text_documents import Document, DocumentReader, TwoSides, split_documents
 from glassformer.models import ModelConfig
 from glassformer.tasks.configs.shared import Splits, TaskConfig, check_corpus
 from glassformer.tasks.configs.small_models import small_decoder
 from glassformer.text import TokenizerConfig
-from glassformer.training.config import TrainConfig
+from glassformer.training.train_config import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)

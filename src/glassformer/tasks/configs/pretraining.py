@@ -5,15 +5,15 @@ from pathlib import Path
 from typing import Literal
 
 from glassformer.base.fields import Checked
-from glassformer.data.docstrings import docstrings
-from glassformer.data.plain_texts import PlainText, TextReader
-from glassformer.data.records import OnBad
-from glassformer.data.splits import split_examples
+from glassformer.data.corpora.docstrings import docstrings
+from glassformer.data.readers.plain_texts import PlainText, TextReader
+from glassformer.data.readers.records import OnBad
+from glassformer.data.readers.splits import split_examples
 from glassformer.models import ModelConfig
 from glassformer.tasks.configs.shared import EncoderConfig, Splits, TaskConfig, check_corpus
 from glassformer.tasks.configs.small_models import small_encoder_decoder, small_language_encoder
 from glassformer.text import TokenizerConfig
-from glassformer.training.config import TrainConfig
+from glassformer.training.train_config import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)

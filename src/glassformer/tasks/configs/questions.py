@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from glassformer.base.fields import Checked, Count, Whole
-from glassformer.data.made_stories import made_stories
-from glassformer.data.questions import SpanQuestion, SpanReader
-from glassformer.data.records import OnBad, Record, RecordReader, as_text
-from glassformer.data.splits import split_examples
+from glassformer.data.corpora.synthetic_stories import made_stories
+from glassformer.data.readers.answer_spans import SpanQuestion, SpanReader
+from glassformer.data.readers.records import OnBad, Record, RecordReader, as_text
+from glassformer.data.readers.splits import split_examples
 from glassformer.models import ModelConfig
 from glassformer.tasks.configs.shared import EncoderConfig, Splits, TaskConfig, check_corpus
 from glassformer.tasks.configs.small_models import small_encoder, small_encoder_decoder
 from glassformer.text.sentences import split_sentences
 from glassformer.text.tokenizer import TokenizerConfig
-from glassformer.training.config import TrainConfig
+from glassformer.training.train_config import TrainConfig
 
 CORPUS = "made-stories"
 

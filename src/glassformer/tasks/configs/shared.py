@@ -10,7 +10,7 @@ from glassformer.base.fields import Checked
 from glassformer.base.names import suggestion
 from glassformer.models import ModelConfig
 from glassformer.text import TokenizerConfig
-from glassformer.training.config import TrainConfig
+from glassformer.training.train_config import TrainConfig
 
 Example = TypeVar("Example")
 FILE_FIELDS = ("source", "target", "data", "valid_source", "valid_target", "valid")

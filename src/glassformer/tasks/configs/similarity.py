@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from glassformer.base.fields import Checked
-from glassformer.data.made_pairs import ScoredPair, made_pairs
-from glassformer.data.records import Examples, OnBad, Record, RecordReader, as_text
-from glassformer.data.splits import split_examples
+from glassformer.data.corpora.synthetic_pairs import ScoredPair, made_pairs
+from glassformer.data.readers.records import Examples, OnBad, Record, RecordReader, as_text
+from glassformer.data.readers.splits import split_examples
 from glassformer.models import ModelConfig
 from glassformer.tasks.configs.shared import EncoderConfig, Splits, check_corpus
 from glassformer.tasks.configs.small_models import small_encoder
-from glassformer.training.config import TrainConfig
+from glassformer.training.train_config import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)

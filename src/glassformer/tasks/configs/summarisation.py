@@ -8,15 +8,15 @@ from random import Random
 from typing import NamedTuple
 
 from glassformer.base.fields import Checked, Whole
-from glassformer.data.docstrings import docstrings
-from glassformer.data.records import OnBad, Record, RecordReader, as_text
-from glassformer.data.splits import split_examples
-from glassformer.metrics.summaries import best_sentence
+from glassformer.data.corpora.docstrings import docstrings
+from glassformer.data.readers.records import OnBad, Record, RecordReader, as_text
+from glassformer.data.readers.splits import split_examples
+from glassformer.metrics.rouge import best_sentence
 from glassformer.models import ModelConfig
 from glassformer.tasks.configs.shared import Splits, TaskConfig, check_corpus
 from glassformer.tasks.configs.small_models import small_encoder_decoder
 from glassformer.text.sentences import split_sentences
-from glassformer.training.config import TrainConfig
+from glassformer.training.train_config import TrainConfig
 
 CORPUS = "docstrings"
 

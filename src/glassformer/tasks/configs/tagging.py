@@ -5,15 +5,15 @@ from pathlib import Path
 from typing import Literal
 
 from glassformer.base.fields import Checked, Probability
-from glassformer.data.made_sentences import made_sentences
-from glassformer.data.records import Examples, OnBad
-from glassformer.data.splits import split_examples
-from glassformer.data.tagged import TaggedReader, TaggedSentence
+from glassformer.data.corpora.synthetic_sentences import made_sentences
+from glassformer.data.readers.records import Examples, OnBad
+from glassformer.data.readers.splits import split_examples
+from glassformer.data.readers.tagged_sentences import TaggedReader, TaggedSentence
 from glassformer.models import ModelConfig
 from glassformer.tasks.configs.shared import EncoderConfig, Splits, check_corpus
 from glassformer.tasks.configs.small_models import small_tagger
-from glassformer.text.word_pieces import joined
-from glassformer.training.config import TrainConfig
+from glassformer.text.word_windows import joined
+from glassformer.training.train_config import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)

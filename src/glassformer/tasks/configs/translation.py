@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from glassformer.base.fields import Checked
-from glassformer.data.corpora import CORPORA, open_corpus
-from glassformer.data.pairs import Pair, PairReader
-from glassformer.data.records import OnBad
-from glassformer.data.splits import split_pairs
+from glassformer.data.corpora.catalog import CORPORA, open_corpus
+from glassformer.data.readers.pairs import Pair, PairReader
+from glassformer.data.readers.records import OnBad
+from glassformer.data.readers.splits import split_pairs
 from glassformer.models import ModelConfig
 from glassformer.tasks.configs.shared import Splits, TaskConfig, check_corpus
 from glassformer.tasks.configs.small_models import small_encoder_decoder

@@ -1,0 +1,92 @@
+"""Other people's models, whatever they come in: HF's folders, GGUF files, llama2.c's files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from glassformer.base.names import path_suggestion
+from glassformer.checkpoint.external_model import ForeignModel
+from glassformer.checkpoint.gguf_file import read_gguf
+from glassformer.checkpoint.hf import import_model
+from glassformer.checkpoint.hf.folder import is_hf_folder, read_hf_folder
+from glassformer.checkpoint.layout import READ_FILES
+from glassformer.checkpoint.llama2c import read_llama2c
+from glassformer.checkpoint.load_errors import naming_errors
+from glassformer.checkpoint.safe_files import MANIFEST, CorruptFolderError, SealedFolder, read_json_object
+
+if TYPE_CHECKING:
+    import torch
+
+    from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
+
+ORIGIN = "origin.json"
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether somebody else's library wrote this; a folder of ours names no `model_type` in its config."""
+    return path.is_file() or (path.is_dir() and is_hf_folder(path))
+
+
+def read_origin(folder: Path) -> dict[str, Any] | None:
+    """What a folder of ours says of the foreign model it was made from: its family, and the ids of special tokens."""
+    if not (folder / MANIFEST).is_file():
+        return None  # `load_model` refuses a folder of ours without one
+    sealed = SealedFolder(folder)
+    return read_json_object(sealed.file(ORIGIN)) if sealed.has(ORIGIN) else None
+
+
+def read_foreign(path: Path, *, allow_pickle: bool = False) -> ForeignModel:
+    """What a foreign folder or file holds; tensors are read when they are asked for."""
+    if path.is_dir():
+        return read_hf_folder(path, allow_pickle=allow_pickle)
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file or folder: {path_suggestion(path)}")
+    with path.open("rb") as stream:
+        is_gguf = stream.read(4) == b"GGUF"
+    if is_gguf:
+        return read_gguf(path)
+    if path.suffix == ".bin":
+        return read_llama2c(path)
+    raise ValueError(f"{path}: expected a folder, a GGUF file, or a .bin file of llama2.c's")
+
+
+def load_model(
+    path: Path | str,
+    *,
+    dtype: torch.dtype | None = None,
+    adapt: Callable[[ModelConfig], ModelConfig] | None = None,
+    allow_pickle: bool = False,
+) -> EncoderModel | DecoderModel | EncoderDecoderModel:
+    """The model in a folder or file of any format that is known here, in evaluation mode, on the CPU.
+
+    `adapt` changes a foreign model's config before it is built: to put another head on it, say. A foreign model's
+    numbers become `dtype`, which is float32 unless given.
+    """
+    from glassformer.checkpoint.model_folder import load_model as load_own
+
+    path = Path(path)
+    with naming_errors(path):
+        if not is_foreign(path):
+            return load_own(path)
+        verify_seal(path)
+        foreign = read_foreign(path, allow_pickle=allow_pickle)
+        return import_model(foreign.config, foreign.tensors, dtype=dtype, adapt=adapt)
+
+
+def verify_seal(path: Path) -> None:
+    """Compare the checksums of a foreign folder that was written here; other people's manifests say other things."""
+    manifest = path / MANIFEST
+    try:
+        is_ours = manifest.is_file() and isinstance(read_json_object(manifest).get("sha256"), dict)
+    except CorruptFolderError:
+        return
+    if is_ours:
+        weights = [file.name for file in path.iterdir() if file.suffix in (".safetensors", ".bin")]
+        try:
+            sealed = SealedFolder(path)
+            sealed.verify()
+            sealed.check_listed((*READ_FILES, *weights))
+        except CorruptFolderError as error:
+            raise CorruptFolderError(f"{error}. If you changed the folder yourself, remove {manifest}") from error

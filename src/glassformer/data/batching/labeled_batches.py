@@ -1,0 +1,104 @@
+"""Texts with answers in batches by token budget, in the order that `plan.py` gives them."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from glassformer.data.batching.batch_plan import BatchPlan, Numbers, grid
+
+IGNORED = -100
+"""The answer of a token that has none: torch's own convention."""
+
+
+class Row(NamedTuple):
+    """What a model reads, and what it should answer."""
+
+    ids: Sequence[int] | NDArray[Any]
+    token_types: Sequence[int] | NDArray[Any]
+    answer: Any
+    """A number, or a list of numbers: of a fixed length, or one for each token."""
+
+
+class LabelledBatch(NamedTuple):
+    """Padded texts and their answers."""
+
+    tokens: Tensor  # (B, T)
+    mask: Tensor  # (B, T), True for real tokens
+    token_types: Tensor  # (B, T)
+    answers: Tensor  # (B), (B, n) or (B, T)
+
+    @property
+    def n_target_tokens(self) -> int:
+        """What the loss is averaged over: the answers there are. A row of fractions is one answer."""
+        return len(self.answers) if self.answers.is_floating_point() else int((self.answers != IGNORED).sum())
+
+    def to(self, device: torch.device | str) -> "LabelledBatch":
+        """The same batch on another device."""
+        return LabelledBatch(*(x.to(device, non_blocking=True) for x in self))
+
+
+def make_batch(rows: Sequence[Row], *, pad: int, per_token: bool = False) -> LabelledBatch:
+    """Some rows side by side; `per_token` says that each token has an answer."""
+    width = int(grid(np.array([max(1, *(len(row.ids) for row in rows))]), 2)[0])
+    tokens = np.full((len(rows), width), pad, dtype=np.int64)
+    types = np.zeros((len(rows), width), dtype=np.int64)
+    answers = np.full((len(rows), width), IGNORED) if per_token else np.array([row.answer for row in rows])
+    for place, row in enumerate(rows):
+        tokens[place, : len(row.ids)] = row.ids
+        types[place, : len(row.ids)] = row.token_types
+        if per_token:
+            answers[place, : len(row.ids)] = row.answer
+    mask = torch.arange(width) < torch.tensor([len(row.ids) for row in rows])[:, None]
+    numbers = answers.astype(np.float32 if answers.dtype.kind == "f" else np.int64)
+    return LabelledBatch(torch.from_numpy(tokens), mask, torch.from_numpy(types), torch.from_numpy(numbers))
+
+
+class LabelledBatches:
+    """All batches of some rows, by step number."""
+
+    def __init__(self, rows: Sequence[Row], *, pad: int, max_tokens: int, seed: int = 0, per_token: bool = False):
+        self.rows, self.pad, self.per_token = rows, pad, per_token
+        lengths = np.array([max(len(row.ids), 1) for row in rows], dtype=np.int64)
+        self._plan = self._make_plan(grid(lengths, 2), max_tokens, seed)
+
+    def _make_plan(self, lengths: Numbers, max_tokens: int, seed: int) -> BatchPlan:
+        return BatchPlan(lengths, max_tokens=max_tokens, seed=seed)
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+        return len(self._plan)
+
+    def epoch_of(self, step: int) -> int:
+        """The epoch a step belongs to."""
+        return step // len(self)
+
+    def __getitem__(self, step: int) -> LabelledBatch:
+        """The batch of this step, whatever was asked for before."""
+        return make_batch(
+            [self.rows[int(row)] for row in self._plan.rows(step)], pad=self.pad, per_token=self.per_token
+        )
+
+    def padding_share(self) -> float:
+        """How much of an epoch's tokens is padding."""
+        return 1 - sum(len(row.ids) for row in self.rows) / self._plan.padded_tokens()
+
+
+class PairedBatches(LabelledBatches):
+    """Batches of pairs of texts that are read each for itself: rows 2i and 2i+1 belong together.
+
+    A batch of B answers has 2B rows: the first texts of all pairs, then the second ones.
+    """
+
+    def _make_plan(self, lengths: Numbers, max_tokens: int, seed: int) -> BatchPlan:
+        return BatchPlan(lengths[::2], lengths[1::2], max_tokens=max_tokens, seed=seed)
+
+    def __getitem__(self, step: int) -> LabelledBatch:
+        """The batch of this step, whatever was asked for before."""
+        pairs = self._plan.rows(step)
+        rows = [self.rows[2 * int(pair) + side] for side in (0, 1) for pair in pairs]
+        batch = make_batch(rows, pad=self.pad)
+        return batch._replace(answers=batch.answers[: len(pairs)])

@@ -1,0 +1,174 @@
+"""Documents end to end, cut into windows of one length without padding.
+
+A document is read after an END and written up to the next, which begins the document after it: END d1 END d2 END. The
+stream lies in a file that is read through a memory map. A window's `segments` keep the documents in it apart. One long
+text has no borders and no END.
+
+In every epoch each token but the very first is a target exactly once. The windows lie side by side from a place that is
+drawn for the epoch, and come in an order that is drawn too. So that the first and the last token are covered, the
+windows at the two ends of the stream overlap their neighbors; a target that two windows share counts in the first of
+them alone, and is IGNORED in the other. A batch is a function of the seed and its number.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glassformer.data.batching.batch_plan import Numbers
+from glassformer.data.batching.labeled_batches import IGNORED
+from glassformer.data.batching.token_files import Ids, new_token_folder
+from glassformer.progress import track
+from glassformer.text.tokenizer import END
+
+Text = TypeVar("Text")
+CHUNK = 256
+"""Documents tokenised at a time."""
+
+
+class PackedBatch(NamedTuple):
+    """Windows of equal length; `targets` is what follows each of `tokens`, or IGNORED."""
+
+    tokens: Tensor  # (B, T)
+    targets: Tensor  # (B, T)
+    numbers: Tensor  # (B, T), the documents' in each row; (0), where all is one text
+
+    @property
+    def segments(self) -> Tensor | None:
+        """The documents' numbers, where there are several."""
+        return self.numbers if self.numbers.numel() else None
+
+    @property
+    def n_target_tokens(self) -> int:
+        """The number of targets that are not IGNORED. The loss is averaged over them."""
+        return int((self.targets != IGNORED).sum())
+
+    def to(self, device: torch.device | str) -> "PackedBatch":
+        """The same batch on another device."""
+        return PackedBatch(*(x.to(device, non_blocking=True) for x in self))
+
+
+class TokenStream:
+    """A tokenised corpus on disk."""
+
+    def __init__(self, folder: Path):
+        about = json.loads((folder / "stream.json").read_text(encoding="utf-8"))
+        self.has_documents = bool(about["has_documents"])
+        """Whether each document has an END before it and behind it."""
+        self.n_bytes, self.n_documents, self.n_unknown = about["n_bytes"], about["n_documents"], about["n_unknown"]
+        self.ids: Ids = np.memmap(folder / "tokens.bin", dtype=np.int32, mode="r")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def write_stream(
+    folder: Path,
+    documents: Iterable[Text],
+    encode_batch: Callable[[list[Text]], list[list[int]]],
+    *,
+    has_documents: bool,
+    unknown: int = -1,
+    size: Callable[[Text], int] = lambda text: len(str(text).encode()),
+) -> TokenStream:
+    """Tokenise texts into `folder`; `unknown` is the id that is counted there, `size` a text's in bytes."""
+    n_bytes = n_documents = n_unknown = n_tokens = 0
+    with new_token_folder(folder) as work, (work / "tokens.bin").open("wb") as file:
+
+        def write(ids: list[int]) -> None:
+            nonlocal n_tokens, n_unknown
+            n_tokens += len(ids)
+            n_unknown += ids.count(unknown)
+            file.write(np.asarray(ids, dtype=np.int32).tobytes())
+
+        for chunk in _chunks(track(documents, "tokenizing")):
+            n_documents += len(chunk)
+            n_bytes += sum(map(size, chunk))
+            for ids in encode_batch(chunk):
+                write([END, *ids] if has_documents else ids)
+        if has_documents and n_documents:
+            write([END])
+        if n_tokens < 2:
+            raise ValueError(f"the text has {n_tokens} tokens: expected at least two, one to follow the other")
+        about = {"has_documents": has_documents, "n_bytes": n_bytes, "n_documents": n_documents, "n_unknown": n_unknown}
+        (work / "stream.json").write_text(json.dumps(about), encoding="utf-8")
+    return TokenStream(folder)
+
+
+@dataclass
+class PackedBatches:
+    """All batches of a stream, by step number; every one has the same shape."""
+
+    stream: TokenStream
+    context: int
+    """Tokens of a window; a shorter text makes one shorter window."""
+    max_tokens: int = 4096
+    """Tokens of a batch: as many windows as fit, at least one."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        n_targets = len(self.stream) - 1  # all but the first token, which follows none
+        self.width = min(self.context, n_targets)
+        self.rows = max(1, self.max_tokens // self.width)
+        self.n_windows = -(-n_targets // self.width)
+        # Windows overlap by `over` tokens in all: the second window begins `shift` tokens early, and the last one
+        # takes the rest. No overlap may be a whole window, so `shift` has over + 1 values, or with one window more
+        # width - over - 1. Take the number of windows that leaves more places to begin at.
+        over = self.n_windows * self.width - n_targets
+        self._shifts = (0, over)
+        if self.n_windows > 1 and self.width - over - 1 > over + 1:
+            self.n_windows += 1
+            self._shifts = (over + 1, self.width - 1)
+        self._drawn: tuple[int, Numbers, Numbers] | None = None
+
+    def __len__(self) -> int:
+        """Batches that show every target once. Batches have no gaps between epochs: the last reaches into the next."""
+        return -(-self.n_windows // self.rows)
+
+    def epoch_of(self, step: int) -> int:
+        """The epoch a step begins in."""
+        return step * self.rows // self.n_windows
+
+    def __getitem__(self, step: int) -> PackedBatch:
+        """The batch of this step, whatever was asked for before."""
+        first = step * self.rows
+        places = [self._window(number) for number in range(first, first + self.rows)]
+        windows = np.stack([self.stream.ids[begin : begin + self.width + 1] for begin, _ in places]).astype(np.int64)
+        tokens, targets = torch.from_numpy(windows[:, :-1].copy()), torch.from_numpy(windows[:, 1:].copy())
+        for row, (_, n_shared) in enumerate(places):
+            if n_shared:
+                targets[row, :n_shared] = IGNORED
+        if not self.stream.has_documents:
+            return PackedBatch(tokens, targets, torch.empty(0, dtype=torch.long))
+        return PackedBatch(tokens, targets, (tokens == END).cumsum(1))
+
+    def _window(self, number: int) -> tuple[int, int]:
+        """Where a window begins, and how many of its first targets the window before it in the stream has too."""
+        epoch, place = divmod(number, self.n_windows)
+        if self._drawn is None or self._drawn[0] != epoch:
+            self._drawn = epoch, *self._draw(epoch)
+        _, begins, shared = self._drawn
+        return int(begins[place]), int(shared[place])
+
+    def _draw(self, epoch: int) -> tuple[Numbers, Numbers]:
+        """The windows of an epoch in their order: where they begin, and how many targets they share."""
+        random = np.random.default_rng([self.seed, epoch])
+        shift = random.integers(self._shifts[0], self._shifts[1] + 1)
+        last = len(self.stream) - 1 - self.width
+        begins = np.clip(np.arange(self.n_windows) * self.width - shift, 0, last)
+        shared = np.zeros_like(begins)
+        shared[1:] = begins[:-1] + self.width - begins[1:]
+        order = random.permutation(self.n_windows)
+        return begins[order], shared[order]
+
+
+def _chunks(texts: Iterable[Text]) -> Iterator[list[Text]]:
+    iterator = iter(texts)
+    while chunk := list(islice(iterator, CHUNK)):
+        yield chunk

@@ -1,0 +1,1 @@
+"""Corpora that need no file of the user: downloaded by name, taken from Python itself, or generated."""

@@ -1,0 +1,92 @@
+"""Interface texts with labels: which language a string is in, or which component it belongs to.
+
+A string that stands under two labels ("OK", "Password") has no right answer, and is left out.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from glassformer.base.names import suggestion
+from glassformer.data.corpora.catalog import Corpus, fetch_interface_wheel, interface_strings
+from glassformer.data.readers.splits import Split, split_examples
+
+LANGUAGES = (
+    *("cs", "da", "de", "el", "en", "es", "fi", "fr", "hu", "it"),
+    *("ja", "ko", "nb", "nl", "pl", "pt", "ru", "sv", "tr", "uk"),
+)
+PER_LANGUAGE = 3000
+"""Strings taken of each language: as many of all, for most languages have more than some."""
+N_COMPONENTS = 30
+"""The components with the most strings of their own, in English."""
+
+LABELLED_CORPORA = {
+    corpus.name: corpus
+    for corpus in (
+        Corpus(
+            name="interface-languages",
+            about="Home Assistant's interface strings in 20 languages, labelled with the language",
+            licence="Apache-2.0",
+            size="35 MB to fetch; some 58,900 strings",
+            is_local=False,
+        ),
+        Corpus(
+            name="interface-components",
+            about="Home Assistant's English interface strings, labelled with one of 30 components",
+            licence="Apache-2.0",
+            size="35 MB to fetch; some 3,400 strings",
+            is_local=False,
+        ),
+    )
+}
+
+
+class Labelled(NamedTuple):
+    """A text and its class."""
+
+    text: str
+    label: str
+
+
+def open_labelled_corpus(name: str) -> Mapping[Split, Iterable[Labelled]]:
+    """The labelled texts of each split of a named corpus; no text stands on two sides."""
+    if name not in LABELLED_CORPORA:
+        raise ValueError(f"unknown corpus {name!r}: {suggestion(name, LABELLED_CORPORA)}")
+    wheel = fetch_interface_wheel()
+    if name == "interface-languages":
+        texts = _unambiguous(Labelled(text, language) for language, _, text in interface_strings(wheel, LANGUAGES))
+        chosen = _first_of_each(texts, PER_LANGUAGE)
+    else:
+        texts = _unambiguous(Labelled(text, component) for _, component, text in interface_strings(wheel, ["en"]))
+        counts = Counter(example.label for example in texts)
+        commonest = {label for label, _ in counts.most_common(N_COMPONENTS)}
+        chosen = [example for example in texts if example.label in commonest]
+    return split_examples(chosen, lambda example: example.text)
+
+
+def _unambiguous(examples: Iterable[Labelled]) -> list[Labelled]:
+    """Each text once, in an order that tells nothing; none that has two labels. Case and spaces don't matter."""
+    found: dict[str, Labelled | None] = {}
+    for example in examples:
+        key = " ".join(example.text.lower().split())
+        seen = found.setdefault(key, example)
+        if seen is not None and seen.label != example.label:
+            found[key] = None
+    kept = [example for example in found.values() if example is not None]
+    return sorted(kept, key=lambda example: _place(example.text))
+
+
+def _place(text: str) -> bytes:
+    # Not the hash that splits go by: the first of some texts would be those of one side.
+    return hashlib.blake2b(text.encode(), digest_size=8, person=b"order").digest()
+
+
+def _first_of_each(examples: Iterable[Labelled], limit: int) -> list[Labelled]:
+    counts: Counter[str] = Counter()
+    chosen = []
+    for example in examples:
+        if counts[example.label] < limit:
+            chosen.append(example)
+        counts[example.label] += 1
+    return chosen

@@ -1,0 +1,77 @@
+"""The source of Python's standard library: a corpus that every installation has."""
+
+import ast
+import hashlib
+import inspect
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from glassformer.data.readers.text_documents import Document, TwoSides
+
+LEFT_OUT = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
+"""Folders of other people's code, and of tests, which are long and alike."""
+HELD_OUT = 20
+"""One file in so many is for validation."""
+SHORTEST = 40
+"""Characters of a docstring that says something."""
+LICENCE = "PSF-2.0"
+
+
+def source_files() -> list[Path]:
+    """Its files, sorted by name, relative to `library_folder()`."""
+    root = library_folder()
+    found = (path.relative_to(root) for path in root.rglob("*.py"))
+    return sorted(path for path in found if not LEFT_OUT.intersection(path.parts))
+
+
+def library_folder() -> Path:
+    """Where it is installed."""
+    return Path(sysconfig.get_path("stdlib"))
+
+
+def is_held_out(name: str) -> bool:
+    """Whether a file is for validation: by a hash of its name, so that it stays so when its contents change."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) % HELD_OUT == 0
+
+
+def standard_library(kind: Literal["code", "docstrings"]) -> TwoSides:
+    """Files as they are, or the docstrings of each file one after the other."""
+    train: list[Document] = []
+    valid: list[Document] = []
+    for name, text in _texts():
+        document = Document(text if kind == "code" else "\n\n".join(docstrings(text)), name)
+        if document.text.strip():
+            (valid if is_held_out(name) else train).append(document)
+    if not train or not valid:
+        raise ValueError(f"{library_folder()} holds {len(train)} files of Python: expected the standard library")
+    return TwoSides(train, valid)
+
+
+def docstrings(source: str) -> Iterator[str]:
+    """Those of a module and all that is in it, in order, without their indentation."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # old escapes
+        try:
+            tree = ast.parse(source)
+        except (SyntaxError, ValueError, RecursionError):
+            return
+    seen = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = inspect.cleandoc(ast.get_docstring(node) or "")
+            if len(text) >= SHORTEST and text not in seen:
+                seen.add(text)
+                yield text
+
+
+def _texts() -> Iterator[tuple[str, str]]:
+    for name in source_files():
+        try:
+            text = (library_folder() / name).read_text(encoding="utf-8")
+        except UnicodeDecodeError:  # a few say so in their first line, and are older than UTF-8
+            continue
+        if text.strip():
+            yield name.as_posix(), text

@@ -1,0 +1,1 @@
+"""Readers of data files. Every error names the file and the line."""

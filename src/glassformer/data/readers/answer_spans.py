@@ -1,0 +1,137 @@
+"""Questions whose answers stand in their texts: SQuAD's JSON, versions 1 and 2, or records.
+
+An answer is checked against the characters it is said to stand at; one that is not there is an error that names its
+place, for a model that learns other words than the answer's learns nothing.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from glassformer.data.readers.records import (
+    BadRecordError,
+    OnBad,
+    Record,
+    as_text,
+    examples_of,
+    kind_of,
+    read_records,
+)
+from glassformer.data.readers.text_files import check_file, read_text
+
+
+class SpanQuestion(NamedTuple):
+    """A question about a text, and where its answers stand there."""
+
+    question: str
+    context: str
+    answers: tuple[str, ...]
+    """Any of them is right; none where the text does not answer it."""
+    starts: tuple[int, ...]
+    """The first character of each answer."""
+    where: str = ""
+    """File and line it was read from, or the question's id."""
+
+
+@dataclass
+class SpanReader:
+    """Iterates over the questions of some files, as often as asked; `skipped` counts what was bad in the last pass."""
+
+    paths: Sequence[Path]
+    columns: tuple[str, str, str]
+    """Of records: where the question, the context and the answers are."""
+    on_bad: OnBad = "error"
+    skipped: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        for path in self.paths:
+            check_file(path)
+            if kind_of(path) == "text" and not _is_squad(path):
+                raise ValueError(f"{path}: expected SQuAD's .json, or a .jsonl, .tsv or .csv; .gz too")
+
+    def __iter__(self) -> Iterator[SpanQuestion]:
+        self.skipped.clear()
+        for path in self.paths:
+            records = _squad(path) if _is_squad(path) else read_records(path, self.columns)
+            yield from examples_of(records, self._question, self.on_bad, self.skipped)
+
+    def _question(self, record: Record) -> SpanQuestion:
+        names = self.columns
+        question, context = as_text(record.cells[0], names[0]), record.cells[1]
+        as_text(context, names[1])  # checked, but not stripped: answers are counted from its first character
+        answers, starts = _answers(record.cells[2], names[2])
+        places = [_find(context, answer, start) for answer, start in zip(answers, starts, strict=True)]
+        return SpanQuestion(question, context, tuple(answers), tuple(places), record.where)
+
+
+def _answers(cell: Any, column: str) -> tuple[list[str], list[int | None]]:
+    """Answers and where they are said to stand: a text, a list of texts or of SQuAD's objects, or HF's two lists."""
+    if isinstance(cell, dict):
+        texts, starts = cell.get("text"), cell.get("answer_start")
+        if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
+            raise ValueError(f"no answers under {column!r}: expected lists 'text' and 'answer_start', as long")
+        cell = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+    if isinstance(cell, str) and not cell.strip():
+        raise ValueError(f"empty {column}: expected words of the context, or an empty list where there is no answer")
+    told: list[str] = []
+    begun: list[int | None] = []
+    for one in cell if isinstance(cell, list) else [cell]:
+        text, start = (one.get("text"), one.get("answer_start")) if isinstance(one, dict) else (one, None)
+        if start is not None and (not isinstance(start, int) or isinstance(start, bool)):
+            raise ValueError(f"answer_start is {start!r}: expected a whole number")
+        text = as_text(text, column) if start is None else text
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"no text under {column!r}")
+        told.append(text)
+        begun.append(start)
+    return told, begun
+
+
+def _find(context: str, answer: str, start: int | None) -> int:
+    """The answer's first character; where none is given, that of its first occurrence."""
+    if start is None:
+        place = context.find(answer)
+        if place < 0:
+            raise ValueError(f"the answer {answer[:60]!r} is not in its context: expected its very words")
+        return place
+    if start < 0 or context[start : start + len(answer)] != answer:
+        there = context[max(start, 0) : max(start, 0) + len(answer)][:60]
+        raise ValueError(f"the answer {answer[:60]!r} is not at character {start} of its context: there is {there!r}")
+    return start
+
+
+def _is_squad(path: Path) -> bool:
+    return path.name.removesuffix(".gz").lower().endswith(".json")
+
+
+def _squad(path: Path) -> Iterator[Record]:
+    """Each question of a SQuAD file as a record, under its id."""
+    try:
+        articles = json.loads(read_text(path))["data"]
+    except BadRecordError:
+        raise
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        where = f"{path}:{error.lineno}" if isinstance(error, json.JSONDecodeError) else str(path)
+        raise BadRecordError(f"{where} is not SQuAD's JSON ({error}): expected an object with 'data'") from error
+    for number, article in enumerate(_list(articles, f"{path}: data")):
+        for place, paragraph in enumerate(_list(_get(article, "paragraphs"), f"{path}: data[{number}].paragraphs")):
+            here = f"{path}: data[{number}].paragraphs[{place}]"
+            for question in _list(_get(paragraph, "qas"), f"{here}.qas"):
+                hopeless = _get(question, "is_impossible") is True
+                answers = [] if hopeless else _get(question, "answers")
+                problem = "" if hopeless or answers else "no answers, and not is_impossible"
+                cells = (_get(question, "question"), _get(paragraph, "context"), answers)
+                yield Record(cells, problem, f"{here}: question {_get(question, 'id')}")
+
+
+def _get(table: Any, key: str) -> Any:
+    return table.get(key) if isinstance(table, dict) else None
+
+
+def _list(value: Any, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise BadRecordError(f"{where} is no list: expected SQuAD's JSON")
+    return value

@@ -1,0 +1,97 @@
+"""Read sentence pairs: two aligned text files, or TSV, CSV or JSONL with a source and a target; plain or gzip.
+
+A bad record is an error that names `file:line`, or with `on_bad="skip"` is counted and passed over. Files stream:
+memory stays flat however long they are.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from typing import NamedTuple
+
+from glassformer.data.readers.records import BadRecordError, OnBad, kind_of, read_records
+from glassformer.data.readers.text_files import bad_record, check_file, read_lines
+
+
+class Pair(NamedTuple):
+    """A source and its target."""
+
+    source: str
+    target: str
+
+
+@dataclass
+class PairReader:
+    """Iterates over the pairs of some files, as often as asked; `skipped` counts what was bad in the last pass."""
+
+    sources: Sequence[Path]
+    """Text files, each aligned line by line with the file at its place in `targets`; or tables, without targets."""
+    targets: Sequence[Path] = ()
+    source_column: str = "source"
+    target_column: str = "target"
+    on_bad: OnBad = "error"
+    skipped: Counter[str] = field(default_factory=Counter)
+    n_read: int | None = None
+    """Pairs that the last whole pass gave; None before the first."""
+
+    def __post_init__(self) -> None:
+        if self.targets and len(self.targets) != len(self.sources):
+            raise ValueError(f"{len(self.sources)} source files and {len(self.targets)} target files: expected as many")
+        for path in (*self.sources, *self.targets):
+            check_file(path)
+        for path in self.sources:
+            if not self.targets and kind_of(path) == "text":
+                raise ValueError(
+                    f"{path} has one text per line: expected --target with its translations, or a .tsv, .csv or "
+                    ".jsonl with both"
+                )
+
+    def __iter__(self) -> Iterator[Pair]:
+        self.skipped.clear()
+        count = 0
+        for pair, problem, where in self._records():
+            if pair is not None and not problem:
+                count += 1
+                yield pair
+            elif self.on_bad == "error":
+                raise bad_record(where, problem)
+            else:
+                self.skipped[problem] += 1
+        self.n_read = count
+
+    def _records(self) -> Iterator[tuple[Pair | None, str, str]]:
+        """Each record with what is wrong with it ("" if nothing) and where it stands."""
+        if self.targets:
+            for source, target in zip(self.sources, self.targets, strict=True):
+                yield from _aligned(source, target)
+            return
+        columns = (self.source_column, self.target_column)
+        for path in self.sources:
+            for cells, problem, where in read_records(path, columns):
+                missing = [column for column, cell in zip(columns, cells, strict=False) if not isinstance(cell, str)]
+                if problem or missing:
+                    yield None, problem or f"no text under {missing[0]!r}", where
+                else:
+                    yield _judge(cells[0], cells[1], where)
+
+
+def _judge(source: str, target: str, where: str) -> tuple[Pair | None, str, str]:
+    pair = Pair(source.strip(), target.strip())
+    if not pair.source or not pair.target:
+        return pair, f"empty {'source' if not pair.source else 'target'}", where
+    return pair, "", where
+
+
+def _aligned(source: Path, target: Path) -> Iterator[tuple[Pair | None, str, str]]:
+    for left, right in zip_longest(read_lines(source), read_lines(target)):
+        if left is None or right is None:
+            # From here on nothing is aligned with certainty, so skipping cannot mend it.
+            short, long_place = (source, right.where) if left is None else (target, left.where)
+            raise BadRecordError(f"{long_place}: {short} has fewer lines: expected two files aligned line by line")
+        if left.problem or right.problem:
+            bad = left if left.problem else right
+            yield None, bad.problem, bad.where
+        else:
+            yield _judge(left.text, right.text, right.where if left.text.strip() else left.where)

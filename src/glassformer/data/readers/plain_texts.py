@@ -1,0 +1,67 @@
+"""Texts without answers: a text a line, or a column of TSV, CSV or JSONL; plain or gzip.
+
+A bad record is an error that names `file:line`, or with `on_bad="skip"` is counted and passed over. Files stream:
+memory stays flat however long they are.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from glassformer.data.readers.records import BadRecordError, OnBad, as_text, kind_of, read_records
+from glassformer.data.readers.text_files import check_file, read_lines
+
+
+class PlainText(NamedTuple):
+    """A text, and where it was read."""
+
+    text: str
+    where: str = ""
+
+
+@dataclass
+class TextReader:
+    """Iterates over the texts of some files, as often as asked; `skipped` counts what was bad in the last pass.
+
+    Blank lines between texts are no texts, and not bad.
+    """
+
+    paths: Sequence[Path]
+    column: str = "text"
+    """Where the text is, in tables and JSONL."""
+    on_bad: OnBad = "error"
+    skipped: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        for path in self.paths:
+            check_file(path)
+
+    def __iter__(self) -> Iterator[PlainText]:
+        self.skipped.clear()
+        for path in self.paths:
+            for found, problem in _lines(path) if kind_of(path) == "text" else _records(path, self.column):
+                if not problem:
+                    yield found
+                elif self.on_bad == "error":
+                    raise BadRecordError(f"{found.where}: {problem} (on_bad='skip' passes over such records)")
+                else:
+                    self.skipped[problem] += 1
+
+
+def _lines(path: Path) -> Iterator[tuple[PlainText, str]]:
+    for text, problem, where in read_lines(path):
+        if problem or text.strip():
+            yield PlainText(text.strip(), where), problem
+
+
+def _records(path: Path, column: str) -> Iterator[tuple[PlainText, str]]:
+    for record in read_records(path, [column]):
+        text, problem = "", record.problem
+        if not problem:
+            try:
+                text = as_text(record.cells[0], column)
+            except ValueError as error:
+                problem = str(error)
+        yield PlainText(text, record.where), problem

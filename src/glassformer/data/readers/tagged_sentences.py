@@ -1,0 +1,186 @@
+"""Read sentences whose words are tagged: CoNLL's columns, or JSONL with spans of characters; plain or gzip.
+
+A bad line is an error that names `file:line`, or with `on_bad="skip"` its sentence is counted and passed over.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from glassformer.data.readers.records import (
+    BadRecordError,
+    Examples,
+    OnBad,
+    Record,
+    RecordReader,
+    kind_of,
+)
+from glassformer.data.readers.text_files import Line, check_file, read_lines
+from glassformer.text.tags import BadTagError, Entity, MixedTagsError, Scheme, detect_scheme, entities_of
+from glassformer.text.word_split import cut_words
+
+DOCUMENT = "-DOCSTART-"
+"""The word of a line that only says that another document begins."""
+_BLANKS = re.compile(r"[ \t]+")  # alone: a word may hold a no-break space
+
+
+class TaggedSentence(NamedTuple):
+    """Words, and the entities among them from left to right."""
+
+    words: tuple[str, ...]
+    entities: tuple[Entity, ...]
+    where: str = ""
+    """File and line it was read from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggedReader:
+    """How files are read."""
+
+    word_column: int = 1
+    """Columns are counted from 1, or from the last one, which is -1."""
+    tag_column: int = -1
+    scheme: Scheme | Literal["auto"] = "auto"
+    text_column: str = "text"
+    spans_column: str = "spans"
+    on_bad: OnBad = "error"
+
+    def __post_init__(self) -> None:
+        for name in ("word_column", "tag_column"):
+            if getattr(self, name) == 0:
+                raise ValueError(f"{name}=0: expected 1 or more, or -1 or less to count from the last")
+
+    def read(self, paths: Sequence[Path]) -> Examples[TaggedSentence]:
+        """The sentences of all files."""
+        found = Examples[TaggedSentence]()
+        for path in paths:
+            check_file(path)
+            kind = kind_of(path)
+            if kind == "table":
+                raise ValueError(f"{path} is a table: expected CoNLL's columns, such as .conll or .txt, or .jsonl")
+            if kind == "jsonl":
+                records = RecordReader([path], [self.text_column, self.spans_column], self._of_record, self.on_bad)
+                found.extend(records)
+                found.skipped += records.skipped
+            else:
+                self._read_columns(path, found)
+        return found
+
+    def _of_record(self, record: Record) -> TaggedSentence:
+        text, spans = record.cells
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"no text under {self.text_column!r}")
+        if not isinstance(spans, list):
+            raise ValueError(f"no spans under {self.spans_column!r}: expected a list of [begin, end, label]")
+        places = cut_words(text)
+        entities = _entities_of_spans(text, spans, places)
+        return TaggedSentence(tuple(text[begin:end] for begin, end in places), entities, record.where)
+
+    def _read_columns(self, path: Path, found: Examples[TaggedSentence]) -> None:
+        """All at once: which scheme it is can only be told at the end."""
+        sentences: list[list[_Line]] = []
+        for lines in _blocks(path):
+            try:
+                sentences.append([self._line(line, len(_columns(lines[0]))) for line in lines])
+            except BadRecordError as error:
+                self._skip(error, found)
+        scheme = self._scheme(sentences) if self.scheme == "auto" else self.scheme
+        for sentence in sentences:
+            words, tags, places = zip(*sentence, strict=True)
+            try:
+                found.append(TaggedSentence(words, tuple(entities_of(tags, scheme)), places[0]))
+            except BadTagError as error:
+                self._skip(BadRecordError(f"{places[error.place]}: {error}"), found)
+
+    def _line(self, line: Line, expected: int) -> "_Line":
+        """The word and the tag of a line; `expected` is the number of columns in the first line of its sentence."""
+        columns, where = _columns(line), line.where
+        if line.problem:
+            raise BadRecordError(f"{where}: {line.problem}")
+        indices = [
+            column - 1 if column > 0 else len(columns) + column for column in (self.word_column, self.tag_column)
+        ]
+        if not all(0 <= index < len(columns) for index in indices) or indices[0] == indices[1]:
+            raise BadRecordError(
+                f"{where}: {len(columns)} columns: expected a word in column {self.word_column} and a tag in column "
+                f"{self.tag_column}; choose yours with word_column and tag_column"
+            )
+        if len(columns) != expected:
+            raise BadRecordError(
+                f"{where}: {len(columns)} columns: expected {expected}, as in the first line of its sentence"
+            )
+        return _Line(columns[indices[0]], columns[indices[1]], where)
+
+    def _scheme(self, sentences: list[list["_Line"]]) -> Scheme:
+        try:
+            return detect_scheme([[line.tag for line in sentence] for sentence in sentences])
+        except MixedTagsError as error:
+            one, two = (sentences[number][place].where for number, place in (error.as_iob1, error.as_iob2))
+            raise BadRecordError(
+                f"{one}: an entity begins with I- (IOB1), but at {two} with B- where none is before it (IOB2): "
+                "expected one scheme; scheme='iob1' reads both as conlleval does"
+            ) from error
+
+    def _skip(self, error: BadRecordError, found: Examples[TaggedSentence]) -> None:
+        if self.on_bad == "error":
+            raise BadRecordError(f"{error} (on_bad='skip', or --on-bad skip, passes over such sentences)") from error
+        problem = re.sub(r"^.*?:\d+: ", "", str(error))
+        found.skipped[problem] += 1
+
+
+class _Line(NamedTuple):
+    word: str
+    tag: str
+    where: str
+
+
+def _columns(line: Line) -> list[str]:
+    return [cell for cell in _BLANKS.split(line.text) if cell]
+
+
+def _blocks(path: Path) -> Iterator[list[Line]]:
+    """The lines of each sentence."""
+    block: list[Line] = []
+    for line in read_lines(path):
+        columns = _columns(line)
+        if line.problem or (columns and DOCUMENT not in columns):
+            block.append(line)
+        elif block:
+            yield block
+            block = []
+    if block:
+        yield block
+
+
+def _entities_of_spans(text: str, spans: list[Any], places: list[tuple[int, int]]) -> tuple[Entity, ...]:
+    """Spans of characters as entities of words."""
+    begins = {begin: word for word, (begin, _) in enumerate(places)}
+    ends = {end: word + 1 for word, (_, end) in enumerate(places)}
+    entities: list[Entity] = []
+    for span in spans:
+        if not isinstance(span, list) or len(span) != 3 or [type(part) for part in span] != [int, int, str]:
+            raise ValueError(f"{str(span)[:60]} is no span: expected [begin, end, label], two numbers and a text")
+        begin, end, label = span
+        if not label.strip():
+            raise ValueError(f"the span {span} has no label")
+        if not 0 <= begin < end <= len(text):
+            raise ValueError(f"the span {span} is empty or leaves the text of {len(text)} characters")
+        if begin not in begins or end not in ends:
+            raise ValueError(
+                f"the span {span}, {text[begin:end]!r}, does not fit the words, which are cut as "
+                f"{_around(text, begin, end, places)}: move it, or give the words in columns"
+            )
+        entities.append(Entity(begins[begin], ends[end], label.strip()))
+    entities.sort()
+    for left, right in pairwise(entities):
+        if right.begin < left.end:
+            raise ValueError(f"two spans overlap, {left.label} and {right.label}: expected each word in one at most")
+    return tuple(entities)
+
+
+def _around(text: str, begin: int, end: int, places: list[tuple[int, int]]) -> str:
+    """The words that a span touches, for an error."""
+    return " ".join(repr(text[left:right]) for left, right in places if left < end and begin < right) or "none"

@@ -1,0 +1,60 @@
+"""Accuracy, F1 and the confusion matrix of classes; of several labels a text, too."""
+
+from collections import Counter
+from collections.abc import Collection, Hashable, Sequence
+
+from glassformer.metrics.number_table import Table
+from glassformer.metrics.scores import Scores
+
+MAX_SHOWN = 12
+"""Classes whose confusion can be taken in at a glance."""
+
+
+def score_classes(found: Sequence[Hashable], true: Sequence[Hashable]) -> Scores:
+    """Accuracy and macro-F1, the mean F1 of the classes that occur. A class that neither names counts nowhere."""
+    _check(found, true)
+    sets = [{label} for label in found], [{label} for label in true]
+    hits = sum(a == b for a, b in zip(found, true, strict=True))
+    return Scores({"accuracy": 100 * hits / len(true), "macro_f1": _macro_f1(*sets)})
+
+
+def score_label_sets(found: Sequence[Collection[Hashable]], true: Sequence[Collection[Hashable]]) -> Scores:
+    """Of texts with any number of labels: micro-F1, macro-F1, and how many have exactly their labels (accuracy)."""
+    _check(found, true)
+    sets = [set(labels) for labels in found], [set(labels) for labels in true]
+    hits = sum(len(a & b) for a, b in zip(*sets, strict=True))
+    named = sum(map(len, sets[0])) + sum(map(len, sets[1]))
+    exact = sum(a == b for a, b in zip(*sets, strict=True)) / len(true)
+    micro = 2 * hits / named if named else 1.0
+    return Scores({"micro_f1": 100 * micro, "macro_f1": _macro_f1(*sets), "accuracy": 100 * exact})
+
+
+def confusion(found: Sequence[str], true: Sequence[str], labels: Sequence[str]) -> list[list[int]]:
+    """How often each class (rows) was taken for each (columns)."""
+    _check(found, true)
+    counts = Counter(zip(true, found, strict=True))
+    return [[counts[row, column] for column in labels] for row in labels]
+
+
+def confusion_tables(found: Sequence[str], true: Sequence[str], labels: Sequence[str]) -> dict[str, Table]:
+    """The confusion matrix as a table, where the classes are few enough to be looked at; else nothing."""
+    if len(labels) > MAX_SHOWN:
+        return {}
+    rows = dict(zip(labels, confusion(found, true, labels), strict=True))
+    return {"confusion": Table("how often each class (rows) was taken for each (columns)", list(labels), rows)}
+
+
+def _macro_f1(found: Sequence[set[Hashable]], true: Sequence[set[Hashable]]) -> float:
+    named_by = Counter(label for labels in found for label in labels)
+    named_by.update(label for labels in true for label in labels)
+    if not named_by:
+        return 100.0  # nothing was to be found, and nothing was
+    hits = Counter(label for a, b in zip(found, true, strict=True) for label in a & b)
+    return 100 * sum(2 * hits[label] / count for label, count in named_by.items()) / len(named_by)
+
+
+def _check(found: Sequence[object], true: Sequence[object]) -> None:
+    if len(found) != len(true):
+        raise ValueError(f"{len(found)} predictions and {len(true)} answers: expected as many")
+    if not true:
+        raise ValueError("there are no answers: expected at least one")

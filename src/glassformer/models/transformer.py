@@ -1,0 +1,78 @@
+"""What the three models share: a config, a head, and a few switches."""
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.models.blocks_from_config import make_head
+from glassformer.models.config import Kind, ModelConfig
+from glassformer.models.heads import LanguageModelHead
+from glassformer.nn import Embeddings, KVCache, Stack
+
+
+class Model(nn.Module):
+    """Base of `EncoderModel`, `DecoderModel` and `EncoderDecoderModel`."""
+
+    kind: Kind
+    plain_positions = False
+    """Whether positions are 0, 1, 2, ... even where the mask says that tokens are padding."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        if config.kind != self.kind:
+            raise ValueError(
+                f"{type(self).__name__} was given n_encoder_layers={config.n_encoder_layers}, "
+                f"n_decoder_layers={config.n_decoder_layers}, which makes kind {config.kind!r}: expected {self.kind!r}"
+            )
+        self.config = config
+
+    def n_parameters(self) -> int:
+        """Learned numbers, each counted once even where it is shared."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def set_gradient_checkpointing(self, on: bool = True) -> None:
+        """Trade compute for memory in training: keep each layer's input only, and compute the layer again backward.
+
+        It changes no number, dropout included.
+        """
+        for module in self.modules():
+            if isinstance(module, Stack):
+                module.gradient_checkpointing = on
+
+    def answer(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The head's answer to the last hidden states, or these themselves where there is no head."""
+        return hidden if self.head is None else self.head(hidden, mask)
+
+    def _add_head(self, embeddings: Embeddings) -> None:
+        self.head = make_head(self.config)
+        if self.config.ties_output and isinstance(self.head, LanguageModelHead):
+            self.head.out_proj.weight = embeddings.tokens.weight
+
+    def _new_cache(self, batch_size: int, capacity: int, memory_length: int, memory_rows: int | None = None) -> KVCache:
+        parameter = next(self.parameters())
+        return KVCache(
+            n_layers=self.config.n_decoder_layers,
+            batch_size=batch_size,
+            capacity=capacity,
+            n_kv_heads=self.config.kv_heads,
+            head_dim=self.config.head_size,
+            memory_length=memory_length,
+            memory_rows=memory_rows,
+            dtype=parameter.dtype,
+            device=parameter.device,
+        )
+
+
+def check_memory(memory: Tensor, target: Tensor, d_model: int, cache: KVCache | None = None) -> None:
+    """The encoder's output fits the decoder: a row for each target, as wide as the model, as long as the cache's."""
+    if not isinstance(memory, Tensor):
+        raise TypeError(f"memory is a {type(memory).__name__}: expected the encoder's output")
+    if not torch.is_floating_point(memory):
+        raise TypeError(f"memory has dtype {memory.dtype}: expected the encoder's floating-point output")
+    rows = len(target) if cache is None else cache.memory_rows
+    if memory.dim() != 3 or memory.shape[0] != rows or memory.shape[2] != d_model:
+        raise ValueError(
+            f"memory has shape {tuple(memory.shape)}: expected ({rows}, source length, {d_model}), "
+            "a row for each target row"
+        )
+    if cache is not None:
+        cache.check_memory(memory.shape[1])

@@ -1,0 +1,84 @@
+import gzip
+import json
+
+import pytest
+
+from glassformer.data.readers.pairs import Pair, PairReader
+from glassformer.data.readers.records import BadRecordError
+from glassformer.data.readers.splits import split_of
+
+PAIRS = [Pair("a cat", "eine Katze"), Pair("a dog, two", "ein Hund"), Pair('say "hi"', 'sag "hallo"')]
+
+
+def write(path, text):
+    data = text if isinstance(text, bytes) else text.encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_every_format_gives_the_same_pairs(tmp_path, ending):
+    source = write(tmp_path / f"a.en{ending}", "".join(f"{p.source}\n" for p in PAIRS))
+    target = write(tmp_path / f"a.de{ending}", "".join(f"{p.target}\r\n" for p in PAIRS))
+    quoted = "".join('"{}","{}",x\n'.format(*(t.replace('"', '""') for t in p)) for p in PAIRS)
+    tables = [
+        write(tmp_path / f"a.tsv{ending}", "source\ttarget\n" + "".join(f"{p.source}\t{p.target}\n" for p in PAIRS)),
+        write(tmp_path / f"a.csv{ending}", "source,target,more\n" + quoted),
+        write(tmp_path / f"a.jsonl{ending}", "".join(json.dumps(p._asdict()) + "\n" for p in PAIRS)),
+    ]
+    assert list(PairReader([source], [target])) == PAIRS
+    for table in tables:
+        assert list(PairReader([table])) == PAIRS
+    assert list(PairReader(tables)) == PAIRS * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.tsv", "source\ttarget\na\tb\nonly\n", r"a\.tsv:3: 1 columns, expected 2"),
+        ("a.tsv", "source\ttarget\na\t \n", r"a\.tsv:2: empty target"),
+        ("a.tsv", b"source\ttarget\na\tb\n\xff\xfe\tb\n", r"a\.tsv:3: not valid UTF-8"),
+        ("a.jsonl", '{"source": "a", "target": "b"}\n{"source": 3}\n', r"a\.jsonl:2: no text under 'source'"),
+        ("a.jsonl", "[]\n", r"a\.jsonl:1: not a JSON object"),
+        ("a.jsonl", "{\n", r"a\.jsonl:1: not JSON"),
+        ("a.csv", 'source,target\n,"b"\n', r"a\.csv:2: empty source"),
+    ],
+)
+def test_a_bad_record_names_its_place_or_is_counted(tmp_path, name, text, message):
+    path = write(tmp_path / name, text)
+    with pytest.raises(BadRecordError, match=message):
+        list(PairReader([path]))
+    reader = PairReader([path], on_bad="skip")
+    good = list(reader)
+    assert sum(reader.skipped.values()) == 1
+    assert all(pair.source and pair.target for pair in good)
+    assert list(reader) == good, "a second pass is the same"
+
+
+def test_unequal_line_counts_name_the_place_and_cannot_be_skipped(tmp_path):
+    source, target = write(tmp_path / "a.en", "a\nb\nc\n"), write(tmp_path / "a.de", "x\ny\n")
+    for on_bad in ("error", "skip"):
+        with pytest.raises(BadRecordError, match=r"a\.en:3: .*a\.de has fewer lines"):
+            list(PairReader([source], [target], on_bad=on_bad))
+    with pytest.raises(BadRecordError, match=r"a\.en:3: .*a\.de has fewer lines"):
+        list(PairReader([target], [source]))
+
+
+def test_missing_columns_and_files_are_named(tmp_path):
+    path = write(tmp_path / "a.tsv", "english\tgerman\na\tb\n")
+    with pytest.raises(BadRecordError, match=r"a\.tsv:1: no column 'source' in the header \(english, german\)"):
+        list(PairReader([path]))
+    assert list(PairReader([path], source_column="english", target_column="german")) == [Pair("a", "b")]
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.tsv"):
+        PairReader([tmp_path / "nowhere.tsv"])
+    with pytest.raises(ValueError, match="expected --target with its translations"):
+        PairReader([write(tmp_path / "a.en", "a\n")])
+    with pytest.raises(ValueError, match="1 source files and 2 target files"):
+        PairReader([path], [path, path])
+
+
+def test_a_source_is_always_on_the_same_side():
+    sides = [split_of(f"sentence {i}", valid=0.1, test=0.1) for i in range(3000)]
+    assert 0.07 < sides.count("test") / 3000 < 0.13
+    assert 0.07 < sides.count("valid") / 3000 < 0.13
+    assert all(split_of(f"  Sentence  {i}", valid=0.1, test=0.1) == side for i, side in enumerate(sides[:100]))

@@ -1,0 +1,214 @@
+"""Text files: every reader drops a byte-order mark, and reports damage with file and line."""
+
+import gzip
+import json
+import os
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassformer.data.corpora.catalog import open_corpus
+from glassformer.data.readers.answer_spans import SpanReader
+from glassformer.data.readers.code_problems import read_problems
+from glassformer.data.readers.pairs import Pair, PairReader
+from glassformer.data.readers.plain_texts import TextReader
+from glassformer.data.readers.records import BadRecordError, RecordReader
+from glassformer.data.readers.tagged_sentences import TaggedReader
+from glassformer.data.readers.text_documents import DocumentReader
+from glassformer.data.readers.text_files import read_lines, read_text
+from glassformer.tasks.language import LanguageConfig
+from glassformer.tasks.recipes import load_recipe
+
+SQUAD = {"data": [{"paragraphs": [{"context": "a cat", "qas": [{"question": "q", "id": "1", "answers": ["cat"]}]}]}]}
+COLUMNS = ("question", "context", "answer")
+READERS = {
+    "pairs": ("a.txt", "one\ntwo\n", lambda path: [pair.source for pair in PairReader([path], [path])]),
+    "plain texts": ("a.txt", "one\ntwo\n", lambda path: [found.text for found in TextReader([path])]),
+    "documents": ("a.txt", "one\ntwo\n", lambda path: [found.text for found in DocumentReader([path])]),
+    "parts": (
+        "a.txt",
+        "one\n\ntwo\n",
+        lambda path: [found.text for found in DocumentReader([path], separator="blank")],
+    ),
+    "folder": ("a.txt", "one\ntwo\n", lambda path: [found.text for found in DocumentReader([path.parent])]),
+    "records": ("a.jsonl", '{"a": "b"}\n', lambda path: list(RecordReader([path], ["a"], lambda record: record.cells))),
+    "columns": ("a.txt", "Ann B-PER\nsat O\n", lambda path: [found.words for found in TaggedReader().read([path])]),
+    "squad": ("a.json", json.dumps(SQUAD), lambda path: [found.context for found in SpanReader([path], COLUMNS)]),
+    "problems": (
+        "a.jsonl",
+        '{"text": "b", "test_list": ["c"]}\n',
+        lambda path: [one.text for one in read_problems(path)],
+    ),
+    "tatoeba": ("deu-eng.tsv", "Hi.\tHallo.\n", lambda path: _tatoeba(path.parent)),
+}
+
+
+def _tatoeba(folder):
+    return [pair.source for side in open_corpus("tatoeba", folder=folder).values() for pair in side]
+
+
+@pytest.fixture(params=list(READERS))
+def reading(request):
+    return READERS[request.param]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path, reading):
+    name, text, read = reading
+    path = tmp_path / name
+    path.write_bytes(text.encode())
+    plain = read(path)
+    path.write_bytes(text.encode("utf-8-sig"))
+    assert read(path) == plain
+    assert "\ufeff" not in str(plain)
+
+
+def test_text_that_is_not_utf8_is_named(tmp_path, reading):
+    name, text, read = reading
+    first, _, rest = text.partition("\n")
+    (tmp_path / name).write_bytes(first.encode() + b" \xe4\n" + rest.encode())
+    with pytest.raises(BadRecordError, match=rf"{name}:1: not valid UTF-8"):
+        read(tmp_path / name)
+
+
+@settings(max_examples=30)
+@given(st.binary(max_size=60) | st.text('ab \t\n\r{}[]"\u2028\ufeffBIO-', max_size=40).map(str.encode))
+def test_any_bytes_are_read_or_named(tmp_path_factory, contents):
+    folder = tmp_path_factory.mktemp("any")
+    for name, _, read in READERS.values():
+        (folder / name).write_bytes(contents)
+        told = ""
+        try:
+            read(folder / name)
+        except ValueError as error:
+            told = str(error)
+        assert not told or str(folder) in told  # a codec's own error does not know the file
+
+
+def _damaged(text):
+    """Ways to damage a .gz, by name."""
+    noise = random.Random(0).randbytes(40_000).hex()
+    lines = text.encode() * 3 + b"\n" + noise.encode() + b"\n"
+    whole = gzip.compress(lines)
+    middle = len(whole) // 2
+    return {
+        "cut off": whole[:middle],
+        "without its last bytes": whole[:-4],
+        "changed": whole[:middle] + bytes(byte ^ 255 for byte in whole[middle : middle + 50]) + whole[middle + 50 :],
+        "empty": b"",
+        "not gzip": lines,
+        "followed by other bytes": whole + b"more",
+    }
+
+
+@pytest.mark.parametrize("how", list(_damaged("")))
+@pytest.mark.parametrize("on_bad", ["error", "skip"])
+def test_a_damaged_gz_is_always_an_error_that_names_the_line(tmp_path, how, on_bad):
+    (tmp_path / "a.txt.gz").write_bytes(_damaged("one\ntwo\n")[how])
+    with pytest.raises(BadRecordError, match=r"a\.txt\.gz:\d+: the \.gz cannot be unpacked from here on"):
+        list(TextReader([tmp_path / "a.txt.gz"], on_bad=on_bad))
+
+
+def test_a_damaged_gz_is_an_error_of_every_reader(tmp_path, reading):
+    name, text, read = reading
+    (tmp_path / f"{name}.gz").write_bytes(gzip.compress(text.encode())[:-4])
+    with pytest.raises(BadRecordError, match=rf"{name}\.gz:\d+: the \.gz cannot be unpacked"):
+        read(tmp_path / f"{name}.gz")
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path):
+    text = "a\x0bb\x0cc\x1cd\x85e\u2028f\rg\r\nh\r\r\n\ni"
+    (tmp_path / "a.txt").write_bytes(text.encode())
+    found = [(line.text, line.where.rsplit(":")[-1]) for line in read_lines(tmp_path / "a.txt")]
+    assert found == [("a\x0bb\x0cc\x1cd\x85e\u2028f\rg", "1"), ("h\r", "2"), ("", "3"), ("i", "4")]
+    assert (
+        read_text(tmp_path / "a.txt") == text == "".join(x.text for x in read_lines(tmp_path / "a.txt", keep_ends=True))
+    )
+
+
+def test_a_bad_line_makes_its_whole_document_bad(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"one\ntwo \xff\nthree\n---\n \n---\nfour\n---\nfive")
+    with pytest.raises(BadRecordError, match=r"a\.txt:2: not valid UTF-8"):
+        list(DocumentReader([tmp_path / "a.txt"], separator="---"))
+    reader = DocumentReader([tmp_path / "a.txt"], separator=" --- ", on_bad="skip")
+    assert [(document.text, document.where.rsplit(":")[-1]) for document in reader] == [("four", "7"), ("five", "9")]
+    assert reader.skipped.total() == 1
+
+
+def test_aligned_files_with_marks_stay_aligned(tmp_path):
+    (tmp_path / "a.en").write_bytes("one\u2028more\ntwo\n".encode("utf-8-sig"))
+    (tmp_path / "a.de").write_bytes("eins\r\nzwei".encode("utf-8-sig"))
+    pairs = list(PairReader([tmp_path / "a.en"], [tmp_path / "a.de"]))
+    assert pairs == [Pair("one\u2028more", "eins"), Pair("two", "zwei")]
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        (b"\n{\n", r"a\.json:3 is not SQuAD's JSON"),
+        (b'{"data": %s}' % (b"9" * 5000), r"a\.json is not SQuAD's JSON"),
+        (b"[" * 100_000, r"a\.json is not SQuAD's JSON"),
+    ],
+)
+def test_squad_files_that_are_not_json_are_named(tmp_path, contents, message):
+    (tmp_path / "a.json").write_bytes(contents)
+    with pytest.raises(BadRecordError, match=message):
+        list(SpanReader([tmp_path / "a.json"], COLUMNS))
+
+
+def test_half_a_surrogate_pair_in_documents_and_spans_is_a_bad_record(tmp_path):
+    (tmp_path / "a.jsonl").write_text(
+        '{"text": "a b \\ud800", "spans": []}\n{"text": "b", "spans": [[0, 1, "\\udc00"]]}\n',
+        encoding="utf-8",
+    )
+    with pytest.raises(BadRecordError, match=r"a\.jsonl:1: half a surrogate pair under 'text'"):
+        list(DocumentReader([tmp_path / "a.jsonl"]))
+    found = TaggedReader(on_bad="skip").read([tmp_path / "a.jsonl"])
+    assert not found
+    assert found.skipped.total() == 2
+
+
+def test_a_sentence_whose_lines_have_other_columns_is_bad(tmp_path):
+    (tmp_path / "a.conll").write_text(
+        "Ann NN B-PER\nsat VB O\n\nNew NN B-LOC\nYork City NN I-LOC\n\nBob B-PER\n", encoding="utf-8"
+    )
+    with pytest.raises(
+        BadRecordError, match=r"a\.conll:5: 4 columns: expected 3, as in the first line of its sentence"
+    ):
+        TaggedReader().read([tmp_path / "a.conll"])
+    found = TaggedReader(on_bad="skip").read([tmp_path / "a.conll"])
+    assert [sentence.words for sentence in found] == [("Ann", "sat"), ("Bob",)]
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        (b"context = 8\n# \xff\n", r"r\.toml:2: not valid UTF-8"),
+        (b"context = %s\n" % (b"9" * 5000), r"r\.toml is not TOML: Exceeds the limit"),
+        (b"context =\n", r"r\.toml is not TOML: .*line 1"),
+        (b"context = " + b"[" * 5000 + b"\n", r"r\.toml is not TOML"),
+    ],
+)
+def test_recipes_that_cannot_be_read_are_named(tmp_path, contents, message):
+    (tmp_path / "r.toml").write_bytes(contents)
+    with pytest.raises(ValueError, match=message):
+        load_recipe(tmp_path / "r.toml", LanguageConfig)
+
+
+def test_a_recipe_may_begin_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "r.toml").write_bytes("context = 8\n".encode("utf-8-sig"))
+    assert load_recipe(tmp_path / "r.toml", LanguageConfig).context == 8
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_a_pipe_is_refused_because_data_is_read_more_than_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(ValueError, match="is a pipe or a device: expected a regular file"):
+        TextReader([tmp_path / "pipe.txt"], "text", "error")
+    with pytest.raises(ValueError, match="is a pipe or a device"):
+        DocumentReader([tmp_path / "pipe.txt"])
+    with pytest.raises(IsADirectoryError, match="is a folder: expected a file"):
+        TextReader([tmp_path], "text", "error")
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        TextReader([tmp_path / "none.txt"], "text", "error")
