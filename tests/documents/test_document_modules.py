@@ -198,10 +198,10 @@ def test_002_layers_are_pre_norm_with_relu():
     inner = layer.layer
     expected = x
     for sublayer, step in (
-        (inner.self_attn_sublayer, lambda h: inner.self_attn.join(softmax_attention(*inner.self_attn.project(h))[0])),
+        (inner.self_attn_sublayer, lambda h: inner.self_attn.merge(softmax_attention(*inner.self_attn.project(h))[0])),
         (
             inner.cross_attn_sublayer,
-            lambda h: inner.cross_attn.join(softmax_attention(*inner.cross_attn.project(h, y), keep)[0]),
+            lambda h: inner.cross_attn.merge(softmax_attention(*inner.cross_attn.project(h, y), keep)[0]),
         ),
         (inner.ffn_sublayer, lambda h: inner.ffn.down_proj(inner.ffn.up_proj(h).relu())),
     ):

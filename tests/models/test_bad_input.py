@@ -113,7 +113,7 @@ def test_models_name_what_is_wrong(call, error, message):
         ),
         (lambda: blocks.RelativeBias(4, n_buckets=2, bidirectional=True), "n_buckets=2, max_distance=128: expected"),
         (lambda: blocks.Alibi(0), "n_heads=0"),
-        (lambda: BART.decoder(torch.zeros(1, 2, 16), positions=IDS[:1, :2]), "memory is missing: expected a memory"),
+        (lambda: BART.decoder(torch.zeros(1, 2, 16), positions=IDS[:1, :2]), "memory is missing: expected the encoder.s output"),
         (
             lambda: GPT.decoder(torch.zeros(1, 2, 16), positions=IDS[:1, :2], memory=torch.zeros(1, 2, 16)),
             "memory was given: expected none",

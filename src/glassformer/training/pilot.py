@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-import torch.nn.functional as F
 
 from glassformer.models import EncoderDecoderModel, ModelConfig, build_model
 from glassformer.models.costs import training_flops
+from glassformer.training.losses import label_smoothed_cross_entropy
 from glassformer.training.optimizers import make_optimizer
 from glassformer.training.precision import autocast, choose_device, choose_precision
 from glassformer.training.train_config import TrainConfig
@@ -82,7 +82,7 @@ def _time_steps(config: ModelConfig, train: TrainConfig, length: int, most: floa
             began = time.perf_counter()
             with autocast(precision, device):
                 logits = model(tokens, tokens) if isinstance(model, EncoderDecoderModel) else model(tokens)
-            loss = F.cross_entropy(logits.float().flatten(0, 1), tokens.flatten() % logits.shape[-1])
+            loss = label_smoothed_cross_entropy(logits.float(), tokens % logits.shape[-1])
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             optimizer.zero_grad()
