@@ -84,10 +84,10 @@ def _no_work_is_done():
         (
             lambda: GPT(IDS, segments=torch.tensor([[0, 1, 0, 0, 0]] * 2)),
             ValueError,
-            "segments fall along a row",
+            "segments decrease along a row",
         ),
         (lambda: GPT(IDS, segments=IDS.float()), TypeError, "segments has dtype torch.float32"),
-        (lambda: build_model("gpt2"), TypeError, r"expected a ModelConfig, as preset\('gpt2'\)"),
+        (lambda: build_model("gpt2"), TypeError, r"expected a ModelConfig, such as preset\('gpt2'\)"),
         (
             lambda: DecoderModel(preset("tiny-bert-base")),
             ValueError,
@@ -113,7 +113,10 @@ def test_models_name_what_is_wrong(call, error, message):
         ),
         (lambda: blocks.RelativeBias(4, n_buckets=2, bidirectional=True), "n_buckets=2, max_distance=128: expected"),
         (lambda: blocks.Alibi(0), "n_heads=0"),
-        (lambda: BART.decoder(torch.zeros(1, 2, 16), positions=IDS[:1, :2]), "memory is missing: expected the encoder.s output"),
+        (
+            lambda: BART.decoder(torch.zeros(1, 2, 16), positions=IDS[:1, :2]),
+            "memory is missing: expected",
+        ),
         (
             lambda: GPT.decoder(torch.zeros(1, 2, 16), positions=IDS[:1, :2], memory=torch.zeros(1, 2, 16)),
             "memory was given: expected none",
@@ -192,7 +195,7 @@ BASE = {"vocab_size": 10, "n_encoder_layers": 1, "d_model": 8, "n_heads": 2}
         (
             {"tie": "embeddings", "n_decoder_layers": 1, "source_vocab_size": 9},
             ValueError,
-            "expected one vocabulary",
+            "expected equal sizes",
         ),
         ({"head": "token_class"}, ValueError, "n_labels=None with head='token_class'"),
         (

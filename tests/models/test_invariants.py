@@ -159,7 +159,7 @@ def test_cached_chunked_and_whole_forwards_agree(positions, data, cuts, pad, see
             whole = model(source, tokens, source_mask, mask)
             cache = model.new_cache(2, length, 5)
             parts = [
-                model.answer(model.decode(t, memory, source_mask, m, cache=cache))
+                model.apply_head(model.decode(t, memory, source_mask, m, cache=cache))
                 for t, m in zip(tokens.split(cuts, 1), mask.split(cuts, 1), strict=True)
             ]
     assert cache.length == length

@@ -57,10 +57,10 @@ def run(qkv, **options):
 def test_math_and_sdpa_agree_forward_and_backward(kind, t, s, groups, with_bias):
     mask, qkv = masks(t, s)[kind], random_qkv(t, s, groups, grad=True)
     bias = torch.randn(1, H, t, s, dtype=torch.float64) if with_bias else None
-    spelled_out = mask.spelled_out(t, s, bias, qkv[0])
+    with_additive = mask.with_additive(t, s, bias, qkv[0])
     ours, *others = (
         run(qkv, mask=each, bias=bias, backend=backend)
-        for each, backend in ((mask, "math"), (mask, "sdpa"), (spelled_out, "sdpa"))
+        for each, backend in ((mask, "math"), (mask, "sdpa"), (with_additive, "sdpa"))
     )
     for theirs in others:
         for one, two in zip(ours, theirs, strict=True):

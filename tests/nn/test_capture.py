@@ -113,7 +113,10 @@ def test_wrong_choices_are_named():
     model = random_model(preset("tiny-gpt2"))
     with pytest.raises(IndexError, match="layers holds 7: expected -2 to 1"), capture_attention(model, layers=[0, 7]):
         pass
-    with pytest.raises(ValueError, match=r"match none of this model's: decoder"), capture_attention(model, kinds=["x"]):
+    with (
+        pytest.raises(ValueError, match=r"match no attention module; this model has: decoder"),
+        capture_attention(model, kinds=["x"]),
+    ):
         pass
     with pytest.raises(ValueError, match=r"heads=\[\]: expected at least one"), capture_attention(model, heads=[]):
         pass

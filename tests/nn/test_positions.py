@@ -49,15 +49,15 @@ def test_rotary_scores_depend_on_distance_alone(shift, seed):
     rotary = Rotary(8)
 
     def scores(start):
-        turn = rotary(torch.arange(start, start + 5)[None]).turn
-        return turn(q) @ turn(k).transpose(-1, -2)
+        turn = rotary(torch.arange(start, start + 5)[None]).rotate
+        return rotate(q) @ turn(k).transpose(-1, -2)
 
     torch.testing.assert_close(scores(shift), scores(0), atol=1e-9, rtol=1e-9)
 
 
 def test_rotary_keeps_lengths():
     x = torch.randn(2, 3, 5, 8)
-    torch.testing.assert_close(Rotary(8)(torch.arange(5)[None]).turn(x).norm(dim=-1), x.norm(dim=-1))
+    torch.testing.assert_close(Rotary(8)(torch.arange(5)[None]).rotate(x).norm(dim=-1), x.norm(dim=-1))
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])

@@ -223,7 +223,7 @@ def test_accumulated_batches_equal_one_large_batch(tmp_path):
         trainer.model.double()
         for module in trainer.model.modules():
             if isinstance(module, Dropout):
-                module.chance = 0.0
+                module.p = 0.0
         trainer.batches = batches
         trainer._update()
         gradients.append([p.grad for p in trainer.model.parameters()])

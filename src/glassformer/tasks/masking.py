@@ -229,7 +229,7 @@ def masked_answers(model: nn.Module, batch: MaskedBatch) -> Tensor:
     body: Any = model  # a compiled model's `encode` is the one that was not compiled
     hidden = body.encode(batch.tokens, batch.mask)
     chosen = hidden.gather(1, batch.places[:, :, None].expand(-1, -1, hidden.shape[-1]))  # (B, P, C)
-    return body.answer(chosen)
+    return body.apply_head(chosen)
 
 
 def mask_of(reader: Reader) -> int:
