@@ -49,8 +49,8 @@ def test_rotary_scores_depend_on_distance_alone(shift, seed):
     rotary = Rotary(8)
 
     def scores(start):
-        turn = rotary(torch.arange(start, start + 5)[None]).rotate
-        return rotate(q) @ turn(k).transpose(-1, -2)
+        rotate = rotary(torch.arange(start, start + 5)[None]).rotate
+        return rotate(q) @ rotate(k).transpose(-1, -2)
 
     torch.testing.assert_close(scores(shift), scores(0), atol=1e-9, rtol=1e-9)
 

@@ -263,10 +263,10 @@ SMALL = Estimate(parameters=1_533_184, flops=13 * 10**12, memory_bytes=180_000_0
 
 
 def test_the_estimate_in_words():
-    line = "about 4 min on cpu for the training alone, 13 TFLOP, 180 MB of memory, 1,533,184 parameters"
+    line = "about 4 min on cpu for the updates alone, 13 TFLOP, 180 MB of memory, 1,533,184 parameters"
     assert in_words(SMALL) == line
     known = in_words(replace(SMALL, base_bytes=400_000_000))
-    assert "580 MB of memory (180 MB for the training, the rest for Python and its libraries), " in known
+    assert "580 MB of memory (180 MB for training, the rest for Python and its libraries), " in known
     assert "180 MB of device memory, " in in_words(replace(SMALL, device="cuda"))
 
 

@@ -66,7 +66,7 @@ def test_a_step_that_cannot_be_recorded_is_told_once_and_computed_without_a_grap
     assert record.n_calls == n_good + 1
     assert warnings == [
         "CUDA graphs are off: a training step could not be recorded (CUBLAS_STATUS_NOT_SUPPORTED in cublasLtMatmul). "
-        "The training continues without them, with the same results, and may be slower"
+        "Training continues without them, with the same results, and may be slower"
     ]
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.models import DecoderModel, ModelConfig
-from glassformer.training.optimizers import Muon, make_optimizer, orthogonalise
+from glassformer.training.optimizers import Muon, make_optimizer, orthogonalize
 from glassformer.training.train_config import TrainConfig
 
 SMALL = ModelConfig(vocab_size=23, n_decoder_layers=2, d_model=16, n_heads=4, d_ff=24, head="language_model")
@@ -35,7 +35,7 @@ def test_singular_values_come_near_one_and_directions_stay(n_rows, n_columns, sc
     right = torch.linalg.qr(torch.randn(n_columns, n, generator=random)).Q
     values = torch.linspace(0.1, 1, n)
     matrix = scale * (left * values) @ right.T
-    found = orthogonalise(matrix[None])[0]
+    found = orthogonalize(matrix[None])[0]
     assert found.shape == matrix.shape
     inside = left.T @ found @ right
     assert ((inside.diagonal() > 0.6) & (inside.diagonal() < 1.3)).all()
@@ -49,18 +49,18 @@ def test_one_strong_direction_stays_in_bounds_in_short_numbers(noise):
         random = torch.Generator().manual_seed(seed)
         left, right = torch.randn(16 + seed, 1, generator=random), torch.randn(1, 40, generator=random)
         matrix = left @ right + noise * torch.randn(16 + seed, 40, generator=random)
-        found = orthogonalise(matrix[None].bfloat16())[0]
+        found = orthogonalize(matrix[None].bfloat16())[0]
         assert torch.linalg.matrix_norm(found.float(), 2) < 1.4
 
 
 def test_nothing_stays_nothing():
-    assert (orthogonalise(torch.zeros(1, 4, 6)) == 0).all()
+    assert (orthogonalize(torch.zeros(1, 4, 6)) == 0).all()
 
 
 def test_matrices_of_one_shape_do_not_mix():
     matrices = torch.randn(3, 5, 8)
-    alone = torch.stack([orthogonalise(one[None])[0] for one in matrices])
-    torch.testing.assert_close(orthogonalise(matrices), alone)
+    alone = torch.stack([orthogonalize(one[None])[0] for one in matrices])
+    torch.testing.assert_close(orthogonalize(matrices), alone)
 
 
 def test_muon_is_for_the_matrices_of_the_layers_alone():
@@ -81,7 +81,7 @@ def test_a_matrix_moves_by_its_orthogonal_momentum_and_decays():
         give_gradients(model, seed)
         kept = 0.95 * kept + 0.05 * matrix.grad
         ahead = 0.05 * matrix.grad + 0.95 * kept
-        step = 0.2 * max(matrix.shape) ** 0.5 * orthogonalise(ahead[None])[0]
+        step = 0.2 * max(matrix.shape) ** 0.5 * orthogonalize(ahead[None])[0]
         before = before * (1 - 0.01 * 0.1) - 0.01 * step
         optimizer.step()
     torch.testing.assert_close(matrix.detach(), before)

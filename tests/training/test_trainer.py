@@ -180,7 +180,7 @@ def test_an_unreadable_checkpoint_is_named_and_the_one_before_it_used(tmp_path, 
     (newest / "model.safetensors").write_bytes(b"nonsense")
     warnings = []
     assert fingerprint(make_trainer(folder, warn=warnings.append).run()) == uninterrupted
-    assert "passing over an unreadable checkpoint" in warnings[0]
+    assert "skipping an unreadable checkpoint" in warnings[0]
     assert newest.name in warnings[0]
 
 

@@ -1,6 +1,6 @@
 """The config of a model: one frozen, validated dataclass for all families.
 
-BERT, GPT-2, Llama, T5 and the others differ only in the values of these fields; see `presets.py`.
+BERT, GPT-2, Llama, T5 and all other families differ only in the values of these fields; see `presets.py`.
 """
 
 import math

@@ -16,7 +16,7 @@ LEVELS = 2**16
 
 
 def drop(x: Tensor, p: float) -> Tensor:
-    """Set each element to 0 with probability p and scale the others by 1 / (1 - p) (Srivastava et al. 2014)."""
+    """Set each element to 0 with probability p and scale the rest by 1 / (1 - p) (Srivastava et al. 2014)."""
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, p)
     n_dropped = round(p * LEVELS)  # of the LEVELS values of a 16-bit number
