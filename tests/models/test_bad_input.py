@@ -1,4 +1,4 @@
-"""Wrong input meets an error that names the argument, the value and what was expected, before any work."""
+"""Errors about wrong input name the argument, its value and what was expected."""
 
 import pytest
 import torch
@@ -96,7 +96,7 @@ def _no_work_is_done():
         (lambda: EncoderModel(preset("tiny-gpt2")), ValueError, "EncoderModel was given"),
     ],
 )
-def test_models_name_what_is_wrong(call, error, message):
+def test_model_errors_name_the_argument_and_the_expected_value(call, error, message):
     with pytest.raises(error, match=message):
         call()
 
@@ -144,12 +144,12 @@ def test_models_name_what_is_wrong(call, error, message):
         ),
     ],
 )
-def test_blocks_name_what_is_wrong(call, message):
+def test_block_errors_name_the_argument_and_the_expected_value(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
 
-def test_a_tensor_is_not_taken_for_a_mask():
+def test_attention_refuses_a_tensor_as_mask():
     attention = blocks.MultiHeadAttention(12, 4)
     with pytest.raises(TypeError, match=r"mask is a Tensor: expected a Mask, as in Mask\(causal=True\)"):
         attention(torch.zeros(2, 3, 12), mask=torch.ones(3, 3, dtype=torch.bool))
@@ -205,7 +205,7 @@ BASE = {"vocab_size": 10, "n_encoder_layers": 1, "d_model": 8, "n_heads": 2}
         ),
     ],
 )
-def test_configs_name_what_is_wrong(change, error, message):
+def test_config_errors_name_the_field_and_the_expected_value(change, error, message):
     with pytest.raises(error, match=message):
         ModelConfig(**{**BASE, **change})
     with pytest.raises(error, match=message):

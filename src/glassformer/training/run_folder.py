@@ -60,8 +60,8 @@ FREE = frozenset(
         "data.target_language",
     }
 )
-"""Settings that do not change any update: they may differ when a run resumes. (The languages of a corpus are part of its
-fingerprint.)"""
+"""Settings that do not change any update: they may differ when a run resumes. (The languages of a corpus are part of
+its fingerprint.)"""
 FIXED = ("model.", "tokenizer.", "train.optimizer", "train.lora_")
 """Settings that the shapes of weights or optimizer state depend on. They cannot change, except dropout."""
 

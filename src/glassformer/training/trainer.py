@@ -115,7 +115,7 @@ class Trainer(Generic[Batch]):
     loss: Callable[[Batch], Tensor]
     """Returns the *sum* of a batch's token losses. The trainer divides it by the tokens of all accumulated batches."""
     evaluate: Callable[[], dict[str, float]]
-    """Returns the validation scores by name. The first one decides which checkpoint is best, unless `config.metric`."""
+    """Returns validation scores by name. The best checkpoint is chosen by `config.metric`, or else by the first score."""
     folder: Path
     """Folder of the checkpoints."""
     plan: Plan | None = None
