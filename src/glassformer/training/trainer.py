@@ -115,7 +115,7 @@ class Trainer(Generic[Batch]):
     loss: Callable[[Batch], Tensor]
     """Returns the *sum* of a batch's token losses. The trainer divides it by the tokens of all accumulated batches."""
     evaluate: Callable[[], dict[str, float]]
-    """Returns validation scores by name. The best checkpoint is chosen by `config.metric`, or else by the first score."""
+    """Returns validation scores by name. `config.metric`, or else the first score, selects the best checkpoint."""
     folder: Path
     """Folder of the checkpoints."""
     plan: Plan | None = None
