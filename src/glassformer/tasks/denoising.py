@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from glassformer.data.batching.batch_plan import Numbers
@@ -32,6 +31,7 @@ from glassformer.tasks.rewriting import begin_from, pair_flops, pair_loss
 from glassformer.tasks.task import MORE_DATA, Prepared, Task, kept_tokenizer, passed_over
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import PAD
+from glassformer.training.losses import label_smoothed_cross_entropy
 from glassformer.training.run_folder import RunFolder
 
 MASK, SENTINEL = "<mask>", "<extra_id_{}>"
@@ -111,7 +111,7 @@ class Denoiser(Rewriter[PlainText]):
                 batch = batches[step].to(device)
                 logits = self.model(batch.source, batch.target_in, batch.source_mask, batch.target_mask)
                 logits, answers = logits.flatten(0, 1).float(), batch.target_out.flatten()
-                loss += F.cross_entropy(logits, answers, ignore_index=PAD, reduction="sum").item()
+                loss += label_smoothed_cross_entropy(logits, answers, ignore=PAD, reduction="sum").item()
                 hits += int(((logits.argmax(-1) == answers) & (answers != PAD)).sum())
                 count += batch.n_target_tokens
         self.model.train(was_training)

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, overload
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from glassformer.data.batching.labeled_batches import LabelledBatch, Row
@@ -28,6 +27,7 @@ from glassformer.tasks.pipeline import (
 )
 from glassformer.text.encoded import Encoded
 from glassformer.text.text_windows import windows
+from glassformer.training.losses import label_smoothed_cross_entropy
 from glassformer.training.train_config import TrainConfig
 
 
@@ -169,7 +169,7 @@ class Extraction(EncoderTask[SpanQuestion]):
     def loss(self, model: nn.Module, batch: LabelledBatch) -> Tensor:
         """As above: the cross-entropy of the first token among all, and of the last."""
         scores = read_batch(model, batch).float().masked_fill(~batch.mask[:, :, None], float("-inf"))  # (B, T, 2)
-        return F.cross_entropy(scores, batch.answers, reduction="sum")
+        return label_smoothed_cross_entropy(scores.transpose(1, 2), batch.answers, reduction="sum")  # over (B, 2, T)
 
     def show(self, example: SpanQuestion) -> tuple[str, str]:
         """As above."""

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from glassformer.data.batching.labeled_batches import IGNORED
@@ -28,6 +27,7 @@ from glassformer.tasks.language_model import LanguageModel, windows_in_words
 from glassformer.tasks.task import MORE_DATA, Prepared, Task, kept_tokenizer, passed_over
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import UNKNOWN
+from glassformer.training.losses import label_smoothed_cross_entropy
 from glassformer.training.run_folder import RunFolder
 
 MAX_VALID = 1 << 18
@@ -149,9 +149,7 @@ class Language(Task[Document, PackedBatch]):
         tokens = hide_words(batch.tokens, self.config.train.word_dropout)
         logits = model(tokens, segments=batch.segments).flatten(0, 1)
         smoothing = self.config.train.label_smoothing
-        return F.cross_entropy(
-            logits, batch.targets.flatten(), reduction="sum", ignore_index=IGNORED, label_smoothing=smoothing
-        )
+        return label_smoothed_cross_entropy(logits, batch.targets, smoothing=smoothing, ignore=IGNORED, reduction="sum")
 
     def flops(self, model: Model, batch: PackedBatch) -> int:
         """As above."""

@@ -8,7 +8,6 @@ from typing import Any, overload
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from glassformer.data.batching.labeled_batches import IGNORED, LabelledBatch
@@ -30,6 +29,7 @@ from glassformer.tasks.task import MORE_DATA, Prepared, Task, kept_tokenizer, pa
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
 from glassformer.text.tokenizer import UNKNOWN
+from glassformer.training.losses import label_smoothed_cross_entropy
 from glassformer.training.run_folder import RunFolder
 
 MASK = "<mask>"
@@ -94,7 +94,7 @@ class WordGuesser(EncoderTool[PlainText]):
                 batch = batches[step].to(device)
                 logits = masked_answers(self.model, batch).flatten(0, 1).float()
                 answers = batch.answers.flatten()
-                loss += F.cross_entropy(logits, answers, ignore_index=IGNORED, reduction="sum").item()
+                loss += label_smoothed_cross_entropy(logits, answers, ignore=IGNORED, reduction="sum").item()
                 hits += int((logits.argmax(-1) == answers).sum())
                 count += batch.n_target_tokens
         self.model.train(was_training)
@@ -179,9 +179,7 @@ class Masking(Task[PlainText, MaskedBatch]):
         """As above."""
         logits = masked_answers(model, batch).flatten(0, 1).float()
         smoothing = self.config.train.label_smoothing
-        return F.cross_entropy(
-            logits, batch.answers.flatten(), ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing
-        )
+        return label_smoothed_cross_entropy(logits, batch.answers, smoothing=smoothing, ignore=IGNORED, reduction="sum")
 
     def flops(self, model: Model, batch: MaskedBatch) -> int:
         """As above."""
@@ -231,7 +229,7 @@ def masked_answers(model: nn.Module, batch: MaskedBatch) -> Tensor:
     body: Any = model  # a compiled model's `encode` is the one that was not compiled
     hidden = body.encode(batch.tokens, batch.mask)
     chosen = hidden.gather(1, batch.places[:, :, None].expand(-1, -1, hidden.shape[-1]))  # (B, P, C)
-    return body.answer(chosen)
+    return body.apply_head(chosen)
 
 
 def mask_of(reader: Reader) -> int:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from glassformer.data.batching.pair_batches import CycledBatches, PairBatch, TokenBudgetBatches, hide_words
@@ -24,7 +23,7 @@ from glassformer.tasks.rewriter import Rewriter, load_tokenizers
 from glassformer.tasks.task import MORE_DATA, Prepared, Task, kept_tokenizer, passed_over
 from glassformer.text import BpeDropout, Tokenizer
 from glassformer.text.tokenizer import PAD
-from glassformer.training.losses import summed_loss
+from glassformer.training.losses import label_smoothed_cross_entropy, summed_loss
 from glassformer.training.run_folder import RunFolder
 from glassformer.training.train_config import TrainConfig
 
@@ -239,6 +238,6 @@ def validation_loss(model: EncoderDecoderModel, batches: TokenBudgetBatches) -> 
     for step in range(len(batches)):
         batch = batches[step].to(device)
         logits = model(batch.source, batch.target_in, batch.source_mask, batch.target_mask).flatten(0, 1).float()
-        total += F.cross_entropy(logits, batch.target_out.flatten(), ignore_index=PAD, reduction="sum").item()
+        total += label_smoothed_cross_entropy(logits, batch.target_out, ignore=PAD, reduction="sum").item()
         tokens += batch.n_target_tokens
     return total / max(tokens, 1)
