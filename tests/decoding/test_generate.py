@@ -12,9 +12,9 @@ from glassformer import reference
 from glassformer.decoding import GenerationConfig, generate, score_pairs, stream
 from glassformer.decoding.beam import Search, stay_in_place
 from glassformer.decoding.generate import Written
+from glassformer.kernels.choice_kernels import few_highest
 from glassformer.models import build_model, preset
 from glassformer.nn import capture_attention
-from glassformer.nn.choice_kernels import few_highest
 from oracle import random_model, twin
 from recording import assert_same
 

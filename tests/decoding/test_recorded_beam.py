@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from glassformer.decoding import GenerationConfig, generate, record_steps
 from glassformer.decoding.beam import Search
-from glassformer.decoding.recorded import RecordedWriter, Recordings, recordings_of
 from glassformer.decoding.recorded_beam import RecordedSearch
+from glassformer.runtime.recorded import RecordedWriter, Recordings, recordings_of
 from recording import BEGIN, DECODERS, END, PAIR, assert_same, make
 
 INPUTS = [[5, 6, 7], [8, 9], [11, 12, 13, 14]]

@@ -14,9 +14,9 @@ import torch
 from glassformer.bench import peers
 from glassformer.bench.works import Work, Write
 from glassformer.decoding import record_steps
-from glassformer.decoding.cpu_kernels import NoKernelsError
-from glassformer.decoding.int8 import quantise
-from glassformer.decoding.packed import pack
+from glassformer.kernels.cpp_library import NoKernelsError
+from glassformer.runtime.int8 import quantise
+from glassformer.runtime.packed import pack
 from glassformer.training.resident_memory import forget_peak, peak_resident
 
 Numbers = Literal["float32", "bfloat16", "int8"]

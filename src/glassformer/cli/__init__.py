@@ -147,7 +147,7 @@ def _main() -> None:
     except (ValueError, ImportError, FloatingPointError) as error:
         _fail(error, getattr(error, "exit_code", 1))
     except Exception as error:
-        from glassformer.decoding.cpu_kernels import NoKernelsError
+        from glassformer.kernels.cpp_library import NoKernelsError
         from glassformer.training.trainer import DivergedError, Interrupted
 
         if isinstance(error, Interrupted):

@@ -113,7 +113,7 @@ def _scored(folder: str, task: str, data: Any, asked: EvalOptions) -> "tuple[dic
         tool = load(folder)
     assert isinstance(tool, Tool)
     if asked.int8:
-        from glassformer.decoding.int8 import quantise
+        from glassformer.runtime.int8 import quantise
 
         tool.model = quantise(tool.model)
     if asked.problems is not None:

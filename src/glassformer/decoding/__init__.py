@@ -4,9 +4,9 @@ from glassformer.decoding.beam import BeamStep, Hypothesis, beam_steps, search_b
 from glassformer.decoding.engine import Engine, EngineFullError, Request
 from glassformer.decoding.generate import Written, generate, stream
 from glassformer.decoding.generation_config import GenerationConfig
-from glassformer.decoding.recorded import record_steps
 from glassformer.decoding.scoring import score_pairs, score_texts
 from glassformer.decoding.text_stream import TextStream
+from glassformer.runtime.recorded import record_steps
 
 __all__ = [
     "BeamStep",

@@ -21,12 +21,12 @@ import torch
 from torch import Tensor
 
 from glassformer.decoding.generation_config import GenerationConfig
-from glassformer.decoding.rows import Told
 from glassformer.decoding.rules import BROKEN, NEVER, History, Rules
-from glassformer.decoding.writer import Writer
+from glassformer.decoding.step_loop import Told
+from glassformer.kernels.choice_kernels import best_few, few_highest
 from glassformer.nn import capture_attention
 from glassformer.nn.capture import CapturedAttention
-from glassformer.nn.choice_kernels import best_few, few_highest
+from glassformer.runtime.step_runner import Writer
 
 
 class Hypothesis(NamedTuple):

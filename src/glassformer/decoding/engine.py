@@ -14,9 +14,9 @@ import torch
 from glassformer.decoding.beam import BeamStep, Hypothesis, beam_steps
 from glassformer.decoding.generate import Written, as_written, check_inputs, from_beam, open_writer, rows_of
 from glassformer.decoding.generation_config import GenerationConfig
-from glassformer.decoding.rows import Chooser, Row
+from glassformer.decoding.step_loop import Chooser, Row
 from glassformer.decoding.text_stream import Decodes
-from glassformer.decoding.writer import TextModel, Writer, writing
+from glassformer.runtime.step_runner import TextModel, Writer, writing
 
 
 class EngineFullError(RuntimeError):

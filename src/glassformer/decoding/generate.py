@@ -12,13 +12,13 @@ from torch import Tensor
 
 from glassformer.decoding.beam import Hypothesis, search_by_beam
 from glassformer.decoding.generation_config import GenerationConfig
-from glassformer.decoding.recorded import RecordedWriter, Recordings, recordings_of
 from glassformer.decoding.recorded_beam import can_search_recorded, search_recorded
-from glassformer.decoding.rows import Reason, Row, write_rows
+from glassformer.decoding.step_loop import Reason, Row, write_rows
 from glassformer.decoding.text_stream import Decodes, TextStream
-from glassformer.decoding.writer import TextModel, Writer, room_for, writing
 from glassformer.models import DecoderModel, EncoderDecoderModel
 from glassformer.progress import Step
+from glassformer.runtime.recorded import RecordedWriter, Recordings, recordings_of
+from glassformer.runtime.step_runner import TextModel, Writer, room_for, writing
 from glassformer.text.tokenizer import PAD
 
 

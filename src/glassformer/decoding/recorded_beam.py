@@ -12,11 +12,11 @@ from torch import Tensor
 
 from glassformer.decoding.beam import Hypothesis, Search
 from glassformer.decoding.generation_config import GenerationConfig
-from glassformer.decoding.graphs import Graph
-from glassformer.decoding.recorded import MAX_FED, RecordedWriter, Recording
-from glassformer.decoding.rows import Told
 from glassformer.decoding.rules import BROKEN, NEVER, Rules
-from glassformer.decoding.writer import Writer
+from glassformer.decoding.step_loop import Told
+from glassformer.runtime.cuda_graphs import Graph
+from glassformer.runtime.recorded import MAX_FED, RecordedWriter, Recording
+from glassformer.runtime.step_runner import Writer
 
 STATE = ("tokens", "alive", "found", "found_scores", "length", "latest", "is_broken", "parents")
 """State of a search that a step changes. Except on a GPU a step changes `by_rank` too."""

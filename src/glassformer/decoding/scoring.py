@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from glassformer.decoding.writer import writing
 from glassformer.models import DecoderModel, EncoderDecoderModel
+from glassformer.runtime.step_runner import writing
 from glassformer.text.tokenizer import PAD
 
 

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from glassformer.kernels.step_kernels import attend_few, can_attend, can_read
 from glassformer.nn.masks import Added, Mask
-from glassformer.nn.step_kernels import attend_few, can_attend, can_read
 from glassformer.nn.tensor_checks import check_broadcasts, check_divides, check_probability
 
 Backend = Literal["sdpa", "math", "flex"]

@@ -44,7 +44,7 @@ class FeedForward(nn.Module):
         self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
         self.gate_proj = nn.Linear(d_model, d_ff, bias=bias) if gated else None
         self.gate_up_proj: nn.Module | None = None
-        """Both side by side, where a model was packed for writing (`decoding/packed.py`)."""
+        """Both side by side, where a model was packed for writing (`runtime/packed.py`)."""
         self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
         self.dropout = Dropout(dropout)
 

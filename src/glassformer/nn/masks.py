@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from glassformer.nn.step_kernels import MAX_QUERIES, are_there, find_reach
+from glassformer.kernels.step_kernels import MAX_QUERIES, are_there, find_reach
 from glassformer.nn.tensor_checks import check_broadcasts, check_positive, check_shape
 
 

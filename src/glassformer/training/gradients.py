@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.nn import Stack
-from glassformer.nn.cuda_graphs import CaptureError, record
+from glassformer.runtime.graph_capture import CaptureError, record
 
 MAX_GRAPHS = 512
 """Shapes recorded; what comes in yet another one is computed step by step."""

@@ -1,7 +1,7 @@
 """Our kernels for CPUs, in C++: compiled when they are first asked for, and kept for the next time.
 
-They are int8 products (`cpu/int8.h`), and what a step of writing needs beside products (`cpu/step.h`, `cpu/choice.h`),
-which from then on is used wherever it fits (`nn/step_kernels.py`, `nn/choice_kernels.py`).
+They are int8 products (`cpp/int8.h`), and what a step of writing needs beside products (`cpp/step.h`, `cpp/choice.h`),
+which from then on is used wherever it fits (`kernels/step_kernels.py`, `kernels/choice_kernels.py`).
 """
 
 import ctypes
@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.decoding.kernel_cache import built_library
-from glassformer.nn import step_kernels
+from glassformer.kernels import step_kernels
+from glassformer.kernels.build_cache import built_library
 
-FOLDER = Path(__file__).with_name("cpu")
+FOLDER = Path(__file__).with_name("cpp")
 SOURCES = sorted([*FOLDER.glob("*.cpp"), *FOLDER.glob("*.h")])
 FLAGS = ("-O3", "-std=c++20", "-shared", "-fPIC", "-fopenmp")
 MAX_SECONDS = 600
@@ -41,7 +41,7 @@ class UnsupportedCPUError(NoKernelsError):
 
 
 def cpu_kernels() -> Any:
-    """The operations by their names; `cpu/library.cpp` lists them."""
+    """The operations by their names; `cpp/library.cpp` lists them."""
     found = _load()
     if isinstance(found, NoKernelsError):
         raise found

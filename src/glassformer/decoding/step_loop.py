@@ -18,8 +18,8 @@ from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.decoding.rules import BROKEN, NEVER, History, Rules
 from glassformer.decoding.sampling import draw, filter_scores
 from glassformer.decoding.text_stream import TextStream
-from glassformer.decoding.writer import Feeder, Writer
-from glassformer.nn.choice_kernels import best_of
+from glassformer.kernels.choice_kernels import best_of
+from glassformer.runtime.step_runner import Feeder, Writer
 
 Reason = Literal["end", "length", "stop", "error"]
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.nn import step_kernels
-from glassformer.nn.step_kernels import HAS_KERNELS, are_on, on_device
+from glassformer.kernels import step_kernels
+from glassformer.kernels.step_kernels import HAS_KERNELS, are_on, on_device
 
 MAX_AT_ONCE = 1 << 14
 """Scores that one program of a GPU reads at once."""

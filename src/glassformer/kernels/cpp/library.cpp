@@ -1,4 +1,4 @@
-// Kernels for CPUs that torch lacks, as operations of torch: `cpu_kernels.py` compiles this file when they are needed.
+// Kernels for CPUs that torch lacks, as operations of torch: `cpp_library.py` compiles this file when they are needed.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>

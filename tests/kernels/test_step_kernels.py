@@ -8,14 +8,14 @@ import sys
 import pytest
 import torch
 
-from glassformer.nn import step_kernels
-from glassformer.nn.step_kernels import can_attend, can_move, can_put
+from glassformer.kernels import step_kernels
+from glassformer.kernels.step_kernels import can_attend, can_move, can_put
 
 COMPARE = """
 import torch
-from glassformer.nn import choice_kernels
-from glassformer.nn.choice_kernels import best_few, choose_best
-from glassformer.nn.step_kernels import attend_few, find_reach, move_rows, put_one
+from glassformer.kernels import choice_kernels
+from glassformer.kernels.choice_kernels import best_few, choose_best
+from glassformer.kernels.step_kernels import attend_few, find_reach, move_rows, put_one
 
 if not torch.cuda.is_available():
     choice_kernels.can_choose = lambda scores: True

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.decoding import GenerationConfig, generate, record_steps, stream
-from glassformer.decoding.recorded import (
+from glassformer.nn import capture_attention
+from glassformer.runtime.recorded import (
     MAX_RECORDINGS,
     ROW_STEPS,
     RecordedWriter,
@@ -20,7 +21,6 @@ from glassformer.decoding.recorded import (
     _round_up,
     recordings_of,
 )
-from glassformer.nn import capture_attention
 from recording import BEGIN, DECODERS, END, FORGETFUL, PAIR, assert_same, make
 
 SEARCHES = {

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from glassformer.decoding import GenerationConfig, generate
-from glassformer.decoding.cpu_kernels import NoKernelsError
-from glassformer.decoding.int8 import quantise
-from glassformer.decoding.packed import PaddedLinear, pack
+from glassformer.kernels.cpp_library import NoKernelsError
 from glassformer.models import ModelConfig, build_model
+from glassformer.runtime.int8 import quantise
+from glassformer.runtime.packed import PaddedLinear, pack
 from recording import assert_same
 
 SMALL = ModelConfig(

@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.decoding import GenerationConfig, generate, record_steps
-from glassformer.decoding import cpu_kernels as cpu_kernels_module
-from glassformer.decoding.cpu_kernels import NoKernelsError, cpu_kernels
-from glassformer.decoding.recorded import Shape, recordings_of
-from glassformer.nn import Mask, attend, step_kernels
-from glassformer.nn.choice_kernels import best_few, best_of
-from glassformer.nn.step_kernels import attend_few, can_attend, can_move, find_reach, move_rows
+from glassformer.kernels import cpp_library as cpu_kernels_module
+from glassformer.kernels import step_kernels
+from glassformer.kernels.choice_kernels import best_few, best_of
+from glassformer.kernels.cpp_library import NoKernelsError, cpu_kernels
+from glassformer.kernels.step_kernels import attend_few, can_attend, can_move, find_reach, move_rows
+from glassformer.nn import Mask, attend
+from glassformer.runtime.recorded import Shape, recordings_of
 from recording import BEGIN, DECODERS, END, PAIR, assert_same, make
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.nn.functional import linear
 
-from glassformer.nn.compile_cache import separate_compile_cache
+from glassformer.runtime.compile_cache import separate_compile_cache
 
 
 class Compiled:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from glassformer.nn.cuda_graphs import CaptureError, record
+from glassformer.runtime.graph_capture import CaptureError, record
 
 CPU = torch.device("cpu")
 

@@ -2,7 +2,7 @@
 
 The kernels that torch chooses are made for many queries, and read all of the cache's room. These read what is filled.
 For a GPU they are written in Triton, which comes with torch's builds for CUDA; for a CPU they are in C++, and used once
-somebody has had them compiled (`decoding/cpu_kernels.py`). Where there are none, nothing changes but the time.
+somebody has had them compiled (`kernels/cpp_library.py`). Where there are none, nothing changes but the time.
 """
 
 from contextlib import AbstractContextManager, nullcontext

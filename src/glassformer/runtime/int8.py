@@ -1,7 +1,7 @@
 """A model with int8 weights, for writing on a CPU: a quarter of the bytes, several times the speed.
 
 Weights are quantised once, by output channel; activations on the fly, by row. The model's code is the same: its linear
-layers are swapped for others. Our kernel (`cpu/int8.h`) does the products; torch's own does where there are no kernels
+layers are swapped for others. Our kernel (`cpp/int8.h`) does the products; torch's own does where there are no kernels
 of ours: without a compiler, or on a CPU without AVX-512's byte products.
 """
 
@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from glassformer.decoding.cpu_kernels import X86, NoKernelsError, UnsupportedCPUError, cpu_kernels
+from glassformer.kernels.cpp_library import X86, NoKernelsError, UnsupportedCPUError, cpu_kernels
 from glassformer.models import Model
 from glassformer.nn import FeedForward
 

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from glassformer.data.corpora.toy import PairTaskData
-from glassformer.decoding import GenerationConfig, generate, int8
-from glassformer.decoding.cpu_kernels import X86, NoKernelsError
-from glassformer.decoding.int8 import OurInt8Linear, TorchInt8Linear, _backend, quantise
+from glassformer.decoding import GenerationConfig, generate
+from glassformer.kernels.cpp_library import X86, NoKernelsError
 from glassformer.models import build_model, preset
+from glassformer.runtime import int8
+from glassformer.runtime.int8 import OurInt8Linear, TorchInt8Linear, _backend, quantise
 from glassformer.text.tokenizer import BEGIN, END, PAD
 from glassformer.training import fit, label_smoothed_cross_entropy
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from glassformer.decoding import GenerationConfig, generate, record_steps
-from glassformer.decoding.compiled import Compiled, add_apart
+from glassformer.runtime.compiled import Compiled, add_apart
 from recording import BEGIN, END, PAIR, assert_same, make
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of torch's own

@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from glassformer.decoding.compiled import Compiled, options_for
-from glassformer.decoding.graphs import Graph
-from glassformer.decoding.writer import Feeder, TextModel, Writer, modules_of
+from glassformer.kernels.choice_kernels import can_choose, choose_best
 from glassformer.models import EncoderDecoderModel
 from glassformer.nn.attend import reads_room
-from glassformer.nn.choice_kernels import can_choose, choose_best
-from glassformer.nn.fixed_cache import FixedCache
+from glassformer.runtime.compiled import Compiled, options_for
+from glassformer.runtime.cuda_graphs import Graph
+from glassformer.runtime.fixed_cache import FixedCache
+from glassformer.runtime.step_runner import Feeder, TextModel, Writer, modules_of
 
 ROW_STEPS, TOKEN_STEP = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128), 32
 MAX_FED = 4

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from glassformer.kernels.step_kernels import can_move, can_put, move_rows, put_one
 from glassformer.nn.cache import KVCache
-from glassformer.nn.step_kernels import can_move, can_put, move_rows, put_one
 
 
 class FixedCache(KVCache):

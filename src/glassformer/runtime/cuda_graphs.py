@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.nn.cuda_graphs import record
-from glassformer.nn.fixed_cache import FixedCache
+from glassformer.runtime.fixed_cache import FixedCache
+from glassformer.runtime.graph_capture import record
 
 
 class Graph:

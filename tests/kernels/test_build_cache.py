@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from glassformer.decoding import cpu_kernels, int8
-from glassformer.decoding.cpu_kernels import NoKernelsError, UnsupportedCPUError
-from glassformer.decoding.kernel_cache import built_library, find_library
+from glassformer.kernels import cpp_library as cpu_kernels
+from glassformer.kernels.build_cache import built_library, find_library
+from glassformer.kernels.cpp_library import NoKernelsError, UnsupportedCPUError
+from glassformer.runtime import int8
 
 NAME = "cpu-0123456789abcdef"
 CONTENTS = b"a library" * 1000
