@@ -73,8 +73,8 @@ def test_a_request_in_the_engine_equals_the_same_request_alone(name, arrivals, m
             break
         engine.step()
         now += 1
-        if engine._writer is not None:
-            assert engine._writer.cache.batch_size * engine._writer.cache.capacity <= engine.max_tokens
+        if engine._runner is not None:
+            assert engine._runner.cache.batch_size * engine._runner.cache.capacity <= engine.max_tokens
     assert engine.is_idle
     for number, request, _ in submitted:
         assert request.is_done

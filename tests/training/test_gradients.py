@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from glassformer.runtime.graph_capture import CaptureError
+from glassformer.runtime.cuda_graphs import CaptureError
 from glassformer.training import gradients, trainer
 from training.test_trainer import fingerprint, make_trainer
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from glassformer.models import DecoderModel, EncoderDecoderModel
-from glassformer.runtime.step_runner import writing
+from glassformer.runtime.step_runner import inference
 from glassformer.text.tokenizer import PAD
 
 
@@ -24,7 +24,7 @@ def score_pairs(
         raise ValueError(f"{len(sources)} sources and {len(targets)} targets: expected as many")
     results: list[list[float]] = [[] for _ in sources]
     sizes = [max(len(source), len(target) + 1) for source, target in zip(sources, targets, strict=True)]
-    with writing(model):
+    with inference(model):
         for chosen in _batches(sizes, max_batch_tokens):
             source, source_mask = _pad(model, [list(sources[index]) for index in chosen])
             target, target_mask = _pad(model, [[begin, *targets[index]] for index in chosen])
@@ -44,7 +44,7 @@ def score_texts(
         if not len(tokens):
             raise ValueError(f"text {index} is empty: expected at least one token")
     results: list[list[float]] = [[] for _ in texts]
-    with writing(model):
+    with inference(model):
         for chosen in _batches([len(tokens) for tokens in texts], max_batch_tokens):
             batch, mask = _pad(model, [list(texts[index]) for index in chosen])
             logits = model(batch, mask)
@@ -70,7 +70,7 @@ def score_long_texts(
         raise ValueError(f"stride={stride}: expected 1 to context={context}")
     windows = [(index, *window) for index, text in enumerate(texts) for window in _windows(len(text), context, stride)]
     totals = [0.0] * len(texts)
-    with writing(model):
+    with inference(model):
         for chosen in _batches([end - begin for _, begin, end, _ in windows], max_batch_tokens):
             places = [windows[place] for place in chosen]
             # Padding comes last, where no real token sees it.

@@ -1,6 +1,6 @@
-"""The step loop: all rows take one token each, and those that are done leave the batch.
+"""The decoding loop of greedy search and sampling: a step adds one token to each sequence.
 
-Greedy search and sampling are this loop with another choice; what a row writes depends on nothing but the row.
+The result of a sequence does not depend on the other sequences of its batch.
 """
 
 import math
@@ -15,46 +15,49 @@ import torch
 from torch import Tensor
 
 from glassformer.decoding.generation_config import GenerationConfig
-from glassformer.decoding.rules import BROKEN, NEVER, History, Rules
-from glassformer.decoding.sampling import draw, filter_scores
+from glassformer.decoding.recorded_greedy import GreedyRunner, greedy_runner_for
+from glassformer.decoding.rules import NAN_LOGITS, NEG_INF, History, Rules
+from glassformer.decoding.sampling import filter_logits, sample
 from glassformer.decoding.text_stream import TextStream
-from glassformer.kernels.choice_kernels import best_of
-from glassformer.runtime.step_runner import Feeder, Writer
+from glassformer.kernels.kernel_set import KernelSet
+from glassformer.kernels.registry import PLAIN
+from glassformer.runtime.readback import AsyncReadback
+from glassformer.runtime.step_runner import StepRunner
 
 Reason = Literal["end", "length", "stop", "error"]
 
 
 @dataclass(eq=False)
-class Row:
-    """One text that is being written."""
+class SequenceState:
+    """One sequence during decoding."""
 
     request: GenerationConfig
     given: list[int]
-    """What it stands after: the prompt, or BEGIN."""
+    """The tokens before the new ones: the prompt, or BEGIN."""
     max_new: int
-    """The request's limit, or the model's where that comes first."""
+    """Limit of new tokens: the request's, or the model's where that is lower."""
     number: int = 0
-    """Which of the request's samples it is."""
+    """The index of this sample among those of its request."""
     stream: TextStream | None = None
-    """Turns the tokens into text as they come, where somebody wants it or a stop string is looked for."""
+    """Decodes tokens as they come, where text is wanted or stop strings are set."""
     with_log_probs: bool = False
     written: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
-    """Of each token written, and of the end, by the model alone: before any rule or filter."""
+    """Log-probability of each new token, and of END, by the model: before any rule or filter."""
     text: str = ""
-    """What the stream has made of the tokens: all that is certain."""
+    """The decoded text so far."""
     reason: Reason | None = None
-    """Why it ended; None while it is being written."""
+    """Why it ended; None while it runs."""
     error: Exception | None = None
 
     @cached_property
     def random(self) -> np.random.Generator:
-        """Its own numbers: what else is in the batch, and when, changes nothing."""
+        """Its own random generator, so that the result does not depend on the rest of the batch."""
         key = np.array([self.request.seed % 2**64, self.number], dtype=np.uint64)
         return np.random.Generator(np.random.Philox(key=key))
 
     def add(self, token: int, end: int) -> None:
-        """Write one more token, or end."""
+        """Append a token, or end the sequence."""
         if token == end or token in self.request.eos_token_id:
             self.reason = "end"
         else:
@@ -69,84 +72,74 @@ class Row:
             self.text += self.stream.finish()
 
     def fail(self, error: Exception) -> None:
-        """End because nothing can be written."""
+        """End the sequence with an error."""
         self.reason, self.error = "error", error
 
 
-class Told:
-    """Numbers of some steps on their way from a device: asked for now, read later, so that it can go on working."""
-
-    def __init__(self, numbers: Tensor):
-        self._numbers = torch.empty_like(numbers, device="cpu", pin_memory=numbers.is_cuda)
-        self._numbers.copy_(numbers, non_blocking=True)
-        self._arrived = None
-        if numbers.is_cuda:
-            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._arrived.record(torch.cuda.current_stream(numbers.device))
-
-    def read(self) -> list[list[list[float]]]:
-        """The numbers, once they are there."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        found: list[list[list[float]]] = self._numbers.tolist()
-        return found
-
-
 class Choice(NamedTuple):
-    """A step's outcome for one row."""
+    """The token that one sequence took in a step."""
 
-    row: Row
+    sequence: SequenceState
     token: int
 
 
-class Chooser:
-    """Picks the next token of each of some rows."""
+class TokenChooser:
+    """Chooses the next token of each sequence of a batch: applies the rules, then takes the best token or samples."""
 
-    def __init__(self, rows: Sequence[Row], *, end: int, vocab_size: int, device: torch.device):
+    def __init__(
+        self,
+        rows: Sequence[SequenceState],
+        *,
+        end: int,
+        vocab_size: int,
+        device: torch.device,
+        kernels: KernelSet = PLAIN,
+    ):
         requests = [row.request for row in rows]
         self.rows = list(rows)
         self.end = end
         self.device = device
+        self.kernels = kernels
         self.rules = Rules(requests, end=end, vocab_size=vocab_size, device=device)
         self.tokens = torch.empty(0)
-        """The tokens chosen last, where the model is."""
+        """The tokens chosen last, on the model's device."""
         self._sampled = [index for index, request in enumerate(requests) if request.do_sample]
         self._wants_log_probs = any(row.with_log_probs for row in rows)
 
     def choose(self, scores: Tensor) -> list[int]:
-        """One token a row, from the scores (N, V); it is written into the row, unless the row fails."""
-        self.pick(scores)
-        return self.settle()
+        """Choose one token per row from the logits (N, V) and append it to its sequence, unless that fails."""
+        self.start(scores)
+        return self.finish()
 
     @property
-    def needs_texts(self) -> bool:
-        """Whether the next choice depends on what was written before it, and not only on the scores."""
+    def needs_tokens(self) -> bool:
+        """Whether a rule reads the tokens chosen so far, so that the next choice must wait for them."""
         return self.rules.read_tokens
 
     @property
-    def is_plain(self) -> bool:
-        """Whether every row takes the best token, but for what is added to the scores."""
+    def is_greedy(self) -> bool:
+        """Whether every row takes the token with the highest logit + bias, with the same bias for all."""
         return not self._sampled and not self._wants_log_probs and self.rules.are_a_bias
 
-    def pick(self, scores: Tensor) -> None:
-        """The first half of a choice: where the model is, `tokens` are chosen. Nobody has waited for them yet."""
+    def start(self, scores: Tensor) -> None:
+        """Choose `tokens` on the model's device, and start to copy them to the CPU without waiting."""
         ruled = scores
         if self.rules.are_any:
             ruled = self.rules.apply(scores.clone() if self._wants_log_probs else scores, self._history())
-        best, tokens = best_of(ruled)
+        best, tokens = self.kernels.best_token(ruled)
         if self._sampled:
             requests = [self.rows[index].request for index in self._sampled]
-            filtered = filter_scores(ruled[self._sampled], requests)
-            tokens[self._sampled] = draw(filtered, [self.rows[index].random.random() for index in self._sampled])
-        # All at once, for asking a GPU takes time; a float tells all whole numbers up to 2**24.
-        told = [best, tokens.to(best)]
+            filtered = filter_logits(ruled[self._sampled], requests)
+            tokens[self._sampled] = sample(filtered, [self.rows[index].random.random() for index in self._sampled])
+        # One copy for everything, because each costs a GPU round trip. A float32 holds token ids up to 2**24 exactly.
+        numbers = [best, tokens.to(best)]
         if self._wants_log_probs:
-            told.append(scores.gather(1, tokens[:, None])[:, 0] - scores.logsumexp(-1))
-        self.tokens, self.told = tokens, Told(torch.stack(told)[None])
+            numbers.append(scores.gather(1, tokens[:, None])[:, 0] - scores.logsumexp(-1))
+        self.tokens, self.readback = tokens, AsyncReadback(torch.stack(numbers)[None])
 
-    def settle(self) -> list[int]:
-        """The second half: wait for the tokens, and write them into their rows."""
-        ((highest, numbers, *logs),) = self.told.read()
+    def finish(self) -> list[int]:
+        """Wait for the tokens and append them to their sequences."""
+        ((highest, numbers, *logs),) = self.readback.read()
         if self._wants_log_probs:
             for row, value in zip(self.rows, logs[0], strict=True):
                 row.log_probs.append(value)
@@ -164,81 +157,89 @@ class Chooser:
         return History(padded, real, n_written)
 
 
-def add_tokens(rows: Sequence[Row], highest: Sequence[float], numbers: Sequence[float], end: int) -> list[int]:
-    """Write each row's token, whose score was the highest, into it. The rows that have none fail."""
+def add_tokens(
+    rows: Sequence[SequenceState], highest: Sequence[float], numbers: Sequence[float], end: int
+) -> list[int]:
+    """Append each sequence's token. A sequence whose highest score is NaN or -inf fails."""
     chosen = [int(number) for number in numbers]
     if not all(map(math.isfinite, highest)):
         for row, score in zip(rows, highest, strict=True):
-            if score != score:  # NaN wins every comparison, so that the best score tells of it
-                row.fail(FloatingPointError(BROKEN))
-            elif score == NEVER:
-                row.fail(ValueError("the rules of a request forbid every token: nothing can be written"))
+            if score != score:  # NaN counts as the highest score, so one NaN anywhere shows here
+                row.fail(FloatingPointError(NAN_LOGITS))
+            elif score == NEG_INF:
+                row.fail(
+                    ValueError("the rules of a request forbid every token: allow some in suppress_tokens or logit_bias")
+                )
     for row, token in zip(rows, chosen, strict=True):
         if row.error is None:
             row.add(token, end)
     return chosen
 
 
-def write_rows(
-    writer: Writer, rows: Sequence[Row], tokens: Tensor, mask: Tensor | None = None, *, end: int
+def run_sequences(
+    runner: StepRunner, rows: Sequence[SequenceState], tokens: Tensor, mask: Tensor | None = None, *, end: int
 ) -> Iterator[list[Choice]]:
-    """Write all rows to their ends; each step's tokens are yielded as they come. A row that fails raises its error.
+    """Decode all sequences to their ends and yield the tokens of each step. A sequence that fails raises its error.
 
-    `tokens` (N, T) is what the rows stand after, with False in `mask` where it is padded on the left.
+    `tokens` (N, T) are the tokens before the new ones; `mask` is False at left padding.
     """
     live, chooser = list(rows), None
     ahead: Tensor | None = None
     while live:
-        if chooser is None:  # before the step, which it would otherwise wait for on a GPU
-            chooser = Chooser(live, end=end, vocab_size=writer.model.config.vocab_size, device=writer.device)
-        chooser.pick(writer.step(tokens, mask) if ahead is None else ahead)
-        feeder = writer.feeder(chooser.tokens[:, None]) if chooser.is_plain else None
-        if feeder is not None:
-            yield from _write_fed(feeder, live, chooser.rules, chooser.told, end)
+        if chooser is None:  # before the step: on a GPU, making it afterwards would wait for the step
+            vocab_size, kernels = runner.model.config.vocab_size, runner.cache.kernels
+            chooser = TokenChooser(live, end=end, vocab_size=vocab_size, device=runner.device, kernels=kernels)
+        chooser.start(runner.step(tokens, mask) if ahead is None else ahead)
+        greedy = greedy_runner_for(runner, chooser.tokens[:, None]) if chooser.is_greedy else None
+        if greedy is not None:
+            yield from _run_greedy(greedy, live, chooser.rules, chooser.readback, end)
             return
-        # On a GPU the next step begins before anybody has seen this one's tokens: rows that turn out to have ended have
-        # taken one step too many, which nobody reads.
+        # On a GPU the next step starts before the tokens of this one are read. Sequences that have ended then take one
+        # step too many, whose result is not used.
         ahead, goes_on = None, any(len(row.written) + 1 < row.max_new for row in live)
-        if writer.can_run_ahead and goes_on and not chooser.needs_texts:
-            ahead = writer.step(chooser.tokens[:, None])
-        chosen = chooser.settle()
+        if runner.can_run_ahead and goes_on and not chooser.needs_tokens:
+            ahead = runner.step(chooser.tokens[:, None])
+        chosen = chooser.finish()
         yield _choices(live, chosen)
         tokens, mask = chooser.tokens[:, None], None
         staying = [index for index, row in enumerate(live) if row.reason is None]
         if len(staying) < len(live):
             live, chooser = [live[index] for index in staying], None
             if live:
-                writer.keep(staying)
+                runner.keep(staying)
                 tokens = tokens[staying]
                 ahead = None if ahead is None else ahead[staying]
 
 
-def _choices(rows: Sequence[Row], tokens: Sequence[int]) -> list[Choice]:
-    """What each row has taken; a row that failed raises its error."""
+def _choices(rows: Sequence[SequenceState], tokens: Sequence[int]) -> list[Choice]:
+    """The token of each sequence. A sequence that failed raises its error."""
     for row in rows:
         if row.error is not None:
             raise row.error
     return [Choice(row, token) for row, token in zip(rows, tokens, strict=True)]
 
 
-def _write_fed(feeder: Feeder, rows: Sequence[Row], rules: Rules, first: Told, end: int) -> Iterator[list[Choice]]:
-    """The same by a writer that feeds itself, from the first token on.
+def _run_greedy(
+    runner: GreedyRunner, rows: Sequence[SequenceState], rules: Rules, first: AsyncReadback, end: int
+) -> Iterator[list[Choice]]:
+    """The same loop with steps that feed themselves. `first` holds the first token of each sequence.
 
-    A few steps are asked for at once, and the next few before these are looked at, so that no device waits for Python.
+    A few steps are launched at once, and the next few before the results of these are read, so that the GPU never waits
+    for Python.
     """
-    asked, told = len(rows[0].written) + 1, deque([first])
+    launched, pending = len(rows[0].written) + 1, deque([first])
     most = max(row.max_new for row in rows)
-    live = dict(enumerate(rows))  # by the place in the batch, which stays
-    feeder.bias.copy_(rules.bias_after(asked))
+    live = dict(enumerate(rows))  # by the row of the batch, which does not change
+    runner.bias.copy_(rules.bias_after(launched))
     while live:
-        while len(told) < 2 and asked < most:
-            if asked == rules.shortest:
-                feeder.bias.copy_(rules.bias_after(asked))
-            until = min(rules.shortest, most) if asked < rules.shortest else most
-            steps = min(feeder.most, until - asked)
-            told.append(Told(feeder.feed(steps)))
-            asked += steps
-        for highest, numbers in told.popleft().read():
+        while len(pending) < 2 and launched < most:
+            if launched == rules.min_new_tokens:
+                runner.bias.copy_(rules.bias_after(launched))
+            until = min(rules.min_new_tokens, most) if launched < rules.min_new_tokens else most
+            steps = min(runner.max_steps, until - launched)
+            pending.append(AsyncReadback(runner.run(steps)))
+            launched += steps
+        for highest, numbers in pending.popleft().read():
             places = list(live)
             now = list(live.values())
             chosen = add_tokens(now, [highest[place] for place in places], [numbers[place] for place in places], end)

@@ -1,7 +1,7 @@
 """The one place where scores become weights: softmax(q kᵀ · scale + bias) v, over what the mask allows.
 
 Three backends compute the same function. `math` is the formula, line by line; `sdpa` is torch's fused kernel, and for
-a few queries one of ours (`step_kernels.py`); `flex` is torch's flex attention, which inside `torch.compile`
+a few queries one of ours (`kernels/`); `flex` is torch's flex attention, which inside `torch.compile`
 becomes a kernel that skips what the mask forbids, and outside it is slow. They agree to rounding, with every mask, in
 training and in evaluation; for one random seed `math` and `sdpa` even drop the same weights on the CPU.
 
@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from glassformer.kernels.step_kernels import attend_few, can_attend, can_read
-from glassformer.nn.masks import Added, Mask
+from glassformer.kernels.kernel_set import KernelSet
+from glassformer.nn.masks import AdditiveMask, Mask
 from glassformer.nn.tensor_checks import check_broadcasts, check_divides, check_probability
 
 Backend = Literal["sdpa", "math", "flex"]
@@ -99,10 +99,10 @@ class Attend(nn.Module):
         return f"scale={self.scale:.4g}, dropout={self.dropout}, backend={self.backend}"
 
 
-def reads_room(model: nn.Module, keys: Tensor) -> bool:
-    """Whether a step of the model reads all of such a cache's room, and not only what is filled."""
+def reads_unfilled(model: nn.Module, keys: Tensor, kernels: KernelSet) -> bool:
+    """Whether a decoding step of the model reads such a cache to its full capacity, not only the filled part."""
     is_fused = all(module.backend == "sdpa" for module in model.modules() if isinstance(module, Attend))
-    return not (is_fused and can_read(keys, next(model.parameters())))
+    return not (is_fused and kernels.reads_only_filled(keys, next(model.parameters())))
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, dropout: float, backend: str) -> None:
@@ -153,9 +153,10 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scal
     flag = True if mask.is_only_causal and bias is None and n_queries == n_keys else False  # noqa: SIM210
     added = None
     if not flag:
-        added = mask.added if mask.added is not None else Added.of(mask, n_queries, n_keys, bias, q)
-    if added is not None and added.reach is not None and not dropout and can_attend(q, k, v, added.numbers):
-        return attend_few(q, k, v, added.numbers, added.reach, scale)
+        added = mask.added if mask.added is not None else AdditiveMask.of(mask, n_queries, n_keys, bias, q)
+    kernels = None if added is None or dropout else added.kernels
+    if added is not None and added.key_end is not None and kernels and kernels.can_attend(q, k, v, added.numbers):
+        return kernels.attend(q, k, v, added.numbers, added.key_end, scale)
     k, v = k.to(q.dtype), v.to(q.dtype)  # a cache may keep shorter ones
     attn_mask = None
     if added is not None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from glassformer.kernels.kernel_set import KernelSet
+from glassformer.kernels.registry import PLAIN
 from glassformer.nn.tensor_checks import check_divides, check_positive
 
 
@@ -19,6 +21,8 @@ class KVCache:
 
     is_fixed = False
     """Whether every forward is one step that looks at all of the room, filled or not."""
+    kernels: KernelSet = PLAIN
+    """How the steps that use this cache compute; the model's runtime sets it (`runtime/choose_runner.py`)."""
     counts_real_tokens = False
     """Whether a model with plain positions numbers the real tokens instead, so that padding moves none of them."""
 

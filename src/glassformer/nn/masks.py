@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from glassformer.kernels.step_kernels import MAX_QUERIES, are_there, find_reach
+from glassformer.kernels.kernel_set import MAX_QUERIES, KernelSet, find_key_end
 from glassformer.nn.tensor_checks import check_broadcasts, check_positive, check_shape
 
 
@@ -36,7 +36,7 @@ class Mask:
     """A promise that every query may attend to its own key, at least: nobody is left with nothing."""
     allowed: Tensor | None = None
     """(B or 1, H or 1, T or 1, S or 1), anything else, spelled out."""
-    added: "Added | None" = None
+    added: "AdditiveMask | None" = None
     """All of this as numbers, for many layers at once; `spelled_out` sets it."""
 
     def __post_init__(self) -> None:
@@ -89,11 +89,13 @@ class Mask:
             result = result & part
         return result  # (B or 1, H or 1, T or 1, S or 1)
 
-    def spelled_out(self, n_queries: int, n_keys: int, bias: Tensor | None, like: Tensor) -> "Mask":
+    def spelled_out(
+        self, n_queries: int, n_keys: int, bias: Tensor | None, like: Tensor, kernels: KernelSet | None = None
+    ) -> "Mask":
         """The same, as numbers of the kind of `like` too, with the bias in them: once for all layers of a stack."""
         if bias is None and self.is_only_causal and n_queries == n_keys:
             return self  # a flag is all that a kernel needs
-        added = Added.of(self, n_queries, n_keys, bias, like)
+        added = AdditiveMask.of(self, n_queries, n_keys, bias, like, kernels)
         return self if added is None else replace(self, added=added)
 
     def _by_order(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor:
@@ -109,7 +111,7 @@ class Mask:
         return near[:, None]  # (B or 1, 1, T, S)
 
 
-class Added(NamedTuple):
+class AdditiveMask(NamedTuple):
     """A mask and a bias as fused kernels want them."""
 
     numbers: Tensor
@@ -118,11 +120,20 @@ class Added(NamedTuple):
     """True for queries that may attend to nothing, where there may be some: what they get is to be cleared..."""
     seeing: Tensor | None = None
     """... and the numbers that let those see all, for kernels that would answer them with garbage."""
-    reach: Tensor | None = None
-    """(B or 1,), behind the last key that a row may attend to, where few enough queries make it worth knowing."""
+    key_end: Tensor | None = None
+    """(B or 1,), one past the last key that a row may attend to; set where `kernels` can use it."""
+    kernels: KernelSet | None = None
 
     @classmethod
-    def of(cls, mask: Mask, n_queries: int, n_keys: int, bias: Tensor | None, like: Tensor) -> "Added | None":
+    def of(
+        cls,
+        mask: Mask,
+        n_queries: int,
+        n_keys: int,
+        bias: Tensor | None,
+        like: Tensor,
+        kernels: KernelSet | None = None,
+    ) -> "AdditiveMask | None":
         """In the numbers that `like` has, or None where there is nothing to add."""
         allowed = mask.dense(n_queries, n_keys, like.device)
         if allowed is None:
@@ -130,13 +141,14 @@ class Added(NamedTuple):
         nothing = torch.zeros((), dtype=like.dtype, device=like.device)
         never = torch.full((), -torch.inf, dtype=like.dtype, device=like.device)
         numbers = torch.where(allowed, nothing if bias is None else bias.to(like.dtype), never)
-        reach = None
-        if are_there(like) and n_queries <= MAX_QUERIES and n_keys and not torch.is_grad_enabled():
-            reach = find_reach(allowed.expand(*allowed.shape[:3], n_keys))
+        key_end = None
+        has_kernel = kernels is not None and kernels.can_attend_to_cache(like)
+        if has_kernel and n_queries <= MAX_QUERIES and n_keys and not torch.is_grad_enabled():
+            key_end = find_key_end(allowed.expand(*allowed.shape[:3], n_keys))
         if mask.sees_itself or not like.is_cuda:
-            return cls(numbers, reach=reach)
+            return cls(numbers, key_end=key_end, kernels=kernels)
         blind = ~allowed.any(-1, keepdim=True)
-        return cls(numbers, blind, torch.where(blind, nothing, numbers), reach)
+        return cls(numbers, blind, torch.where(blind, nothing, numbers), key_end, kernels)
 
 
 def as_mask(name: str, values: Tensor) -> Tensor:

@@ -63,12 +63,14 @@ class Stack(nn.Module):
         keys = positions if key_positions is None else key_positions
         rotation = self.rotary(positions) if self.rotary is not None else None
         bias = self.score_bias(positions, keys).to(x) if self.score_bias is not None else None
+        kernels = None if cache is None else cache.kernels
         if mask is not None:
             n_keys = x.shape[1] if cache is None else cache.n_keys(x.shape[1])
-            mask = mask.spelled_out(x.shape[1], n_keys, bias, _in_products(x))
+            mask = mask.spelled_out(x.shape[1], n_keys, bias, _in_products(x), kernels)
         if memory is not None and memory_mask is not None:
             copies = x.shape[0] // max(memory.shape[0], 1)  # of rows that share a memory, and look at it together
-            memory_mask = memory_mask.spelled_out(copies * x.shape[1], memory.shape[1], None, _in_products(x))
+            n_queries = copies * x.shape[1]
+            memory_mask = memory_mask.spelled_out(n_queries, memory.shape[1], None, _in_products(x), kernels)
         shared: dict[str, Any] = {"mask": mask, "bias": bias, "rotation": rotation}
         shared |= {"memory": memory, "memory_mask": memory_mask}
         for index in range(self.depth):

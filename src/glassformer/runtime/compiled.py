@@ -1,4 +1,4 @@
-"""A computation compiled when it is first made, and played from then on without a question."""
+"""Compile a decoding step once and call the compiled code directly, without torch.compile's guards."""
 
 import copy
 import math
@@ -16,65 +16,68 @@ from torch.nn.functional import linear
 
 from glassformer.runtime.compile_cache import separate_compile_cache
 
+TESTED_TORCH = (2, 10), (2, 13)
+"""The oldest and newest torch with which the cloned code objects below were tested."""
 
-class Compiled:
-    """What reads and writes the same tensors each time. To compile a step takes about six seconds a layer.
 
-    `torch.compile` asks before each run whether everything is as it was, which for a model takes as long as a layer or
-    two. Here the tensors of the first run, parameters among them, are those of all others; what Python does besides is
-    not done again, and settings that change later, such as the number of threads, do not count.
+class CompiledStep:
+    """A step that always reads and writes the same tensors. Compiling takes about 6 s per layer.
+
+    `torch.compile` evaluates its guards before every call, which costs as much as one or two layers. This class skips
+    them: the tensors of the first call, parameters included, are reused in all later calls; Python side effects do not
+    run again, and later changes of global settings (such as the number of threads) have no effect.
     """
 
     def __init__(self, compute: Callable[[], Tensor], options: dict[str, bool]):
         self._compute, self._options = compute, options
-        self._play: Callable[[], tuple[Tensor]] | None = None
+        self._compiled_call: Callable[[], tuple[Tensor]] | None = None
 
     @property
-    def is_made(self) -> bool:
-        """Whether it was computed before."""
-        return self._play is not None
+    def is_compiled(self) -> bool:
+        """Whether the first call has compiled the step."""
+        return self._compiled_call is not None
 
     @staticmethod
-    def _compute_plainly(own: "Compiled") -> Tensor:
+    def _run(own: "CompiledStep") -> Tensor:
         return own._compute()
 
     def __call__(self) -> Tensor:
-        """Compute it."""
-        if self._play is None:
+        """Run the step. The first call compiles it."""
+        if self._compiled_call is None:
             separate_compile_cache()
-            # With code of its own, for torch keeps what it makes by the code it was made of, and few of each; and with
-            # names of its own, for torch leaves there what would hold all of this forever.
-            plain = FunctionType(self._compute_plainly.__code__.replace(), dict(self._compute_plainly.__globals__))
+            # torch caches compiled code per code object and evicts after a few entries, so give each step its own
+            # copy of the code object. Its own globals, too, because torch stores references there that never go away.
+            plain = FunctionType(self._run.__code__.replace(), dict(self._run.__globals__))
             first: Tensor = torch.compile(plain, backend=_backend(self), dynamic=False, fullgraph=True)(self)
             return first
-        (found,) = self._play()
+        (found,) = self._compiled_call()
         return found
 
 
 def options_for(device: torch.device) -> dict[str, bool]:
-    """How to compile a step for a device."""
+    """Return the compiler options for a step on this device."""
     if device.type == "cuda":
-        return {"coordinate_descent_tuning": True}  # products of one row become sums in kernels of their own
-    return {"cpp_wrapper": True}  # C++ calls the kernels
+        return {"coordinate_descent_tuning": True}  # products of one row become fused reductions
+    return {"cpp_wrapper": True}  # C++ instead of Python launches the kernels
 
 
-def _backend(compiled: Compiled) -> Callable[..., Any]:
-    """What torch hands the traced computation to. When that is run, it is learned which tensors it is about."""
-    owner, options = weakref.ref(compiled), compiled._options  # torch keeps every backend it has seen
+def _backend(compiled: CompiledStep) -> Callable[..., Any]:
+    """Return the backend that receives the traced graph. The first run binds the compiled code to its tensors."""
+    owner, options = weakref.ref(compiled), compiled._options  # torch keeps every backend alive
 
     def compile_graph(graph: GraphModule, examples: list[Any]) -> Callable[..., Any]:
         from torch._inductor.compile_fx import compile_fx
 
         outputs: Any = graph.graph.output_node().args[0]
         if len(outputs) != 1:
-            raise ValueError(f"the step gives {len(outputs)} tensors: expected scores alone, and nothing kept besides")
+            raise ValueError(f"the step returns {len(outputs)} tensors: expected the logits only, and no side effects")
         if any(x.is_cuda for x in examples if isinstance(x, Tensor)):
-            add_apart(graph)
-        kept = copy.deepcopy(graph)  # the compiler may change what it gets
+            split_bias_from_single_row_products(graph)
+        kept = copy.deepcopy(graph)  # the compiler may modify its input
         try:
             made: Any = compile_fx(graph, examples, config_patches=options)
         except RuntimeError as error:
-            # What torch before 2.13 writes in C++ sometimes does not compile; then Python calls the kernels.
+            # The C++ wrapper that torch before 2.13 generates sometimes does not compile. Use the Python wrapper then.
             if not options.get("cpp_wrapper") or "CppCompileError" not in str(error):
                 raise
             made = compile_fx(kept, examples, config_patches={})
@@ -82,7 +85,7 @@ def _backend(compiled: Compiled) -> Callable[..., Any]:
         def run(*tensors: Tensor) -> Any:
             own = owner()
             if own is not None:
-                own._play = partial(made, *tensors)
+                own._compiled_call = partial(made, *tensors)
             return made(*tensors)
 
         return run
@@ -90,11 +93,11 @@ def _backend(compiled: Compiled) -> Callable[..., Any]:
     return compile_graph
 
 
-def add_apart(graph: GraphModule) -> None:
-    """Where a product has one row, add its bias behind it: on a GPU torch makes a kernel of such a product and of what
-    follows, but not where something is added at once.
+def split_bias_from_single_row_products(graph: GraphModule) -> None:
+    """Turn `linear(x, weight, bias)` with a single row into a product and an addition.
 
-    What is split afterwards stays as it is: each part would become a kernel.
+    On a GPU torch fuses a single-row product with the operations after it, but not a product with a bias. Products
+    whose result is split stay as they are, because each part would become a kernel of its own.
     """
     for node in graph.graph.find_nodes(op="call_function", target=linear):
         x, weight, bias = (*node.args, None, None)[:3]

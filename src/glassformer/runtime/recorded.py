@@ -1,48 +1,51 @@
-"""Steps that are recorded once and played for every token: most of a small step is waiting for Python.
+"""Recorded steps: a decoding step prepared once for fixed shapes and replayed for every token.
 
-On a GPU a CUDA graph launches all kernels of a step at once; on either kind of device a step can be compiled too. Both
-want fixed shapes, and a graph fixed addresses, so a recording owns its cache, has room for a few more rows and tokens
-than were asked for, and is lent to one writer at a time. The model's code is the same; what it computes differs by
-rounding alone, as longer sums do.
+Small steps are dominated by the time that Python takes. On a GPU a CUDA graph launches all kernels of a step at once;
+on any device a step can also be compiled. Both need fixed shapes, and a graph needs fixed addresses. So a `Recording`
+owns its cache, has a capacity rounded up from what was asked for, and is lent to one runner at a time. The model's code
+is the same, and results differ by rounding only.
 
-There are three: the step that gives scores; the greedy step, which chooses by itself and feeds what it chose to the
-next one, so that many can follow each other unseen; and, of an encoder-decoder, the opening: the source is read and the
-first step is made. Others may keep more with a recording, as `recorded_beam.py` does.
+A recording has two steps: the one that returns logits and, for an encoder-decoder, the first one, which also encodes
+the source. A search may cache its own recorded steps there (`decoding/recorded_greedy.py`, `recorded_beam.py`).
 """
 
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from typing_extensions import override
 
-from glassformer.kernels.choice_kernels import can_choose, choose_best
+from glassformer.kernels.kernel_set import KernelSet
+from glassformer.kernels.registry import PLAIN
 from glassformer.models import EncoderDecoderModel
-from glassformer.nn.attend import reads_room
-from glassformer.runtime.compiled import Compiled, options_for
-from glassformer.runtime.cuda_graphs import Graph
+from glassformer.nn.attend import reads_unfilled
+from glassformer.runtime.compiled import CompiledStep, options_for
+from glassformer.runtime.cuda_graphs import CudaGraph
 from glassformer.runtime.fixed_cache import FixedCache
-from glassformer.runtime.step_runner import Feeder, TextModel, Writer, modules_of
+from glassformer.runtime.step_runner import StepRunner, TextModel, modules_of
 
 ROW_STEPS, TOKEN_STEP = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128), 32
-MAX_FED = 4
-"""Steps that are asked for at once: so many, and as many again, may be made in vain where a text ends."""
+"""Rows are rounded up to one of these numbers, lengths to a multiple of `TOKEN_STEP`."""
+MAX_STEPS_AHEAD = 4
+"""Steps launched at once. Up to twice as many are wasted when a text ends."""
 FEW_TOKENS = 64
-"""To read so many takes a CPU as long by Python as by products."""
+"""Sources of up to this many tokens take a CPU as long in Python as in products."""
 MAX_RECORDINGS, MAX_BYTES = 16, 2 << 30
-"""Kept for later, at most; the one that was not used for longest is forgotten first."""
-MAX_OTHERS = 4
-"""What is kept with a recording, likewise."""
+"""Limits of the recordings kept for later; the least recently used are dropped first."""
+MAX_CACHED = 5
+"""Recorded steps of searches that a recording keeps."""
 
-Kept = TypeVar("Kept")
+Cached = TypeVar("Cached")
 
 
 class Shape(NamedTuple):
-    """What a recording is made for."""
+    """The sizes that a recording is made for."""
 
     rows: int
     capacity: int
@@ -51,11 +54,12 @@ class Shape(NamedTuple):
 
 
 class Recording:
-    """The steps of a model for one shape, with the places they read from and write to."""
+    """The recorded steps of a model for one shape, with the buffers that they read and write."""
 
-    def __init__(self, model: TextModel, shape: Shape, steps: "Steps"):
+    def __init__(self, model: TextModel, shape: Shape, steps: "Steps", kernels: KernelSet = PLAIN):
         parameter = next(model.parameters())
         self.shape = shape
+        self.kernels = kernels
         self.addresses = _addresses(model)
         self.cache = FixedCache(
             n_layers=model.config.n_decoder_layers,
@@ -65,143 +69,122 @@ class Recording:
             head_dim=model.config.head_size,
             memory_length=shape.memory_length,
             memory_rows=shape.memories or None,
-            dtype=steps.kept_as or parameter.dtype,
+            dtype=steps.cache_dtype or parameter.dtype,
             device=parameter.device,
         )
-        self.sees_stale = reads_room(model, self.cache.keys[0])
-        """Whether a step reads what was left in the cache by others, too."""
+        self.cache.kernels = kernels
+        self.reads_stale_entries = reads_unfilled(model, self.cache.keys[0], kernels)
+        """Whether a step also reads entries that an earlier text left in the cache."""
         device = parameter.device
         self.tokens = torch.zeros(shape.rows, 1, dtype=torch.long, device=device)
         sizes = shape.memories, shape.memory_length
         self.source = torch.zeros(sizes, dtype=torch.long, device=device) if shape.memories else None
         self.memory = parameter.new_zeros(*sizes, model.config.d_model) if shape.memories else None
         self.memory_mask = torch.zeros(sizes, dtype=torch.bool, device=device) if shape.memories else None
-        self.bias = torch.zeros(model.config.vocab_size, device=device)
-        self.most = MAX_FED
-        self._told = torch.zeros(MAX_FED, 2, shape.rows, device=device)
-        self._slot = torch.zeros(1, dtype=torch.long, device=device)
+        self.vocab_size = model.config.vocab_size
         state = self.tokens, self.cache, self.memory, self.memory_mask
         self.score = steps.scorer(*state)
-        """One step from `tokens`, as it is: for what others record."""
-        self._others: dict[Hashable, Any] = {}
-        self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None  # one, for one plays at a time
+        """One step from `tokens`, not recorded: a part of the steps that searches record."""
+        self._cached: dict[Hashable, Any] = {}
+        # One memory pool for all graphs, because only one of them runs at a time.
+        self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
         self._step = self.record(self.score)
-        chosen = self.tokens, self.bias, self._slot, self._told
-        self._greedy_step = self.record(partial(steps.choose, self.score, *chosen), self._slot)
-        self._opening = self.record(steps.opener(*state, self.source))
+        self._first_step = self.record(steps.first_step(*state, self.source))
 
-    def record(self, compute: Callable[[], Tensor], *places: Tensor) -> Callable[[], Tensor]:
-        """On a GPU a graph of what reads and writes here and in some `places`; elsewhere the computation itself."""
+    def record(self, compute: Callable[[], Tensor], *buffers: Tensor) -> Callable[[], Tensor]:
+        """Return `compute` as a CUDA graph on a GPU, and unchanged elsewhere.
+
+        `buffers` are the tensors besides `tokens` and the cache that it changes.
+        """
         if self._pool is None:
             return compute
-        # Of its parts alone: a recording that holds itself would keep its memory until somebody cleans up.
-        return Graph(compute, self.cache, (self.tokens, *places), self._pool)
+        # It holds the parts, not `self`: a reference cycle would keep the GPU memory until garbage collection.
+        return CudaGraph(compute, self.cache, (self.tokens, *buffers), self._pool)
 
-    def keep(self, key: Hashable, make: Callable[[], Kept]) -> Kept:
-        """What somebody else plays here, made once; a few of them stay, by their keys."""
-        kept: Kept = self._others.pop(key) if key in self._others else make()
-        self._others[key] = kept
-        while len(self._others) > MAX_OTHERS:
-            self._others.pop(next(iter(self._others)))
-        return kept
+    def cached(self, key: Hashable, make: Callable[[], Cached]) -> Cached:
+        """LRU cache of objects tied to this recording, such as a search's recorded step."""
+        found: Cached = self._cached.pop(key) if key in self._cached else make()
+        self._cached[key] = found
+        while len(self._cached) > MAX_CACHED:
+            self._cached.pop(next(iter(self._cached)))
+        return found
 
     @property
     def nbytes(self) -> int:
-        """Memory that its cache holds."""
+        """Memory of the cache in bytes."""
         return self.cache.nbytes
 
-    def remember(self, memory: Tensor, mask: Tensor | None) -> None:
-        """Put a memory where the step reads it; what it leaves free is padding."""
+    def set_memory(self, memory: Tensor, mask: Tensor | None) -> None:
+        """Copy an encoder's output to where the step reads it, padded to the recording's shape."""
         assert self.memory is not None
         rows, length = memory.shape[:2]
         self.memory.zero_()[:rows, :length] = memory
-        self._note_mask(rows, length, mask)
+        self._set_mask(rows, length, mask)
 
-    def open(self, source: Tensor, mask: Tensor | None) -> Tensor:
-        """Read a source and make the first step from `tokens`; its scores (N, V), good until the next one."""
+    def step_from_source(self, source: Tensor, mask: Tensor | None) -> Tensor:
+        """Encode a source (B, S), step from `tokens`, and return the logits (N, V), valid until the next step."""
         assert self.source is not None
         rows, length = source.shape
         self.source.zero_()[:rows, :length] = source
-        self._note_mask(rows, length, mask)
-        scores = self._opening()
-        self.cache.note_opened()
+        self._set_mask(rows, length, mask)
+        scores = self._first_step()
+        self.cache.note_first_step()
         return scores
 
-    def _note_mask(self, rows: int, length: int, mask: Tensor | None) -> None:
+    def _set_mask(self, rows: int, length: int, mask: Tensor | None) -> None:
         assert self.memory_mask is not None
         self.memory_mask.fill_(False)[:rows, :length] = True if mask is None else mask
 
-    def play(self) -> Tensor:
-        """One step from `tokens`; the scores of what follows (N, V), good until the next one."""
+    def step(self) -> Tensor:
+        """Step from `tokens` and return the logits (N, V), valid until the next step."""
         self.cache.check_room(1)
         scores = self._step()
         self.cache.count()
         return scores
 
-    def feed(self, steps: int) -> Tensor:
-        """As a `Feeder` does; from `tokens`."""
-        self.cache.check_room(steps)
-        self._slot.zero_()
-        for _ in range(steps):
-            self._greedy_step()
-            self.cache.count()
-        return self._told[:steps]
-
 
 class Steps:
-    """What is recorded, as functions of the places they read and write. With `compile` they are compiled first."""
+    """The computations that are recorded, as functions of their buffers. With `compile` they are compiled first."""
 
-    def __init__(self, model: TextModel, *, compile: bool, kept_as: torch.dtype | None = None):
+    def __init__(self, model: TextModel, *, compile: bool, cache_dtype: torch.dtype | None = None):
         self._model = weakref.ref(model)
-        self.kept_as = kept_as
+        self.cache_dtype = cache_dtype
         self._options = options_for(next(model.parameters()).device) if compile else None
 
     @property
     def are_compiled(self) -> bool:
-        """Whether they are compiled first."""
+        """Whether the steps are compiled."""
         return self._options is not None
 
     def scorer(
         self, tokens: Tensor, cache: FixedCache, memory: Tensor | None, mask: Tensor | None
     ) -> Callable[[], Tensor]:
-        """One step from these places; the scores of what follows."""
+        """Return a function that steps from these buffers and returns the logits."""
         score = partial(self._score, tokens, cache, memory, mask)
-        return score if self._options is None else Compiled(score, self._options)
+        return score if self._options is None else CompiledStep(score, self._options)
 
     def _score(self, tokens: Tensor, cache: FixedCache, memory: Tensor | None, mask: Tensor | None) -> Tensor:
         model = self._model()
         assert model is not None
-        return Writer(model, cache, memory, mask).step(tokens)
+        return StepRunner(model, cache, memory, mask).step(tokens)
 
-    def choose(self, score: Callable[[], Tensor], tokens: Tensor, bias: Tensor, slot: Tensor, told: Tensor) -> Tensor:
-        """A greedy step: what has the best score is told, and is what the next step reads."""
-        scores = score()
-        if can_choose(scores):
-            choose_best(scores, bias, tokens, slot, told)
-        else:
-            best, chosen = (scores + bias).max(-1)
-            tokens.copy_(chosen[:, None])
-            told.index_copy_(0, slot, torch.stack([best.to(told), chosen.to(told)])[None])
-        slot.add_(1)
-        return tokens
-
-    def opener(
+    def first_step(
         self, tokens: Tensor, cache: FixedCache, memory: Tensor | None, mask: Tensor | None, source: Tensor | None
     ) -> Callable[[], Tensor]:
-        """Read the source, and make the first step."""
-        plain = partial(self._open, tokens, cache, memory, mask, source)
+        """Return a function that encodes the source and makes the first step."""
+        plain = partial(self._encode_and_step, tokens, cache, memory, mask, source)
         if self._options is None:
             return plain
-        compiled = Compiled(plain, self._options)
+        compiled = CompiledStep(plain, self._options)
 
-        def open_compiled() -> Tensor:
-            if not compiled.is_made:
-                plain()  # what a model keeps from its first time on is not made in what is compiled
+        def first_step() -> Tensor:
+            if not compiled.is_compiled:
+                plain()  # a model creates tables on its first forward, which must not become part of the compiled code
             return compiled()
 
-        return open_compiled
+        return first_step
 
-    def _open(
+    def _encode_and_step(
         self, tokens: Tensor, cache: FixedCache, memory: Tensor | None, mask: Tensor | None, source: Tensor | None
     ) -> Tensor:
         model = self._model()
@@ -216,36 +199,43 @@ class Steps:
 
 
 class Recordings:
-    """The recordings of one model. With `compile` its steps are compiled first, for each shape."""
+    """The recordings of one model, by shape. With `compile` the steps of each shape are compiled first."""
 
-    def __init__(self, model: TextModel, *, compile: bool = False, kept_as: torch.dtype | None = None):
+    def __init__(self, model: TextModel, *, compile: bool = False, cache_dtype: torch.dtype | None = None):
         self._model = weakref.ref(model)
-        self._steps = Steps(model, compile=compile, kept_as=kept_as)
+        self._steps = Steps(model, compile=compile, cache_dtype=cache_dtype)
         self._free: list[Recording] = []
-        self._lock = threading.RLock()  # taken again where a writer that is collected gives its recording back
+        self._lock = threading.Lock()
 
     def should_read(self, sources: Tensor) -> bool:
-        """Whether sources (B, S) are better read by a recording, of a roomy shape, than at once."""
+        """Whether a recording, padded to its shape, encodes sources (B, S) faster than the plain encoder."""
         batch, length = sources.shape
         roomy = _round_up(Shape(batch, 1, batch, length), None)
         return sources.is_cuda or (self._steps.are_compiled and roomy.memories * roomy.memory_length <= FEW_TOKENS)
 
-    def lend(self, shape: Shape) -> Recording:
-        """A recording for at least this shape, which nobody else uses."""
+    @contextmanager
+    def borrow(self, shape: Shape, kernels: KernelSet = PLAIN) -> Iterator[Recording]:
+        """A recording for at least this shape, for the use of this block only."""
+        recording = self._take(shape, kernels)
+        try:
+            yield recording
+        finally:
+            self._give_back(recording)
+
+    def _take(self, shape: Shape, kernels: KernelSet) -> Recording:
         model = self._model()
         assert model is not None
         roomy, addresses = _round_up(shape, model.config.max_len), _addresses(model)
         with self._lock:
-            # Parameters that were replaced, not only changed, are elsewhere: what was recorded of the old ones is lost.
+            # Replaced parameters have other addresses, so recordings of the old ones are dropped.
             self._free = [recording for recording in self._free if recording.addresses == addresses]
-            found = next((recording for recording in self._free if recording.shape == roomy), None)
-            if found is not None:
-                self._free.remove(found)
-                return found
-        return Recording(model, roomy, self._steps)
+            for recording in self._free:
+                if recording.shape == roomy and recording.kernels is kernels:
+                    self._free.remove(recording)
+                    return recording
+        return Recording(model, roomy, self._steps, kernels)
 
-    def take_back(self, recording: Recording) -> None:
-        """It may be lent again, if there is room to keep it."""
+    def _give_back(self, recording: Recording) -> None:
         with self._lock:
             self._free.append(recording)
             while len(self._free) > MAX_RECORDINGS or sum(kept.nbytes for kept in self._free[:-1]) > MAX_BYTES:
@@ -253,14 +243,13 @@ class Recordings:
 
 
 def _addresses(model: TextModel) -> tuple[int, ...]:
-    """Of all parameters."""
+    """The number of threads, which compiled steps depend on, and the addresses of all parameters."""
     found = (parameter for module in modules_of(model) for parameter in module._parameters.values())
-    places = (parameter.data_ptr() for parameter in found if parameter is not None)
-    return torch.get_num_threads(), *places  # compiled steps have the number of threads in them too
+    return torch.get_num_threads(), *(parameter.data_ptr() for parameter in found if parameter is not None)
 
 
 def _round_up(shape: Shape, max_len: int | None) -> Shape:
-    """A shape that serves many like it."""
+    """A shape that serves many requests of similar size."""
     copies = shape.rows // shape.memories if shape.memories else 1
     groups = shape.rows // copies
     groups = next((step for step in ROW_STEPS if step >= groups), -(-groups // 64) * 64)
@@ -274,91 +263,56 @@ def _round_up(shape: Shape, max_len: int | None) -> Shape:
 
 
 def _within(room: int, limit: int | None, least: int) -> int:
-    """No more room than a model can use."""
+    """Limit the room to what the model can use."""
     return room if limit is None else max(min(room, limit), least)
 
 
-_RECORDINGS: "weakref.WeakKeyDictionary[TextModel, Recordings]" = weakref.WeakKeyDictionary()
+class RecordedStepRunner(StepRunner):
+    """A runner that replays a recording, whose rows may be more than the runner's. Dropped rows stay in the recording.
 
-
-def record_steps(model: TextModel, *, compile: bool = False, kept_as: torch.dtype | None = None) -> None:
-    """Write by recordings with this model from now on. On a GPU that happens by itself, without `compile`.
-
-    Compiling takes half a minute for 6 layers, minutes for 30, at each new shape, and as long again and more where
-    sources are read by what is compiled: on a GPU, and on a CPU if they are short. It pays where many texts follow:
-    most for one text at a time. What cannot be compiled whole raises.
-
-    Keys and values are kept as numbers of the model's own kind, unless another is given: on a CPU float16 takes half
-    the memory and less time, for an error in the fourth digit. (On a GPU another kind takes longer.)
-    """
-    if kept_as is not None and not kept_as.is_floating_point:
-        raise ValueError(f"kept_as={kept_as}: expected a floating-point dtype, such as torch.float16")
-    _RECORDINGS[model] = Recordings(model, compile=compile, kept_as=kept_as)
-
-
-def recordings_of(model: TextModel) -> Recordings | None:
-    """Where a model's recordings are, or None where it should step as it is: on a CPU, or while somebody looks on.
-
-    Under autocast too.
-    """
-    is_watched = any(module._forward_hooks or module._forward_pre_hooks for module in modules_of(model))
-    # A graph would keep computing in the numbers it was recorded in.
-    if is_watched or torch.is_autocast_enabled(next(model.parameters()).device.type):
-        return None
-    if model not in _RECORDINGS and next(model.parameters()).is_cuda:
-        record_steps(model)
-    return _RECORDINGS.get(model)
-
-
-class RecordedWriter(Writer):
-    """A writer that plays a recording. Its rows live in some of the recording's; those that leave stay behind.
-
-    An encoder-decoder's memory is given, or `source`, which is then read by the recording as well.
+    For an encoder-decoder pass its memory, or the `source` (B, S), which the recording then encodes.
     """
 
     def __init__(
         self,
         model: TextModel,
-        recordings: Recordings,
+        recording: Recording,
         rows: int,
-        capacity: int,
         memory: Tensor | None = None,
         memory_mask: Tensor | None = None,
         *,
         source: Tensor | None = None,
     ):
-        read = memory if source is None else source
-        memories, memory_length = (0, 0) if read is None else read.shape[:2]
-        self.recording = recording = recordings.lend(Shape(rows, capacity, memories, memory_length))
-        weakref.finalize(self, recordings.take_back, recording).atexit = False
-        if recording.sees_stale:
+        self.recording = recording
+        if recording.reads_stale_entries:
             recording.cache.clear()
         recording.cache.restart()
         super().__init__(model, recording.cache, recording.memory, recording.memory_mask)
         if memory is not None:
-            recording.remember(memory, memory_mask)
+            recording.set_memory(memory, memory_mask)
         self._unread = None if source is None else (source, memory_mask)
         self._rows = torch.arange(rows, device=self.device)
-        self._are_first = True  # whether the rows are 0, 1, 2, ...
+        self._in_order = True  # whether the rows are 0, 1, 2, ... of the recording
 
     @property
-    def is_fed(self) -> bool:
-        """Whether steps that follow each other unseen save time, and can: on a GPU, while rows are where they were."""
-        return self.device.type == "cuda" and self._are_first
+    def can_chain_steps(self) -> bool:
+        """Whether steps may follow each other unseen, each fed by the one before: on a GPU, while rows are in order."""
+        return self.device.type == "cuda" and self._in_order
 
     @property
+    @override
     def can_run_ahead(self) -> bool:
-        """As above."""
         return self.device.type == "cuda" and self.recording.cache.length < self.recording.cache.capacity
 
+    @override
     def step(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """As above; the scores are good until the next step."""
+        """The logits are valid until the next step."""
         cache, n = self.recording.cache, len(tokens)
         if self._unread is not None:
             source, source_mask = self._unread
             self.recording.tokens[:n] = tokens
             self._unread = None
-            return self.recording.open(source, source_mask)[:n]
+            return self.recording.step_from_source(source, source_mask)[:n]
         if not cache.is_fixed:
             missing = cache.batch_size - n
             if missing and mask is not None:
@@ -366,30 +320,25 @@ class RecordedWriter(Writer):
             scores = super().step(pad(tokens, (0, 0, 0, missing)), mask)[:n]
             cache.fix()
             return scores
-        if self._are_first:
+        if self._in_order:
             self.recording.tokens[:n] = tokens
-            return self.recording.play()[:n]
+            return self.recording.step()[:n]
         self.recording.tokens[self._rows] = tokens
-        return self.recording.play()[self._rows]
+        return self.recording.step()[self._rows]
 
-    def feeder(self, tokens: Tensor) -> Feeder | None:
-        """As above."""
-        if not self.is_fed:
-            return None
-        self.recording.tokens[: len(tokens)] = tokens
-        return self.recording
-
+    @override
     def keep(self, rows: Sequence[int]) -> None:
-        """As above; nothing is moved."""
+        """Nothing is moved: the other rows are computed and ignored."""
         self._rows = self._rows[torch.tensor(rows, device=self.device)]
-        self._are_first = False
+        self._in_order = False
 
+    @override
     def reorder(self, rows: Tensor, memories: Tensor | None = None) -> None:
-        """As above. Rows stay with the memory they read; sentences that leave take theirs."""
+        """Rows stay with the memory that they read; dropped sentences take theirs along."""
         staying = self._rows
         if memories is not None:
             staying = self._rows.view(-1, len(rows) // len(memories))[memories].flatten()
-            self._are_first = False
+            self._in_order = False
         order = torch.arange(self.cache.batch_size, device=self.device)
         order[staying] = self._rows[rows]
         self.cache.reorder(order)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.nn import Stack
-from glassformer.runtime.graph_capture import CaptureError, record
+from glassformer.runtime.cuda_graphs import CaptureError, capture_graph
 
 MAX_GRAPHS = 512
 """Shapes recorded; what comes in yet another one is computed step by step."""
@@ -117,7 +117,7 @@ class GraphedGradients(Gradients[Batch]):
             self._warm_up(kept)
         gradients = [parameter.grad for parameter in self.parameters]
         try:
-            graph, loss = record(
+            graph, loss = capture_graph(
                 lambda: self._backward(kept, *self._numbers.unbind()), pool=self._pool, device=self.device
             )
         except CaptureError as error:
