@@ -281,7 +281,7 @@ def test_a_recording_is_returned_when_the_block_ends():
     assert len(recordings_of(model)._free) == 1
 
     def fail():
-        with open_runner(model, ExpectedWork(rows=1, capacity=8)):
+        with torch.inference_mode(), open_runner(model, ExpectedWork(rows=1, capacity=8)):
             assert not recordings_of(model)._free
             raise RuntimeError("by hand")
 
