@@ -129,7 +129,7 @@ def test_memory_is_bounded_and_a_full_engine_says_so():
         engine.submit([5], GenerationConfig(max_new_tokens=100))
     config = GenerationConfig(max_new_tokens=20, suppress_tokens=(END,))
     requests = [engine.submit([5], config) for _ in range(2)]
-    with pytest.raises(EngineFullError, match="2 requests wait already"):
+    with pytest.raises(EngineFullError, match="2 requests are waiting: expected fewer than max_waiting=2"):
         engine.submit([5], config)
     engine.step()
     requests += [engine.submit([6], config) for _ in range(2)]

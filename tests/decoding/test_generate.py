@@ -288,7 +288,7 @@ def test_what_cannot_be_written_is_told():
             ),
             "forbid every token",
         ),
-        (lambda: list(stream(gpt, [5], GenerationConfig(num_beams=2), end=END)), "cannot be streamed"),
+        (lambda: list(stream(gpt, [5], GenerationConfig(num_beams=2), end=END)), "only one text can be streamed"),
         (
             lambda: generate(build_model(preset("tiny-gpt2").with_head("none")), [[5]], end=END),
             "head='none': expected 'language_model'",
