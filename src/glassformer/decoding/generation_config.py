@@ -13,7 +13,7 @@ from glassformer.base.names import suggestion
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationConfig:
-    """How to generate for one request: greedy search by default, beam search with `num_beams`, sampling with `do_sample`."""
+    """The settings of a request: greedy search by default, a beam with `num_beams`, sampling with `do_sample`."""
 
     max_new_tokens: int = 256
     min_new_tokens: int = 0

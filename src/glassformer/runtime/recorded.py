@@ -263,7 +263,7 @@ def _round_up(shape: Shape, max_len: int | None) -> Shape:
 
 
 def _within(room: int, limit: int | None, least: int) -> int:
-    """Limit the room to what the model can use."""
+    """Limit a size to what the model can use."""
     return room if limit is None else max(min(room, limit), least)
 
 
