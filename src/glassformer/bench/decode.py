@@ -14,9 +14,9 @@ import torch
 from glassformer.bench import peers
 from glassformer.bench.works import Work, Write
 from glassformer.decoding import record_steps
-from glassformer.decoding.cpu_kernels import NoKernelsError
-from glassformer.decoding.int8 import quantise
-from glassformer.decoding.packed import pack
+from glassformer.kernels.cpp_library import KernelBuildError
+from glassformer.runtime.int8 import quantize
+from glassformer.runtime.packed import pack
 from glassformer.training.resident_memory import forget_peak, peak_resident
 
 Numbers = Literal["float32", "bfloat16", "int8"]
@@ -132,13 +132,13 @@ def _contenders(
     size, whole = _size(model), pack(model)
     yield Contender("glassformer", "float32", work.ours(whole, inputs, beam), size)
     try:
-        small = quantise(whole)
+        small = quantize(whole)
         yield Contender("glassformer", "int8", work.ours(small, inputs, beam), size // 4)
         if compiled:
-            fused = quantise(whole)
-            record_steps(fused, compile=True, kept_as=torch.float16)
+            fused = quantize(whole)
+            record_steps(fused, compile=True, cache_dtype=torch.float16)
             yield Contender("glassformer, compiled, half cache", "int8", work.ours(fused, inputs, beam), size // 4)
-    except NoKernelsError:
+    except KernelBuildError:
         pass
     has_bf16 = torch.cpu._is_amx_tile_supported()
     if has_bf16:

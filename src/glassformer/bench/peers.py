@@ -9,8 +9,8 @@ import torch
 
 from glassformer.bench.works import Work, Write
 from glassformer.checkpoint.gguf_export import write_gguf
-from glassformer.decoding.writer import TextModel
 from glassformer.models import DecoderModel
+from glassformer.runtime.step_runner import TextModel
 
 
 def is_installed(name: str) -> bool:

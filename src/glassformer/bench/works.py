@@ -8,9 +8,9 @@ import torch
 
 from glassformer.checkpoint.hf import FAMILIES, export_model
 from glassformer.decoding import GenerationConfig, generate
-from glassformer.decoding.writer import TextModel
 from glassformer.models import ModelConfig, build_model, preset
 from glassformer.models.costs import count_parameters, forward_flops
+from glassformer.runtime.step_runner import TextModel
 
 Write = Callable[[], list[list[int]]]
 """One run of a contender: the tokens it wrote for each input."""

@@ -113,9 +113,9 @@ def _scored(folder: str, task: str, data: Any, asked: EvalOptions) -> "tuple[dic
         tool = load(folder)
     assert isinstance(tool, Tool)
     if asked.int8:
-        from glassformer.decoding.int8 import quantise
+        from glassformer.runtime.int8 import quantize
 
-        tool.model = quantise(tool.model)
+        tool.model = quantize(tool.model)
     if asked.problems is not None:
         results = {"": _problems(tool, asked.problems, asked.samples, asked.sandbox)}
         how = "greedy" if asked.samples == 1 else f"{asked.samples} samples for each problem"

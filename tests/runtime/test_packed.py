@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from glassformer.decoding import GenerationConfig, generate
-from glassformer.decoding.cpu_kernels import NoKernelsError
-from glassformer.decoding.int8 import quantise
-from glassformer.decoding.packed import PaddedLinear, pack
+from glassformer.kernels.cpp_library import KernelBuildError
 from glassformer.models import ModelConfig, build_model
+from glassformer.runtime.int8 import quantize
+from glassformer.runtime.packed import PaddedLinear, pack
 from recording import assert_same
 
 SMALL = ModelConfig(
@@ -56,11 +56,11 @@ def test_its_numbers_are_the_same(config):
 def test_it_can_be_quantised():
     model = make(SMALL).float()
     try:
-        small = quantise(pack(model))
-    except NoKernelsError:
+        small = quantize(pack(model))
+    except KernelBuildError:
         pytest.skip("no int8 kernel here")
     tokens = torch.randint(3, 23, (2, 5))
-    torch.testing.assert_close(small(tokens), quantise(model)(tokens), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(small(tokens), quantize(model)(tokens), atol=1e-4, rtol=1e-4)
 
 
 def test_outputs_that_nobody_asked_for_are_left_out():

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from glassformer.decoding import GenerationConfig, generate, record_steps
-from glassformer.decoding.compiled import Compiled, add_apart
+from glassformer.runtime.compiled import TESTED_TORCH, CompiledStep, split_bias_from_single_row_products
 from recording import BEGIN, END, PAIR, assert_same, make
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of torch's own
@@ -38,7 +38,7 @@ def test_what_is_compiled_twice_keeps_to_its_own_places():
         return place * 2
 
     first_place, second_place, third_place = torch.zeros(3), torch.zeros(3), torch.zeros(3)
-    first, second = (Compiled(partial(count, place), {}) for place in (first_place, second_place))
+    first, second = (CompiledStep(partial(count, place), {}) for place in (first_place, second_place))
     assert [first()[0].item() for _ in range(3)] == [2, 4, 6]
     assert torch.backends.cpu.get_cpu_capability() in torch.compiler.config.cache_key_tag
     assert [second()[0].item() for _ in range(2)] == [2, 4]
@@ -54,8 +54,20 @@ def test_what_is_compiled_twice_keeps_to_its_own_places():
         return place + 1
 
     kept = {}
-    with pytest.raises(Exception, match="expected scores alone"):
-        Compiled(partial(count_and_keep, third_place), {})()
+    with pytest.raises(Exception, match="expected the logits only"):
+        CompiledStep(partial(count_and_keep, third_place), {})()
+
+
+def test_each_step_has_its_own_code_object_beyond_torchs_limit(compiled):
+    """torch compiles one code object a limited number of times. This depends on torch's internals, so it is pinned."""
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    assert TESTED_TORCH[0] <= version <= TESTED_TORCH[1], (
+        "check runtime/compiled.py with this torch, then extend the range"
+    )
+    count = torch._dynamo.config.recompile_limit + 2
+    steps = [CompiledStep(partial(torch.add, torch.tensor([float(n)]), 1), {}) for n in range(count)]
+    assert [step().item() for step in steps] == [step().item() for step in steps] == [n + 1 for n in range(count)]
+    assert len(compiled) == count
 
 
 @pytest.mark.parametrize("beams", [1, 2])
@@ -83,7 +95,7 @@ def test_a_bias_is_added_apart_where_there_is_one_row(rows, added):
 
     def backend(graph, examples):
         before = len(graph.graph.nodes)
-        add_apart(graph)
+        split_bias_from_single_row_products(graph)
         lines.append(len(graph.graph.nodes) - before)
         return graph
 
@@ -101,6 +113,6 @@ def test_without_a_wrapper_in_cpp_there_is_python(monkeypatch):
 
     monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", compile_fx)
     x = torch.ones(3)
-    assert Compiled(lambda: x + 1, {"cpp_wrapper": True})().tolist() == [2, 2, 2]
+    assert CompiledStep(lambda: x + 1, {"cpp_wrapper": True})().tolist() == [2, 2, 2]
     with pytest.raises(Exception, match="not declared"):
-        Compiled(lambda: x + 2, {"coordinate_descent_tuning": True})()
+        CompiledStep(lambda: x + 2, {"coordinate_descent_tuning": True})()

@@ -1,4 +1,4 @@
-// Kernels for CPUs that torch lacks, as operations of torch: `cpu_kernels.py` compiles this file when they are needed.
+// Kernels for CPUs that torch lacks, as operations of torch: `cpp_library.py` compiles this file when they are needed.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -46,7 +46,7 @@ std::string say(const Parts&... parts) {
 TORCH_LIBRARY(glassformer_cpu, library) {
   library.def("pack(Tensor weight) -> Tensor");
   library.def("linear(Tensor x, Tensor packed, Tensor scales, Tensor? bias, int n_in, int n, bool relu) -> Tensor");
-  library.def("attend(Tensor q, Tensor k, Tensor v, Tensor added, Tensor reach, float scale) -> Tensor");
+  library.def("attend(Tensor q, Tensor k, Tensor v, Tensor added, Tensor key_end, float scale) -> Tensor");
   library.def("best(Tensor scores) -> (Tensor, Tensor)");
   library.def("best_few(Tensor scores, Tensor bias, int count) -> (Tensor, Tensor)");
   library.def("move(Tensor(a!) keys, Tensor(b!) values, Tensor rows, Tensor place, int width) -> ()");

@@ -10,10 +10,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from glassformer.data.corpora.toy import PairTaskData
-from glassformer.decoding import GenerationConfig, generate, int8
-from glassformer.decoding.cpu_kernels import X86, NoKernelsError
-from glassformer.decoding.int8 import OurInt8Linear, TorchInt8Linear, _backend, quantise
+from glassformer.decoding import GenerationConfig, generate
+from glassformer.kernels.cpp_library import X86, KernelBuildError
 from glassformer.models import build_model, preset
+from glassformer.nn import quantized_linear
+from glassformer.nn.quantized_linear import Int8Linear, TorchInt8Linear
+from glassformer.runtime import int8
+from glassformer.runtime.int8 import _choose_layer, quantize
 from glassformer.text.tokenizer import BEGIN, END, PAD
 from glassformer.training import fit, label_smoothed_cross_entropy
 
@@ -23,10 +26,10 @@ def int8_linear(request):
     """Our kernel where it runs, and torch's, which x86 falls back to, where torch has one."""
     if request.param == "ours":
         try:
-            found = _backend()
-        except NoKernelsError as error:
+            found = _choose_layer()
+        except KernelBuildError as error:
             pytest.skip(str(error))
-        if found is not OurInt8Linear:
+        if found is not Int8Linear:
             pytest.skip("our kernel does not run here")
         yield found
         return
@@ -36,7 +39,7 @@ def int8_linear(request):
         pytest.skip("torch has no int8 products here")
     torch.backends.quantized.engine = engine
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(int8, "_backend", lambda: TorchInt8Linear)
+        patch.setattr(int8, "_choose_layer", lambda: TorchInt8Linear)
         yield TorchInt8Linear
     torch.backends.quantized.engine = usual
 
@@ -65,7 +68,7 @@ def test_a_layer_is_off_by_no_more_than_its_rounding(int8_linear, rows, width_in
 @given(rows=st.integers(1, 70), width_in=st.integers(1, 200), width_out=st.integers(1, 70), seed=st.integers(0, 2**32))
 @example(rows=37, width_in=1100, width_out=33, seed=0)  # more than stay near while weights pass by
 def test_our_kernel_rounds_once_and_sums_exactly(int8_linear, rows, width_in, width_out, seed):
-    if int8_linear is not OurInt8Linear:
+    if int8_linear is not Int8Linear:
         pytest.skip("our kernel does not run here")
     torch.manual_seed(seed)
     linear, x = nn.Linear(width_in, width_out), torch.randn(rows, width_in) * 10
@@ -83,7 +86,7 @@ def test_our_kernel_passes_on_what_is_no_number(int8_linear):
     is_broken = ~torch.isfinite(int8_linear(nn.Linear(20, 9))(x))
     assert is_broken[[3, 35]].all()
     assert is_broken.sum() == 2 * 9
-    if int8_linear is OurInt8Linear:
+    if int8_linear is Int8Linear:
         assert (~torch.isfinite(int8_linear(nn.Linear(20, 9), relu=True)(x)))[3].all()
 
 
@@ -94,7 +97,7 @@ def test_weights_may_lie_in_any_order_but_fit_their_rows(int8_linear):
     turned.weight = nn.Parameter(linear.weight.detach().T.contiguous().T)
     x = torch.randn(3, 20)
     torch.testing.assert_close(int8_linear(turned)(x), layer(x))
-    if int8_linear is OurInt8Linear:
+    if int8_linear is Int8Linear:
         with pytest.raises(RuntimeError, match="expected 20"):
             layer(torch.randn(3, 24))
 
@@ -105,17 +108,17 @@ def test_shapes_zeros_and_an_untouched_original(int8_linear):
     assert torch.isfinite(layer(torch.zeros(4, 16))).all()
     model = build_model(preset("tiny-marian"))
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    quantised = quantise(model)
+    quantised = quantize(model)
     assert not any(type(module) is nn.Linear for module in quantised.modules())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 def test_a_relu_becomes_part_of_the_layer_before_it(int8_linear):
-    if int8_linear is not OurInt8Linear:
+    if int8_linear is not Int8Linear:
         pytest.skip("our kernel does not run here")
     for activation, gated in (("relu", False), ("relu", True), ("gelu", False)):
         model = build_model(preset("tiny-marian", activation=activation, gated=gated)).eval()
-        network, joined = (m.get_submodule("decoder.layers.0.ffn") for m in (model, quantise(model)))
+        network, joined = (m.get_submodule("decoder.layers.0.ffn") for m in (model, quantize(model)))
         assert (joined.act is not network.act) == (activation == "relu" and not gated)
         x = torch.randn(3, 5, network.d_model)
         torch.testing.assert_close(joined(x), network(x), rtol=0, atol=0.05 * network(x).abs().max().item())
@@ -146,12 +149,12 @@ def test_torchs_kernel_is_one_operation_of_a_compiled_step():
     ],
 )
 def test_where_sums_saturate_activations_have_7_bits(monkeypatch, machine, has_vnni, allowed, saturates):
-    monkeypatch.setattr(int8.platform, "machine", lambda: machine)
+    monkeypatch.setattr(quantized_linear.platform, "machine", lambda: machine)
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: has_vnni)
     monkeypatch.delenv("FBGEMM_ENABLE_INSTRUCTIONS", raising=False)
     if allowed is not None:
         monkeypatch.setenv("FBGEMM_ENABLE_INSTRUCTIONS", allowed)
-    assert int8._sums_saturate.__wrapped__() == saturates
+    assert quantized_linear._sums_saturate.__wrapped__() == saturates
 
 
 @pytest.mark.parametrize("name", ["tiny-transformer-base", "tiny-llama", "tiny-t5-small", "tiny-bert-base"])
@@ -160,7 +163,7 @@ def test_a_whole_model_stays_close(int8_linear, name):
     model = build_model(preset(name)).eval()
     inputs = [torch.randint(4, 40, (3, 9)) for _ in range(2 if model.kind == "encoder_decoder" else 1)]
     with torch.inference_mode():
-        exact, found = model(*inputs), quantise(model)(*inputs)
+        exact, found = model(*inputs), quantize(model)(*inputs)
     assert (found - exact).norm() < 0.05 * exact.norm()
 
 
@@ -179,7 +182,7 @@ def test_what_was_learned_is_still_known(int8_linear):
     config = GenerationConfig(max_new_tokens=8)
     texts = [
         [written[0].tokens for written in generate(m, sources, config, begin=BEGIN, end=END)]
-        for m in (model, quantise(model))
+        for m in (model, quantize(model))
     ]
     same = sum(a == b for a, b in zip(*texts, strict=True))
     assert same >= 0.98 * len(sources)

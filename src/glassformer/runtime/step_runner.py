@@ -1,8 +1,7 @@
-"""A model in the middle of writing: the rows of a batch, their cache, and the step that brings all of them on."""
+"""The plain way to compute decoding steps: new tokens in, logits of the next ones out, with a key-value cache."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -15,21 +14,8 @@ from glassformer.nn import KVCache
 TextModel = DecoderModel | EncoderDecoderModel
 
 
-class Feeder(Protocol):
-    """Makes greedy steps by itself, each from what the last one chose."""
-
-    bias: Tensor
-    """(V,), added to the scores before one is chosen."""
-    most: int
-    """How many steps it makes at once."""
-
-    def feed(self, steps: int) -> Tensor:
-        """So many steps: (steps, 2, N or more rows) of the best score, and the token it belongs to; good until the next
-        steps."""
-
-
-class Writer:
-    """New tokens in, scores of the next one out, whichever kind of model writes."""
+class StepRunner:
+    """Compute decoding steps for a batch of rows, for a decoder-only model or an encoder-decoder with its memory."""
 
     def __init__(
         self,
@@ -38,7 +24,7 @@ class Writer:
         memory: Tensor | None = None,
         memory_mask: Tensor | None = None,
     ):
-        if not cache.counts_real_tokens:  # a text must not depend on the padding of its batch
+        if not cache.counts_real_tokens:  # results must not depend on the padding of the batch
             cache.counts_real_tokens = True
         self.model = model
         self.cache = cache
@@ -47,25 +33,21 @@ class Writer:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of the cache, which is the model's."""
         return self.cache.real.device
 
     @property
     def can_run_ahead(self) -> bool:
-        """Whether a step may be asked for before the last one's tokens are known: there is room, and it saves time."""
+        """Whether to launch a step before the tokens of the previous one are read: it fits the cache and saves time."""
         return False
 
-    def feeder(self, tokens: Tensor) -> Feeder | None:
-        """Who goes on from `tokens` (N, 1) greedily without being asked for each step, where that saves time."""
-        return None
-
     def step(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Read `tokens` (N, T), False in `mask` where a row is padded on the left; scores (N, V) of what follows."""
+        """Feed `tokens` (N, T) and return the logits (N, V) of the next token. `mask` is False at left padding."""
         if isinstance(self.model, DecoderModel):
             hidden = self.model.decode(tokens, mask, cache=self.cache)
         else:
             assert self.memory is not None
-            # The base class's method: the documents' `Transformer.decode` takes four-dimensional masks.
+            # The base class's method, because the documents' `Transformer.decode` takes four-dimensional masks.
             hidden = EncoderDecoderModel.decode(
                 self.model, tokens, self.memory, self.memory_mask, mask, cache=self.cache
             )
@@ -74,30 +56,31 @@ class Writer:
         return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
 
     def reorder(self, rows: Tensor, memories: Tensor | None = None) -> None:
-        """Row i becomes what row `rows[i]` was; fewer rows make a smaller batch.
+        """Make row i a copy of row `rows[i]`. Fewer rows shrink the batch.
 
-        Where rows share memories, `memories` says which of these are left, if some are not.
+        Where rows share memories, `memories` names the memories to keep, if some are dropped.
         """
         if memories is None and self.memory is not None and len(self.memory) == self.cache.batch_size:
             memories = rows
         self.cache.reorder(rows, memories)
         if self.memory is not None and memories is not None:
-            # Its values are in the cache since the first step; only its shape is looked at from then on.
+            # Its keys and values are cached since the first step; from then on only its shape matters.
             self.memory = self.memory[: len(memories)]
             if self.memory_mask is not None:
                 self.memory_mask = self.memory_mask.index_select(0, memories)
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Only these rows go on, in this order."""
+        """Keep only these rows, in this order."""
         self.reorder(torch.tensor(rows, device=self.device))
 
     @classmethod
-    def joined(cls, parts: "Sequence[Writer]", *, lengths: Sequence[int], capacity: int) -> "Writer":
-        """The rows of several writers in one, with room for `capacity` tokens.
+    def joined(cls, parts: "Sequence[StepRunner]", *, lengths: Sequence[int], capacity: int) -> "StepRunner":
+        """Merge the rows of several runners into one whose cache holds `capacity` tokens.
 
-        `lengths` is how many real tokens each row has read. What is not real is left behind where it can be.
+        `lengths` is the number of real tokens that each row has read. Padding is dropped where possible.
         """
         cache = KVCache.joined([part.cache for part in parts], lengths=lengths, capacity=capacity)
+        cache.kernels = parts[0].cache.kernels
         memories = [part.memory for part in parts]
         if any(memory is None for memory in memories):
             return cls(parts[0].model, cache)
@@ -116,7 +99,7 @@ class Writer:
 
 
 def modules_of(model: Module) -> list[Module]:
-    """All of them, some twice: asked for before each batch, so by the shortest way."""
+    """Return all modules of a model, shared ones repeatedly. This is faster than `Module.modules`."""
     found = [model]
     for module in found:
         found.extend(child for child in module._modules.values() if child is not None)
@@ -124,11 +107,11 @@ def modules_of(model: Module) -> list[Module]:
 
 
 @contextmanager
-def writing(model: Model) -> Iterator[None]:
-    """The model in evaluation mode, whatever it was before and will be again; it must have words to write."""
+def inference(model: Model) -> Iterator[None]:
+    """Put a language model into eval and inference mode for this block, and restore its mode afterwards."""
     if model.config.head != "language_model":
-        raise ValueError(f"the model has head={model.config.head!r}: expected 'language_model', to write with")
-    # Only what changes is touched: most models are ready, and to tell each of hundreds of modules takes milliseconds.
+        raise ValueError(f"the model has head={model.config.head!r}: expected 'language_model', which predicts tokens")
+    # Most models are in eval mode already, and `model.eval()` takes milliseconds for hundreds of modules.
     training = [module for module in modules_of(model) if module.training]
     try:
         for module in training:
@@ -140,10 +123,10 @@ def writing(model: Model) -> Iterator[None]:
             module.training = True
 
 
-def room_for(model: Model, n_given: int, max_new_tokens: int) -> int:
-    """`max_new_tokens`, or fewer where the model's limit comes first."""
+def limit_new_tokens(model: Model, n_given: int, max_new_tokens: int) -> int:
+    """Return `max_new_tokens`, or fewer where the model's `max_len` is reached first."""
     limit = model.config.max_len
     allowed = max_new_tokens if limit is None else min(max_new_tokens, limit - n_given + 1)
     if allowed < 1:
-        raise ValueError(f"{n_given} tokens are given: expected at most max_len={limit}, so that one can be written")
+        raise ValueError(f"the input has {n_given} tokens: expected at most max_len={limit}")
     return allowed

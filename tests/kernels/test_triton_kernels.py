@@ -8,17 +8,14 @@ import sys
 import pytest
 import torch
 
-from glassformer.nn import step_kernels
-from glassformer.nn.step_kernels import can_attend, can_move, can_put
+from glassformer.kernels.registry import PLAIN, kernels_for
 
 COMPARE = """
 import torch
-from glassformer.nn import choice_kernels
-from glassformer.nn.choice_kernels import best_few, choose_best
-from glassformer.nn.step_kernels import attend_few, find_reach, move_rows, put_one
+from glassformer.kernels import triton_kernels
+from glassformer.kernels.kernel_set import find_key_end
 
-if not torch.cuda.is_available():
-    choice_kernels.can_choose = lambda scores: True
+kernels = triton_kernels.TritonKernels()
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
@@ -29,7 +26,7 @@ for rows, heads, groups, n_queries, n_keys, width in shapes:
     k, v = torch.randn(2, rows, 1, groups, width, device=device).transpose(2, 3)
     place = torch.tensor([n_keys - 2], device=device)
     expected = [store.index_copy(2, place, new) for store, new in ((keys, k), (values, v))]
-    put_one(k, v, keys, values, place)
+    kernels.write_token(k, v, keys, values, place)
     assert torch.equal(keys, expected[0]) and torch.equal(values, expected[1])
     allowed = torch.rand(rows, 1, n_queries, n_keys, device=device) > 0.5
     allowed[..., n_keys * 2 // 3 :] = False  # the cache is not full
@@ -39,19 +36,19 @@ for rows, heads, groups, n_queries, n_keys, width in shapes:
     scores = q * 0.3 @ keys.repeat_interleave(heads // groups, 1).mT + added
     weights = torch.where(allowed.any(-1, keepdim=True), scores.softmax(-1), 0.0)
     right = weights @ values.repeat_interleave(heads // groups, 1)
-    found = attend_few(q, keys, values, added, find_reach(allowed), 0.3)
+    found = kernels.attend(q, keys, values, added, find_key_end(allowed), 0.3)
     assert (found - right).abs().max() < 1e-5
     if device == "cuda":
-        short = attend_few(*(x.bfloat16() for x in (q, keys, values, added)), find_reach(allowed), 0.3)
+        short = kernels.attend(*(x.bfloat16() for x in (q, keys, values, added)), find_key_end(allowed), 0.3)
         assert (short - right).abs().max() < 0.05
-    alone = attend_few(q, keys, values, added, torch.tensor([n_keys], device=device), 0.3)
+    alone = kernels.attend(q, keys, values, added, torch.tensor([n_keys], device=device), 0.3)
     assert (alone - right).abs().max() < 1e-5
     for together in {1, rows}:  # alone nobody moves; in one group all do, up to the place
         group = torch.arange(rows, device=device) // together * together
         order = group + torch.randint(together, (rows,), device=device)
         filled = torch.arange(n_keys, device=device)[:, None] < place
         moved = [torch.where(filled, store[order], store) for store in (keys, values)]
-        move_rows(keys, values, order, place, together)
+        kernels.move_rows(keys, values, order, width=together, position=place, length=None)
         assert torch.equal(keys, moved[0]) and torch.equal(values, moved[1])
 for rows, vocab_size in [(1, 7), (5, 40), (3, 1000)]:
     scores = torch.randint(-9, 9, (rows, vocab_size), device=device).float()
@@ -60,30 +57,30 @@ for rows, vocab_size in [(1, 7), (5, 40), (3, 1000)]:
     bias[3] = -torch.inf
     tokens, slot = torch.zeros(rows, 1, dtype=torch.long, device=device), torch.tensor([2], device=device)
     told = torch.zeros(4, 2, rows, device=device)
-    choose_best(scores, bias, tokens, slot, told)
+    kernels.choose_token(scores, bias, tokens, slot, told)
     best = (scores + bias).max(-1)
     assert torch.allclose(told[2, 0], best.values, equal_nan=True)
     right = torch.where(best.values.isnan()[:, None], scores.isnan(), scores + bias == best.values[:, None])
     assert tokens[:, 0].tolist() == told[2, 1].tolist() == right.int().argmax(1).tolist()
     assert not told[[0, 1, 3]].any()
-choice_kernels.MAX_AT_ONCE = 16
+triton_kernels.MAX_BLOCK = 16
 scores = torch.randn(4, 50, device=device)
 scores[:3, [5, 20, 49]] = 9.0
 scores[1, 40], scores[2, [30, 7]] = torch.nan, torch.nan
 bias, slot = torch.zeros(50, device=device), torch.zeros(1, dtype=torch.long, device=device)
 tokens, told = torch.zeros(4, 1, dtype=torch.long, device=device), torch.zeros(1, 2, 4, device=device)
-choose_best(scores, bias, tokens, slot, told)  # piece by piece
+kernels.choose_token(scores, bias, tokens, slot, told)  # piece by piece
 assert tokens[:, 0].tolist() == [5, 40, 7, int(scores[3].argmax())]
 assert told[0, 0].isnan().tolist() == [False, True, True, False]
-choice_kernels.MAX_AT_ONCE = 64
+triton_kernels.MAX_BLOCK = 64
 bias[[5, 6]] = -torch.inf
-found, whose = best_few(scores, bias, 49)
+found, whose = kernels.best_tokens(scores, bias, 49)
 logs = scores.log_softmax(-1) + bias
 assert torch.allclose(found, logs.topk(49).values, atol=1e-5, equal_nan=True)
 assert torch.allclose(found, logs.gather(1, whose), atol=1e-5, equal_nan=True)
 assert all(len({*row}) == 49 for row in whose.tolist())
 scores = torch.randint(-4, 4, (4, 50), device=device).float()
-_, whose = best_few(scores, torch.zeros(50, device=device), 20)
+_, whose = kernels.best_tokens(scores, torch.zeros(50, device=device), 20)
 assert torch.equal(whose, scores.sort(descending=True, stable=True).indices[:, :20]), "of equal ones the first"
 """
 
@@ -97,9 +94,9 @@ def test_they_compute_the_formula():
     assert done.returncode == 0, done.stderr
 
 
-def test_a_cpu_has_none_of_its_own(monkeypatch):
-    monkeypatch.setattr(step_kernels, "on_cpu", None)
+def test_a_cpu_uses_plain_torch_unless_it_is_asked_for_compiled_kernels():
+    assert kernels_for(torch.device("cpu")) is PLAIN
     q, k = torch.zeros(2, 4, 1, 16), torch.zeros(2, 4, 8, 16)
-    assert not can_attend(q, k, k, torch.zeros(2, 1, 1, 8))
-    assert not can_put(q, q, k)
-    assert not can_move(k, anywhere=True)
+    assert not PLAIN.can_attend(q, k, k, torch.zeros(2, 1, 1, 8))
+    with pytest.raises(NotImplementedError, match="torch kernels have no attention"):
+        PLAIN.attend(q, k, k, torch.zeros(2, 1, 1, 8), torch.tensor([8]), 1.0)

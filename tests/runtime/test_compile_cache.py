@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from glassformer.nn.compile_cache import separate_compile_cache
+from glassformer.runtime.compile_cache import separate_compile_cache
 
 
 @pytest.fixture(autouse=True)

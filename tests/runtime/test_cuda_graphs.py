@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from glassformer.nn.cuda_graphs import CaptureError, record
+from glassformer.runtime.cuda_graphs import CaptureError, capture_graph
 
 CPU = torch.device("cpu")
 
@@ -22,7 +22,7 @@ class FakeGenerator:
 
 @pytest.fixture
 def cuda(monkeypatch):
-    """What `record` uses of torch.cuda, without a GPU; ending a recording raises if `breaks` is set."""
+    """What `capture_graph` uses of torch.cuda, without a GPU; ending a recording raises if `breaks` is set."""
 
     class Cuda:
         generator, stream, breaks, open_pools = FakeGenerator(), "usual", None, []
@@ -63,7 +63,7 @@ def is_clean(cuda):
 
 def test_a_recording_returns_its_result_and_leaves_the_random_state(cuda):
     before = torch.get_rng_state()
-    _, result = record(lambda: torch.rand(2), pool="pool", device=CPU)
+    _, result = capture_graph(lambda: torch.rand(2), pool="pool", device=CPU)
     assert result.shape == (2,)
     assert torch.equal(torch.get_rng_state(), before)
     assert is_clean(cuda)
@@ -78,7 +78,7 @@ def test_a_failed_recording_gives_its_first_reason_and_cleans_up(cuda):
         raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED in cublasLtMatmul")
 
     with pytest.raises(CaptureError, match=r"^CUBLAS_STATUS_NOT_SUPPORTED in cublasLtMatmul$"):
-        record(refuse, pool="pool", device=CPU)
+        capture_graph(refuse, pool="pool", device=CPU)
     assert is_clean(cuda)
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -86,7 +86,7 @@ def test_a_failed_recording_gives_its_first_reason_and_cleans_up(cuda):
 def test_a_recording_that_only_its_end_refuses_is_cleaned_up_too(cuda):
     cuda.breaks = RuntimeError("invalid capture")
     with pytest.raises(CaptureError, match="invalid capture"):
-        record(lambda: None, pool="pool", device=CPU)
+        capture_graph(lambda: None, pool="pool", device=CPU)
     assert is_clean(cuda)
 
 
@@ -96,7 +96,7 @@ def test_other_errors_pass_through(cuda, stop):
         raise stop
 
     with pytest.raises(stop):
-        record(refuse, pool="pool", device=CPU)
+        capture_graph(refuse, pool="pool", device=CPU)
     assert is_clean(cuda)
 
 
@@ -110,10 +110,12 @@ def test_random_numbers_and_graphs_work_after_a_failed_recording_on_a_gpu():
     expected = torch.rand(3, device=device)
     torch.manual_seed(1)
     with pytest.raises(CaptureError, match="captur"):
-        record(lambda: (torch.rand(3, device=device) @ x[:3, :3]).sum().item(), pool=pool, device=device)
+        capture_graph(lambda: (torch.rand(3, device=device) @ x[:3, :3]).sum().item(), pool=pool, device=device)
     assert torch.cuda.current_stream() == stream
     assert torch.equal(torch.rand(3, device=device), expected)
-    graph, result = record(lambda: torch.dropout(x, 0.5, True) @ x, pool=torch.cuda.graph_pool_handle(), device=device)
+    graph, result = capture_graph(
+        lambda: torch.dropout(x, 0.5, True) @ x, pool=torch.cuda.graph_pool_handle(), device=device
+    )
     torch.manual_seed(2)
     graph.replay()
     replayed = result.clone()

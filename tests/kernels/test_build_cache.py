@@ -4,15 +4,17 @@ import fcntl
 import os
 import threading
 import time
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from glassformer.decoding import cpu_kernels, int8
-from glassformer.decoding.cpu_kernels import NoKernelsError, UnsupportedCPUError
-from glassformer.decoding.kernel_cache import built_library, find_library
+from glassformer.kernels import cpp_library, registry
+from glassformer.kernels.build_cache import built_library, find_library
+from glassformer.kernels.cpp_library import KernelBuildError, UnsupportedCPUError
+from glassformer.runtime import int8
 
 NAME = "cpu-0123456789abcdef"
 CONTENTS = b"a library" * 1000
@@ -66,9 +68,9 @@ def test_a_damaged_library_is_built_again(folder, build, built, damage):
 def test_a_build_that_fails_leaves_nothing(folder, build):
     def fail(library):
         library.write_bytes(CONTENTS[:10])
-        raise NoKernelsError("by hand")
+        raise KernelBuildError("by hand")
 
-    with pytest.raises(NoKernelsError, match="by hand"):
+    with pytest.raises(KernelBuildError, match="by hand"):
         use(fail)
     assert [path.suffix for path in folder.iterdir()] == [".lock"]
     use(build)
@@ -143,9 +145,9 @@ def test_without_locks_a_library_is_built_all_the_same(folder, build, monkeypatc
 @pytest.fixture
 def fresh(monkeypatch, folder):
     """No kernels are loaded, nor known to be missing."""
-    monkeypatch.setattr(cpu_kernels, "_load", cpu_kernels._load.__wrapped__)
-    monkeypatch.setattr(int8, "_warn_of", int8._warn_of.__wrapped__)
-    monkeypatch.setattr(cpu_kernels, "_flags_of_this_cpu", lambda: ())
+    monkeypatch.setattr(registry, "_load_once", cache(registry._load_once.__wrapped__))
+    monkeypatch.setattr(registry, "_warn_once", cache(registry._warn_once.__wrapped__))
+    monkeypatch.setattr(cpp_library, "_cpu_flags", lambda: ())
 
 
 BROKEN = {
@@ -167,14 +169,14 @@ def test_without_a_compiler_torchs_kernels_are_used(fresh, compiler, monkeypatch
         program.write_text(BROKEN[compiler], encoding="utf-8")
         program.chmod(0o755)
         monkeypatch.setenv("CXX", str(program))
-    with pytest.raises(NoKernelsError, match=r"compile|cannot be used"):
-        cpu_kernels.cpu_kernels()
-    if not int8._torch_engine():
+    with pytest.raises(KernelBuildError, match=r"compile|cannot be used"):
+        registry.cpp_kernels()
+    if not int8.torch_int8_engine():
         pytest.skip("torch has no int8 products here")
     model = nn.Sequential(nn.Linear(32, 16))
     x = torch.randn(3, 32)
     with torch.inference_mode():
-        torch.testing.assert_close(int8.quantise(model)(x), model(x), rtol=0, atol=0.05)
+        torch.testing.assert_close(int8.quantize(model)(x), model(x), rtol=0, atol=0.05)
     told = [record.message for record in caplog.records]
     assert len(told) == 1
     assert "torch's own kernels" in told[0]
@@ -184,15 +186,29 @@ def test_a_cpu_without_kernels_needs_no_warning(fresh, monkeypatch, caplog):
     def refuse():
         raise UnsupportedCPUError("by hand")
 
-    monkeypatch.setattr(cpu_kernels, "_flags_of_this_cpu", refuse)
-    if not int8._torch_engine():
+    monkeypatch.setattr(cpp_library, "_cpu_flags", refuse)
+    if not int8.torch_int8_engine():
         pytest.skip("torch has no int8 products here")
-    assert int8._backend() is int8.TorchInt8Linear
+    assert int8._choose_layer() is int8.TorchInt8Linear
     assert not caplog.records
 
 
 def test_where_nothing_computes_int8_the_reason_is_told(fresh, monkeypatch):
-    monkeypatch.setattr(int8, "_torch_engine", lambda: "")
+    monkeypatch.setattr(int8, "torch_int8_engine", lambda: "")
     monkeypatch.setenv("CXX", "/bin/false" if Path("/bin/false").exists() else "false")
-    with pytest.raises(NoKernelsError, match="could not be compiled"):
-        int8.quantise(nn.Linear(2, 2))
+    with pytest.raises(KernelBuildError, match="could not be compiled"):
+        int8.quantize(nn.Linear(2, 2))
+
+
+def test_a_failed_build_is_tried_once_warned_of_once_and_replaced_by_plain_torch(fresh, monkeypatch, caplog):
+    attempts = []
+
+    def fail():
+        attempts.append(1)
+        raise KernelBuildError("by hand")
+
+    monkeypatch.setattr(registry, "load_cpp_library", fail)
+    for _ in range(3):
+        assert registry.kernels_for(torch.device("cpu"), compiled=True) is registry.PLAIN
+    assert len(attempts) == 1
+    assert [record.message for record in caplog.records] == ["torch's own kernels are used, which are slower: by hand"]

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from transformers.generation import logits_process as hf
 
 from glassformer.decoding import GenerationConfig
-from glassformer.decoding.rules import NEVER, History, Rules
-from glassformer.decoding.sampling import draw, filter_scores
+from glassformer.decoding.rules import NEG_INF, History, Rules
+from glassformer.decoding.sampling import filter_logits, sample
 
 V, END = 12, 0
 
@@ -64,7 +64,7 @@ def test_each_row_follows_its_own_rules_as_hf_would(seed, which):
 def test_each_row_draws_from_what_hf_would(seed, which):
     scores, tokens = random_case(seed)
     requests = [GenerationConfig(do_sample=True, **WARPERS[index][0]) for index in which]
-    found = filter_scores(scores, requests)
+    found = filter_logits(scores, requests)
     for row, index in enumerate(which):
         expected = WARPERS[index][1](tokens[row : row + 1], scores[row : row + 1].clone())
         torch.testing.assert_close(found[row : row + 1], expected)
@@ -82,7 +82,7 @@ def test_all_filters_together_are_hfs_in_hfs_order():
         hf.TypicalLogitsWarper(0.9),
     ):
         expected = warper(tokens, expected)
-    torch.testing.assert_close(filter_scores(scores, [config] * 50), expected)
+    torch.testing.assert_close(filter_logits(scores, [config] * 50), expected)
 
 
 def test_padding_counts_as_nothing():
@@ -109,23 +109,23 @@ def test_a_prefix_leaves_one_choice_until_it_is_written():
     for n_written, wanted in ((0, 7), (2, 9)):
         found = ruled(scores, tokens, [request], n_written=n_written)
         assert found[0, wanted] == scores[0, wanted]
-        assert (found[0] == NEVER).sum() == V - 1
+        assert (found[0] == NEG_INF).sum() == V - 1
     assert torch.equal(ruled(scores, tokens, [request], n_written=3), scores)
 
 
 def test_draws_follow_the_chances():
     scores = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.0]).log().repeat(20_000, 1)
     numbers = torch.rand(20_000, generator=torch.Generator().manual_seed(0)).tolist()
-    drawn = draw(scores, numbers).bincount(minlength=5) / 20_000
+    drawn = sample(scores, numbers).bincount(minlength=5) / 20_000
     torch.testing.assert_close(drawn, torch.tensor([0.1, 0.2, 0.3, 0.4, 0.0]), atol=0.015, rtol=0.0)
     assert drawn[4] == 0
-    assert draw(scores[:2], [0.0, 1.0 - 2**-53]).tolist() == [3, 0]
+    assert sample(scores[:2], [0.0, 1.0 - 2**-53]).tolist() == [3, 0]
 
 
 @pytest.mark.parametrize("number", [0.0, 0.5, 1.0 - 2**-53])
 def test_what_is_forbidden_is_never_drawn(number):
-    scores = torch.tensor([[NEVER, 1e-4, NEVER], [NEVER, NEVER, -50.0]])
-    assert draw(scores, [number, number]).tolist() == [1, 2]
+    scores = torch.tensor([[NEG_INF, 1e-4, NEG_INF], [NEG_INF, NEG_INF, -50.0]])
+    assert sample(scores, [number, number]).tolist() == [1, 2]
 
 
 def test_ends_are_forbidden_to_the_rows_that_are_too_short():
@@ -133,7 +133,7 @@ def test_ends_are_forbidden_to_the_rows_that_are_too_short():
     for end, wanted in ((2, {(0, 2), (0, 5)}), (-1, {(0, 5)})):
         rules = Rules(requests, end=end, vocab_size=V)
         found = rules.apply(torch.zeros(2, V), History(torch.empty(2, 0).long(), torch.empty(2, 0).bool(), [2, 1]))
-        assert {*map(tuple, (found == NEVER).nonzero().tolist())} == wanted
+        assert {*map(tuple, (found == NEG_INF).nonzero().tolist())} == wanted
     rules = Rules(requests[:1] * 2, end=2, vocab_size=V)
     found = rules.apply(torch.zeros(2, V), History(torch.empty(2, 0).long(), torch.empty(2, 0).bool(), [0, 0]))
-    assert {*map(tuple, (found == NEVER).nonzero().tolist())} == {(0, 2), (0, 5), (1, 2), (1, 5)}
+    assert {*map(tuple, (found == NEG_INF).nonzero().tolist())} == {(0, 2), (0, 5), (1, 2), (1, 5)}

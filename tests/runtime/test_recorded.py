@@ -1,7 +1,6 @@
 """Recorded steps write what plain steps write. Here they are played without a GPU: the same cache, rows and shapes."""
 
 import copy
-import gc
 import threading
 from dataclasses import replace
 
@@ -11,17 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.decoding import GenerationConfig, generate, record_steps, stream
-from glassformer.decoding.recorded import (
+from glassformer.decoding.recorded_greedy import GreedyRunner, greedy_runner_for
+from glassformer.nn import capture_attention
+from glassformer.runtime.choose_runner import ExpectedWork, open_runner
+from glassformer.runtime.recorded import (
     MAX_RECORDINGS,
     ROW_STEPS,
-    RecordedWriter,
+    RecordedStepRunner,
     Recordings,
     Shape,
     _round_up,
-    recordings_of,
 )
-from glassformer.nn import capture_attention
-from recording import BEGIN, DECODERS, END, FORGETFUL, PAIR, assert_same, make
+from recording import BEGIN, DECODERS, END, FORGETFUL, PAIR, assert_same, make, recordings_of
 
 SEARCHES = {
     "greedy": GenerationConfig(max_new_tokens=9),
@@ -67,11 +67,10 @@ def test_a_stream_is_the_same_and_a_second_one_uses_the_recording_again():
     record_steps(model)
     for _ in range(2):
         assert list(stream(model, [3, 4], SEARCHES["greedy"], end=END)) == expected
-        gc.collect()
         assert len(recordings_of(model)._free) == 1
 
 
-def test_two_writers_at_once_do_not_share_a_recording():
+def test_two_runners_at_once_do_not_share_a_recording():
     model = make(DECODERS["learned positions"])
     expected = [list(stream(model, tokens, SEARCHES["greedy"], end=END)) for tokens in ([3, 4], [9, 8])]
     record_steps(model)
@@ -87,11 +86,9 @@ def test_replaced_parameters_are_noticed():
     model = make(DECODERS["learned positions"])
     record_steps(model)
     generate(model, [[3, 4]], SEARCHES["greedy"], end=END)
-    gc.collect()
     before = recordings_of(model)._free[0]
     model.float()
     found = generate(model, [[3, 4]], SEARCHES["greedy"], end=END)
-    gc.collect()
     assert before not in recordings_of(model)._free
     assert found[0][0].tokens == generate(copy.deepcopy(model), [[3, 4]], SEARCHES["greedy"], end=END)[0][0].tokens
 
@@ -112,7 +109,6 @@ def test_few_recordings_are_kept():
     for rows in ROW_STEPS:
         for length in (1, 33):
             generate(model, [[3] * length] * rows, replace(SEARCHES["greedy"], max_new_tokens=2), end=END)
-    gc.collect()
     assert 2 * len(ROW_STEPS) > len(recordings_of(model)._free) == MAX_RECORDINGS
 
 
@@ -157,10 +153,10 @@ def test_under_autocast_nothing_is_recorded():
 def test_a_recording_of_replaced_parameters_is_never_lent_again():
     model = make(DECODERS["learned positions"])
     record_steps(model)
-    lent = recordings_of(model).lend(Shape(1, 32))
-    model.float()
-    recordings_of(model).take_back(lent)
-    assert recordings_of(model).lend(Shape(1, 32)) is not lent
+    with recordings_of(model).borrow(Shape(1, 32)) as lent:
+        model.float()
+    with recordings_of(model).borrow(Shape(1, 32)) as other:
+        assert other is not lent
 
 
 def test_threads_never_share_a_recording():
@@ -170,12 +166,11 @@ def test_threads_never_share_a_recording():
 
     def borrow():
         for _ in range(200):
-            recording = recordings.lend(Shape(1, 32))
-            if id(recording) in seen:
-                errors.append("lent twice")
-            seen.add(id(recording))
-            seen.discard(id(recording))
-            recordings.take_back(recording)
+            with recordings.borrow(Shape(1, 32)) as recording:
+                if id(recording) in seen:
+                    errors.append("lent twice")
+                seen.add(id(recording))
+                seen.discard(id(recording))
 
     threads = [threading.Thread(target=borrow) for _ in range(4)]
     for thread in threads:
@@ -201,11 +196,11 @@ def test_a_step_ahead_changes_nothing(search, config, monkeypatch):
     """As on a GPU: the next step is taken before the last one's tokens are known, and rows leave in between."""
     ran = []
 
-    def can_run_ahead(writer):
-        ran.append(writer)
-        return writer.recording.cache.length < writer.recording.cache.capacity
+    def can_run_ahead(runner):
+        ran.append(runner)
+        return runner.recording.cache.length < runner.recording.cache.capacity
 
-    monkeypatch.setattr(RecordedWriter, "can_run_ahead", property(can_run_ahead))
+    monkeypatch.setattr(RecordedStepRunner, "can_run_ahead", property(can_run_ahead))
     model = make(config)
     begin = BEGIN if config.n_encoder_layers else None
     inputs = [[5, 6, 7], [8, 9], [10], [11, 12, 13, 14]]
@@ -219,13 +214,12 @@ def feeding(monkeypatch):
     """As on a GPU: greedy steps are made several at once, before anybody has seen what came of the last ones."""
     fed = []
 
-    def feeder(writer, tokens):
-        fed.append(writer)
-        return by_itself(writer, tokens)
+    def watched(runner, tokens):
+        fed.append(runner)
+        return greedy_runner_for(runner, tokens) if type(runner) is RecordedStepRunner else None
 
-    by_itself = RecordedWriter.feeder
-    monkeypatch.setattr(RecordedWriter, "feeder", feeder)
-    monkeypatch.setattr(RecordedWriter, "is_fed", property(lambda writer: writer._are_first))
+    monkeypatch.setattr("glassformer.decoding.step_loop.greedy_runner_for", watched)
+    monkeypatch.setattr(RecordedStepRunner, "can_chain_steps", property(lambda runner: runner._in_order))
     monkeypatch.setattr(Recordings, "should_read", lambda self, sources: True)
     return fed
 
@@ -252,7 +246,7 @@ def test_a_recording_that_feeds_itself_changes_nothing(config, feeding):
         return found, list(stream(model, inputs[0], search, begin=begin, end=END))
 
     plain = {name: write(search) for name, search in PLAIN.items()}
-    assert not feeding
+    feeding.clear()
     record_steps(model)
     for name, search in [*PLAIN.items(), *reversed(PLAIN.items())]:
         found, streamed = write(search)
@@ -264,15 +258,36 @@ def test_a_recording_that_feeds_itself_changes_nothing(config, feeding):
 def test_rows_that_have_moved_are_not_fed(monkeypatch):
     model = make(DECODERS["alibi"])
     record_steps(model)
-    writer = RecordedWriter(model, recordings_of(model), 2, 8)
     tokens = torch.tensor([[5], [6]])
-    writer.step(tokens)
-    monkeypatch.setattr(RecordedWriter, "device", torch.device("cuda"))
-    assert writer.feeder(tokens) is writer.recording
-    monkeypatch.undo()
-    writer.keep([1])
-    monkeypatch.setattr(RecordedWriter, "device", torch.device("cuda"))
-    assert writer.feeder(tokens[1:]) is None
+    with open_runner(model, ExpectedWork(rows=2, capacity=8)) as runner:
+        runner.step(tokens)
+        assert greedy_runner_for(runner, tokens) is None, "on a CPU it saves no time"
+        monkeypatch.setattr(RecordedStepRunner, "device", torch.device("cuda"))
+        assert isinstance(greedy_runner_for(runner, tokens), GreedyRunner)
+        monkeypatch.undo()
+        runner.keep([1])
+        monkeypatch.setattr(RecordedStepRunner, "device", torch.device("cuda"))
+        assert greedy_runner_for(runner, tokens[1:]) is None
+
+
+def test_a_recording_is_returned_when_the_block_ends():
+    """Also where the caller abandons a stream half way, or the search raises."""
+    model = make(DECODERS["learned positions"])
+    record_steps(model)
+    tokens = stream(model, [3, 4], SEARCHES["greedy"], end=END)
+    next(tokens)
+    assert not recordings_of(model)._free
+    tokens.close()
+    assert len(recordings_of(model)._free) == 1
+
+    def fail():
+        with torch.inference_mode(), open_runner(model, ExpectedWork(rows=1, capacity=8)):
+            assert not recordings_of(model)._free
+            raise RuntimeError("by hand")
+
+    with pytest.raises(RuntimeError, match="by hand"):
+        fail()
+    assert len(recordings_of(model)._free) == 1
 
 
 def test_a_broken_text_leaves_nothing_behind():
@@ -280,14 +295,12 @@ def test_a_broken_text_leaves_nothing_behind():
     record_steps(model)
     search = SEARCHES["greedy"]
     fine = generate(model, [[5, 6]], search, begin=BEGIN, end=END)
-    with torch.inference_mode():
-        writer = RecordedWriter(model, recordings_of(model), 1, 9, torch.full((1, 2, 16), float("nan")))
+    with torch.inference_mode(), recordings_of(model).borrow(Shape(1, 9, 1, 2)) as recording:
+        runner = RecordedStepRunner(model, recording, 1, torch.full((1, 2, 16), float("nan")))
         for _ in range(3):
-            writer.step(torch.tensor([[BEGIN]]))
-    assert any(layer.isnan().any() for layer in writer.cache.keys)
-    shape = writer.recording.shape
-    del writer
-    gc.collect()
+            runner.step(torch.tensor([[BEGIN]]))
+        assert any(layer.isnan().any() for layer in runner.cache.keys)
+    shape = recording.shape
     assert [recording.shape for recording in recordings_of(model)._free].count(shape) >= 1
     assert generate(model, [[5, 6]], search, begin=BEGIN, end=END) == fine
 
@@ -318,7 +331,7 @@ def test_broken_scores_are_told_while_it_feeds_itself(feeding):
 
 @pytest.mark.parametrize("beams", [1, 2])
 def test_broken_scores_are_told_a_step_later(beams, monkeypatch):
-    monkeypatch.setattr(RecordedWriter, "can_run_ahead", property(lambda writer: True))
+    monkeypatch.setattr(RecordedStepRunner, "can_run_ahead", property(lambda runner: True))
     model = make(PAIR)
     model.get_parameter("head.out_proj.bias").data.fill_(float("nan"))
     record_steps(model)
