@@ -184,7 +184,7 @@ def test_gradients_are_the_same(family):
 
 def compare_gradients(family, ours, theirs):
     gradients = {name: parameter.grad for name, parameter in ours.named_parameters()}
-    rows = {row.theirs: row for row in FAMILIES[family].table(ours.config) if row.ours[0] in gradients}
+    rows = {rule.hf_name: rule for rule in FAMILIES[family].table(ours.config) if rule.names[0] in gradients}
     n_compared = 0
     for name, parameter in theirs.named_parameters():
         if name in rows and parameter.grad is not None:

@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from glassformer.checkpoint.limits import Limits, refuse
+from glassformer.checkpoint.limits import FormatLimits, refuse
 from glassformer.checkpoint.output_folder import new_folder
 from glassformer.models import EncoderDecoderModel, ModelConfig
 from glassformer.nn import Embeddings, Layer, LearnedPositions, MultiHeadAttention, Stack, sinusoids
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
-LIMITS = Limits(
+LIMITS = FormatLimits(
     format="CTranslate2",
     written=frozenset(
         {

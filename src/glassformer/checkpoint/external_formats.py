@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.base.names import path_suggestion
-from glassformer.checkpoint.external_model import ForeignModel
+from glassformer.checkpoint.external_model import ExternalModel
 from glassformer.checkpoint.gguf_file import read_gguf
 from glassformer.checkpoint.hf import import_model
 from glassformer.checkpoint.hf.folder import is_hf_folder, read_hf_folder
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ORIGIN = "origin.json"
 
 
-def is_foreign(path: Path) -> bool:
+def is_external(path: Path) -> bool:
     """Whether somebody else's library wrote this; a folder of ours names no `model_type` in its config."""
     return path.is_file() or (path.is_dir() and is_hf_folder(path))
 
@@ -37,7 +37,7 @@ def read_origin(folder: Path) -> dict[str, Any] | None:
     return read_json_object(sealed.file(ORIGIN)) if sealed.has(ORIGIN) else None
 
 
-def read_foreign(path: Path, *, allow_pickle: bool = False) -> ForeignModel:
+def read_external(path: Path, *, allow_pickle: bool = False) -> ExternalModel:
     """What a foreign folder or file holds; tensors are read when they are asked for."""
     if path.is_dir():
         return read_hf_folder(path, allow_pickle=allow_pickle)
@@ -68,10 +68,10 @@ def load_model(
 
     path = Path(path)
     with naming_errors(path):
-        if not is_foreign(path):
+        if not is_external(path):
             return load_own(path)
         verify_seal(path)
-        foreign = read_foreign(path, allow_pickle=allow_pickle)
+        foreign = read_external(path, allow_pickle=allow_pickle)
         return import_model(foreign.config, foreign.tensors, dtype=dtype, adapt=adapt)
 
 

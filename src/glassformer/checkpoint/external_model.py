@@ -27,7 +27,7 @@ class Tensors(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForeignModel:
+class ExternalModel:
     """What every reader of a foreign format gives: the same as HF's `config.json` and HF's names of tensors."""
 
     config: Mapping[str, Any]

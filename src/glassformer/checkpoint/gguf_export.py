@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from glassformer.base.write_errors import naming_write_errors
 from glassformer.checkpoint.hf import FAMILIES, blocking_settings, export_model, rewritten
-from glassformer.checkpoint.limits import Limits, refuse
+from glassformer.checkpoint.limits import FormatLimits, refuse
 from glassformer.checkpoint.output_folder import check_output_file
 from glassformer.checkpoint.safe_files import replacing
 from glassformer.models import DecoderModel, ModelConfig
@@ -36,9 +36,9 @@ NAMES = {
 Numbers = Literal["f32", "f16", "q8_0"]
 
 
-def _limits(architecture: str, **biases_and_norms: tuple[bool, ...]) -> Limits:
+def _limits(architecture: str, **biases_and_norms: tuple[bool, ...]) -> FormatLimits:
     """What llama.cpp computes by this architecture, which has its activation, norms and positions built in."""
-    return Limits(
+    return FormatLimits(
         format=f"llama.cpp's architecture {architecture!r}",
         written=frozenset(
             {

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.checkpoint.external_model import ForeignModel
+from glassformer.checkpoint.external_model import ExternalModel
 from glassformer.checkpoint.safe_files import CorruptFolderError
 from glassformer.text.gguf_tokenizer import token_id, tokenizer_from_metadata
 
@@ -55,7 +55,7 @@ PARTS = {
 """Parts of a layer, by their names here and at HF."""
 
 
-def read_gguf(path: Path) -> ForeignModel:
+def read_gguf(path: Path) -> ExternalModel:
     """The model in a GGUF file of the architectures llama, qwen2 and qwen3, its tensors read when asked for.
 
     They come in float32, whatever they are stored in, and in HF's order of rows.
@@ -73,7 +73,7 @@ def read_gguf(path: Path) -> ForeignModel:
         raise
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    return ForeignModel(
+    return ExternalModel(
         config=config, tensors=tensors, tokenizer_json=tokenizer_json, tokenizer_config=tokenizer_config
     )
 

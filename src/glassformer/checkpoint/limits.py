@@ -1,4 +1,4 @@
-"""Limits of the formats we write: each field of a config is stored, has no effect, or must have one value."""
+"""FormatLimits of the formats we write: each field of a config is stored, has no effect, or must have one value."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ POSITION_FIELDS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class FormatLimits:
     """The fields of a config as one format sees them.
 
     Each field must be in one of the two, unless it counts in training alone or with positions that are not allowed.
@@ -48,7 +48,7 @@ class Limits:
         """The settings whose values the format cannot compute, each with the values that it can."""
         return [
             blocking_setting(name, value, self.required[name])
-            for name, value in deciding_values(config).items()
+            for name, value in effective_settings(config).items()
             if name in self.required and value not in self.required[name]
         ]
 
@@ -65,7 +65,7 @@ def refuse(format: str, blocking: Sequence[str]) -> None:
         raise UnsupportedModelError(f"{format} cannot express {', '.join(blocking)}")
 
 
-def deciding_values(config: ModelConfig) -> dict[str, Any]:
+def effective_settings(config: ModelConfig) -> dict[str, Any]:
     """The fields that decide a model's answers, each usual value in one spelling; those without effect are left out."""
     idle = {
         *TRAINING_FIELDS,

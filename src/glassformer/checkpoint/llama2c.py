@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from glassformer.checkpoint.external_model import ForeignModel
+from glassformer.checkpoint.external_model import ExternalModel
 from glassformer.checkpoint.gguf_file import halves_from_pairs
 from glassformer.checkpoint.safe_files import CorruptFolderError
 from glassformer.text.gguf_tokenizer import BYTE, CONTROL, NORMAL, SPACE, UNKNOWN, scored_tokenizer
@@ -28,7 +28,7 @@ MAX_LAYERS = 1 << 12
 MAX_TOKENIZER = 1 << 26
 
 
-def read_llama2c(path: Path, tokenizer: Path | None = None) -> ForeignModel:
+def read_llama2c(path: Path, tokenizer: Path | None = None) -> ExternalModel:
     """The model in a `.bin` file of llama2.c (its first version), its tensors read when asked for.
 
     `tokenizer` is its `tokenizer.bin`; unless given, it is looked for beside the model under this name or as the only
@@ -44,7 +44,7 @@ def read_llama2c(path: Path, tokenizer: Path | None = None) -> ForeignModel:
         unknown, begin, end = SPECIAL
         tokenizer_config = {"bos_token": begin, "eos_token": end, "unk_token": unknown}
         tokenizer_config |= {"add_bos_token": True, "add_eos_token": False}
-    return ForeignModel(
+    return ExternalModel(
         config=config,
         tensors=Llama2cTensors(path, config),
         tokenizer_json=tokenizer_json,

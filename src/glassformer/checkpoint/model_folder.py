@@ -127,19 +127,19 @@ def load_model(folder: Path) -> EncoderModel | DecoderModel | EncoderDecoderMode
     with naming_errors(folder):
         shapes = [tuple(tensor.shape) for tensor in tensors.values()]
         check_sizes(config, shapes, lambda: sorted(_parameter_names(config) - tensors.keys()))
-        model = _without_memory(config)
+        model = _build_on_meta(config)
         _matching(model, tensors, str(weights))
         fill_parameters(model, tensors.items(), torch.float32)
     return model.eval()
 
 
-def _without_memory(config: ModelConfig) -> EncoderModel | DecoderModel | EncoderDecoderModel:
+def _build_on_meta(config: ModelConfig) -> EncoderModel | DecoderModel | EncoderDecoderModel:
     with torch.device("meta"):
         return build_model(config)
 
 
 def _parameter_names(config: ModelConfig) -> set[str]:
-    return {name for name, _ in _without_memory(config).named_parameters()}
+    return {name for name, _ in _build_on_meta(config).named_parameters()}
 
 
 def _read_config(path: Path) -> ModelConfig:

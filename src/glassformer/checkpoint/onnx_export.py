@@ -213,7 +213,7 @@ class MemoryKeys(nn.Module):
 
 
 @dataclass(frozen=True)
-class Graph:
+class OnnxGraph:
     """One file to be: a module, an example of each input with the names of its sizes, the names of its outputs."""
 
     module: nn.Module
@@ -267,7 +267,7 @@ def check_weights_beside(path: Path) -> None:
             raise WriteError(file, "it is cut off inside the weights", errno.ENOSPC)
 
 
-def _graphs(model: AnyModel) -> dict[str, Graph]:
+def _graphs(model: AnyModel) -> dict[str, OnnxGraph]:
     """Every file a model needs. Examples have sizes above 1, and all different, lest the trace take them for laws."""
     config, batch, past, new, source_length = model.config, 2, 3, 4, 5
     tokens = torch.zeros(batch, new, dtype=torch.long), ("batch", "length")
@@ -276,8 +276,8 @@ def _graphs(model: AnyModel) -> dict[str, Graph]:
         types = torch.zeros(batch, new, dtype=torch.long), ("batch", "length")
         if config.token_types:
             inputs = {"tokens": tokens, "mask": mask, "token_types": types}
-            return {MODEL: Graph(ReadSegments(model).eval(), {**inputs}, ("answer",))}
-        return {MODEL: Graph(model, {"tokens": tokens, "mask": mask}, ("answer",))}
+            return {MODEL: OnnxGraph(ReadSegments(model).eval(), {**inputs}, ("answer",))}
+        return {MODEL: OnnxGraph(model, {"tokens": tokens, "mask": mask}, ("answer",))}
 
     def store(length: int, word: str) -> tuple[Tensor, tuple[str, ...]]:
         shape = config.n_decoder_layers, batch, config.kv_heads, length, config.head_size
@@ -291,15 +291,15 @@ def _graphs(model: AnyModel) -> dict[str, Graph]:
     }
     outputs = "logits", "keys", "values"
     if isinstance(model, DecoderModel):
-        return {DECODER: Graph(DecoderStep(model).eval(), step, outputs)}
+        return {DECODER: OnnxGraph(DecoderStep(model).eval(), step, outputs)}
     source = torch.zeros(batch, source_length, dtype=torch.long), ("batch", "source_length")
     source_mask = torch.ones(batch, source_length, dtype=torch.bool), ("batch", "source_length")
     memory = torch.zeros(batch, source_length, config.d_model), ("batch", "source_length", "C")
     cross = {name: store(source_length, "source_length") for name in ("cross_keys", "cross_values")}
     return {
-        ENCODER: Graph(Encode(model).eval(), {"source": source, "source_mask": source_mask}, ("memory",)),
-        MEMORY: Graph(MemoryKeys(model).eval(), {"memory": memory}, tuple(cross)),
-        DECODER: Graph(EncoderDecoderStep(model).eval(), {**step, "source_mask": source_mask, **cross}, outputs),
+        ENCODER: OnnxGraph(Encode(model).eval(), {"source": source, "source_mask": source_mask}, ("memory",)),
+        MEMORY: OnnxGraph(MemoryKeys(model).eval(), {"memory": memory}, tuple(cross)),
+        DECODER: OnnxGraph(EncoderDecoderStep(model).eval(), {**step, "source_mask": source_mask, **cross}, outputs),
     }
 
 

@@ -13,15 +13,15 @@ from glassformer.checkpoint.hf.name_tables import (
     Family,
     TensorMismatchError,
     equal_copies,
+    from_hf_tensors,
     missing_names,
-    needed_rows,
-    stored_rows,
-    to_ours,
-    to_theirs,
+    needed_rules,
+    rules_for_file,
+    to_hf_tensors,
 )
 from glassformer.checkpoint.hf.values import UnsupportedModelError, shown
 from glassformer.checkpoint.layout import check_sizes
-from glassformer.checkpoint.limits import blocking_setting, deciding_values
+from glassformer.checkpoint.limits import blocking_setting, effective_settings
 from glassformer.models import ModelConfig
 
 if TYPE_CHECKING:  # `glassformer info` reads configs without torch
@@ -64,16 +64,16 @@ def import_model(
 
     from glassformer.checkpoint.model_folder import fill_parameters
 
-    family = family_called(values.get("model_type"))
+    family = family_by_type(values.get("model_type"))
     names = frozenset(tensors.keys())
     whole = read_config(values, tensors)
     config = whole if adapt is None else adapt(whole)
     check_sizes(
         config, [*map(tensors.shape, tensors.keys())], lambda: missing_names(family, config, names, _shapes_of(config))
     )
-    model = _without_memory(config)
+    model = _build_on_meta(config)
     known = () if config == whole else _used_names(family, whole, names)
-    found = to_ours(family, config, tensors, _shapes(model), known=known)
+    found = from_hf_tensors(family, config, tensors, _shapes(model), known=known)
     fill_parameters(model, found, dtype or torch.float32)
     return model.eval()
 
@@ -82,7 +82,7 @@ def read_config(
     values: Mapping[str, Any], tensors: Tensors, are_equal: Callable[[Tensors, str, str], bool] | None = None
 ) -> ModelConfig:
     """Our config of a `config.json` and the tensors that go with it; `are_equal` compares two of these."""
-    family = family_called(values.get("model_type"))
+    family = family_by_type(values.get("model_type"))
     names = frozenset(tensors.keys())
     hidden = equal_copies(family, tensors, are_equal) if family.ties_by_tensors else frozenset()
     return family.read_config(values, names - hidden)
@@ -104,10 +104,10 @@ def export_model(model: AnyModel, family: Family | None = None) -> tuple[dict[st
         parameters = parameters if changed == config else rewrite.parameters(config, parameters)
         config = changed
     values = {"model_type": family.model_type, **family.write_config(config)}
-    return values, to_theirs(family, config, parameters)
+    return values, to_hf_tensors(family, config, parameters)
 
 
-def family_called(model_type: object) -> Family:
+def family_by_type(model_type: object) -> Family:
     """The family of this name, or an error that names those there are."""
     if isinstance(model_type, str) and model_type in FAMILIES:
         return FAMILIES[model_type]
@@ -151,23 +151,23 @@ def blocking_settings(family: Family, config: ModelConfig) -> list[str]:
         return [f"kind={config.kind!r} (expected {family.kind!r})"]
     config = rewritten(family, config)
     shapes = _shapes_of(config)
-    names = frozenset(row.theirs for row in family.table(config) if row.ours[0] in shapes and not row.is_unread)
+    names = frozenset(rule.hf_name for rule in family.table(config) if rule.names[0] in shapes and not rule.write_only)
     try:
         values = {"model_type": family.model_type, **family.write_config(config)}
-        again = deciding_values(family.read_config(values, names))
+        again = effective_settings(family.read_config(values, names))
     except (ValueError, KeyError, TypeError) as error:
         raise UnsupportedModelError(f"HF's {family.model_type} cannot express this model: {error}") from error
     found = [
         blocking_setting(key, value, [again[key]])
-        for key, value in deciding_values(config).items()
+        for key, value in effective_settings(config).items()
         if key in again and again[key] != value
     ]
     if not found:
-        needed_rows(family, config, shapes)  # each parameter must have a place
+        needed_rules(family, config, shapes)  # each parameter must have a place
     return found
 
 
-def _without_memory(config: ModelConfig) -> AnyModel:
+def _build_on_meta(config: ModelConfig) -> AnyModel:
     import torch
 
     from glassformer.models import build_model
@@ -181,9 +181,9 @@ def _shapes(model: AnyModel) -> dict[str, tuple[int, ...]]:
 
 
 def _shapes_of(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    return _shapes(_without_memory(config))
+    return _shapes(_build_on_meta(config))
 
 
 def _used_names(family: Family, config: ModelConfig, names: frozenset[str]) -> set[str]:
     """The tensors that a model of this config reads from a file with these names."""
-    return {row.theirs for row in stored_rows(family, config, names, _shapes_of(config))}
+    return {rule.hf_name for rule in rules_for_file(family, config, names, _shapes_of(config))}

@@ -43,7 +43,7 @@ def _keeps_tie(config: ModelConfig) -> bool:
     return config.ties_output and is_one_stack and config.has_final_norm and not config.head_transform
 
 
-def _scaled_table(config: ModelConfig, parameters: Parameters) -> dict[str, Tensor]:
+def _fold_scale(config: ModelConfig, parameters: Parameters) -> dict[str, Tensor]:
     table, scale = parameters["embeddings.tokens.weight"], math.sqrt(config.table_width)
     changed = {"embeddings.tokens.weight": table * scale}
     if _keeps_tie(config):
@@ -54,7 +54,7 @@ def _scaled_table(config: ModelConfig, parameters: Parameters) -> dict[str, Tens
     return {**parameters, **changed}
 
 
-UNSCALED = Rewrite(_without_scale, _scaled_table)
+FOLD_EMBEDDING_SCALE = Rewrite(_without_scale, _fold_scale)
 """Put the factor on token vectors into their table.
 
 An output that shares the table goes on sharing it: the norm before it is divided by the factor. Where there is no such
@@ -69,31 +69,31 @@ def _with_sines_first(config: ModelConfig) -> ModelConfig:
     return replace(config, sinusoid_halves=True) if changes else config
 
 
-READS = r"(q_proj|k_proj|v_proj|gate_proj|up_proj|embeddings\.tokens|^head\.out_proj)\.weight$"
+CHANNEL_COLUMNS = r"(q_proj|k_proj|v_proj|gate_proj|up_proj|embeddings\.tokens|^head\.out_proj)\.weight$"
 """Matrices whose columns are channels of the model."""
-WRITES = r"((self|cross)_attn\.out_proj|down_proj|(^encoder|^decoder|embeddings|sublayer)\.norm)\.(weight|bias)$"
+CHANNEL_ROWS = r"((self|cross)_attn\.out_proj|down_proj|(^encoder|^decoder|embeddings|sublayer)\.norm)\.(weight|bias)$"
 """Tensors whose rows are channels of the model."""
-NEITHER = r"((q_proj|k_proj|v_proj|gate_proj|up_proj|^head\.out_proj)\.bias|(q|k)_norm\.(weight|bias))$"
+NO_CHANNELS = r"((q_proj|k_proj|v_proj|gate_proj|up_proj|^head\.out_proj)\.bias|(q|k)_norm\.(weight|bias))$"
 
 
-def _reordered(config: ModelConfig, parameters: Parameters) -> dict[str, Tensor]:
+def _reorder_channels(config: ModelConfig, parameters: Parameters) -> dict[str, Tensor]:
     import torch
 
     order = torch.cat((torch.arange(0, config.d_model, 2), torch.arange(1, config.d_model, 2)))
     found = {}
     for name, tensor in parameters.items():
-        if re.search(READS, name):
+        if re.search(CHANNEL_COLUMNS, name):
             found[name] = tensor[:, order]
-        elif re.search(WRITES, name):
+        elif re.search(CHANNEL_ROWS, name):
             found[name] = tensor[order]
-        elif re.search(NEITHER, name):
+        elif re.search(NO_CHANNELS, name):
             found[name] = tensor
         else:
             raise AssertionError(f"{name}: expected a parameter whose channels are known")
     return found
 
 
-SINES_FIRST = Rewrite(_with_sines_first, _reordered)
+SINES_FIRST = Rewrite(_with_sines_first, _reorder_channels)
 """Reorder the model's channels so that the sines of its positions stand before the cosines."""
 
 
@@ -101,7 +101,7 @@ def _with_table(config: ModelConfig) -> ModelConfig:
     return replace(config, positions="learned") if config.positions == "sinusoidal" else config
 
 
-def _tabulated(config: ModelConfig, parameters: Parameters) -> dict[str, Tensor]:
+def _add_position_table(config: ModelConfig, parameters: Parameters) -> dict[str, Tensor]:
     from glassformer.nn import sinusoids
 
     tokens = parameters["embeddings.tokens.weight"]
@@ -109,7 +109,7 @@ def _tabulated(config: ModelConfig, parameters: Parameters) -> dict[str, Tensor]
     return {**parameters, "embeddings.positions.weight": table.to(tokens.dtype).to(tokens.device)}
 
 
-POSITIONS_IN_TABLE = Rewrite(_with_table, _tabulated)
+TABULATE_SINUSOIDS = Rewrite(_with_table, _add_position_table)
 """Write fixed positions as a table, for families whose positions are learned."""
 
 
@@ -117,12 +117,12 @@ def _with_types(config: ModelConfig) -> ModelConfig:
     return config if config.token_types else replace(config, token_types=1)
 
 
-def _zero_types(config: ModelConfig, parameters: Parameters) -> dict[str, Tensor]:
+def _add_zero_token_type(config: ModelConfig, parameters: Parameters) -> dict[str, Tensor]:
     return {
         **parameters,
         "embeddings.token_types.weight": parameters["embeddings.tokens.weight"].new_zeros(1, config.table_width),
     }
 
 
-ONE_ZERO_TYPE = Rewrite(_with_types, _zero_types)
-"""Add a table of token types with one row of zeros, for families that always add a type."""
+ADD_ZERO_TOKEN_TYPE = Rewrite(_with_types, _add_zero_token_type)
+"""Add a table of token types with one rule of zeros, for families that always add a type."""

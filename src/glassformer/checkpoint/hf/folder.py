@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
-from glassformer.checkpoint.external_model import ForeignModel, Tensors
-from glassformer.checkpoint.hf import export_model, family_called
+from glassformer.checkpoint.external_model import ExternalModel, Tensors
+from glassformer.checkpoint.hf import export_model, family_by_type
 from glassformer.checkpoint.hf.name_tables import Family
-from glassformer.checkpoint.limits import blocking_setting, deciding_values, refuse
+from glassformer.checkpoint.limits import blocking_setting, effective_settings, refuse
 from glassformer.checkpoint.output_folder import new_folder
 from glassformer.checkpoint.safe_files import CorruptFolderError, read_json_object, write_text
 
@@ -30,10 +30,10 @@ CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.
 BLOCK = 1 << 20
 
 
-def read_hf_folder(folder: Path, *, allow_pickle: bool = False) -> ForeignModel:
+def read_hf_folder(folder: Path, *, allow_pickle: bool = False) -> ExternalModel:
     """What stands in a folder; tensors are read when they are asked for."""
     values = read_json_table(inside(folder, CONFIG))
-    return ForeignModel(config=values, tensors=_open_weights(folder, allow_pickle))
+    return ExternalModel(config=values, tensors=_open_weights(folder, allow_pickle))
 
 
 def is_hf_folder(folder: Path) -> bool:
@@ -71,8 +71,8 @@ def save_hf_folder(
 
 def _check_values(config: Mapping[str, Any], whole: Mapping[str, Any], names: frozenset[str]) -> None:
     """Raise if the added values change the model: RoBERTa counts positions from its `pad_token_id`."""
-    family = family_called(config["model_type"])
-    one, two = (deciding_values(family.read_config(values, names)) for values in (config, whole))
+    family = family_by_type(config["model_type"])
+    one, two = (effective_settings(family.read_config(values, names)) for values in (config, whole))
     changed = [blocking_setting(key, value, [two[key]]) for key, value in one.items() if two.get(key, value) != value]
     ids = ", ".join(f"{key}={whole[key]}" for key in whole if key.endswith("_token_id"))
     refuse(f"HF's {family.model_type} with {ids}", changed)
