@@ -303,7 +303,7 @@ def info(name=b"t", dims=(32,), kind=0, offset=0):
     ("content", "message"),
     [
         (b"", "has 0 bytes: expected a GGUF file"),
-        (header(magic=b"GGML"), "begins with b'GGML': expected b'GGUF'"),
+        (header(magic=b"GGML"), "starts with b'GGML': expected b'GGUF'"),
         (header(version=1), "version 1: expected little-endian, version 2 or 3"),
         (header(version=3 << 24), "expected little-endian"),
         (header(tensors=2**63), "9223372036854775808 tensors: expected at most 65536"),
@@ -322,9 +322,9 @@ def info(name=b"t", dims=(32,), kind=0, offset=0):
         (header(tensors=2, rest=info() * 2), "has 't' twice"),
         (header(tensors=1, rest=info(kind=4)), "stored in 4: expected a known type"),
         (header(tensors=1, rest=info(kind=8, dims=(31,))), "expected rows of 32 in a block"),
-        (header(tensors=1, rest=info(dims=(2**63, 2**63))), "expected a place of its own"),
-        (header(tensors=1, rest=info(offset=2**60)), "expected a place of its own"),
-        (header(tensors=2, rest=info() + info(b"u") + bytes(256)), "expected a place of its own"),
+        (header(tensors=1, rest=info(dims=(2**63, 2**63))), "expected a separate range"),
+        (header(tensors=1, rest=info(offset=2**60)), "expected a separate range"),
+        (header(tensors=2, rest=info() + info(b"u") + bytes(256)), "expected a separate range"),
     ],
 )
 def test_a_header_that_lies_is_refused(tmp_path, content, message):

@@ -270,7 +270,7 @@ def test_a_family_that_is_asked_for_must_have_a_place_for_everything():
 
 def test_what_no_family_has_is_said():
     model = build_model(replace(preset("tiny-llama"), positions="alibi"))
-    with pytest.raises(UnsupportedModelError, match=r"the nearest, llama, cannot express positions='alibi' \(expected"):
+    with pytest.raises(UnsupportedModelError, match=r"the closest, llama, cannot express positions='alibi' \(expected"):
         export_model(model)
 
 

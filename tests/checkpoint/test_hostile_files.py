@@ -68,7 +68,7 @@ WRONG = [
     ("own", "task.json", {"task": {}}, "names the task {}"),
     ("own", "task.json", {"task": LONG}, "names the task 'xxx"),
     ("own", "task.json", "[" * 100_000, "cannot be read"),
-    ("own", "task.json", '{"task": "translation", "task": "code"}', "'task' is there twice"),
+    ("own", "task.json", '{"task": "translation", "task": "code"}', "'task' occurs twice"),
     ("own", "task.json", {"task": "translation", "data": float("nan")}, "it holds NaN"),
     ("own", "generation_config.json", {"max_source_ratio": INFINITE}, "it holds Infinity"),
     ("own", "generation_config.json", '{"max_source_ratio": 1e999}', "it holds '1e999'"),

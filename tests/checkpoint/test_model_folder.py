@@ -132,7 +132,7 @@ BAD_MANIFESTS = [
     ({"sha256": {"..": "0" * 64}}, "expected a plain file name"),
     ({"sha256": {"a\x00": "0" * 64}}, "expected a plain file name"),
     ({"sha256": {"manifest.json": "0" * 64}}, "expected a plain file name"),
-    ('{"sha256": {"a": "x", "a": "y"}}', "the key 'a' is there twice"),
+    ('{"sha256": {"a": "x", "a": "y"}}', "the key 'a' occurs twice"),
     ("[" * 100_000, "cannot be read"),
     ('{"sha256": NaN}', "it holds NaN"),
 ]

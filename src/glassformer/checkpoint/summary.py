@@ -26,19 +26,19 @@ class ModelSummary:
 
     config: ModelConfig
     n_parameters: int
-    """As `build_model(config).n_parameters()`: a tied table counts once."""
+    """Equal to `build_model(config).n_parameters()`: tied tables count once."""
     stored: Mapping[str, int]
     """The count of stored numbers of each type (F32, BF16, Q4_K), most frequent first."""
     family: str | None
-    """HF's name of the architecture, where the model comes from another library."""
+    """HF's `model_type`, if the model comes from another library."""
     foreign: ExternalModel | None
-    """The contents of another library's format, as its reader returned them."""
+    """The opened external model, or None for our own folders."""
 
 
 def summarize(path: Path | str, *, allow_pickle: bool = False) -> ModelSummary:
-    """Read what a model folder, a GGUF file or a llama2.c file holds. Checksums of a folder are verified.
+    """Summarize a model folder, a GGUF file or a llama2.c file. A folder's checksums are verified.
 
-    Only weights in pytorch_model.bin, with `allow_pickle`, need torch.
+    torch is needed only for weights in pytorch_model.bin (with `allow_pickle`).
     """
     path = Path(path)
     with naming_errors(path):

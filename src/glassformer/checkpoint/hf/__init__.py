@@ -1,4 +1,4 @@
-"""Models of HF Transformers: a config and a table of names for each family, and no copied code."""
+"""Import and export HF Transformers models. Each family is a config mapping and a name table."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def import_model(
     dtype: torch.dtype | None = None,
     adapt: Callable[[ModelConfig], ModelConfig] | None = None,
 ) -> AnyModel:
-    """The model of a `config.json` and its tensors, in evaluation mode.
+    """Build a model from HF's `config.json` values and tensors, in eval mode.
 
-    It is built without memory first; then one tensor after the other is read, checked, and takes its place. `adapt`
-    may change the config before: give it another head, say; the tensors of the old one are left behind. The numbers
-    become `dtype`, which is float32 unless given.
+    The model is built on the meta device; then the tensors are checked, read one at a time and assigned. `adapt` may
+    change the config first, for example to replace the head; the tensors of the old head are then skipped. Weights are
+    converted to `dtype` (default float32).
     """
     import torch
 
@@ -81,7 +81,7 @@ def import_model(
 def read_config(
     values: Mapping[str, Any], tensors: Tensors, are_equal: Callable[[Tensors, str, str], bool] | None = None
 ) -> ModelConfig:
-    """Our config of a `config.json` and the tensors that go with it; `are_equal` compares two of these."""
+    """Convert `config.json` to our config. `are_equal` compares two stored tensors (default: with torch)."""
     family = family_by_type(values.get("model_type"))
     names = frozenset(tensors.keys())
     hidden = equal_copies(family, tensors, are_equal) if family.ties_by_tensors else frozenset()
@@ -89,9 +89,10 @@ def read_config(
 
 
 def export_model(model: AnyModel, family: Family | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The `config.json` and the tensors of a model, as its family writes them.
+    """Return the `config.json` values and the tensors of a model in the names of its HF family.
 
-    The model is first rewritten in an equivalent form that the family has a place for.
+    The model is first rewritten in an equivalent form that the family can express. Raises UnsupportedModelError if
+    there is none.
     """
     family = family or family_of(model.config)
     lost = blocking_settings(family, model.config)
@@ -108,7 +109,7 @@ def export_model(model: AnyModel, family: Family | None = None) -> tuple[dict[st
 
 
 def family_by_type(model_type: object) -> Family:
-    """The family of this name, or an error that names those there are."""
+    """Return the family with this `model_type`. Raises UnsupportedModelError listing the supported ones."""
     if isinstance(model_type, str) and model_type in FAMILIES:
         return FAMILIES[model_type]
     near = nearest(model_type, FAMILIES)
@@ -119,7 +120,7 @@ def family_by_type(model_type: object) -> Family:
 
 
 def family_of(config: ModelConfig) -> Family:
-    """The first family that can express this model, or an error with the settings that block the nearest one."""
+    """Return the first family that can express this config. The error names the settings that block the closest one."""
     families = [family for family in FAMILIES.values() if family.kind == config.kind]
     lost: dict[str, list[str]] = {}
     for family in families:
@@ -128,24 +129,24 @@ def family_of(config: ModelConfig) -> Family:
             if not lost[family.model_type]:
                 return family
     nearest = min(lost, key=lambda name: len(lost[name]), default=None)
-    reason = "" if nearest is None else f": the nearest, {nearest}, cannot express {', '.join(lost[nearest])}"
+    reason = "" if nearest is None else f": the closest, {nearest}, cannot express {', '.join(lost[nearest])}"
     tried = ", ".join(family.model_type for family in families)
     raise UnsupportedModelError(
-        f"HF has no family for this {config.kind.replace('_', '-')}{reason}. Families tried: {tried}"
+        f"No HF family can express this {config.kind.replace('_', '-')}{reason}. Families tried: {tried}"
     )
 
 
 def rewritten(family: Family, config: ModelConfig) -> ModelConfig:
-    """The equivalent config that a family writes."""
+    """Return the equivalent config that the family saves."""
     for rewrite in family.rewrites:
         config = rewrite.config(config)
     return config
 
 
 def blocking_settings(family: Family, config: ModelConfig) -> list[str]:
-    """The settings that have other values when a family has written this config and read it again.
+    """Return the settings that change when the family writes this config and reads it back.
 
-    Each is shown with the value that the family would compute instead: `gated=True (expected False)`.
+    Each is shown with the value that the family would use: `gated=True (expected False)`.
     """
     if family.kind != config.kind:
         return [f"kind={config.kind!r} (expected {family.kind!r})"]
@@ -163,7 +164,7 @@ def blocking_settings(family: Family, config: ModelConfig) -> list[str]:
         if key in again and again[key] != value
     ]
     if not found:
-        needed_rules(family, config, shapes)  # each parameter must have a place
+        needed_rules(family, config, shapes)  # raises if a parameter has no rule
     return found
 
 
@@ -185,5 +186,5 @@ def _shapes_of(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def _used_names(family: Family, config: ModelConfig, names: frozenset[str]) -> set[str]:
-    """The tensors that a model of this config reads from a file with these names."""
+    """Return the tensors that a model of this config reads from a file with these names."""
     return {rule.hf_name for rule in rules_for_file(family, config, names, _shapes_of(config))}

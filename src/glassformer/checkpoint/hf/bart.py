@@ -1,4 +1,4 @@
-"""BART, Marian and Pegasus: the paper's encoder-decoder with learned positions, with fixed ones, and with pre-norm."""
+"""BART (learned positions), Marian (sinusoidal positions) and Pegasus (sinusoidal, pre-norm)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ CLASSES = {
     "marian": ("MarianModel", "MarianMTModel"),
     "pegasus": ("PegasusModel", "PegasusForConditionalGeneration"),
 }
-WITH_WAVES = ("marian", "pegasus")
-"""The families whose positions are fixed: all sines before all cosines."""
+WITH_SINUSOIDS = ("marian", "pegasus")
+"""Families with sinusoidal positions, all sines before all cosines."""
 POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 SIDES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 LAYER = {
@@ -51,7 +51,7 @@ LAYER = {
 
 
 def read_config(kind: str, values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig:
-    """From their config to ours."""
+    """Convert HF's config to ours."""
     for key in ("normalize_before", "add_final_layer_norm"):
         require(values, key, False)
     sizes = {}
@@ -69,7 +69,7 @@ def read_config(kind: str, values: Mapping[str, Any], names: frozenset[str]) -> 
     target_vocab = vocab_size if is_shared else read_int(values, "decoder_vocab_size", default=vocab_size)
     dropout = read_float(values, "dropout", default=0.1)
     config = replace(
-        preset("marian" if kind in WITH_WAVES else "bart-base"),
+        preset("marian" if kind in WITH_SINUSOIDS else "bart-base"),
         vocab_size=target_vocab,
         source_vocab_size=None if target_vocab == vocab_size else vocab_size,
         d_model=width,
@@ -93,7 +93,7 @@ def read_config(kind: str, values: Mapping[str, Any], names: frozenset[str]) -> 
 
 
 def _tie(is_shared: bool, is_tied: bool, names: frozenset[str]) -> Literal["none", "output", "embeddings", "all"]:
-    """HF ties all tables or none; before version 5 it stored the two embeddings as one without saying so."""
+    """Return which tables are tied. HF before version 5 stored the two embeddings as one table without a config key."""
     if is_tied:
         return "all" if is_shared else "output"
     has_one_table = not any(name.removeprefix("model.") in SIDES for name in names)
@@ -101,7 +101,7 @@ def _tie(is_shared: bool, is_tied: bool, names: frozenset[str]) -> Literal["none
 
 
 def write_config(kind: str, config: ModelConfig) -> dict[str, Any]:
-    """From our config to theirs."""
+    """Convert our config to HF's."""
     values = {
         "architectures": [CLASSES[kind][config.head != "none"]],
         "vocab_size": config.source_vocab,
@@ -125,7 +125,7 @@ def write_config(kind: str, config: ModelConfig) -> dict[str, Any]:
         values |= {
             "decoder_vocab_size": config.vocab_size,
             "share_encoder_decoder_embeddings": config.ties_embeddings,
-            # Its own default is beyond a small vocabulary; who knows the true one says so beside this.
+            # HF's default id exceeds a small vocabulary. The caller overrides it if the tokenizer has a padding token.
             "pad_token_id": config.vocab_size - 1,
             "decoder_start_token_id": config.vocab_size - 1,
         }
@@ -133,7 +133,7 @@ def write_config(kind: str, config: ModelConfig) -> dict[str, Any]:
 
 
 def table(kind: str, config: ModelConfig) -> list[NameRule]:
-    """Their names and ours."""
+    """Return the name table."""
     shared = "model.shared" if config.ties_embeddings else "model.encoder.embed_tokens"
     parts = {"source_embeddings.tokens": shared, "target_embeddings.tokens": "model.decoder.embed_tokens"}
     if kind == "pegasus":
@@ -147,12 +147,12 @@ def table(kind: str, config: ModelConfig) -> list[NameRule]:
         *layer_rules("decoder.layers", "model.decoder.layers", config.n_decoder_layers, LAYER),
         NameRule("lm_head.weight", ("head.out_proj.weight",)),
         NameRule("final_logits_bias", ("head.out_proj.bias",), leading_axis=True),
-        *_unread(kind, config),
+        *_write_only_rules(kind, config),
     ]
 
 
-def _unread(kind: str, config: ModelConfig) -> Iterator[NameRule]:
-    """The tables that HF's untied model has beside those it reads, or has twice."""
+def _write_only_rules(kind: str, config: ModelConfig) -> Iterator[NameRule]:
+    """Yield rules for tables that HF's untied model expects in the file but does not use."""
     source = ("source_embeddings.tokens.weight",)
     if config.tie == "embeddings":
         for side in SIDES:
@@ -161,8 +161,8 @@ def _unread(kind: str, config: ModelConfig) -> Iterator[NameRule]:
         yield NameRule("model.shared.weight", source, write_only=True)
 
 
-def _waves(config: ModelConfig) -> Tensor:
-    """The fixed positions of Marian and Pegasus."""
+def _sinusoids(config: ModelConfig) -> Tensor:
+    """Return the sinusoidal positions of Marian and Pegasus, (max_len, d_model)."""
     from glassformer.nn import sinusoids
 
     return sinusoids(config.max_len or 0, config.d_model, halves=True)
@@ -182,10 +182,10 @@ def _family(kind: str) -> Family:
             *([("lm_head.weight", "model.shared.weight")] if kind == "marian" else []),
         ],
         ties_by_tensors=True,
-        computed=dict.fromkeys(POSITIONS, _waves) if kind in WITH_WAVES else {},
+        computed=dict.fromkeys(POSITIONS, _sinusoids) if kind in WITH_SINUSOIDS else {},
         stores_computed=kind == "pegasus",
-        rewrites=[SINES_FIRST] if kind in WITH_WAVES else [],
-        # HF's untied Marian stores its shared table, and does not read it.
+        rewrites=[SINES_FIRST] if kind in WITH_SINUSOIDS else [],
+        # HF's untied Marian stores the shared table but does not use it.
         ignored=r"^(model\.)?shared\.weight$" if kind == "marian" else r"(?!)",
     )
 

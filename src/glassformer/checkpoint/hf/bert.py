@@ -1,4 +1,4 @@
-"""BERT and its kin: RoBERTa, DistilBERT, ALBERT, ELECTRA, Megatron-BERT. One encoder, many names for its parts."""
+"""BERT, RoBERTa, DistilBERT, ALBERT, ELECTRA and Megatron-BERT: one encoder with different tensor names."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -55,30 +55,30 @@ ALBERT_LAYER = {
 
 @dataclass(frozen=True, kw_only=True)
 class BertVariant:
-    """What one of them calls its parts, and the classes that write its heads."""
+    """The HF names of one BERT variant: its modules and its classes."""
 
     model_type: str
     class_name: str
     layers: str
     layer: Mapping[str, str]
     masked_lm_head: Mapping[str, str]
-    """The masked-word head: transform.dense, transform.norm and the name of the bias."""
+    """HF modules of the masked-language-model head. `head.out_proj` is the module that holds the bias."""
     classification_head: Mapping[str, str]
-    """The head for a whole text: where transform.dense and out_proj are; empty where it is no head of ours."""
+    """HF modules of the sequence classification head. Empty if its shape differs from ours."""
     projection: str = "none"
     body: str = ""
-    """The module that holds the body, where it is not called as `model_type` is."""
+    """The module that holds the body, if its name is not `model_type`."""
     final_norm: str = "none"
-    """The norm after the last layer: the layers are pre-norm, and no norm follows the embeddings."""
+    """The norm after the last layer. If set, the layers are pre-norm and no norm follows the embeddings."""
 
     @property
     def prefix(self) -> str:
-        """The module that holds the body."""
+        """Return the module that holds the body."""
         return self.body or self.model_type
 
     @property
     def is_pre_norm(self) -> bool:
-        """Whether norms stand before the sublayers."""
+        """Return whether the norms precede the sublayers."""
         return self.final_norm != "none"
 
 
@@ -170,7 +170,7 @@ HEADS = {
 
 
 def read_config(variant: BertVariant, values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig:
-    """From their config to ours."""
+    """Convert HF's config to ours."""
     for key, allowed in (
         ("is_decoder", False),
         ("position_embedding_type", "absolute"),
@@ -182,7 +182,7 @@ def read_config(variant: BertVariant, values: Mapping[str, Any], names: frozense
     require(values, "sinusoidal_pos_embds", False)
     kind = variant.model_type
     width = read_int(values, "hidden_size", "dim")
-    # RoBERTa's padding token has a rule of its own, and positions are counted behind it.
+    # RoBERTa's position ids start after `pad_token_id`.
     offset = read_int(values, "pad_token_id", default=1) + 1 if kind == "roberta" else 0
     narrow = read_int(values, "embedding_size", default=width) if variant.projection != "none" else width
     body = replace(
@@ -220,7 +220,7 @@ def _with_head(variant: BertVariant, body: ModelConfig, values: Mapping[str, Any
             f"{', '.join(HEADS)}, or {variant.class_name}Model for the body alone"
         )
     if variant.model_type == "electra" and name.endswith("ForPreTraining"):
-        head = "none"  # its discriminator tells replaced words from true ones, which is no head of ours
+        head = "none"  # we have no replaced-token-detection head
     if head == "language_model":
         if variant.model_type in ("roberta", "electra") and body.activation != "gelu":
             raise UnsupportedModelError(
@@ -231,7 +231,7 @@ def _with_head(variant: BertVariant, body: ModelConfig, values: Mapping[str, Any
     if head == "sequence_class":
         if not variant.classification_head:
             raise UnsupportedModelError(
-                f"{name} has a head of another shape than ours: expected its body alone, or another head"
+                f"{name} has a classification head that is not supported: expected no head, or another"
             )
         return body.with_head(head, n_labels=read_n_labels(values), head_transform=True)
     if head == "token_class":
@@ -240,7 +240,7 @@ def _with_head(variant: BertVariant, body: ModelConfig, values: Mapping[str, Any
 
 
 def write_config(variant: BertVariant, config: ModelConfig) -> dict[str, Any]:
-    """From our config to theirs."""
+    """Convert our config to HF's."""
     suffix = {head: name for name, head in HEADS.items() if name != "ForPreTraining"}.get(config.head, "Model")
     is_distil = variant.model_type == "distilbert"
     values: dict[str, Any] = {
@@ -270,7 +270,7 @@ def write_config(variant: BertVariant, config: ModelConfig) -> dict[str, Any]:
 
 
 def table(variant: BertVariant, config: ModelConfig) -> list[NameRule]:
-    """Their names and ours."""
+    """Return the name table."""
     body = variant.prefix
     head: dict[str, Mapping[str, str]] = {
         "language_model": {k: v for k, v in variant.masked_lm_head.items() if k != "head.out_proj"},
@@ -303,9 +303,9 @@ def table(variant: BertVariant, config: ModelConfig) -> list[NameRule]:
 
 
 def _output(variant: BertVariant) -> tuple[str, str]:
-    """Names of the masked-word head and of its projection to the vocabulary.
+    """Return the modules of the masked-language-model head and of its projection to the vocabulary.
 
-    In BERT, RoBERTa and ALBERT both have a bias. A tied output shares one bias; an untied one adds the projection's.
+    In BERT, RoBERTa and ALBERT both have a bias. A tied output uses the head's bias, an untied one the projection's.
     """
     words = variant.masked_lm_head["head.out_proj"]
     return words, words if variant.model_type in ("distilbert", "electra") else f"{words}.decoder"
@@ -324,7 +324,7 @@ def _family(variant: BertVariant) -> Family:
         table=lambda config: table(variant, config),
         copies=copies,
         rewrites=[FOLD_EMBEDDING_SCALE, TABULATE_SINUSOIDS, ADD_ZERO_TOKEN_TYPE] if variant.is_pre_norm else [],
-        # Fixed numbers, and heads that were trained beside the one that is asked for.
+        # Buffers, and heads other than the one in the config.
         ignored=r"position_ids$|(^|\.)pooler\.(dense\.)?(weight|bias)$|^cls\.seq_relationship\.(weight|bias)$"
         r"|^sop_classifier\.classifier\.(weight|bias)$|^discriminator_predictions\.\w+\.(weight|bias)$",
     )

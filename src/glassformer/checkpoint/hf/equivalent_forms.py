@@ -1,7 +1,7 @@
-"""Exact changes of form before a model is written: other settings and other tensors, the same function.
+"""Equivalent reparametrizations applied before a model is saved: other settings and tensors, the same function.
 
-A family that has no place for a setting may have one for its equivalent. A rewrite changes neither the number of
-operations nor their exact result; in float32 only the order of summation may differ.
+A family may lack a setting but support an equivalent one. A rewrite keeps the operations and their exact result; in
+float32 only the order of summation may differ.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:  # `glassformer info` imports this without torch
 
 @dataclass(frozen=True)
 class Rewrite:
-    """One change of form. `parameters` is called only where `config` returns another config than it was given."""
+    """One reparametrization. `parameters` is called only if `config` returns a changed config."""
 
     config: Callable[[ModelConfig], ModelConfig]
-    """The equivalent config, or the same one where there is nothing to change."""
+    """Return the equivalent config, or the same config if nothing changes."""
     parameters: Callable[[ModelConfig, Parameters], dict[str, Tensor]]
-    """The tensors of the equivalent model, from the config before the change and its tensors."""
+    """Return the equivalent model's tensors, given the config before the change and its tensors."""
 
 
 def _without_scale(config: ModelConfig) -> ModelConfig:
@@ -38,7 +38,7 @@ def _without_scale(config: ModelConfig) -> ModelConfig:
 
 
 def _keeps_tie(config: ModelConfig) -> bool:
-    """Whether the norm before the output can take back the factor that the shared table gets."""
+    """Return whether the final norm can absorb the inverse of the factor, so that the output stays tied."""
     is_one_stack = config.kind != "encoder_decoder"
     return config.ties_output and is_one_stack and config.has_final_norm and not config.head_transform
 
@@ -55,24 +55,24 @@ def _fold_scale(config: ModelConfig, parameters: Parameters) -> dict[str, Tensor
 
 
 FOLD_EMBEDDING_SCALE = Rewrite(_without_scale, _fold_scale)
-"""Put the factor on token vectors into their table.
+"""Multiply the embedding table by its scale, for families without `scale_embeddings`.
 
-An output that shares the table goes on sharing it: the norm before it is divided by the factor. Where there is no such
-norm, the output gets a copy of the table as it was.
+A tied output stays tied: the final norm is divided by the scale. Without such a norm the output gets an unscaled copy
+of the table.
 """
 
 
 def _with_sines_first(config: ModelConfig) -> ModelConfig:
-    # A transform or a projection between the tables and the layers would keep its own order of channels.
+    # A head transform or an embedding projection has channels of its own, which this order does not fit.
     is_plain = not config.head_transform and config.embedding_width is None
     changes = config.positions == "sinusoidal" and not config.sinusoid_halves and is_plain
     return replace(config, sinusoid_halves=True) if changes else config
 
 
 CHANNEL_COLUMNS = r"(q_proj|k_proj|v_proj|gate_proj|up_proj|embeddings\.tokens|^head\.out_proj)\.weight$"
-"""Matrices whose columns are channels of the model."""
+"""Matrices whose columns are model channels."""
 CHANNEL_ROWS = r"((self|cross)_attn\.out_proj|down_proj|(^encoder|^decoder|embeddings|sublayer)\.norm)\.(weight|bias)$"
-"""Tensors whose rows are channels of the model."""
+"""Tensors whose rows are model channels."""
 NO_CHANNELS = r"((q_proj|k_proj|v_proj|gate_proj|up_proj|^head\.out_proj)\.bias|(q|k)_norm\.(weight|bias))$"
 
 
@@ -89,12 +89,12 @@ def _reorder_channels(config: ModelConfig, parameters: Parameters) -> dict[str, 
         elif re.search(NO_CHANNELS, name):
             found[name] = tensor
         else:
-            raise AssertionError(f"{name}: expected a parameter whose channels are known")
+            raise AssertionError(f"{name}: expected a parameter that one of the patterns matches")
     return found
 
 
 SINES_FIRST = Rewrite(_with_sines_first, _reorder_channels)
-"""Reorder the model's channels so that the sines of its positions stand before the cosines."""
+"""Reorder the model's channels so that positions have all sines before all cosines, as in Marian."""
 
 
 def _with_table(config: ModelConfig) -> ModelConfig:
@@ -110,7 +110,7 @@ def _add_position_table(config: ModelConfig, parameters: Parameters) -> dict[str
 
 
 TABULATE_SINUSOIDS = Rewrite(_with_table, _add_position_table)
-"""Write fixed positions as a table, for families whose positions are learned."""
+"""Store sinusoidal positions as a table, for families with learned positions."""
 
 
 def _with_types(config: ModelConfig) -> ModelConfig:
@@ -125,4 +125,4 @@ def _add_zero_token_type(config: ModelConfig, parameters: Parameters) -> dict[st
 
 
 ADD_ZERO_TOKEN_TYPE = Rewrite(_with_types, _add_zero_token_type)
-"""Add a table of token types with one rule of zeros, for families that always add a type."""
+"""Add a token type table with one row of zeros, for families that always add a token type."""

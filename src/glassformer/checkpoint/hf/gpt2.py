@@ -1,4 +1,4 @@
-"""GPT-2: matrices the other way round, and queries, keys and values in one of them."""
+"""GPT-2. Its matrices are stored transposed, and Q, K and V in one matrix."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,7 +20,7 @@ from glassformer.models import ModelConfig, preset
 
 
 def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig:
-    """From their config to ours."""
+    """Convert HF's config to ours."""
     require(values, "scale_attn_weights", True)
     require(values, "scale_attn_by_inverse_layer_idx", False)
     require(values, "add_cross_attention", False)
@@ -45,7 +45,7 @@ def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig
 
 
 def write_config(config: ModelConfig) -> dict[str, Any]:
-    """From our config to theirs."""
+    """Convert our config to HF's."""
     return {
         "architectures": ["GPT2Model" if config.head == "none" else "GPT2LMHeadModel"],
         "vocab_size": config.vocab_size,
@@ -64,7 +64,7 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
 
 
 def table(config: ModelConfig) -> list[NameRule]:
-    """Their names and ours."""
+    """Return the name table."""
     layers = "decoder.layers", "transformer.h", config.n_decoder_layers
     fused = [
         NameRule(

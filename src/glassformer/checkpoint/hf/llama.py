@@ -1,4 +1,4 @@
-"""Llama and its kin: Mistral, Qwen2, Qwen3, SmolLM. They differ in biases, norms on queries and keys, and windows."""
+"""Llama, Mistral, Qwen2, Qwen3 and SmolLM. They differ in biases, Q/K norms and sliding windows."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,11 +25,11 @@ from glassformer.models import ModelConfig, preset
 
 NAMES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 KV_HEADS = {"mistral": 8, "qwen2": 32, "qwen3": 32}
-"""What HF takes for `num_key_value_heads` where the key is absent; null is as many as there are heads."""
+"""HF's default of `num_key_value_heads` if the key is absent. null means as many as heads."""
 
 
 def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig:
-    """From their config to ours."""
+    """Convert HF's config to ours."""
     kind = values["model_type"]
     require(values, "pretraining_tp", 1)
     attention_bias = kind in ("llama", "qwen3") and read_bool(values, "attention_bias", default=False)
@@ -64,11 +64,11 @@ def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig
 
 
 def _window(values: Mapping[str, Any]) -> int | None:
-    """The window that all layers have, or None; layers of different kinds are refused."""
+    """Return the sliding window of all layers, or None. Layers with different windows are refused."""
     kind = values["model_type"]
     if kind == "llama":
         return None
-    # HF's default where the key is absent; null is no window.
+    # HF's default if the key is absent; null means no window.
     window: int | None = read_int(values, "sliding_window", default=None if "sliding_window" in values else 4096)
     if kind == "mistral":
         return window
@@ -91,7 +91,7 @@ def _window(values: Mapping[str, Any]) -> int | None:
 
 
 def write_config(kind: str, config: ModelConfig) -> dict[str, Any]:
-    """From our config to theirs."""
+    """Convert our config to HF's."""
     values = {
         "architectures": [NAMES[kind] + ("Model" if config.head == "none" else "ForCausalLM")],
         "vocab_size": config.vocab_size,
@@ -123,7 +123,7 @@ def write_config(kind: str, config: ModelConfig) -> dict[str, Any]:
 
 
 def table(config: ModelConfig) -> list[NameRule]:
-    """Their names and ours."""
+    """Return the name table: our module -> HF's module, for the model and each layer."""
     pairs = {
         "self_attn.q_proj": "self_attn.q_proj",
         "self_attn.k_proj": "self_attn.k_proj",

@@ -1,4 +1,4 @@
-"""T5, 1.0 and 1.1: relative positions kept in the first layer, and an output that may be tied, scaled, or neither."""
+"""T5 1.0 and 1.1. The first layer stores the relative position biases; the output may be tied, scaled, or neither."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,9 +28,9 @@ FEED_FORWARD = {
 
 
 def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig:
-    """From their config to ours."""
+    """Convert HF's config to ours."""
     act, gated = read_choice(values, "feed_forward_proj", default="relu", known=FEED_FORWARD)
-    # HF stores what it made of that, and reads these where they are.
+    # HF also stores the two parts of feed_forward_proj; they take precedence.
     act = read_activation(values, "dense_act_fn", default=TO_HF_ACTIVATION[act])
     gated = read_bool(values, "is_gated_act", default=gated)
     # Before version 5 of HF, `tie_word_embeddings` means that the output is tied, and scaled. Later files have
@@ -68,7 +68,7 @@ def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig
 
 
 def write_config(config: ModelConfig) -> dict[str, Any]:
-    """From our config to theirs."""
+    """Convert our config to HF's."""
     kinds = {kind: name for name, kind in FEED_FORWARD.items()}
     return {
         "architectures": ["T5Model" if config.head == "none" else "T5ForConditionalGeneration"],
@@ -92,7 +92,7 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
 
 
 def table(config: ModelConfig) -> list[NameRule]:
-    """Their names and ours."""
+    """Return the name table."""
     gate = {"ffn.gate_proj": "wi_0", "ffn.up_proj": "wi_1"} if config.gated else {"ffn.up_proj": "wi"}
     found = [
         NameRule("shared.weight", ("source_embeddings.tokens.weight",)),
