@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from glassformer.metrics.pass_at_k import Problem, pass_at_k, passes, score_programs
 from glassformer.metrics.perplexity import compressed_bits, score_surprise
-from glassformer.metrics.sandbox import Limits, WeakSandboxError, check_sandbox
+from glassformer.metrics.sandbox import SandboxLimits, WeakSandboxError, check_sandbox
 
-LIMITS = Limits(seconds=20)
+LIMITS = SandboxLimits(seconds=20)
 """Far more than any of these programs needs, so that a busy machine changes no result."""
 
 

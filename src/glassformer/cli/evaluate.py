@@ -189,7 +189,7 @@ def _problems(tool: Any, path: Path, samples: int, sandbox: SandboxMode) -> "Sco
 
 def _translations(tool: Any, pairs: Any, beam: int | None, tokenised: str) -> "dict[str, Scores]":
     """Greedy beside the beam, and older papers' BLEU where it is asked for."""
-    from glassformer.metrics import Scores, score_translations, tokenised_bleu
+    from glassformer.metrics import Scores, score_translations, tokenized_bleu
 
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
     results = {}
@@ -198,9 +198,9 @@ def _translations(tool: Any, pairs: Any, beam: int | None, tokenised: str) -> "d
         found = tool.translate(sources, beam=width)
         scores = score_translations(found, references)
         if tokenised:
-            old = tokenised_bleu(found, references, tokenised)
+            old = tokenized_bleu(found, references, tokenised)
             scores = Scores(
-                {**scores.values, "tokenised_bleu": old.bleu}, {**scores.signatures, "tokenised_bleu": old.signature}
+                {**scores.values, "tokenized_bleu": old.bleu}, {**scores.signatures, "tokenized_bleu": old.signature}
             )
         results[name] = scores
     return results
