@@ -71,12 +71,12 @@ def test_answers_worked_out_by_hand(answer, reference, exact, overlap):
     assert f1(answer, reference) == pytest.approx(overlap)
 
 
-def test_nothing_is_right_where_nothing_is_to_be_said():
+def test_an_empty_answer_is_right_for_an_unanswerable_question():
     assert score_answers(["", "a cat"], [[], []])["exact_match"] == 50
     assert best_of("the", [], f1) == 1  # an article alone says nothing
 
 
-def test_what_cannot_be_scored_is_refused():
+def test_inputs_that_cannot_be_scored_are_refused():
     with pytest.raises(ValueError, match="1 answers and 2 questions"):
         score_answers(["a"], [["a"], ["b"]])
     with pytest.raises(ValueError, match="expected at least one"):

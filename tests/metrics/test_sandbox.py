@@ -60,7 +60,7 @@ def test_a_program_has_an_exit_code_and_output():
     assert weak("import ctypes; ctypes.string_at(0)").code == 128 + 11
 
 
-def test_nothing_of_ours_is_there(monkeypatch):
+def test_environment_and_packages_of_the_caller_are_hidden(monkeypatch):
     monkeypatch.setenv("SECRET", "secret")
     program = "import os, sys; print(os.environ.get('SECRET'), os.listdir('.'), sys.flags.isolated, sys.argv)"
     assert weak(program).output == "None [] 1 ['program.py']\n"
@@ -134,7 +134,7 @@ print(json.dumps({{
 
 @linux
 @pytest.mark.parametrize("without", SOME, ids=lambda names: "-".join(names) or "nothing")
-def test_what_is_reported_is_in_force(open_folder, without):
+def test_reported_protections_are_in_force(open_folder, without):
     """Each protection that is named as active refuses an attempt that would succeed without it."""
     mine = open_folder / "mine"
     mine.write_text("mine", encoding="utf-8")
@@ -158,7 +158,7 @@ def test_what_is_reported_is_in_force(open_folder, without):
 
 
 @linux
-def test_other_peoples_secrets_cannot_be_read(strict):
+def test_system_files_cannot_be_read(strict):
     for path in ("/etc/shadow", "/etc/passwd", "/proc/self/environ", os.path.abspath(__file__)):
         assert run_program(f"open({path!r})", LIMITS).code == 1
     assert run_program("import os; os.execv('/bin/sh', ['sh'])", LIMITS).code == 1
@@ -229,7 +229,7 @@ def test_a_refused_program_does_not_run(open_folder):
     assert not trace.exists()
 
 
-def test_the_sandbox_tells_what_is_in_force(monkeypatch):
+def test_check_sandbox_reports_the_protections_in_force(monkeypatch):
     protections = check_sandbox("weak")
     assert str(protections).startswith("sandbox: ")
     assert "limits: 5 s, 512 MiB of memory" in str(protections)
