@@ -60,7 +60,7 @@ def evaluate(arguments: list[str]) -> None:
         if is_asked:
             return
         raise UsageError("eval needs a model folder first: expected one that was trained here")
-    from glassformer.checkpoint.external_formats import is_foreign, read_origin
+    from glassformer.checkpoint.external_formats import is_external, read_origin
     from glassformer.checkpoint.safe_files import SealedFolder
     from glassformer.tasks.registry import TASK, data_named, read_about
 
@@ -68,7 +68,7 @@ def evaluate(arguments: list[str]) -> None:
     if not Path(folder).is_dir():
         hint = "" if Path(folder).exists() else f"; {path_suggestion(Path(folder))}"
         raise ValueError(f"{folder} is no folder: expected a model that was trained here{hint}")
-    if is_foreign(Path(folder)) or read_origin(Path(folder)) is not None:
+    if is_external(Path(folder)) or read_origin(Path(folder)) is not None:
         raise ValueError(
             f"{folder} is in another library's format and names no task: expected a folder that train wrote. "
             f"glassformer run {folder} --input FILE --output NEW_FILE writes its answers"
@@ -189,7 +189,7 @@ def _problems(tool: Any, path: Path, samples: int, sandbox: SandboxMode) -> "Sco
 
 def _translations(tool: Any, pairs: Any, beam: int | None, tokenised: str) -> "dict[str, Scores]":
     """Greedy beside the beam, and older papers' BLEU where it is asked for."""
-    from glassformer.metrics import Scores, score_translations, tokenised_bleu
+    from glassformer.metrics import Scores, score_translations, tokenized_bleu
 
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
     results = {}
@@ -198,9 +198,9 @@ def _translations(tool: Any, pairs: Any, beam: int | None, tokenised: str) -> "d
         found = tool.translate(sources, beam=width)
         scores = score_translations(found, references)
         if tokenised:
-            old = tokenised_bleu(found, references, tokenised)
+            old = tokenized_bleu(found, references, tokenised)
             scores = Scores(
-                {**scores.values, "tokenised_bleu": old.bleu}, {**scores.signatures, "tokenised_bleu": old.signature}
+                {**scores.values, "tokenized_bleu": old.bleu}, {**scores.signatures, "tokenized_bleu": old.signature}
             )
         results[name] = scores
     return results

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from glassformer.checkpoint import load_model
-from glassformer.checkpoint.external_formats import is_foreign, read_origin
+from glassformer.checkpoint.external_formats import is_external, read_origin
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
 from glassformer.tasks.registry import TASK
 
@@ -35,4 +35,4 @@ def load_beginning(
 
 def was_trained_here(folder: Path) -> bool:
     """Whether a task of ours wrote this folder, with a tokenizer that one of our tasks made or took along."""
-    return (folder / TASK).is_file() or not (is_foreign(folder) or read_origin(folder) is not None)
+    return (folder / TASK).is_file() or not (is_external(folder) or read_origin(folder) is not None)

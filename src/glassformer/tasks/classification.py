@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from glassformer.data.batching.labeled_batches import LabelledBatch, Row
+from glassformer.data.batching.labeled_batches import LabeledBatch, LabeledRow
 from glassformer.metrics.accuracy import confusion, confusion_tables, score_classes, score_label_sets
 from glassformer.metrics.scores import Scores
 from glassformer.models import EncoderModel
@@ -148,16 +148,16 @@ class Classification(EncoderTask[LabelledText]):
         head = {"pooling": "first", "head_transform": True} if is_fresh else {"pooling": "mean"}
         return {"n_labels": len(labels), **head}, {"labels": labels, "multi_label": multi_label}
 
-    def rows(self, tool: Classifier, examples: Sequence[LabelledText]) -> list[Row]:
+    def rows(self, tool: Classifier, examples: Sequence[LabelledText]) -> list[LabeledRow]:
         """As above."""
         rows = []
         for example, read in zip(examples, tool.read([self.texts(example) for example in examples]), strict=True):
             numbers = tool.numbers(example)
             answer: Any = numbers[0] if not tool.multi_label else [float(i in numbers) for i in range(len(tool.labels))]
-            rows.append(Row(read.ids, read.token_types, answer))
+            rows.append(LabeledRow(read.ids, read.token_types, answer))
         return rows
 
-    def loss(self, model: nn.Module, batch: LabelledBatch) -> Tensor:
+    def loss(self, model: nn.Module, batch: LabeledBatch) -> Tensor:
         """As above."""
         if not batch.answers.is_floating_point():
             return self.class_loss(model, batch)

@@ -6,7 +6,7 @@ from typing import overload
 
 from glassformer.decoding import GenerationConfig, generate
 from glassformer.metrics.pass_at_k import Problem, score_programs
-from glassformer.metrics.sandbox import Limits, SandboxMode, check_sandbox
+from glassformer.metrics.sandbox import SandboxLimits, SandboxMode, check_sandbox
 from glassformer.metrics.scores import Scores
 from glassformer.tasks.language_model import LanguageModel
 from glassformer.tasks.pipeline import ManyTexts, check_text, each_text
@@ -55,7 +55,7 @@ class CodeModel(LanguageModel):
         problems: Sequence[Problem],
         *,
         samples: int = 1,
-        limits: Limits | None = None,
+        limits: SandboxLimits | None = None,
         max_new_tokens: int = 256,
         sandbox: SandboxMode = "strict",
     ) -> Scores:

@@ -15,10 +15,10 @@ from glassformer.base.checks import shown
 from glassformer.checkpoint.safe_files import CorruptFolderError
 from glassformer.data.batching.labeled_batches import (
     IGNORED,
-    LabelledBatch,
-    LabelledBatches,
+    LabeledBatch,
+    LabeledBatches,
+    LabeledRow,
     PairedBatches,
-    Row,
     make_batch,
 )
 from glassformer.data.batching.labeled_row_files import RowFiles, write_row_files
@@ -185,7 +185,9 @@ class EncoderTool(Tool[Example]):
             while waiting:
                 size = max(1, max_batch_tokens // max(len(rows[waiting[0]]), 1))
                 chosen, waiting = waiting[:size], waiting[size:]
-                batch = make_batch([Row(rows[i].ids, rows[i].token_types, 0) for i in chosen], pad=self.reader.pad)
+                batch = make_batch(
+                    [LabeledRow(rows[i].ids, rows[i].token_types, 0) for i in chosen], pad=self.reader.pad
+                )
                 batch = batch.to(device)
                 for index, answer in zip(chosen, ask(self.model, batch).float().cpu(), strict=True):
                     found[index] = answer[: len(rows[index])] if answer.dim() == 2 else answer
@@ -194,7 +196,7 @@ class EncoderTool(Tool[Example]):
         return found
 
 
-class EncoderTask(Task[Example, LabelledBatch]):
+class EncoderTask(Task[Example, LabeledBatch]):
     """Learning with an encoder under some head."""
 
     per_token: ClassVar[bool] = False
@@ -214,23 +216,23 @@ class EncoderTask(Task[Example, LabelledBatch]):
         from is an error here."""
 
     @abstractmethod
-    def rows(self, tool: Any, examples: Sequence[Example]) -> list[Row]:
+    def rows(self, tool: Any, examples: Sequence[Example]) -> list[LabeledRow]:
         """What the model reads of each example, and what it should answer."""
 
     @abstractmethod
     def describe(self, splits: Splits[Example]) -> str:
         """How many examples there are, and how they are balanced."""
 
-    def versions(self, tool: Any, train: Sequence[Example]) -> list[Callable[[], list[Row]]]:
+    def versions(self, tool: Any, train: Sequence[Example]) -> list[Callable[[], list[LabeledRow]]]:
         """The rows that the model learns from: one function that tokenizes them, or one for each of several versions.
 
         Epoch e uses version e mod n. A run calls each function once and keeps what it returns.
         """
         return [lambda: self.rows(tool, train)]
 
-    def in_batches(self, versions: Sequence[Sequence[Row]], pad: int) -> Batches[LabelledBatch]:
+    def in_batches(self, versions: Sequence[Sequence[LabeledRow]], pad: int) -> Batches[LabeledBatch]:
         """The versions of the rows in batches, as the recipe asks for."""
-        train, kind = self.config.train, PairedBatches if self.apart else LabelledBatches
+        train, kind = self.config.train, PairedBatches if self.apart else LabeledBatches
         batches = [
             kind(rows, pad=pad, max_tokens=train.max_tokens, seed=train.seed, per_token=self.per_token)
             for rows in versions
@@ -249,7 +251,7 @@ class EncoderTask(Task[Example, LabelledBatch]):
             found.append(RowFiles(run.tokens / name))
         return found
 
-    def prepare(self, run: RunFolder) -> Prepared[Example, LabelledBatch]:
+    def prepare(self, run: RunFolder) -> Prepared[Example, LabeledBatch]:
         """As above."""
         config = self.config
         splits = config.data.splits()
@@ -302,11 +304,11 @@ class EncoderTask(Task[Example, LabelledBatch]):
         first, second = self.texts(example)
         return [(first, None), (second, None)] if self.apart and second is not None else [(first, second)]
 
-    def class_loss(self, model: nn.Module, batch: LabelledBatch) -> Tensor:
+    def class_loss(self, model: nn.Module, batch: LabeledBatch) -> Tensor:
         """Of heads that choose among labels: smoothed cross-entropy, with word dropout and R-Drop where asked for."""
         config: TrainConfig = self.config.train
         if config.r_drop:  # both passes in one, as a batch twice as large
-            batch = LabelledBatch(*(torch.cat((x, x)) for x in batch))
+            batch = LabeledBatch(*(torch.cat((x, x)) for x in batch))
         if config.word_dropout:
             batch = batch._replace(tokens=self.hiding.hide(batch.tokens, self.hidden(batch)))
         scores = read_batch(model, batch).float()
@@ -318,31 +320,31 @@ class EncoderTask(Task[Example, LabelledBatch]):
             r_drop=config.r_drop,
         )
 
-    def hidden(self, batch: LabelledBatch) -> Tensor:
+    def hidden(self, batch: LabeledBatch) -> Tensor:
         """Which tokens the model is not to see, by chance: (B, T)."""
         return torch.rand(batch.tokens.shape, device=batch.tokens.device) < self.config.train.word_dropout
 
-    def flops(self, model: Model, batch: LabelledBatch) -> int:
+    def flops(self, model: Model, batch: LabeledBatch) -> int:
         """As above."""
         rows, length = batch.tokens.shape
         once = training_flops(model.config, batch=rows, source_length=length)
         return 2 * once if self.config.train.r_drop else once
 
 
-def read_batch(model: nn.Module, batch: LabelledBatch) -> Tensor:
+def read_batch(model: nn.Module, batch: LabeledBatch) -> Tensor:
     """The head's answers to a batch."""
     config: ModelConfig = model.config  # type: ignore[assignment]
     return model(batch.tokens, batch.mask, token_types=batch.token_types if config.token_types else None)
 
 
-def mean_vectors(model: nn.Module, batch: LabelledBatch) -> Tensor:
+def mean_vectors(model: nn.Module, batch: LabeledBatch) -> Tensor:
     """One vector of length 1 for each row of a batch: (B, T) -> (B, C)."""
     assert isinstance(model, EncoderModel)
     types = batch.token_types if model.config.token_types else None
     return F.normalize(pool(model.encode(batch.tokens, batch.mask, token_types=types), batch.mask, "mean"), dim=-1)
 
 
-Ask = Callable[[nn.Module, LabelledBatch], Tensor]
+Ask = Callable[[nn.Module, LabeledBatch], Tensor]
 
 
 def begin_from(folder: Path, head: str, settings: dict[str, Any]) -> tuple[EncoderModel, Reader]:

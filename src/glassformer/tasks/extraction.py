@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, overload
 import torch
 from torch import Tensor, nn
 
-from glassformer.data.batching.labeled_batches import LabelledBatch, Row
+from glassformer.data.batching.labeled_batches import LabeledBatch, LabeledRow
 from glassformer.data.readers.answer_spans import SpanQuestion
 from glassformer.metrics.exact_match import score_answers
 from glassformer.metrics.scores import Scores
@@ -153,7 +153,7 @@ class Extraction(EncoderTask[SpanQuestion]):
         abstains = not all(example.answers for example in train)
         return {}, {"abstains": abstains, "overlap": config.overlap, "longest_answer": config.longest_answer}
 
-    def rows(self, tool: Extractor, examples: Sequence[SpanQuestion]) -> list[Row]:
+    def rows(self, tool: Extractor, examples: Sequence[SpanQuestion]) -> list[LabeledRow]:
         """As above: a row for each window, which answers with its first token where the answer is not in it."""
         rows = []
         read = tool.windows([(example.question, example.context) for example in examples])
@@ -163,10 +163,10 @@ class Extraction(EncoderTask[SpanQuestion]):
                 if example.answers:
                     start = example.starts[0]
                     places = span_places(window, start, start + len(example.answers[0]))
-                rows.append(Row(window.ids, window.token_types, list(places)))
+                rows.append(LabeledRow(window.ids, window.token_types, list(places)))
         return rows
 
-    def loss(self, model: nn.Module, batch: LabelledBatch) -> Tensor:
+    def loss(self, model: nn.Module, batch: LabeledBatch) -> Tensor:
         """As above: the cross-entropy of the first token among all, and of the last."""
         scores = read_batch(model, batch).float().masked_fill(~batch.mask[:, :, None], float("-inf"))  # (B, T, 2)
         return label_smoothed_cross_entropy(scores.transpose(1, 2), batch.answers, reduction="sum")  # over (B, 2, T)
@@ -178,8 +178,10 @@ class Extraction(EncoderTask[SpanQuestion]):
     def describe(self, splits: Splits[SpanQuestion]) -> str:
         """As above."""
         train, valid = list(splits.train), list(splits.valid)
-        hopeless = sum(not example.answers for example in train) / len(train)
-        return f"{len(train):,} questions to learn from, {len(valid):,} to validate on; {hopeless:.0%} have no answer"
+        unanswerable = sum(not example.answers for example in train) / len(train)
+        return (
+            f"{len(train):,} questions to learn from, {len(valid):,} to validate on; {unanswerable:.0%} have no answer"
+        )
 
     @classmethod
     def demo(cls) -> ExtractionConfig:

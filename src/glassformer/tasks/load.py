@@ -6,10 +6,10 @@ from typing import Any
 import torch
 
 from glassformer.checkpoint import load_model
-from glassformer.checkpoint.external_formats import is_foreign, read_foreign, read_origin
-from glassformer.checkpoint.hf import family_called
+from glassformer.checkpoint.external_formats import is_external, read_external, read_origin
+from glassformer.checkpoint.hf import family_by_type
 from glassformer.checkpoint.hf.folder import read_json_table
-from glassformer.checkpoint.hf.values import flag, number, whole
+from glassformer.checkpoint.hf.values import read_bool, read_float, read_int
 from glassformer.checkpoint.load_errors import naming_errors
 from glassformer.decoding import GenerationConfig
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
@@ -37,11 +37,11 @@ def load(path: Path | str, *, dtype: torch.dtype = torch.float32, allow_pickle: 
 
 
 def _load(path: Path, dtype: torch.dtype, allow_pickle: bool) -> Loaded:
-    foreign = read_foreign(path, allow_pickle=allow_pickle) if is_foreign(path) else None
+    foreign = read_external(path, allow_pickle=allow_pickle) if is_external(path) else None
     origin = foreign.config if foreign is not None else read_origin(path)
     if origin is None:
         return task_named(read_about(path)["task"]).Tool.from_folder(path)
-    is_encoder = family_called(origin.get("model_type")).kind == "encoder"
+    is_encoder = family_by_type(origin.get("model_type")).kind == "encoder"
     model = load_model(
         path,
         dtype=dtype,
@@ -67,13 +67,13 @@ def _load(path: Path, dtype: torch.dtype, allow_pickle: bool) -> Loaded:
         return Generator(model, tokenizer)
     assert isinstance(model, EncoderDecoderModel)
     settings = {**origin, **_generation(path)}
-    begin = whole(settings, "decoder_start_token_id", default=-1)
+    begin = read_int(settings, "decoder_start_token_id", default=-1)
     if not 0 <= begin < model.config.vocab_size:
         raise ValueError(
             f"{path} does not say what its texts begin with: expected decoder_start_token_id in config.json, an id "
             f"below {model.config.vocab_size}"
         )
-    beams, longest = whole(settings, "num_beams", default=4), whole(settings, "max_length", default=512)
+    beams, longest = read_int(settings, "num_beams", default=4), read_int(settings, "max_length", default=512)
     check_cost(path, beams, longest)
     stops = settings.get("early_stopping")
     target = PretrainedTokenizer.from_folder(path, target=True)
@@ -81,9 +81,9 @@ def _load(path: Path, dtype: torch.dtype, allow_pickle: bool) -> Loaded:
     search = GenerationConfig(
         num_beams=beams,
         max_new_tokens=max(longest - 1, 1),  # HF counts the token that a text begins with
-        length_penalty=number(settings, "length_penalty", default=1.0),
-        no_repeat_ngram_size=whole(settings, "no_repeat_ngram_size", default=0),
-        early_stopping="never" if stops == "never" else flag(settings, "early_stopping", default=False),
+        length_penalty=read_float(settings, "length_penalty", default=1.0),
+        no_repeat_ngram_size=read_int(settings, "no_repeat_ngram_size", default=0),
+        early_stopping="never" if stops == "never" else read_bool(settings, "early_stopping", default=False),
         # Marian's padding has a score like any token, and is never meant.
         suppress_tokens=() if pad is None or pad == target.end else (pad,),
     )

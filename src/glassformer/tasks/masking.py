@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from glassformer.data.batching.labeled_batches import IGNORED, LabelledBatch
+from glassformer.data.batching.labeled_batches import IGNORED, LabeledBatch
 from glassformer.data.batching.noised_batches import Frame, MaskedBatch, MaskedBatches
 from glassformer.data.batching.text_rows import HeldRows, Rows
 from glassformer.data.readers.plain_texts import PlainText
@@ -66,7 +66,7 @@ class WordGuesser(EncoderTool[PlainText]):
             rows.append(Encoded(ids, read.spans[:n], read.token_types[:n], read.sources[:n]))
         words = words_of(self.reader, self.model)
 
-        def likeliest(model: nn.Module, batch: LabelledBatch) -> Tensor:
+        def likeliest(model: nn.Module, batch: LabeledBatch) -> Tensor:
             known = torch.from_numpy(words).to(batch.tokens.device)
             return known[read_batch(model, batch)[:, :, known].argmax(-1)]
 

@@ -5,7 +5,7 @@ from typing import Any, overload
 
 from torch import Tensor, nn
 
-from glassformer.data.batching.labeled_batches import LabelledBatch, Row
+from glassformer.data.batching.labeled_batches import LabeledBatch, LabeledRow
 from glassformer.data.corpora.synthetic_pairs import ScoredPair
 from glassformer.metrics.correlation import score_correlation
 from glassformer.metrics.scores import Scores
@@ -96,13 +96,13 @@ class Similarity(EncoderTask[ScoredPair]):
             raise ValueError(f"all pairs have the score {train[0].score:g}: expected different ones")
         return {"pooling": "mean"}, {"lowest": self.config.data.lowest, "highest": self.config.data.highest}
 
-    def rows(self, tool: Comparer, examples: Sequence[ScoredPair]) -> list[Row]:
+    def rows(self, tool: Comparer, examples: Sequence[ScoredPair]) -> list[LabeledRow]:
         """Two for each pair, with one answer: the cosine that their vectors should have."""
         reads = tool.read([(text, None) for pair in examples for text in pair[:2]])
         goals = [(pair.score - tool.lowest) / (tool.highest - tool.lowest) for pair in examples for _ in range(2)]
-        return [Row(read.ids, read.token_types, goal) for read, goal in zip(reads, goals, strict=True)]
+        return [LabeledRow(read.ids, read.token_types, goal) for read, goal in zip(reads, goals, strict=True)]
 
-    def loss(self, model: nn.Module, batch: LabelledBatch) -> Tensor:
+    def loss(self, model: nn.Module, batch: LabeledBatch) -> Tensor:
         """The squared errors of the cosines, summed."""
         first, second = read_batch(model, batch).float().chunk(2)
         return ((first * second).sum(-1) - batch.answers).square().sum()

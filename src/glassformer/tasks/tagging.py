@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.data.batching.entity_swaps import swap_entities
-from glassformer.data.batching.labeled_batches import IGNORED, LabelledBatch, Row
+from glassformer.data.batching.labeled_batches import IGNORED, LabeledBatch, LabeledRow
 from glassformer.data.readers.tagged_sentences import TaggedSentence
 from glassformer.metrics.scores import Scores
 from glassformer.tasks.configs.shared import Splits
@@ -43,7 +43,7 @@ class Tagging(EncoderTask[TaggedSentence]):
             raise ValueError("no word is tagged: expected sentences with entities to learn from")
         return {"n_labels": len(TagPaths(labels).tags)}, {"labels": labels}
 
-    def rows(self, tool: Tagger, examples: Sequence[TaggedSentence]) -> list[Row]:
+    def rows(self, tool: Tagger, examples: Sequence[TaggedSentence]) -> list[LabeledRow]:
         """As above."""
         rows, numbers = [], [tool.numbers(example) for example in examples]
         for sentence, words, encoded, places in tool.read_words([example.words for example in examples]):
@@ -51,16 +51,16 @@ class Tagging(EncoderTask[TaggedSentence]):
             for word, place in zip(words, places, strict=True):
                 if place is not None:
                     answer[place] = numbers[sentence][word]
-            rows.append(Row(encoded.ids, encoded.token_types, answer))
+            rows.append(LabeledRow(encoded.ids, encoded.token_types, answer))
         return rows
 
-    def versions(self, tool: Tagger, train: Sequence[TaggedSentence]) -> list[Callable[[], list[Row]]]:
+    def versions(self, tool: Tagger, train: Sequence[TaggedSentence]) -> list[Callable[[], list[LabeledRow]]]:
         """With BPE-dropout or swapped entities, `bpe_versions` of them: each differs in its tokens or names."""
         config, tokenizer = self.config, tool.reader.tokenizer
         chance, seed = config.tokenizer.bpe_dropout, config.train.seed
         dropper = BpeDropout(tokenizer, chance, seed) if chance and isinstance(tokenizer, Tokenizer) else None
 
-        def make(version: int) -> list[Row]:
+        def make(version: int) -> list[LabeledRow]:
             sentences = list(swap_entities(train, config.swap_entities, f"{seed} {version}"))
             if dropper is None:
                 return _with_answers(self.rows(tool, sentences))
@@ -70,7 +70,9 @@ class Tagging(EncoderTask[TaggedSentence]):
         count = config.tokenizer.bpe_versions if dropper is not None or config.swap_entities else 1
         return [partial(make, version) for version in range(count)]
 
-    def _cut_otherwise(self, tool: Tagger, example: TaggedSentence, dropper: BpeDropout, version: int) -> list[Row]:
+    def _cut_otherwise(
+        self, tool: Tagger, example: TaggedSentence, dropper: BpeDropout, version: int
+    ) -> list[LabeledRow]:
         """A sentence whose words are cut by chance; one that gets too long for it is read as usual."""
         ids: list[int] = []
         answer: list[int] = []
@@ -80,13 +82,13 @@ class Tagging(EncoderTask[TaggedSentence]):
         limit = tool.model.config.max_len
         if limit is not None and len(ids) >= limit:
             return self.rows(tool, [example])
-        return [Row([*ids, END], [0] * (len(ids) + 1), [*answer, IGNORED])]
+        return [LabeledRow([*ids, END], [0] * (len(ids) + 1), [*answer, IGNORED])]
 
-    def loss(self, model: nn.Module, batch: LabelledBatch) -> Tensor:
+    def loss(self, model: nn.Module, batch: LabeledBatch) -> Tensor:
         """As above."""
         return self.class_loss(model, batch)
 
-    def hidden(self, batch: LabelledBatch) -> Tensor:
+    def hidden(self, batch: LabeledBatch) -> Tensor:
         """As above: some words, all their tokens, which must then be told by the others."""
         number = (batch.answers != IGNORED).cumsum(1)  # of the word that a token belongs to; 0 before the first
         shape = len(number), number.shape[1] + 1
@@ -145,6 +147,6 @@ def _labels(entities: Sequence[Entity], length: int) -> list[str]:
     return ["" if tag == "O" else tag[2:] for tag in tags_of(entities, length, "iob2")]
 
 
-def _with_answers(rows: Sequence[Row]) -> list[Row]:
+def _with_answers(rows: Sequence[LabeledRow]) -> list[LabeledRow]:
     """Without those that teach nothing: sentences of which no word became a token."""
     return [row for row in rows if any(number != IGNORED for number in row.answer)]

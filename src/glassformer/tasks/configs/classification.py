@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from glassformer.base.fields import Checked
-from glassformer.data.corpora.interface_labels import LABELLED_CORPORA, open_labelled_corpus
+from glassformer.data.corpora.interface_labels import LABELED_CORPORA, open_labeled_corpus
 from glassformer.data.readers.records import Examples, OnBad, Record, RecordReader, as_text
 from glassformer.data.readers.splits import split_examples
 from glassformer.models import ModelConfig
@@ -47,12 +47,12 @@ class LabelledData(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_corpus(self, LABELLED_CORPORA)
+        check_corpus(self, LABELED_CORPORA)
 
     def splits(self) -> Splits[LabelledText]:
         """To learn from, and to validate on; to test with where it is a corpus."""
         if self.corpus:
-            corpus = open_labelled_corpus(self.corpus)
+            corpus = open_labeled_corpus(self.corpus)
             examples = {name: [LabelledText(text, (label,)) for text, label in side] for name, side in corpus.items()}
             return Splits(examples["train"], examples["valid"], examples["test"])
         if self.valid:
