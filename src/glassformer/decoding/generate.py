@@ -52,6 +52,12 @@ def generate(
     A decoder-only model continues its inputs. An encoder-decoder reads them, as they are, and writes after `begin`. A
     batch holds at most `max_batch_tokens` padded input tokens, copies for beams and samples included, or one input.
     With a tokenizer each result has its text too, and stop strings can be looked for.
+
+    >>> import glassformer as gf
+    >>> model = gf.build_model(gf.preset("tiny-gpt2"))
+    >>> (texts,) = gf.generate(model, [[5, 6, 7]], gf.GenerationConfig(max_new_tokens=4, min_new_tokens=4), end=2)
+    >>> len(texts[0].tokens)
+    4
     """
     config = config or GenerationConfig()
     check_inputs(model, inputs, begin)

@@ -33,6 +33,11 @@ class ModelConfig(Checked):
     The number of encoder and decoder layers says what it is: an encoder, a decoder, or both. None always means "the
     usual value", which the property of nearly the same name gives (`kv_heads` for `n_kv_heads`). The comments are the
     headings of `--help-all`.
+
+    >>> import glassformer as gf
+    >>> config = gf.ModelConfig(vocab_size=1000, n_decoder_layers=2, d_model=64, n_heads=4, head="language_model")
+    >>> config.kind
+    'decoder'
     """
 
     ALIASES = ELSEWHERE

@@ -8,7 +8,13 @@ from glassformer.nn.attend import Backend
 
 
 def build_model(config: ModelConfig, *, backend: Backend = "sdpa") -> EncoderModel | DecoderModel | EncoderDecoderModel:
-    """The model this config describes, freshly initialised; `torch.manual_seed` before it makes it repeatable."""
+    """Return a new model with this config. Its weights are random: call `torch.manual_seed` first to repeat them.
+
+    >>> import glassformer as gf
+    >>> model = gf.build_model(gf.preset("tiny-llama", n_decoder_layers=4))
+    >>> model.kind
+    'decoder'
+    """
     if not isinstance(config, ModelConfig):
         raise TypeError(f"config is {config!r}: expected a ModelConfig, as preset({str(config)!r}) gives it")
     if config.kind == "encoder":

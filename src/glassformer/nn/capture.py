@@ -65,6 +65,14 @@ def capture_attention(
     `layers`, `heads` and `rows` (query positions) choose what is computed and kept, -1 being the last; `kinds` chooses
     by the module's own name ("self_attn", "cross_attn"). None is all of them. A layer that is shared by the whole stack
     records once for each time it is applied.
+
+    >>> import torch
+    >>> import glassformer as gf
+    >>> model = gf.build_model(gf.preset("tiny-llama"))
+    >>> with gf.capture_attention(model, layers=[0], heads=[1]) as weights:
+    ...     _ = model(torch.tensor([[5, 6, 7]]))
+    >>> weights["decoder.layers.0.self_attn"].shape  # batch, heads, queries, keys
+    torch.Size([1, 1, 3, 3])
     """
     captured = CapturedAttention()
     for what, indices in (("heads", heads), ("rows", rows)):
