@@ -48,7 +48,7 @@ def inputs():
 
 
 def begin_of(model):
-    return None if isinstance(model, glassformer.DecoderModel) else BEGIN
+    return None if isinstance(model, glassformer.models.DecoderModel) else BEGIN
 
 
 def tokens_of(found):

@@ -34,6 +34,8 @@ INSTEAD = {
     "glassformer eval MODEL --source test2016.en --target test2016.de --beam 5": [
         "glassformer train translation --source train.en --target train.de --out any",
         "glassformer eval any --source test2016.en --target test2016.de --beam 5",
+    ],
+    "glassformer eval MODEL --source test2016.en --target test2016.de --beam 5 --int8": [
         "glassformer eval any --source test2016.en --target test2016.de --beam 5 --int8",
     ],
 }
@@ -42,7 +44,6 @@ PLACEHOLDERS = {"FOLDER": ".", "SEED": "1"}
 # Commands that take minutes or need a GPU: they run with --full only, with these flags at their end.
 LONG = {
     ".venv/bin/glassformer demo tagging": ("trains for up to three minutes", ""),
-    "glassformer bench decode": ("minutes", "--rounds 1 --batch 1 --no-compiled --only glassformer"),
     "glassformer bench decode --rounds 7 --batch 32 --beam 4 1": (
         "minutes",
         "--rounds 1 --batch 1 --no-compiled --only glassformer",
@@ -51,7 +52,13 @@ LONG = {
         "minutes",
         "--rounds 1 --no-compiled --only glassformer",
     ),
+    "glassformer bench decode --rounds 7 --batch 1": ("minutes", "--rounds 1 --no-compiled --only glassformer"),
+    "glassformer bench decode --rounds 7 --batch 32 --beam 4 1 --device cpu --threads 2": (
+        "minutes",
+        "--rounds 1 --batch 1 --no-compiled --only glassformer",
+    ),
     "glassformer bench decode --device cuda --rounds 7 --model translation --batch 128 --beam 1 4": ("GPU", ""),
+    "glassformer bench decode --device cuda --rounds 3 --model gpt2 --batch 1 64": ("GPU", ""),
 }
 # Lines of shell blocks that call other programs.
 OTHER_PROGRAMS = {

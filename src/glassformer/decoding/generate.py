@@ -54,6 +54,12 @@ def generate(
     A decoder-only model continues its inputs. An encoder-decoder encodes them and writes after the token `begin`. A
     batch holds at most `max_batch_tokens` padded input tokens, beams and samples included, or one input. `tokenizer` is
     needed for the text of the results and for stop strings.
+
+    >>> import glassformer as gf
+    >>> model = gf.build_model(gf.preset("tiny-gpt2"))
+    >>> (texts,) = gf.generate(model, [[5, 6, 7]], gf.GenerationConfig(max_new_tokens=4, min_new_tokens=4), end=2)
+    >>> len(texts[0].tokens)
+    4
     """
     config = config or GenerationConfig()
     check_inputs(model, inputs, begin)

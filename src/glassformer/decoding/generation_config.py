@@ -13,7 +13,12 @@ from glassformer.base.names import suggestion
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationConfig:
-    """The settings of a request: greedy search by default, a beam with `num_beams`, sampling with `do_sample`."""
+    """The settings of a request: greedy search by default, a beam with `num_beams`, sampling with `do_sample`.
+
+    >>> import glassformer as gf
+    >>> gf.GenerationConfig(do_sample=True, temperature=0.8, top_p=0.95, max_new_tokens=100).top_p
+    0.95
+    """
 
     max_new_tokens: int = 256
     min_new_tokens: int = 0

@@ -53,6 +53,13 @@ def draw_attention(
     `weights` is (heads, queries, keys), or (queries, keys) for one head: what `capture_attention` recorded for one
     sentence, as in `captured["decoder.layers.1.cross_attn"][0]`. Keys default to the queries. `heads` selects heads;
     `names` are the titles if the maps are not heads 0, 1, 2, ...
+
+    >>> import torch
+    >>> import glassformer as gf
+    >>> model = gf.build_model(gf.preset("tiny-bert-base"))
+    >>> with gf.capture_attention(model, layers=[0]) as weights:
+    ...     _ = model(torch.tensor([[5, 6, 7]]))
+    >>> figure = gf.draw_attention(weights["encoder.layers.0.self_attn"][0], ["the", "cat", "sleeps"], path="heads.svg")
     """
     queries = [str(token) for token in query_tokens]
     keys = queries if key_tokens is None else [str(token) for token in key_tokens]

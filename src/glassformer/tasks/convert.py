@@ -41,8 +41,8 @@ TEXTS = (
 
 
 def convert(
-    path: Path,
-    out: Path,
+    path: Path | str,
+    out: Path | str,
     to: Format,
     *,
     numbers: Numbers = "f16",
@@ -52,7 +52,13 @@ def convert(
     """Write the model at `path` to `out` in another format; the model itself, to compare with.
 
     `out` must be new or an empty folder; with `overwrite` it may be another model. Other files are never replaced.
+
+    >>> import glassformer as gf
+    >>> _ = gf.train("classification", data="reviews.tsv", out="my-classifier", minutes=5)
+    >>> gf.convert("my-classifier", to="safetensors", out="my-copy").kind
+    'encoder'
     """
+    path, out = Path(path), Path(out)
     if out.exists() and path.exists() and out.samefile(path):
         raise ValueError(f"--out {out} is the model itself: expected another name")
     if to == "gguf":

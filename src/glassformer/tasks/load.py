@@ -30,6 +30,11 @@ def load(path: Path | str, *, dtype: torch.dtype = torch.float32, allow_pickle: 
     A folder that was trained here is the tool of its task: a `Translator`, a `Classifier`. Of HF's folders, GGUF files
     and llama2.c's files, a decoder is a `Generator`, an encoder an `Embedder`, an encoder-decoder a `TextToText`.
     Nothing is fetched, and nothing in the files is run.
+
+    >>> import glassformer as gf
+    >>> _ = gf.train("classification", data="reviews.tsv", out="my-classifier", minutes=5)
+    >>> gf.load("my-classifier").run(["it is good"])
+    ['...']
     """
     path = Path(path)
     with naming_errors(path):
