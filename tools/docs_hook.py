@@ -1,7 +1,7 @@
 """The part of the documentation site that is made from the code: mkdocs calls these functions (see mkdocs.yml).
 
-They add the command-line reference and the API reference, and turn links to files outside docs/ into plain text, because
-the site does not contain those files. After the build they check that no page loads anything from the web.
+They add the command-line reference and the API reference. They turn links to files outside docs/ into plain text,
+because the site does not contain those files. After the build they check that no page loads anything from the web.
 """
 
 import re
