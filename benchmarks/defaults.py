@@ -26,9 +26,9 @@ COMMON = "--vocab-size 6000 --dropout 0.1 --embedding-dropout 0.1 --schedule lin
 HAND_SET = {
     "recipe": f"--recipe {RECIPE} --corpus=",
     "AdamW, 192 wide, 2+2 layers": "--n-encoder-layers 2 --n-decoder-layers 2 --d-model 192 --d-ff 384 --n-heads 4 "
-    f"--optimiser adamw --lr 3e-3 --weight-decay 0.1 {COMMON}",
+    f"--optimizer adamw --lr 3e-3 --weight-decay 0.1 {COMMON}",
     "Muon, 192 wide, 1+1 layers": "--n-encoder-layers 1 --n-decoder-layers 1 --d-model 192 --d-ff 576 --n-heads 6 "
-    f"--optimiser muon --lr 1e-2 --weight-decay 0.3 {COMMON}",
+    f"--optimizer muon --lr 1e-2 --weight-decay 0.3 {COMMON}",
 }
 HELD_OUT = 1000
 

@@ -149,15 +149,15 @@ def marian_step(size: Size, source: Tensor, target: Tensor) -> Step:
 
 
 def _step(model: nn.Module, loss: Callable[[], Tensor]) -> Step:
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
 
     def step(precision: Precision) -> None:
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         with autocast(precision, torch.device("cpu")):
             value = loss()
         value.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
+        optimizer.step()
 
     return step
 

@@ -32,7 +32,7 @@ RUNS = (
     [*TRANSLATION, *SMALL],
     [*TRANSLATION, *SMALL, "--eval-every", "50", "--save-every", "50"],
     [*TRANSLATION, *SMALL, "--eval-every", "100000"],
-    [*TRANSLATION, "--optimiser", "muon", "--schedule", "linear"],
+    [*TRANSLATION, "--optimizer", "muon", "--schedule", "linear"],
     CLASSIFICATION,
     [*CLASSIFICATION, *SMALL, "--schedule", "cosine"],
     [*CLASSIFICATION, *SMALL, "--eval-every", "20"],

@@ -86,7 +86,7 @@ def test_a_config_is_the_defaults_and_what_was_given():
     ("arguments", "message"),
     [
         (["--warmpu", "3"], "--warmpu is no option of train translation: did you mean --warmup?"),
-        (["--optimizer", "adam"], "--optimizer is no option of train translation: did you mean --optimiser?"),
+        (["--optimiser", "adam"], "--optimiser is no option of train translation: did you mean --optimizer?"),
         (["--zzzzzz", "3"], "--zzzzzz is no option of train translation: glassformer train translation --help-all"),
         (["-minutes", "3"], "-minutes is no option of train translation: did you mean --minutes?"),
         (["--lr", "x"], "--lr x: expected a number"),

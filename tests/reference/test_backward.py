@@ -1,4 +1,4 @@
-"""The hand-written backward against finite differences, and the loss and optimiser against torch's."""
+"""The hand-written backward against finite differences, and the loss and optimizer against torch's."""
 
 from dataclasses import replace
 

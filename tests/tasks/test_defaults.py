@@ -215,8 +215,8 @@ def test_fine_tuning_keeps_the_architecture_and_lowers_the_learning_rate(tmp_pat
     config = make_config(kind, {"start_from": tmp_path / "theirs"})
     tuned = choose(config, {"train.minutes": 2}, Corpus(10, 100), size="auto", began=time.perf_counter())
     assert not any(name.startswith("model.") for name in tuned)
-    assert tuned["train.optimiser"] == "adamw"
-    assert "2 min: --optimiser adamw" in in_words(tuned, {"train.minutes": 2})
+    assert tuned["train.optimizer"] == "adamw"
+    assert "2 min: --optimizer adamw" in in_words(tuned, {"train.minutes": 2})
 
 
 def test_the_reference_is_where_the_rules_were_measured():

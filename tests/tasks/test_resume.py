@@ -227,6 +227,15 @@ def test_a_run_of_an_older_version_is_refused_with_a_sentence(tmp_path):
     assert (tmp_path / "m.run" / "config.json").is_file()
 
 
+def test_a_run_with_another_format_of_its_record_is_refused_but_can_be_restarted(trained):
+    file = trained / "m.run" / "run.json"
+    record = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps({**record, "format": 2}), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"another version of Glassformer.* has format 2, expected 3.*--restart"):
+        Translation(translation(trained)).train(trained / "m")
+    Translation(translation(trained)).train(trained / "m", restart=True, overwrite=True)
+
+
 @pytest.mark.parametrize("name", ["thesis.txt", "checkpoints/best.pt", "kept/notes.txt", "tokens/mine/x", "log.jsonl"])
 def test_a_folder_that_is_no_run_is_refused_and_stays(tmp_path, name):
     write_pairs(tmp_path)

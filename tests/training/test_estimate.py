@@ -110,7 +110,7 @@ def test_the_pilot_leaves_no_trace(tmp_path):
         return {
             **{f"{name} value": p.detach() for name, p in model.named_parameters()},
             **{f"{name} gradient": p.grad for name, p in model.named_parameters()},
-            **{f"{n} {key}": v for n, p in model.named_parameters() for key, v in trainer.optimiser.state[p].items()},
+            **{f"{n} {key}": v for n, p in model.named_parameters() for key, v in trainer.optimizer.state[p].items()},
             "random": torch.get_rng_state(),
             "modes": torch.tensor([part.training for part in model.modules()]),
         }
@@ -129,7 +129,7 @@ def test_the_pilot_leaves_no_gradients_where_there_were_none(tmp_path):
     trainer = pair_trainer(tmp_path / "a")
     estimate_run(trainer, pair_flops(trainer))
     assert all(parameter.grad is None for parameter in trainer.model.parameters())
-    assert not trainer.optimiser.state
+    assert not trainer.optimizer.state
 
 
 def test_a_run_after_a_pilot_ends_with_the_same_bits(tmp_path):
@@ -142,13 +142,13 @@ def test_a_run_after_a_pilot_ends_with_the_same_bits(tmp_path):
 
 def test_the_update_is_timed_on_copies(tmp_path):
     trainer = pair_trainer(tmp_path / "a")
-    trainer.config = replace(trainer.config, optimiser="muon", weight_decay=1.0)  # which moves without gradients
+    trainer.config = replace(trainer.config, optimizer="muon", weight_decay=1.0)  # which moves without gradients
     before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
     seconds, moments = module._measure_update(trainer)
     assert seconds > 0
     assert 0 < moments <= 2 * 4 * trainer.model.n_parameters()
     assert all(torch.equal(old, new) for old, new in zip(before, trainer.model.parameters(), strict=True))
-    assert not trainer.optimiser.state
+    assert not trainer.optimizer.state
 
 
 def test_a_failing_pilot_puts_everything_back(tmp_path):
@@ -404,10 +404,10 @@ class Batches:
 
 torch.set_num_threads(1)
 found = []
-for width, vocab, tokens, optimiser in ((32, 300, 256, "adam"), (64, 2000, 512, "muon"), (256, 4000, 768, "adamw")):
+for width, vocab, tokens, optimizer in ((32, 300, 256, "adam"), (64, 2000, 512, "muon"), (256, 4000, 768, "adamw")):
     sizes = {"vocab_size": vocab, "d_model": width, "d_ff": 2 * width, "n_encoder_layers": 1, "n_decoder_layers": 1}
     model = EncoderDecoderModel(small_encoder_decoder(**sizes))
-    config = TrainConfig(updates=6, warmup=1, optimiser=optimiser, device="cpu", precision="fp32", metric="loss")
+    config = TrainConfig(updates=6, warmup=1, optimizer=optimizer, device="cpu", precision="fp32", metric="loss")
     loss, folder = partial(pair_loss, model, config), Path(tempfile.mkdtemp(dir=sys.argv[1]))
     trainer = Trainer(model=model, config=config, batches=Batches(vocab, tokens), loss=loss, folder=folder,
                       evaluate=lambda: {"loss": 0.0})

@@ -12,7 +12,7 @@ from glassformer.models import EncoderDecoderModel, EncoderModel, ModelConfig
 from glassformer.training.estimate import estimate_run
 from glassformer.training.lora import LowRank, add_adapters, merge_adapters, n_trained
 from glassformer.training.precision import autocast, choose_precision
-from glassformer.training.state import OPTIMISER, checkpoint_path
+from glassformer.training.state import OPTIMIZER, checkpoint_path
 from glassformer.training.train_config import TrainConfig
 from glassformer.training.trainer import Trainer
 
@@ -98,7 +98,7 @@ def test_every_matrix_of_attention_and_feed_forward_is_adapted_and_a_fresh_head_
     trainer = trainer_of(model, tmp_path)
     learned = {name for name, p in model.named_parameters() if p.requires_grad}
     assert learned == {*HEAD, *(f"{c}.parametrizations.weight.0.{part}" for c in chosen for part in ("up", "down"))}
-    assert sum(p.numel() for group in trainer.optimiser.param_groups for p in group["params"]) == n_trained(model)
+    assert sum(p.numel() for group in trainer.optimizer.param_groups for p in group["params"]) == n_trained(model)
     trainer.run()
     merge_adapters(model)
     moved = {name for name, p in model.named_parameters() if not torch.equal(p, own[name])}
@@ -143,7 +143,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_bits_and_keeps_moments_of_wha
     run(tmp_path / "parts", stop=2)
     for a, b in zip(whole.parameters(), run(tmp_path / "parts").parameters(), strict=True):
         assert torch.equal(a, b)
-    names = load_file(checkpoint_path(tmp_path / "whole", 6) / OPTIMISER)
+    names = load_file(checkpoint_path(tmp_path / "whole", 6) / OPTIMIZER)
     learned = [name for name, p in whole.named_parameters() if p.requires_grad]
     assert {name.rpartition(".")[0] for name in names} == set(learned)
 

@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.models import DecoderModel, ModelConfig
-from glassformer.training.optimizers import Muon, make_optimiser, orthogonalise
+from glassformer.training.optimizers import Muon, make_optimizer, orthogonalise
 from glassformer.training.train_config import TrainConfig
 
 SMALL = ModelConfig(vocab_size=23, n_decoder_layers=2, d_model=16, n_heads=4, d_ff=24, head="language_model")
-MUON = TrainConfig(optimiser="muon", lr=0.01, weight_decay=0.1)
+MUON = TrainConfig(optimizer="muon", lr=0.01, weight_decay=0.1)
 
 
 def make(config: TrainConfig):
     torch.manual_seed(0)
     model = DecoderModel(SMALL)
-    return model, make_optimiser(model, config)
+    return model, make_optimizer(model, config)
 
 
 def give_gradients(model, seed=1):
@@ -64,18 +64,18 @@ def test_matrices_of_one_shape_do_not_mix():
 
 
 def test_muon_is_for_the_matrices_of_the_layers_alone():
-    model, optimiser = make(MUON)
-    assert isinstance(optimiser, Muon)
-    by_muon = {id(matrix) for matrix in optimiser.matrices}
+    model, optimizer = make(MUON)
+    assert isinstance(optimizer, Muon)
+    by_muon = {id(matrix) for matrix in optimizer.matrices}
     for name, parameter in model.named_parameters():
         assert (id(parameter) in by_muon) == ("layers" in name and parameter.dim() == 2), name
-    rest = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+    rest = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     assert len(rest) + len(by_muon) == len(list(model.parameters()))
 
 
 def test_a_matrix_moves_by_its_orthogonal_momentum_and_decays():
-    model, optimiser = make(MUON)
-    matrix = optimiser.matrices[0]
+    model, optimizer = make(MUON)
+    matrix = optimizer.matrices[0]
     before, kept = matrix.detach().clone(), torch.zeros_like(matrix)
     for seed in (1, 2):
         give_gradients(model, seed)
@@ -83,12 +83,12 @@ def test_a_matrix_moves_by_its_orthogonal_momentum_and_decays():
         ahead = 0.05 * matrix.grad + 0.95 * kept
         step = 0.2 * max(matrix.shape) ** 0.5 * orthogonalise(ahead[None])[0]
         before = before * (1 - 0.01 * 0.1) - 0.01 * step
-        optimiser.step()
+        optimizer.step()
     torch.testing.assert_close(matrix.detach(), before)
 
 
 def test_everything_else_moves_as_by_adamw():
-    (by_muon, muon), (by_adam, adam) = make(MUON), make(replace(MUON, optimiser="adamw"))
+    (by_muon, muon), (by_adam, adam) = make(MUON), make(replace(MUON, optimizer="adamw"))
     known = {name for name, parameter in by_muon.named_parameters() if any(parameter is m for m in muon.matrices)}
     for _ in range(3):
         give_gradients(by_muon)
@@ -104,11 +104,11 @@ def test_what_is_frozen_or_without_a_gradient_stays():
     model = DecoderModel(SMALL)
     frozen, unused = [layer.self_attn.q_proj.weight for layer in model.decoder.layers]
     frozen.requires_grad_(False)
-    optimiser = make_optimiser(model, MUON)
+    optimizer = make_optimizer(model, MUON)
     give_gradients(model)
     unused.grad = None
     before = [frozen.clone(), unused.detach().clone()]
-    optimiser.step()
+    optimizer.step()
     assert torch.equal(frozen, before[0])
     assert torch.equal(unused, before[1])
 

@@ -31,7 +31,7 @@ def run():
     return model, optimizer
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimiser.safetensors", "state.json"])
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
 def test_what_the_manifest_does_not_list_is_not_read(run, name, tmp_path):
     path = save_checkpoint(tmp_path, TrainState(position=3), *run)
     manifest = path / "manifest.json"

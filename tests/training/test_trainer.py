@@ -105,7 +105,7 @@ def test_a_run_stopped_at_any_batch_ends_with_the_same_bits(tmp_path, uninterrup
 
 
 def test_a_run_by_muon_resumes_with_its_momentum(tmp_path):
-    by_muon = replace(CONFIG, optimiser="muon", weight_decay=0.1)
+    by_muon = replace(CONFIG, optimizer="muon", weight_decay=0.1)
     whole = fingerprint(make_trainer(tmp_path / "whole", by_muon).run())
     trainer, seen = make_trainer(tmp_path / "parts", by_muon), []
     plain = trainer.loss
@@ -305,7 +305,7 @@ def test_schedules_rise_and_fall(schedule):
         ("weight_decay", -1.0),
         ("clip", math.nan),
         ("schedule", "cosin"),
-        ("optimiser", "sgd"),
+        ("optimizer", "sgd"),
         ("precision", "fp8"),
     ],
 )
@@ -378,7 +378,7 @@ def test_a_checkpoint_never_holds_a_nan_or_an_infinity(tmp_path, what):
     def spoil(update):
         if update.position == 3:
             parameter = next(trainer.model.parameters())
-            target = parameter.data if what == "weights" else trainer.optimiser.state[parameter]["exp_avg"]
+            target = parameter.data if what == "weights" else trainer.optimizer.state[parameter]["exp_avg"]
             target.view(-1)[0] = math.inf
 
     trainer.on_update = spoil

@@ -55,7 +55,7 @@ def learn_to_reverse(*, seconds: float = 55.0, seed: int = 0, show: bool = True)
     )
     rng = np.random.default_rng(seed)
     model = EncoderDecoderModel(config, initial_parameters(config, rng), dtype=np.float32)
-    optimiser = Adam(model.params.values, lr=5e-3)
+    optimizer = Adam(model.params.values, lr=5e-3)
     began = time.perf_counter()
     step, share = 0, 0.0
     while share < 0.995 and time.perf_counter() - began < seconds:
@@ -65,8 +65,8 @@ def learn_to_reverse(*, seconds: float = 55.0, seed: int = 0, show: bool = True)
         loss, dlogits = label_smoothed_cross_entropy(logits, target_out, smoothing=0.0, ignore=PAD)
         model.params.clear_grads()
         model.backward(dlogits.astype(np.float32))
-        optimiser.lr = 5e-3 * min(step / 50, (50 / step) ** 0.5)  # the paper's schedule: rise, then inverse square root
-        optimiser.step(model.params.grads)
+        optimizer.lr = 5e-3 * min(step / 50, (50 / step) ** 0.5)  # the paper's schedule: rise, then inverse square root
+        optimizer.step(model.params.grads)
         if step % 100 == 0:
             share = exact_match(model, np.random.default_rng(seed + 1), 200)
             if show:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from glassformer.progress import Step
 from glassformer.training.gradients import Batch, GraphedGradients
-from glassformer.training.optimizers import make_optimiser
+from glassformer.training.optimizers import make_optimizer
 from glassformer.training.precision import autocast
 from glassformer.training.resident_memory import forget_peak, give_back_freed, peak_resident, resident
 from glassformer.training.trainer import Trainer
@@ -267,15 +267,15 @@ def _measure_update(trainer: Trainer[Batch]) -> tuple[float, int]:
     gradients = [torch.zeros_like(parameter) for parameter in learned]
     for parameter, gradient in zip(learned, gradients, strict=True):
         parameter.grad = gradient
-    optimiser = make_optimiser(copied, trainer.config)
+    optimizer = make_optimizer(copied, trainer.config)
     took = []
     for _ in range(1 + TIMED):  # the first time makes the moments
         began = time.perf_counter()
         nn.utils.get_total_norm(gradients).item()
-        optimiser.step()
+        optimizer.step()
         _wait_for(trainer.device)
         took.append(time.perf_counter() - began)
-    kept = (value for state in optimiser.state.values() for value in state.values() if isinstance(value, Tensor))
+    kept = (value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor))
     return min(took), sum(value.nbytes for value in kept if value.dim())
 
 

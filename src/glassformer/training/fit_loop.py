@@ -35,10 +35,10 @@ def fit(
     The learning rate rises over `warmup` steps and then falls to zero along a half cosine. `on_step` is told of every
     step, and ends the training early by returning True.
     """
-    optimiser = torch.optim.Adam(model.parameters(), lr=lr, betas=(0.9, 0.98), eps=1e-9)
-    half_cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(steps - warmup, 1))
-    rise = torch.optim.lr_scheduler.LinearLR(optimiser, 1 / max(warmup, 1), total_iters=warmup)
-    schedule = torch.optim.lr_scheduler.SequentialLR(optimiser, [rise, half_cosine], milestones=[warmup])
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr, betas=(0.9, 0.98), eps=1e-9)
+    half_cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(steps - warmup, 1))
+    rise = torch.optim.lr_scheduler.LinearLR(optimizer, 1 / max(warmup, 1), total_iters=warmup)
+    schedule = torch.optim.lr_scheduler.SequentialLR(optimizer, [rise, half_cosine], milestones=[warmup])
     began = time.perf_counter()
     report = FitReport(0, float("nan"), 0.0)
     model.train()
@@ -48,10 +48,10 @@ def fit(
             raise FloatingPointError(
                 f"the loss is {value.item()} at step {step}: a lower lr or a longer warmup may help"
             )
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         value.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), clip)
-        optimiser.step()
+        optimizer.step()
         schedule.step()
         report = FitReport(step, value.item(), time.perf_counter() - began)
         if on_step is not None and on_step(report):

@@ -16,10 +16,10 @@ MARGIN = 1.01
 QUINTICS = ((8.0934, -23.6204, 17.4462), (3.6366, -2.7219, 0.5365), (2.6613, -1.9772, 0.4526))
 
 
-def make_optimiser(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """The optimiser of what is not frozen, Adam's share in one fused kernel; weight decay is for matrices alone."""
+def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    """The optimizer of what is not frozen, Adam's share in one fused kernel; weight decay is for matrices alone."""
     learned = [p for p in model.parameters() if p.requires_grad]
-    by_muon = list(_layer_matrices(model)) if config.optimiser == "muon" else []
+    by_muon = list(_layer_matrices(model)) if config.optimizer == "muon" else []
     known = {id(p) for p in by_muon}
     rest = [p for p in learned if id(p) not in known]
     groups = [
@@ -30,7 +30,7 @@ def make_optimiser(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
     groups = [group for group in groups if group["params"]]
     if by_muon:
         return Muon(by_muon, groups, momentum=config.momentum, weight_decay=config.weight_decay, **common)
-    kind = torch.optim.Adam if config.optimiser == "adam" else torch.optim.AdamW
+    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
     return kind(groups, **common)
 
 

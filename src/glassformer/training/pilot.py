@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from glassformer.models import EncoderDecoderModel, ModelConfig, build_model
 from glassformer.models.costs import training_flops
-from glassformer.training.optimizers import make_optimiser
+from glassformer.training.optimizers import make_optimizer
 from glassformer.training.precision import autocast, choose_device, choose_precision
 from glassformer.training.train_config import TrainConfig
 
@@ -74,7 +74,7 @@ def _time_steps(config: ModelConfig, train: TrainConfig, length: int, most: floa
     rows = max(1, train.max_tokens // length)
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         model = build_model(config).to(device).train()
-        optimiser = make_optimiser(model, train)
+        optimizer = make_optimizer(model, train)
         precision = choose_precision(train.precision, device, model)
         tokens = torch.randint(config.vocab_size, (rows, length), device=device)
         taken: list[float] = []
@@ -84,8 +84,8 @@ def _time_steps(config: ModelConfig, train: TrainConfig, length: int, most: floa
                 logits = model(tokens, tokens) if isinstance(model, EncoderDecoderModel) else model(tokens)
             loss = F.cross_entropy(logits.float().flatten(0, 1), tokens.flatten() % logits.shape[-1])
             loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-            optimiser.zero_grad()
+            optimizer.step()
+            optimizer.zero_grad()
             if device.type != "cpu":
                 torch.accelerator.synchronize(device)
             taken.append(time.perf_counter() - began)

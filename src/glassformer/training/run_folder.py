@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from glassformer import __version__
+from glassformer.base.checks import shown
 from glassformer.base.write_errors import naming_write_errors
 from glassformer.checkpoint.output_folder import discard_folder, lock_folder
 from glassformer.checkpoint.safe_files import CorruptFolderError, read_json, sha256, write_text
@@ -40,7 +41,8 @@ KEPT_FILES = frozenset(
         "has_documents.json",
     }
 )
-FORMAT = 2
+FORMAT = 3
+"""Version of run.json and of the checkpoints beside it. A run of another version cannot be resumed."""
 FREE = frozenset(
     {
         "train.device",
@@ -59,7 +61,7 @@ FREE = frozenset(
     }
 )
 """Settings that change no update: they may differ when a run resumes. Other languages of a corpus are other inputs."""
-SHAPE = ("model.", "tokenizer.", "train.optimiser", "train.lora_")
+SHAPE = ("model.", "tokenizer.", "train.optimizer", "train.lora_")
 """Settings that the saved weights or the optimizer state depend on: a run keeps them for ever, but for dropout."""
 
 
@@ -297,24 +299,30 @@ def _check_own(path: Path) -> None:
 
 
 def _read_record(path: Path, *, restart: bool) -> dict[str, Any] | None:
-    if not (path / RECORD).is_file():
+    """Return the contents of run.json; None for a fresh run, and for `restart` if run.json is unusable."""
+    file = path / RECORD
+    if not file.is_file():
         return None
-    file, way_out = path / RECORD, "Use --restart to discard the run, or another --out"
     try:
         record = read_json(file)
+        if record["format"] != FORMAT:
+            raise CorruptFolderError(
+                f"{path} was started by another version of Glassformer, which this one cannot resume "
+                f"({RECORD} has format {shown(record['format'])}, expected {FORMAT})"
+            )
         Plan(**record["plan"])
         tables = [record[name] for name in ("config", "inputs", "kept", "tokens")]
-        is_whole = (
+        if not (
             isinstance(record["id"], str)
             and isinstance(record["task"], str)
             and all(isinstance(table, dict) for table in tables)
-        )
-        if record["format"] != FORMAT or not is_whole:
-            raise CorruptFolderError(f"{file} is not the record of a run of this version")
+        ):
+            raise CorruptFolderError(f"{file} holds a value of the wrong type")
     except (CorruptFolderError, KeyError, TypeError, AttributeError) as error:
         if restart:
             return None
-        raise CorruptFolderError(f"{file} cannot be used ({error}). {way_out}") from error
+        reason = str(error) if isinstance(error, CorruptFolderError) else f"{file} is not a run's record ({error!r})"
+        raise CorruptFolderError(f"{reason}. Use --restart to discard the run, or another --out") from error
     found: dict[str, Any] = record
     return found
 

@@ -22,7 +22,7 @@ from glassformer.checkpoint.model_folder import WEIGHTS, load_parameters, own_pa
 from glassformer.checkpoint.output_folder import clean_leftovers, discard_folder, new_folder
 from glassformer.checkpoint.safe_files import CorruptFolderError, read_json, verify_folder, write_text
 
-OPTIMISER, STATE = "optimiser.safetensors", "state.json"
+OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
 
 
 @dataclass
@@ -72,7 +72,7 @@ class NotFiniteError(ValueError):
     """A parameter or an optimizer moment is NaN or infinite."""
 
 
-def save_checkpoint(folder: Path, state: TrainState, model: nn.Module, optimiser: torch.optim.Optimizer) -> Path:
+def save_checkpoint(folder: Path, state: TrainState, model: nn.Module, optimizer: torch.optim.Optimizer) -> Path:
     """Write a complete checkpoint, or none. A checkpoint that this position already has is kept.
 
     Raises NotFiniteError if a number to save is NaN or infinite.
@@ -88,14 +88,14 @@ def save_checkpoint(folder: Path, state: TrainState, model: nn.Module, optimiser
     moments = {
         f"{name}.{key}": value
         for name, parameter in _learned(model)
-        for key, value in optimiser.state[parameter].items()
+        for key, value in optimizer.state[parameter].items()
     }
     for name, value in (*own_parameters(model).items(), *moments.items()):
         if not value.isfinite().all():
             raise NotFiniteError(f"{name} holds a NaN or an infinity at update {state.update}")
     try:
         with new_folder(path) as work:
-            for tensors, file in ((own_parameters(model), WEIGHTS), (moments, OPTIMISER)):
+            for tensors, file in ((own_parameters(model), WEIGHTS), (moments, OPTIMIZER)):
                 write_tensors(work / file, {name: value.contiguous().cpu() for name, value in tensors.items()})
             write_text(work / STATE, json.dumps(_for_json(state), indent=2, allow_nan=False))
     except WriteError as error:
@@ -111,17 +111,17 @@ def newest_saved(folder: Path) -> str:
     return f"the newest complete one is {checkpoint_path(folder, saved[-1])}" if saved else "none was saved before it"
 
 
-def load_checkpoint(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> TrainState:
-    """Put a checkpoint's numbers into the model and the optimiser; where the run was."""
+def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainState:
+    """Put a checkpoint's numbers into the model and the optimizer; where the run was."""
     sealed = verify_folder(path)
     values = read_json(sealed.file(STATE))
     load_parameters(model, read_tensors(sealed.file(WEIGHTS)), str(path / WEIGHTS))
-    moments = read_tensors(sealed.file(OPTIMISER))
+    moments = read_tensors(sealed.file(OPTIMIZER))
     for name, parameter in _learned(model):
         own = {key.removeprefix(f"{name}."): value for key, value in moments.items() if key.startswith(f"{name}.")}
-        optimiser.state[parameter] = {
-            # The count of steps stays where the optimiser keeps it; moments live beside their parameter.
-            key: value if key == "step" and not _counts_on_device(optimiser) else value.to(parameter.device)
+        optimizer.state[parameter] = {
+            # The count of steps stays where the optimizer keeps it; moments live beside their parameter.
+            key: value if key == "step" and not _counts_on_device(optimizer) else value.to(parameter.device)
             for key, value in own.items()
         }
     return _from_json(values, path / STATE)
@@ -157,12 +157,12 @@ def _from_json(values: Any, where: Path) -> TrainState:
 
 
 def load_newest(
-    folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, warn: Callable[[str], None]
+    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, warn: Callable[[str], None]
 ) -> TrainState:
     """Go on from the newest checkpoint that is whole; unreadable ones are named and passed over."""
     for position in reversed(saved_positions(folder)):
         try:
-            return load_checkpoint(checkpoint_path(folder, position), model, optimiser)
+            return load_checkpoint(checkpoint_path(folder, position), model, optimizer)
         except CorruptFolderError as error:
             warn(f"passing over an unreadable checkpoint: {error}")
     return TrainState()
@@ -190,9 +190,9 @@ def average_parameters(
 
 
 def _learned(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """What the optimiser keeps something for: a frozen parameter has no moments."""
+    """What the optimizer keeps something for: a frozen parameter has no moments."""
     return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
 
 
-def _counts_on_device(optimiser: torch.optim.Optimizer) -> bool:
-    return bool(optimiser.defaults.get("fused"))
+def _counts_on_device(optimizer: torch.optim.Optimizer) -> bool:
+    return bool(optimizer.defaults.get("fused"))

@@ -26,7 +26,7 @@ class TrainConfig(Checked):
     """Seed of everything random."""
 
     # Optimizer
-    optimiser: Literal["adam", "adamw", "muon"] = "adam"
+    optimizer: Literal["adam", "adamw", "muon"] = "adam"
     """Optimizer; muon is for the matrices of the layers and uses adamw for the rest: it learns more per update, and
     wants two to four times the learning rate of adamw."""
     lr: Positive = 2e-3

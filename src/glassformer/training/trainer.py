@@ -28,7 +28,7 @@ from glassformer.metrics.scores import LOWER_IS_BETTER
 from glassformer.progress import Step
 from glassformer.training.gradients import Batch, Gradients, GraphedGradients, TrainBatch, can_graph
 from glassformer.training.lora import fold_adapters
-from glassformer.training.optimizers import make_optimiser
+from glassformer.training.optimizers import make_optimizer
 from glassformer.training.precision import autocast, choose_device, choose_precision
 from glassformer.training.schedules import Plan, warmup_updates
 from glassformer.training.state import (
@@ -121,7 +121,7 @@ class Trainer(Generic[Batch]):
         self.device = choose_device(self.config.device)
         self.precision = choose_precision(self.config.precision, self.device, self.model)
         self.model.to(self.device)
-        self.optimiser = make_optimiser(self.model, self.config)
+        self.optimizer = make_optimizer(self.model, self.config)
         graphed = self.config.cuda_graphs and not self.config.compile and can_graph(self.model, self.device)
         kind = partial(GraphedGradients, warn=lambda told: self.warn(told)) if graphed else Gradients
         self.gradients: Gradients[Batch] = kind(
@@ -141,7 +141,7 @@ class Trainer(Generic[Batch]):
 
     def run(self) -> dict[str, Tensor]:
         """Train to the end, from the newest checkpoint where there is one; the parameters to keep."""
-        self.state = load_newest(self.folder, self.model, self.optimiser, self.warn)
+        self.state = load_newest(self.folder, self.model, self.optimizer, self.warn)
         if not self.state.position or self.precision != "fp16":
             self.state.loss_scale = START_SCALE if self.precision == "fp16" else 1.0
         with self._signals():
@@ -171,7 +171,7 @@ class Trainer(Generic[Batch]):
         began = time.perf_counter()
         is_new = not checkpoint_path(self.folder, self.state.position).exists()
         try:
-            path = save_checkpoint(self.folder, self.state, self.model, self.optimiser)
+            path = save_checkpoint(self.folder, self.state, self.model, self.optimizer)
         except NotFiniteError as error:
             raise self._diverged(str(error)) from error
         positions = saved_positions(self.folder)
@@ -250,9 +250,9 @@ class Trainer(Generic[Batch]):
         if self.config.clip and norm > self.config.clip:
             gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
             torch._foreach_mul_(gradients, self.config.clip / norm)
-        for group in self.optimiser.param_groups:
+        for group in self.optimizer.param_groups:
             group["lr"] = lr
-        self.optimiser.step()
+        self.optimizer.step()
         self.state.update += 1
         self.state.bad_in_a_row = 0
         self.state.good_in_a_row += 1

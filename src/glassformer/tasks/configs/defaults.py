@@ -143,7 +143,7 @@ def choose_defaults(
 
 def choose_for_fine_tuning(kind: type[TaskConfig], given: Mapping[str, Any], *, is_foreign: bool) -> dict[str, Any]:
     """The same for a model that is initialized from another one: its architecture is there, the rest is usual."""
-    values: dict[str, Any] = {"train.optimiser": "adamw", "train.schedule": "linear", "train.weight_decay": 0.01}
+    values: dict[str, Any] = {"train.optimizer": "adamw", "train.schedule": "linear", "train.weight_decay": 0.01}
     values["train.warmup"] = WARMUP
     if is_foreign:
         values["train.lr"] = 5e-5
@@ -215,7 +215,7 @@ def _encoder(rule: "EncoderRule", given: Mapping[str, Any], corpus: Corpus, scal
         "model.d_ff": 2 * width,
         "model.init": "normal",
         "model.init_std": round(width**-0.5, 4),
-        "train.optimiser": "muon",
+        "train.optimizer": "muon",
         "train.lr": 5e-3,
         "train.weight_decay": 0.3,
         "train.schedule": "linear",
@@ -244,7 +244,7 @@ def _learning(width: int, updates: int, epochs: float) -> dict[str, Any]:
     return {
         "model.dropout": dropout,
         "model.embedding_dropout": dropout,
-        "train.optimiser": "muon",
+        "train.optimizer": "muon",
         "train.lr": round(1e-2 * min(1.0, (192 / width) ** 0.5), 5),
         "train.weight_decay": round(decay, 2),
         "train.schedule": "linear",

@@ -78,7 +78,7 @@ class LanguageConfig(TaskConfig):
             lr=1e-2,
             warmup=100,
             schedule="linear",
-            optimiser="muon",
+            optimizer="muon",
             momentum=0.9,
             beta2=0.99,
             eps=1e-8,

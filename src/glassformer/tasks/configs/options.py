@@ -18,7 +18,7 @@ AUTOMATIC = frozenset(
         *("model." + name for name in ("d_ff", "dropout", "embedding_dropout", "init", "init_std")),
         *(
             "train." + name
-            for name in ("minutes", "max_tokens", "optimiser", "lr", "weight_decay", "schedule", "threads")
+            for name in ("minutes", "max_tokens", "optimizer", "lr", "weight_decay", "schedule", "threads")
         ),
         *("train." + name for name in ("warmup", "eval_every", "save_every", "label_smoothing", "word_dropout")),
         *("train.threads", "tokenizer.bpe_dropout", "swap_entities"),
