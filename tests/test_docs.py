@@ -1,22 +1,31 @@
 """What the documents show is executed: a page that lies fails here."""
 
 import contextlib
+import importlib.util
 import io
+import json
 import random
 import re
+import xml.etree.ElementTree
 from pathlib import Path
 
 import pytest
 
 import glassformer
+from glassformer.cli.completion import completion_words
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+CONTINUED = {"tutorial.md"}
+"""Pages whose Python blocks share their variables."""
+REWRITTEN = {"README.md", "results.md", "architecture.md"}
+"""Pages with long lines, which are being rewritten."""
 
 
 def blocks(language):
     for page in PAGES:
-        for number, code in enumerate(re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.S)):
+        found = re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
+        for number, code in enumerate(["\n".join(found)] if page.name in CONTINUED else found):
             yield pytest.param(code, id=f"{page.name}-{number}")
 
 
@@ -58,6 +67,59 @@ def test_every_public_name_of_the_documents_is_in_their_table():
     table = (ROOT / "docs" / "documents.md").read_text(encoding="utf-8")
     for name in glassformer.documents.__all__:
         assert f"`{name}" in table, name
+
+
+def tool(name):
+    """A program of tools/, as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_drawings_are_what_the_tool_draws():
+    draw = tool("draw_docs")
+    assert {path.name for path in draw.DRAWINGS.iterdir()} == set(draw.PICTURES)
+    for name, picture in draw.PICTURES.items():
+        drawn = picture()
+        assert xml.etree.ElementTree.fromstring(drawn).tag.endswith("svg")
+        assert (draw.DRAWINGS / name).read_text(encoding="utf-8") == drawn, f"run tools/draw_docs.py: {name} is old"
+
+
+def test_the_notebook_is_the_tutorial_with_its_outputs():
+    make = tool("make_notebook")
+    made = make.notebook((make.DOCS / "tutorial.md").read_text(encoding="utf-8"))
+    assert (make.DOCS / "tutorial.ipynb").read_text(encoding="utf-8") == made, "run tools/make_notebook.py"
+    cells = json.loads(made)["cells"]
+    assert sum(bool(cell.get("outputs")) for cell in cells) > 15
+
+
+def test_the_command_line_reference_has_every_option():
+    pages = tool("cli_reference").reference_pages()
+    for command, words in completion_words().items():
+        name = "eval.md" if command == "eval" else f"{command.replace(' ', '-')}.md"
+        if name in pages:
+            listed = re.findall(r"^\| `--(?:\[no-\])?([\w-]+)", pages[name], re.M)
+            missing = {word[2:].removeprefix("no-") for word in words if word.startswith("--")} - set(listed)
+            assert missing <= {"help", "help-all"}, f"{name}: {missing}"
+    assert "\n".join(pages.values()).count("| `--") > 500
+
+
+def test_every_page_is_in_the_navigation_of_the_site():
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
+    for page in PAGES[1:]:
+        assert f" {page.relative_to(ROOT / 'docs').as_posix()}\n" in navigation, page.name
+
+
+def test_no_line_of_a_page_is_over_120_characters():
+    long = {
+        f"{page.name}:{number}"
+        for page in PAGES
+        if page.name not in REWRITTEN
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), start=1)
+        if len(line) > 120 and not line.startswith("|")  # a row of a table cannot be broken
+    }
+    assert long == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -20,7 +20,7 @@ from newcomer.shell import PROGRAMS, Shell
 from newcomer.stand_ins import write_models
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SHORT = "--minutes 0 --updates 2 --max-tokens 256 --device cpu"
 CALL = re.compile(r"(?:\.venv/bin/)?glassformer\s")
 
