@@ -1,7 +1,7 @@
 """Time one layer of self-attention, of a recurrent network and of a convolution at several lengths.
 
-    python benchmarks/complexity.py            # measure, write benchmarks/results/complexity.json and the page
-    python benchmarks/complexity.py --page     # write the table of docs/complexity.md from the result file only
+python benchmarks/complexity.py            # measure, write benchmarks/results/complexity.json and the page
+python benchmarks/complexity.py --page     # write the table of docs/complexity.md from the result file only
 """
 
 import argparse

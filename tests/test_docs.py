@@ -110,6 +110,32 @@ def test_the_decoding_page_names_every_field():
         assert f"`{field.name}`" in text, field.name
 
 
+EXTENSIONS = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8").split("\n## ")[1:]
+
+
+@pytest.mark.parametrize("section", EXTENSIONS, ids=lambda section: section.splitlines()[0])
+def test_the_files_to_touch_are_those_that_hold_the_newest_addition(section):
+    newest = re.search(r"^Newest: `(.+)`$", section, re.M).group(1)
+    word = re.compile(rf"(?<!\w){re.escape(newest)}(?!\w)", re.I)
+    listed = set(re.findall(r"^- `([^`]+)`", section, re.M))
+    other = set(re.findall(r"`([^`]+)`", section.partition("Other uses:")[2]))
+    for name in listed | other:
+        assert word.search((ROOT / name).read_text(encoding="utf-8")), f"{name} does not contain {newest}"
+    holding = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "src").rglob("*.py")
+        if word.search(path.read_text(encoding="utf-8"))
+    }
+    assert holding <= listed | other, f"not listed: {sorted(holding - listed - other)}"
+    assert any(name.startswith("tests/") for name in listed), "no test is listed"
+
+
+def test_every_kind_of_addition_has_its_list():
+    titles = [section.splitlines()[0] for section in EXTENSIONS]
+    kinds = ("position", "activation", "backend", "norm", "task", "schedule", "family", "metric")
+    assert [kind for kind in kinds if not any(kind in title for title in titles)] == []
+
+
 def test_the_command_line_reference_has_every_option():
     pages = tool("cli_reference").reference_pages()
     for command, words in completion_words().items():
