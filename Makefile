@@ -53,7 +53,7 @@ check: $(READY) ## lint, formatting and types
 	$(BIN)/mypy
 
 docs: $(READY) ## build the documentation site in build/site; needs no network
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict # not --quiet: it would hide the warnings that --strict counts
 
 verify-documents: $(READY) ## run the five documents' own code beside ours: DOCUMENTS=folder
 	$(BIN)/python tools/verify_documents.py $(DOCUMENTS)

@@ -21,7 +21,10 @@ from newcomer.stand_ins import write_models
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-GUIDES = {*(ROOT / "docs" / "tasks").glob("*.md"), *(ROOT / "docs" / f"{name}.md" for name in ("training", "decoding"))}
+GUIDES = {
+    *(ROOT / "docs" / "tasks").glob("*.md"),
+    *(ROOT / "docs" / f"{name}.md" for name in ("training", "decoding", "pretrained", "index")),
+}
 """Pages that train models: their commands run with --full only. Their flags are checked in every run."""
 if "summarization" not in TASKS:  # the task is being renamed
     PAGES.remove(ROOT / "docs" / "tasks" / "summarization.md")
