@@ -110,6 +110,25 @@ def test_the_decoding_page_names_every_field():
         assert f"`{field.name}`" in text, field.name
 
 
+GUIDES = [page for page in PAGES if page.parent.name == "tasks" or page.stem in ("training", "decoding", "pretrained")]
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
+def test_every_flag_in_the_text_of_a_guide_exists(page):
+    """In tables and sentences, where no command is executed: `--share 0.15`, `run --beam 4`."""
+    words = completion_words()
+    task = f"train {page.stem}"
+    trained = {flag for command, flags in words.items() if command.startswith("train ") for flag in flags}
+    known = {"train": set(words.get(task, trained)), "run": set(words["run"]), "eval": set(words["eval"])}
+    known["train"] |= {f"--no-{flag[2:]}" for flag in known["train"]}
+    for span in re.findall(r"`((?:run |eval |)--[^`]+)`", page.read_text(encoding="utf-8")):
+        verb = span.split()[0] if not span.startswith("--") else ""
+        allowed = known[verb] if verb else set().union(*known.values(), words["convert"])
+        for flag in re.findall(r"--[a-z][\w-]*", span):
+            if flag != "--tokenized" and page.stem != "summarization":
+                assert flag in allowed, f"{page.name}: {span}"
+
+
 EXTENSIONS = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8").split("\n## ")[1:]
 
 

@@ -30,7 +30,7 @@ class HelpOption(NamedTuple):
 
 
 def reference_pages() -> dict[str, str]:
-    """All pages: file name -> Markdown. `index.md` links to the others."""
+    """All pages: file name -> Markdown. `index.md` links to every other page."""
     pages: dict[str, str] = {}
     for verb in cli.VERBS:
         if verb == "eval":
@@ -107,7 +107,7 @@ def help_options(body: str) -> Iterator[HelpOption]:
     for line in body.splitlines():
         if re.match(r"  \S", line):
             flag, about = (line.strip(), "") if len(line.rstrip()) < INDENT else (line[:INDENT], line[INDENT:])
-            if len(line) > INDENT and line[INDENT - 1] != " ":  # a long flag stands on a line of its own
+            if len(line) > INDENT and line[INDENT - 1] != " ":  # the help prints a long flag on a separate line
                 flag, about = line, ""
             found.append(HelpOption(flag.strip(), about.strip()))
         else:

@@ -59,7 +59,7 @@ def on_files(files: Any, config: Any) -> Any:
     for folder, pages in (("cli", reference_pages()), ("api", api_pages())):
         for name, text in pages.items():
             file = File.generated(config, f"reference/{folder}/{name}", content=text)
-            if name != "index.md":  # which links to the others
+            if name != "index.md":  # the index links to every other page
                 file.inclusion = InclusionLevel.NOT_IN_NAV
             files.append(file)
     return files

@@ -63,7 +63,7 @@ class Drawing:
                 color = f"rgb({shade},{shade},255)" if value >= 0 else f"rgb(255,{shade},{shade})"
                 left, top = x + column * cell, y + row * cell
                 self.parts.append(
-                    f'<rect x="{left:g}" y="{top:g}" width="{cell:g}" height="{cell:g}" fill="{color}" stroke="white"/>'
+                    f'<rect x="{left:g}" y="{top:g}" width="{cell:g}" height="{cell:g}" fill="{color}" stroke="#d0d7de"/>'
                 )
                 self.text(left + cell / 2, top + cell / 2 + 4, f"{value + 0.0:.2f}", size=10)
             if rows:
@@ -162,9 +162,9 @@ def data_flow() -> str:
         drawing.matrix(460 + 170 * head, 260, weights[head], TOKENS if head == 0 else ())
     drawing.box(460, 400, 274, 34, ["attention output + input, layer norm"], BLUE)
     drawing.box(460, 452, 274, 34, ["6. feed-forward + input, layer norm"], GREEN)
-    drawing.arrow((270, 161), (440, 161))
+    drawing.arrow((440, 161), (360, 161), (360, 285), (270, 285))
     drawing.arrow((162, 215), (162, 238))
-    drawing.arrow((270, 311), (415, 311))
+    drawing.arrow((270, 335), (415, 335))
     drawing.arrow((597, 366), (597, 398))
     drawing.arrow((597, 434), (597, 450))
     drawing.arrow((460, 469), (272, 469))
