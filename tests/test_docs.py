@@ -7,6 +7,7 @@ import io
 import json
 import random
 import re
+import types
 import xml.etree.ElementTree
 from pathlib import Path
 
@@ -164,6 +165,24 @@ def test_the_command_line_reference_has_every_option():
             missing = {word[2:].removeprefix("no-") for word in words if word.startswith("--")} - set(listed)
             assert missing <= {"help", "help-all"}, f"{name}: {missing}"
     assert "\n".join(pages.values()).count("| `--") > 500
+
+
+@pytest.mark.parametrize(
+    "loads",
+    [
+        '<script src="https://example.org/a.js"></script>',
+        '<link rel="stylesheet" href="//example.org/a.css">',
+        "<style>@import 'https://example.org/a.css'</style>",
+        "<style>a { background: url(http://example.org/a.png) }</style>",
+    ],
+)
+def test_a_site_that_loads_something_from_the_web_is_refused(loads, tmp_path):
+    hook, config = tool("docs_hook"), types.SimpleNamespace(site_dir=str(tmp_path))
+    (tmp_path / "a.html").write_text('<a href="https://example.org">a link</a><script src="a.js">', encoding="utf-8")
+    hook.on_post_build(config)
+    (tmp_path / "b.html").write_text(loads, encoding="utf-8")
+    with pytest.raises(SystemExit, match="from the web"):
+        hook.on_post_build(config)
 
 
 def test_every_page_is_in_the_navigation_of_the_site():

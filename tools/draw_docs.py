@@ -63,7 +63,8 @@ class Drawing:
                 color = f"rgb({shade},{shade},255)" if value >= 0 else f"rgb(255,{shade},{shade})"
                 left, top = x + column * cell, y + row * cell
                 self.parts.append(
-                    f'<rect x="{left:g}" y="{top:g}" width="{cell:g}" height="{cell:g}" fill="{color}" stroke="#d0d7de"/>'
+                    f'<rect x="{left:g}" y="{top:g}" width="{cell:g}" height="{cell:g}" fill="{color}" '
+                    'stroke="#d0d7de"/>'
                 )
                 self.text(left + cell / 2, top + cell / 2 + 4, f"{value + 0.0:.2f}", size=10)
             if rows:
@@ -94,7 +95,8 @@ def architecture() -> str:
             f'<rect x="{x - 20}" y="{y}" width="{width + 40}" height="{480 - y}" rx="8" fill="none" stroke="{LINE}" '
             'stroke-dasharray="5 4"/>'
         )
-        drawing.text(x + width / 2, y - 8, f"{name}: {config.n_encoder_layers} layers, {millions(name + '.')}", size=12)
+        drawing.text(x + width / 2 - 8, y - 8, f"{name}: {config.n_encoder_layers} layers", anchor="end", size=12)
+        drawing.text(x + width / 2 + 8, y - 8, millions(f"{name}."), anchor="start", size=12)
     for x, words in ((left, "source tokens"), (right, "target tokens so far")):
         drawing.text(x + width / 2, 625, words)
         drawing.arrow((x + width / 2, 610), (x + width / 2, 591))
