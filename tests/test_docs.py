@@ -99,14 +99,6 @@ def test_the_notebook_is_the_tutorial_with_its_outputs():
     assert sum(bool(cell.get("outputs")) for cell in cells) > 15
 
 
-def test_the_measured_complexity_is_that_of_the_result_file():
-    spec = importlib.util.spec_from_file_location("complexity", ROOT / "benchmarks" / "complexity.py")
-    benchmark = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(benchmark)
-    results = json.loads(benchmark.RESULTS.read_text(encoding="utf-8"))
-    assert benchmark.PAGE.read_text(encoding="utf-8") == benchmark.write_page(results), "run it with --page"
-
-
 def test_the_decoding_page_names_every_field():
     text = (ROOT / "docs" / "decoding.md").read_text(encoding="utf-8")
     for field in dataclasses.fields(GenerationConfig):
