@@ -22,10 +22,10 @@ from typing import Any
 
 from glassformer.checkpoint.model_folder import load_parameters, read_tensors
 from glassformer.data.corpora.catalog import open_corpus
-from glassformer.metrics import score_translations, tokenised_bleu
-from glassformer.tasks.configs.translation import TranslationConfig
+from glassformer.metrics import score_translations, tokenized_bleu
+from glassformer.pipelines.translator import Translator
 from glassformer.tasks.recipes import load_recipe
-from glassformer.tasks.translation import Translation, Translator
+from glassformer.tasks.translation import Translation, TranslationConfig
 from glassformer.training.state import checkpoint_path, saved_positions
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "multi30k.toml"
@@ -110,7 +110,7 @@ def train_and_score(training: str, folder: Path, *, updates: int, seed: int) -> 
 def _scores(translator: Translator, pairs: Iterable[Any]) -> dict[str, Any]:
     sources, targets = zip(*pairs, strict=True)
     found = translator.translate(sources, max_batch_tokens=16384)
-    cased, tokenised = score_translations(found, targets), tokenised_bleu(found, targets, "de")
+    cased, tokenised = score_translations(found, targets), tokenized_bleu(found, targets, "de")
     return {
         "cased": cased["bleu"],
         "chrf": cased["chrf"],

@@ -29,11 +29,12 @@ FLOORS = {
     "checkpoint": 3,
     "decoding": 3,
     "training": 4,
-    "tasks": 5,
+    "pipelines": 5,
+    "tasks": 6,
     "inspect": 5,
-    "bench": 6,
-    "serve": 6,
-    "cli": 7,
+    "bench": 7,
+    "serve": 7,
+    "cli": 8,
 }
 
 
@@ -146,11 +147,11 @@ assert fit(model, counting_rows(9, 8, 4), loss, steps=3).step == 3
 
 from dataclasses import replace
 from pathlib import Path
-from glassformer.tasks.classification import Classification, ClassificationConfig, LabelledData
+from glassformer.tasks.classification import Classification, ClassificationConfig, LabeledData
 
 folder = Path(sys.argv[1])
 (folder / "a.tsv").write_text("text\\tlabel\\n" + "one two\\ta\\nthree four\\tb\\n" * 20)
-usual = ClassificationConfig(data=LabelledData(data=(folder / "a.tsv",), valid=(folder / "a.tsv",)))
+usual = ClassificationConfig(data=LabeledData(data=(folder / "a.tsv",), valid=(folder / "a.tsv",)))
 config = replace(
     usual,
     model=replace(usual.model, vocab_size=300, d_model=16, n_heads=2, d_ff=16, n_encoder_layers=1),

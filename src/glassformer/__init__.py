@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         preset,
     )
     from glassformer.nn import KVCache, Mask, attend, capture_attention, sinusoids
-    from glassformer.tasks.train import train
+    from glassformer.tasks.train_function import train
 
 __version__ = "0.1.0"
 ROOMS = (
@@ -101,7 +101,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "train":
-        return import_module("glassformer.tasks.train").train
+        return import_module("glassformer.tasks.train_function").train
     if name in __all__:
         # Documents first: where a document's class and a block of ours share a name, the plain name is the document's.
         for home in ("glassformer.documents", "glassformer.models", "glassformer.nn"):

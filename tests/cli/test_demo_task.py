@@ -15,7 +15,7 @@ import pytest
 from glassformer.cli import main
 from glassformer.cli.demo_task import demo_task, talk
 from glassformer.data.corpora import catalog as corpora
-from glassformer.tasks import runs
+from glassformer.tasks import training_run as runs
 from glassformer.tasks.classification import Classification
 from glassformer.tasks.task import Task
 
@@ -100,7 +100,7 @@ def test_the_first_word_chooses_the_task(small, monkeypatch, capsys):
 
     code, told = call("--help")
     assert code == 0
-    assert "classification  a classifier from labelled texts" in told
+    assert "classification  a classifier from labeled texts" in told
     assert "The language to translate into" in told
     code, told = call("classification", "--help")
     assert code == 0

@@ -12,7 +12,7 @@ from glassformer import cli
 from glassformer.cli.options import UsageError
 from glassformer.cli.train import read_given
 from glassformer.tasks.configs.defaults import default_minutes
-from glassformer.tasks.configs.options import AUTOMATIC, FIRST_DATA, make_config, options_of
+from glassformer.tasks.configs.task_options import AUTOMATIC, make_config, options_of
 from glassformer.tasks.registry import TASKS, config_named
 
 TINY = [
@@ -51,7 +51,7 @@ def call(monkeypatch, capsys):
 
 @pytest.fixture
 def reviews(tmp_path):
-    """Labelled texts, and a text that is not."""
+    """Labeled texts, and a text that is not."""
     path = tmp_path / "reviews.tsv"
     path.write_text(
         "text\tlabel\n" + "".join(f"it is {word} {n}\t{word}\n" for n in range(40) for word in ("good", "bad")),
@@ -150,7 +150,7 @@ def test_help_shows_few_options_and_help_all_every_one(call, task):
     first = re.findall(r"^  (--\S+)", out, re.MULTILINE)
     assert 9 <= len(first) <= 12
     assert {"--out", "--minutes", "--from", "--device", "--size", "--recipe", "--continue"} <= set(first)
-    assert {f"--{name.replace('_', '-')}" for name in FIRST_DATA[task]} <= set(first)
+    assert {f"--{name.replace('_', '-')}" for name in config_named(task).FIRST_OPTIONS} <= set(first)
     assert out == call("help", "train", task)[1] == call("train", task, "--lr", "1", "-h")[1]
     everything = call("train", task, "--help-all")[1]
     flags = re.findall(r"^  (--\S+)", everything, re.MULTILINE)

@@ -4,7 +4,7 @@ from importlib.metadata import version
 
 import pytest
 
-from glassformer.metrics.bleu import score_translations, tokenised_bleu
+from glassformer.metrics.bleu import score_translations, tokenized_bleu
 
 REFERENCES = ["Ein Hund läuft durch den Schnee.", "Zwei Männer sitzen auf einer Bank."]
 
@@ -28,15 +28,15 @@ def test_case_counts_unless_it_is_told_not_to():
 
 def test_tokenised_bleu_by_hand():
     # Six tokens, the last one wrong: 5/6 words, 4/5 pairs, 3/4 triples and 2/3 fours, whose product is 1/3.
-    score = tokenised_bleu(["ein Hund läuft im Schnee!"], ["Ein Hund läuft im Schnee."], "de")
+    score = tokenized_bleu(["ein Hund läuft im Schnee!"], ["Ein Hund läuft im Schnee."], "de")
     assert score.bleu == pytest.approx(100 * (1 / 3) ** (1 / 4))
     # Five of six tokens, all of them right: what is left is the penalty for being short.
-    score = tokenised_bleu(["Ein Hund läuft im Schnee"], ["Ein Hund läuft im Schnee."], "de")
+    score = tokenized_bleu(["Ein Hund läuft im Schnee"], ["Ein Hund läuft im Schnee."], "de")
     assert score.bleu == pytest.approx(100 * math.exp(1 - 6 / 5))
 
 
 def test_tokenised_bleu_is_not_smoothed():
-    assert tokenised_bleu(["Ein Hund läuft langsam."], ["Ein Hund läuft schnell."], "de").bleu == 0
+    assert tokenized_bleu(["Ein Hund läuft langsam."], ["Ein Hund läuft schnell."], "de").bleu == 0
 
 
 @pytest.mark.parametrize(
@@ -52,21 +52,21 @@ def test_tokenised_bleu_is_not_smoothed():
 def test_texts_are_cut_as_in_the_files_that_papers_score_on(text, tokens, language):
     """Without its last dot a text lacks one token, and the penalty for that tells how many there are."""
     count = len(tokens.split())
-    assert tokenised_bleu([text[:-1]], [text], language).bleu == pytest.approx(100 * math.exp(1 - count / (count - 1)))
+    assert tokenized_bleu([text[:-1]], [text], language).bleu == pytest.approx(100 * math.exp(1 - count / (count - 1)))
 
 
 def test_punctuation_is_normal_before_it_is_compared():
     plain, printed = 'Ein Boot namens "El Corazon" fährt…', "Ein Boot namens „El Corazon“ fährt..."
-    assert tokenised_bleu([plain], [printed], "de").bleu == pytest.approx(100)
+    assert tokenized_bleu([plain], [printed], "de").bleu == pytest.approx(100)
 
 
 def test_the_signature_says_what_was_done_to_the_texts():
-    signature = tokenised_bleu(REFERENCES, REFERENCES, "de").signature
+    signature = tokenized_bleu(REFERENCES, REFERENCES, "de").signature
     assert "|case:lc|eff:no|tok:none|smooth:none|version:" in signature
     assert f"|moses:lc+norm+tok|lang:de|sacremoses:{version('sacremoses')}" in signature
 
 
-@pytest.mark.parametrize("score", [score_translations, lambda a, b: tokenised_bleu(a, b, "de")])
+@pytest.mark.parametrize("score", [score_translations, lambda a, b: tokenized_bleu(a, b, "de")])
 def test_texts_that_cannot_be_scored_are_named(score):
     with pytest.raises(ValueError, match="2 translations and 1 references: expected as many"):
         score(["a", "b"], ["a"])
@@ -76,11 +76,11 @@ def test_texts_that_cannot_be_scored_are_named(score):
 
 def test_a_language_is_a_code():
     with pytest.raises(ValueError, match="language='German': expected a code such as \"de\""):
-        tokenised_bleu(REFERENCES, REFERENCES, "German")
+        tokenized_bleu(REFERENCES, REFERENCES, "German")
 
 
 @pytest.mark.parametrize("package", ["sacrebleu.metrics.bleu", "sacremoses"])
 def test_a_missing_package_is_named_with_the_way_to_get_it(monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError, match=r"pip install sacrebleu sacremoses"):
-        tokenised_bleu(REFERENCES, REFERENCES, "de")
+        tokenized_bleu(REFERENCES, REFERENCES, "de")

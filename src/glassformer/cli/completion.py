@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Literal, get_args
 
 from glassformer.cli.options import HELP_ALL, function_options
-from glassformer.tasks.configs.options import Option
+from glassformer.tasks.configs.task_options import Option
 
 Shell = Literal["bash", "zsh", "fish"]
 SCRIPTS: dict[Shell, str] = {
@@ -72,7 +72,7 @@ def completion_words() -> dict[str, list[str]]:
     from glassformer.cli.evaluate import eval_options
     from glassformer.cli.train import run_options
     from glassformer.cli.use import info, run
-    from glassformer.tasks.configs.options import options_of
+    from glassformer.tasks.configs.task_options import options_of
     from glassformer.tasks.registry import TASKS, config_named, data_named
 
     found = {"": [*VERBS, "help", "--help", "--version"], "help": list(VERBS), "completion": [*get_args(Shell)]}

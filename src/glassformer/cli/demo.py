@@ -11,7 +11,7 @@ from glassformer.cli.options import UsageError
 if TYPE_CHECKING:
     from glassformer.data.readers.pairs import Pair
     from glassformer.inspect.page import Sample
-    from glassformer.tasks.translation import Translator
+    from glassformer.pipelines.translator import Translator
 
 N_SHOWN = 8
 """Held-out strings that are shown beside what the user asks for."""
@@ -56,8 +56,9 @@ def demo(
         seed: Seed of the random numbers. Two runs still differ, because the number of updates depends on the measured
             speed.
     """
-    from glassformer.tasks.rewriting import MAX_VALID
-    from glassformer.tasks.translation import Translation, Translator
+    from glassformer.pipelines.translator import Translator
+    from glassformer.tasks.seq2seq_task import MAX_VALID
+    from glassformer.tasks.translation import Translation
 
     if not minutes > 0:
         raise UsageError(f"--minutes {minutes:g}: expected more than 0")

@@ -11,8 +11,9 @@ from glassformer.cli.options import UsageError, call_function
 
 if TYPE_CHECKING:
     from glassformer.metrics.scores import Scores
+    from glassformer.pipelines.trained_pipeline import TrainedPipeline
     from glassformer.tasks.configs.shared import Splits
-    from glassformer.tasks.task import Task, Tool
+    from glassformer.tasks.task import Task
 
 MAX_MINUTES = 3.0
 """How long a demo trains unless it is told otherwise."""
@@ -72,9 +73,9 @@ def demo_task(
     seed: int = 0,
 ) -> None:
     """Train a task's demo into `out/name`, or take what stands there; score it, show it, let the user try it."""
-    from glassformer.tasks.load import load
+    from glassformer.pipelines.load import load
+    from glassformer.pipelines.trained_pipeline import TrainedPipeline
     from glassformer.tasks.registry import task_named
-    from glassformer.tasks.task import Tool
 
     if not minutes >= 0:
         raise UsageError(f"--minutes {minutes:g}: expected 0 or more")
@@ -94,7 +95,7 @@ def demo_task(
     else:
         scores = task.train(folder)
     tool = load(folder)
-    assert isinstance(tool, Tool)
+    assert isinstance(tool, TrainedPipeline)
     splits = config.data.splits()
     test = list(splits.test)
     held_out = test or list(splits.valid)
@@ -143,7 +144,7 @@ def _beside(scores: "Scores", baseline: "tuple[str, Scores] | None") -> str:
     return str(Table("scores", [title_of(name) for name in scores.values], rows))
 
 
-def _show(task: "Task[Any, Any]", tool: "Tool[Any]", held_out: Sequence[Any]) -> None:
+def _show(task: "Task[Any, Any]", tool: "TrainedPipeline[Any]", held_out: Sequence[Any]) -> None:
     """A few held-out examples: what the model reads, what it answers, and what is right where that is not the same."""
     try:
         # From all over them: neighbours are often alike.

@@ -12,7 +12,7 @@ from glassformer.base.names import path_suggestion
 from glassformer.cli.options import HELP, HELP_ALL, UsageError, help_text, naming_columns, parse_options
 from glassformer.metrics.sandbox import SandboxMode
 from glassformer.progress import Step, reporting
-from glassformer.tasks.configs.options import Option, field_options
+from glassformer.tasks.configs.task_options import Option, field_options
 
 if TYPE_CHECKING:
     from glassformer.metrics import Scores
@@ -34,7 +34,7 @@ class EvalOptions:
     """Compute with 8-bit weights, as run --int8 does."""
     beam: Count | None = None
     """Beam width that is scored beside greedy search (default: the model's own)."""
-    tokenised: str = ""
+    tokenized: str = ""
     """Language of the target, such as de, to add lower-cased tokenized BLEU as older papers report it."""
     problems: Path | None = None
     """Problems with tests (.jsonl with text and test_list, as MBPP), to score by pass@k; programs run in a sandbox."""
@@ -48,7 +48,7 @@ class EvalOptions:
     """Show no progress."""
 
 
-ONLY = {"translation": ("beam", "tokenised"), "code": ("problems", "samples", "sandbox")}
+ONLY = {"translation": ("beam", "tokenized"), "code": ("problems", "samples", "sandbox")}
 """Flags that only models of one task have."""
 
 
@@ -62,7 +62,8 @@ def evaluate(arguments: list[str]) -> None:
         raise UsageError("eval needs a model folder first: expected one that was trained here")
     from glassformer.checkpoint.external_formats import is_foreign, read_origin
     from glassformer.checkpoint.safe_files import SealedFolder
-    from glassformer.tasks.registry import TASK, data_named, read_about
+    from glassformer.pipelines.task_file import TASK, read_about
+    from glassformer.tasks.registry import data_named
 
     folder, *rest = arguments
     if not Path(folder).is_dir():
@@ -106,12 +107,12 @@ def evaluate(arguments: list[str]) -> None:
 def _scored(folder: str, task: str, data: Any, asked: EvalOptions) -> "tuple[dict[str, Scores], str]":
     """The scores by the name of the search, and what was scored."""
     with Step("loading torch"):
-        from glassformer.tasks.load import load
+        from glassformer.pipelines.load import load
+        from glassformer.pipelines.trained_pipeline import TrainedPipeline
         from glassformer.tasks.registry import task_named
-        from glassformer.tasks.task import Tool
 
         tool = load(folder)
-    assert isinstance(tool, Tool)
+    assert isinstance(tool, TrainedPipeline)
     if asked.int8:
         from glassformer.decoding.int8 import quantise
 
@@ -124,7 +125,7 @@ def _scored(folder: str, task: str, data: Any, asked: EvalOptions) -> "tuple[dic
         with naming_columns(data):
             examples = data.examples()
         if task == "translation":
-            results = _translations(tool, examples, asked.beam, asked.tokenised)
+            results = _translations(tool, examples, asked.beam, asked.tokenized)
         else:
             results = {"": tool.score(examples)}
         scored_on = _about(task_named(task), data, tool, len(examples))
@@ -133,10 +134,10 @@ def _scored(folder: str, task: str, data: Any, asked: EvalOptions) -> "tuple[dic
 
 def _about(task: Any, data: Any, tool: Any, count: int) -> str:
     """What was scored and how: "beam 4, 1,000 pairs from test.en, test.de"."""
-    from glassformer.tasks.card import in_short, training_files
+    from glassformer.tasks.card import in_short
 
     corpus = getattr(data, "corpus", "")
-    origin = f"of {corpus}" if corpus else f"from {in_short(str(path) for path in training_files(data))}"
+    origin = f"of {corpus}" if corpus else f"from {in_short(str(path) for path in data.training_files())}"
     # A translator's lines name the search themselves.
     method = "" if task.name == "translation" else tool.scoring_method()
     return f"{method}, " * bool(method) + f"{count:,} {task.unit} {origin}"
@@ -178,7 +179,7 @@ def _problems(tool: Any, path: Path, samples: int, sandbox: SandboxMode) -> "Sco
     """The share of problems whose tests its programs pass. Prints the active protections on stderr."""
     from glassformer.data.readers.code_problems import read_problems
     from glassformer.metrics.sandbox import check_sandbox
-    from glassformer.tasks.code_model import CodeModel
+    from glassformer.pipelines.code_model import CodeModel
 
     if not isinstance(tool, CodeModel):
         raise ValueError(f"--problems for a model of {tool.task}: expected one that was trained for code")
@@ -187,9 +188,9 @@ def _problems(tool: Any, path: Path, samples: int, sandbox: SandboxMode) -> "Sco
     return tool.solve(problems, samples=samples, sandbox=sandbox)
 
 
-def _translations(tool: Any, pairs: Any, beam: int | None, tokenised: str) -> "dict[str, Scores]":
+def _translations(tool: Any, pairs: Any, beam: int | None, tokenized: str) -> "dict[str, Scores]":
     """Greedy beside the beam, and older papers' BLEU where it is asked for."""
-    from glassformer.metrics import Scores, score_translations, tokenised_bleu
+    from glassformer.metrics import Scores, score_translations, tokenized_bleu
 
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
     results = {}
@@ -197,10 +198,10 @@ def _translations(tool: Any, pairs: Any, beam: int | None, tokenised: str) -> "d
     for name, width in (("greedy", 1), (f"beam {beam}", beam)):
         found = tool.translate(sources, beam=width)
         scores = score_translations(found, references)
-        if tokenised:
-            old = tokenised_bleu(found, references, tokenised)
+        if tokenized:
+            old = tokenized_bleu(found, references, tokenized)
             scores = Scores(
-                {**scores.values, "tokenised_bleu": old.bleu}, {**scores.signatures, "tokenised_bleu": old.signature}
+                {**scores.values, "tokenized_bleu": old.bleu}, {**scores.signatures, "tokenized_bleu": old.signature}
             )
         results[name] = scores
     return results

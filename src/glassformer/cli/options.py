@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from glassformer.base.fields import UnfitError, as_field, parts_of
 from glassformer.base.names import nearest
-from glassformer.tasks.configs.options import AUTOMATIC, Option, field_options
+from glassformer.tasks.configs.task_options import AUTOMATIC, Option, field_options
 
 HELP, HELP_ALL = ("-h", "--help"), "--help-all"
 TRUTHS = {"true": True, "yes": True, "false": False, "no": False}

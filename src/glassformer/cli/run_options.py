@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from glassformer.cli.options import UsageError
+from glassformer.pipelines.task_file import DECODER_OPTIONS, PIPELINES, SEQ2SEQ_OPTIONS, PipelineEntry
 
 if TYPE_CHECKING:
     from glassformer.decoding import GenerationConfig
@@ -79,33 +80,14 @@ class DecoderOptions:
 
 WRITING = tuple(field.name for field in fields(WritingOptions))
 DECODING = tuple(field.name for field in fields(DecoderOptions))
-TAKES: dict[str, tuple[str, tuple[str, ...]]] = {
-    **{
-        task: (name, ("n_best", "scores", *WRITING))
-        for task, name in {
-            "translation": "a translator",
-            "summarisation": "a summarizer",
-            "answering": "an answerer",
-            "denoising": "a denoising model",
-            "encoder_decoder": "an encoder-decoder",
-        }.items()
-    },
-    **{
-        task: (name, ("n_best", "scores", *WRITING, *DECODING))
-        for task, name in {
-            "language": "a language model",
-            "code": "a code model",
-            "decoder": "a decoder",
-        }.items()
-    },
-    "classification": ("a classifier", ("n_best", "scores", "embed")),
-    "extraction": ("an extractor of answers", ("scores", "embed")),
-    "tagging": ("a tagger", ("embed",)),
-    "similarity": ("a comparer of texts", ("embed",)),
-    "masking": ("a masked language model", ("embed",)),
-    "encoder": ("an encoder that turns texts into vectors", ("embed",)),
+OPTION_GROUPS = {"writing": WRITING, "decoding": DECODING}
+"""Names of groups of options in `PipelineEntry.takes`."""
+EXTERNAL_MODELS = {
+    "encoder_decoder": PipelineEntry("", "an encoder-decoder", SEQ2SEQ_OPTIONS),
+    "decoder": PipelineEntry("", "a decoder", DECODER_OPTIONS),
+    "encoder": PipelineEntry("", "an encoder that turns texts into vectors", ("embed",)),
 }
-"""By task, or kind for models trained elsewhere: its name in messages, and the options that only some models take."""
+"""The options that models of other libraries take, by kind."""
 
 Given = dict[str, Any]
 """The options that were given and that only some models take, by field name."""
@@ -156,9 +138,10 @@ def check_ranges(given: Given) -> None:
 
 def check_taken(path: Path, kind: str, given: Given) -> None:
     """Raise for an option that has no effect on a model of this task or kind."""
-    if kind not in TAKES:
+    entry = PIPELINES.get(kind) or EXTERNAL_MODELS.get(kind)
+    if entry is None:
         return
-    name, taken = TAKES[kind]
+    name, taken = entry.called, [name for group in entry.takes for name in OPTION_GROUPS.get(group, (group,))]
     wrong = [option for option in given if option not in taken]
     if wrong:
         flags = ", ".join(map(flag_of, taken))

@@ -26,8 +26,8 @@ from glassformer.cli.run_options import (
 
 if TYPE_CHECKING:
     from glassformer.decoding import GenerationConfig
-    from glassformer.tasks.generator import Generator
-    from glassformer.tasks.pipeline import LineAnswer, Request
+    from glassformer.pipelines.generator import Generator
+    from glassformer.pipelines.pipeline import LineAnswer, LineRequest
 
 DECODER_CHUNK = 16
 """Lines that a decoder answers at a time: it writes longer texts."""
@@ -71,7 +71,7 @@ def run(
     kind = _task_of(path)
     if kind is not None:  # before the model is loaded, which may take a while
         check_taken(path, kind, given)
-    from glassformer.tasks.load import load
+    from glassformer.pipelines.load import load
 
     model: Any = load(path, allow_pickle=allow_pickle)
     check_taken(path, _kind_of(model), given)
@@ -96,7 +96,7 @@ def _check_streams(lines: LineOptions, decoder: DecoderOptions) -> None:
 
 def _task_of(path: Path) -> str | None:
     """The task of a folder that was trained here; None for any other model."""
-    from glassformer.tasks.registry import TASK, read_about
+    from glassformer.pipelines.task_file import TASK, read_about
 
     if not (path / TASK).is_file() or (path / "origin.json").is_file():
         return None
@@ -110,9 +110,9 @@ def _kind_of(model: Any) -> str:
 
 def _use(model: Any, given: Given, lines: LineOptions, answers: AnswerOptions, decoder: DecoderOptions) -> None:
     """Answer the lines, or the prompt, or hold a conversation."""
-    from glassformer.tasks.encoders import EncoderTool, embed_lines
-    from glassformer.tasks.generator import Generator, said
-    from glassformer.tasks.pipeline import Pipeline, Request
+    from glassformer.pipelines.encoder import EncoderPipeline, embed_lines
+    from glassformer.pipelines.generator import Generator, said
+    from glassformer.pipelines.pipeline import LineRequest, Pipeline
 
     to_answers = partial(
         run_lines,
@@ -126,7 +126,7 @@ def _use(model: Any, given: Given, lines: LineOptions, answers: AnswerOptions, d
     if not isinstance(model, Pipeline):
         to_answers(model.run)
         return
-    request = Request(
+    request = LineRequest(
         n_best=answers.n_best,
         with_scores=answers.scores or answers.json,
         generation=_generation_of(model, given),
@@ -138,7 +138,7 @@ def _use(model: Any, given: Given, lines: LineOptions, answers: AnswerOptions, d
     is_plain = request.n_best is None and not answers.scores and not answers.json
 
     def answer(texts: list[str]) -> list[str]:
-        if isinstance(model, EncoderTool) and given.get("embed"):
+        if isinstance(model, EncoderPipeline) and given.get("embed"):
             found = embed_lines(model, texts)
         else:
             found = model.answer_lines(texts, request)
@@ -191,7 +191,7 @@ def _as_utf8(text: str) -> str:
         raise UsageError(f"the argument {text!r} is not valid UTF-8: expected text") from error
 
 
-def _write(model: "Generator", prompt: list[int], request: "Request") -> Iterator[str]:
+def _write(model: "Generator", prompt: list[int], request: "LineRequest") -> Iterator[str]:
     """A text as it is written; the text of a beam search comes at once."""
     if request.generation is not None and request.generation.num_beams > 1:
         return iter([model.candidates_after([prompt], request.generation)[0][0].text])
@@ -208,7 +208,7 @@ def _show(pieces: Iterator[str]) -> str:
     return told
 
 
-def _converse(model: "Generator", request: "Request", *, quiet: bool) -> None:
+def _converse(model: "Generator", request: "LineRequest", *, quiet: bool) -> None:
     if not quiet:
         print("Type a message and press Enter. An empty line ends the conversation.", file=sys.stderr)
     messages: list[dict[str, str]] = []

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from glassformer.metrics.scores import Scores
 
 
-class TokenisedBleu(NamedTuple):
+class TokenizedBleu(NamedTuple):
     """A corpus score, 0 to 100, and what exactly was done to get it."""
 
     bleu: float
@@ -31,7 +31,7 @@ def score_translations(
     )
 
 
-def tokenised_bleu(translations: Sequence[str], references: Sequence[str], language: str) -> TokenisedBleu:
+def tokenized_bleu(translations: Sequence[str], references: Sequence[str], language: str) -> TokenizedBleu:
     """Lower-cased, tokenised BLEU against one reference each, as papers on Multi30k report it.
 
     Both sides are plain text and go through the steps of Multi30k's own `task1-tokenize.sh`, whose files those papers
@@ -57,7 +57,7 @@ def tokenised_bleu(translations: Sequence[str], references: Sequence[str], langu
     bleu = BLEU(lowercase=True, tokenize="none", smooth_method="none", force=True)
     score = bleu.corpus_score(prepare(translations), [prepare(references)]).score
     steps = f"moses:lc+norm+tok|lang:{language}|sacremoses:{sacremoses.__version__}"
-    return TokenisedBleu(score, f"{bleu.get_signature()}|{steps}")
+    return TokenizedBleu(score, f"{bleu.get_signature()}|{steps}")
 
 
 def _check_texts(translations: Sequence[str], references: Sequence[str]) -> None:

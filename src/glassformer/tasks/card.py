@@ -3,12 +3,13 @@
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from glassformer.metrics.scores import Scores, in_digits, title_of
 from glassformer.models import ModelConfig
-from glassformer.training.state import TrainState
+
+if TYPE_CHECKING:
+    from glassformer.training.state import TrainState
 
 MAX_NAMED = 5
 """Files that are named; of more, the others are counted."""
@@ -21,7 +22,7 @@ class CardFacts(NamedTuple):
     task: str
     facts: Sequence[tuple[str, str]]
     """Rows of the first table, in Markdown."""
-    state: TrainState
+    state: "TrainState"
     scores: Scores
     scored_on: str
     """On what and how the scores were computed."""
@@ -76,7 +77,7 @@ def write_card(card: CardFacts) -> str:
         *_block(f"printf '%s\\n' {shlex.quote(card.sample_line)} | glassformer run {_argument(card.folder)}", "sh"),
         "",
         *_block(
-            "from glassformer.tasks.load import load\n\n"
+            "from glassformer.pipelines.load import load\n\n"
             f"model = load({card.folder!r})\nprint(model.run([{card.sample_line!r}]))",
             "python",
         ),
@@ -99,16 +100,6 @@ def size_in_words(config: ModelConfig, kind: str, n_parameters: int) -> str:
         f"{kind}, {n_parameters:,} parameters; {layers} layers, d_model {config.d_model}, {config.n_heads} heads, "
         f"vocabulary {config.vocab_size:,}"
     )
-
-
-def training_files(data: Any) -> list[Path]:
-    """The files that a task's data names to learn from."""
-    return [path for name in ("source", "target", "data") for path in getattr(data, name, ())]
-
-
-def validation_files(data: Any) -> list[Path]:
-    """The files that a task's data names for validation; none where part of the training data is held out."""
-    return [path for name in ("valid_source", "valid_target", "valid") for path in getattr(data, name, ())]
 
 
 def in_short(names: Iterable[str]) -> str:

@@ -1,24 +1,24 @@
 """Choose a task's defaults: measure the corpus and the machine, then ask the rules in `configs/defaults.py`."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from glassformer.progress import Step
-from glassformer.tasks.beginnings import was_trained_here
 from glassformer.tasks.configs.defaults import (
     TRAINING_SHARE,
-    Corpus,
+    CorpusSize,
     Size,
     Speed,
     choose_defaults,
     choose_for_fine_tuning,
     default_minutes,
 )
-from glassformer.tasks.configs.options import make_config
 from glassformer.tasks.configs.shared import TaskConfig
+from glassformer.tasks.configs.task_options import make_config
+from glassformer.tasks.warm_start import was_trained_here
 from glassformer.training.estimate import rough_duration
 from glassformer.training.pilot import fastest_threads, measure_training_speed
 
@@ -26,7 +26,9 @@ REFERENCE_SPEED = 3e10
 """Operations per second of two slow cores."""
 
 
-def choose(config: TaskConfig, given: Mapping[str, Any], corpus: Corpus, *, size: Size, began: float) -> dict[str, Any]:
+def choose(
+    config: TaskConfig, given: Mapping[str, Any], corpus: CorpusSize, *, size: Size, began: float
+) -> dict[str, Any]:
     """Values for the options of a task that were not given, by dotted name.
 
     Args:
@@ -50,14 +52,6 @@ def choose(config: TaskConfig, given: Mapping[str, Any], corpus: Corpus, *, size
         return choose_defaults(kind, given, corpus, speed, size)
 
 
-def measure_corpus(sides: Iterable[tuple[str, str]]) -> Corpus:
-    """The size of a corpus of examples, each a text that is read and a text that is written."""
-    examples = read = written = 0
-    for source, target in sides:
-        examples, read, written = examples + 1, read + len(source), written + len(target)
-    return Corpus(examples, read, written)
-
-
 def in_words(chosen: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     """What was chosen, in one line, as the command line spells it."""
     told = []
@@ -74,7 +68,7 @@ def in_words(chosen: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     return f"chosen for this data{time_told}{usual}: {' '.join(told)}{busy}"
 
 
-def _threads(config: TaskConfig, corpus: Corpus, minutes: float) -> int:
+def _threads(config: TaskConfig, corpus: CorpusSize, minutes: float) -> int:
     """The number of threads to train with, by steps of a small model; 0 is the usual number."""
     kind = type(config)
     unmeasured = Speed(TRAINING_SHARE * 60 * minutes, 0, lambda config: REFERENCE_SPEED)
@@ -83,5 +77,5 @@ def _threads(config: TaskConfig, corpus: Corpus, minutes: float) -> int:
     return fastest_threads(small.model, train, max(corpus.lengths()))
 
 
-def _measure(config: TaskConfig, *, corpus: Corpus) -> float:
+def _measure(config: TaskConfig, *, corpus: CorpusSize) -> float:
     return measure_training_speed(config.model, config.train, max(corpus.lengths()))

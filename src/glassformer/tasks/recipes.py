@@ -10,7 +10,7 @@ from glassformer.base.fields import UnfitError, as_field
 from glassformer.base.names import suggestion
 from glassformer.data.readers.text_files import check_file, read_text
 from glassformer.models.config import ELSEWHERE
-from glassformer.tasks.configs.options import SPELLINGS, Option, make_config, options_of
+from glassformer.tasks.configs.task_options import SPELLINGS, Option, make_config, options_of
 
 Config = TypeVar("Config")
 

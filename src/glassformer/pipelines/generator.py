@@ -1,0 +1,121 @@
+"""A model that goes on writing: text in, the rest of it out; or a conversation in, the answer out."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import overload
+
+from glassformer.decoding import GenerationConfig, TextStream, generate, stream
+from glassformer.models import DecoderModel
+from glassformer.pipelines.pipeline import (
+    Candidate,
+    LineAnswer,
+    LineRequest,
+    ManyTexts,
+    Pipeline,
+    answer_of,
+    candidate_of,
+    check_text,
+    each_text,
+)
+from glassformer.text import Tokenizer
+from glassformer.text.chat import render_chat
+from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
+
+
+class Generator(Pipeline):
+    """A decoder-only model with its tokenizer."""
+
+    def __init__(
+        self,
+        model: DecoderModel,
+        tokenizer: PretrainedTokenizer | Tokenizer,
+        generation: GenerationConfig | None = None,
+    ):
+        self.model: DecoderModel = model
+        self.tokenizer = tokenizer
+        self.generation = generation or GenerationConfig(eos_token_id=tokenizer.ends)
+
+    @property
+    def end(self) -> int:
+        """The token that ends a text; one that is never chosen where the model knows none."""
+        return -1 if self.tokenizer.end is None else self.tokenizer.end
+
+    @property
+    def can_chat(self) -> bool:
+        """Whether the model says how a conversation is written."""
+        return self.tokenizer.chat_template is not None
+
+    @overload
+    def run(self, lines: str, *, chat: bool = False, config: GenerationConfig | None = None) -> str: ...
+    @overload
+    def run(self, lines: ManyTexts, *, chat: bool = False, config: GenerationConfig | None = None) -> list[str]: ...
+    def run(
+        self, lines: str | ManyTexts, *, chat: bool = False, config: GenerationConfig | None = None
+    ) -> str | list[str]:
+        """Continue each text, or with `chat` answer it. One string gives one text. No text depends on the others."""
+        request = LineRequest(chat=chat, generation=config)
+        return each_text(lines, lambda several: self._run(several, request), "lines")
+
+    def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
+        """What follows each line, or with `chat` the answer to it."""
+        prompts = [self.answer_to(said(text, request.system)) if request.chat else self.read(text) for text in lines]
+        found = self.candidates_after(prompts, request.generation, with_scores=request.with_scores)
+        return [answer_of(one, request) for one in found]
+
+    def candidates_after(
+        self, prompts: Sequence[list[int]], config: GenerationConfig | None = None, *, with_scores: bool = False
+    ) -> list[list[Candidate]]:
+        """Write `num_return_sequences` texts after each of these tokens."""
+        config = config or self.generation
+        given = [self._fit(prompt, config) for prompt in prompts]
+        found = generate(self.model, given, config, end=self.end, with_log_probs=with_scores, tokenizer=self.tokenizer)
+        return [[candidate_of(one, one.text or "", config.length_penalty) for one in several] for several in found]
+
+    def stream(self, text: str, config: GenerationConfig | None = None) -> Iterator[str]:
+        """What follows a text, as it is written."""
+        return self.stream_after(self.read(check_text(text)), config)
+
+    def chat(self, messages: Sequence[Mapping[str, str]], config: GenerationConfig | None = None) -> Iterator[str]:
+        """The answer to a conversation, `{"role": ..., "content": ...}` each, as it is written."""
+        return self.stream_after(self.answer_to(messages), config)
+
+    def stream_after(self, prompt: list[int], config: GenerationConfig | None = None) -> Iterator[str]:
+        """What follows these tokens, as it is written."""
+        config = config or self.generation
+        pieces = TextStream(self.tokenizer, config.stop_strings)
+        plain = replace(config, stop_strings=())
+        for token in stream(self.model, self._fit(prompt, config), plain, end=self.end):
+            yield pieces.push(token)
+            if pieces.is_stopped:
+                return
+        yield pieces.finish()
+
+    def read(self, text: str) -> list[int]:
+        """The tokens of a prompt; an empty one is the token that begins a text."""
+        tokens = self.tokenizer.encode(text)
+        if tokens:
+            return tokens
+        begin = self.tokenizer.begin if self.tokenizer.begin is not None else self.tokenizer.end
+        if begin is None:
+            raise ValueError("the prompt is empty, and the model knows no token to begin with: expected some text")
+        return [begin]
+
+    def answer_to(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """The tokens of a conversation, up to where the answer begins."""
+        template = self.tokenizer.chat_template
+        if template is None or isinstance(self.tokenizer, Tokenizer):
+            raise ValueError("the model has no chat template: expected one that was trained for conversations")
+        return render_chat(messages, template, self.tokenizer)
+
+    def _fit(self, prompt: list[int], config: GenerationConfig) -> list[int]:
+        """The end of a prompt that is too long, so that there is room to write."""
+        limit = self.model.config.max_len
+        if limit is None or len(prompt) < limit:
+            return prompt
+        return prompt[-max(limit - config.max_new_tokens, limit // 2, 1) :]
+
+
+def said(text: str, system: str | None = None) -> list[dict[str, str]]:
+    """A conversation of one message from the user, after the system message if there is one."""
+    first = [] if system is None else [{"role": "system", "content": system}]
+    return [*first, {"role": "user", "content": text}]

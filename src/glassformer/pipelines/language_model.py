@@ -1,0 +1,236 @@
+"""A trained decoder with its tokenizer: it goes on writing, and says how well it could foretell a text."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self, overload
+
+from typing_extensions import override
+
+from glassformer.data.readers.text_documents import Document
+from glassformer.decoding import GenerationConfig, TextStream, Written, generate, stream
+from glassformer.decoding.scoring import score_long_texts
+from glassformer.metrics.perplexity import score_surprise
+from glassformer.metrics.scores import Scores
+from glassformer.models import DecoderModel
+from glassformer.pipelines.generator import Generator
+from glassformer.pipelines.pipeline import (
+    Candidate,
+    LineAnswer,
+    LineRequest,
+    ManyTexts,
+    answer_lines_with_text,
+    answer_of,
+    candidate_of,
+    each_text,
+)
+from glassformer.pipelines.seq2seq import GENERATION, read_search
+from glassformer.pipelines.settings import check_settings
+from glassformer.pipelines.task_file import TASK
+from glassformer.pipelines.trained_pipeline import TrainedPipeline
+from glassformer.text import Tokenizer
+from glassformer.text.tokenizer import END, UNKNOWN
+
+SEEDS_APART = 1000
+"""The difference between the seeds of two samples; each round of a sample adds 1 to its seed."""
+
+
+@dataclass
+class _Draft:
+    """A text that is written in rounds."""
+
+    prompt: list[int]
+    tokens: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    score: float | None = None
+    text: str = ""
+    goes_on: bool = False
+
+    def candidate(self, length_penalty: float) -> Candidate:
+        """The text with its score."""
+        return candidate_of(Written(self.tokens, self.score, self.log_probs), self.text, length_penalty)
+
+
+class LanguageModel(Generator, TrainedPipeline[Document]):
+    """A model with its tokenizer. What it writes may be longer than what it sees at once."""
+
+    task = "language"
+
+    def __init__(
+        self,
+        model: DecoderModel,
+        tokenizer: Tokenizer,
+        generation: GenerationConfig | None = None,
+        *,
+        has_documents: bool = True,
+    ):
+        super().__init__(model, tokenizer, generation or GenerationConfig())
+        self.tokenizer: Tokenizer = tokenizer
+        self.has_documents = has_documents
+        """Whether it learned from many documents, each after END, rather than from one long text without any."""
+
+    @override
+    @classmethod
+    def read_folder(cls, folder: Path) -> Self:
+        model, about = cls.open_folder(folder, DecoderModel)
+        check_settings(cls, about, folder / TASK)
+        tokenizer = Tokenizer.load(folder / "tokenizer.json")
+        return cls(model, tokenizer, read_search(folder), **about)
+
+    @override
+    def files(self) -> dict[str, str]:
+        search = json.dumps(self.generation.to_dict(), indent=2)
+        return {"tokenizer.json": self.tokenizer.to_json(), GENERATION: search}
+
+    @override
+    def settings(self) -> dict[str, Any]:
+        return {"has_documents": self.has_documents}
+
+    @property
+    def context(self) -> int:
+        """Tokens that the model sees at once."""
+        return self.model.config.max_len or 512
+
+    @property
+    def start(self) -> list[int]:
+        """What stands before a text: the end of another, or where all was one text a new line."""
+        return [END] if self.has_documents else self.tokenizer.encode("\n")[:1] or [END]
+
+    def read(self, text: str) -> list[int]:
+        """The tokens of a prompt."""
+        tokens = self.tokenizer.encode(text)
+        return tokens if tokens and not self.has_documents else [*self.start, *tokens]
+
+    def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
+        """What follows each line; a blank one stays blank."""
+        if request.chat:
+            self.answer_to([])  # says why not
+        blank = answer_of([], request)
+        return answer_lines_with_text(
+            lines, blank, lambda texts: super(LanguageModel, self).answer_lines(texts, request)
+        )
+
+    @overload
+    def generate(self, text: str = "", config: GenerationConfig | None = None, **changes: Any) -> str: ...
+    @overload
+    def generate(self, text: ManyTexts, config: GenerationConfig | None = None, **changes: Any) -> list[str]: ...
+    def generate(
+        self, text: str | ManyTexts = "", config: GenerationConfig | None = None, **changes: Any
+    ) -> str | list[str]:
+        """Continue one text or each of a list: `generate("To be", max_new_tokens=100, do_sample=True)`."""
+        config = replace(config or self.generation, **changes)
+        return each_text(text, lambda texts: self.write_after([self.read(one) for one in texts], config), "text")
+
+    def write_after(self, prompts: Sequence[list[int]], config: GenerationConfig | None = None) -> list[str]:
+        """What follows each of these tokens. Who has no room left goes on after the last half of what it sees."""
+        return [several[0].text for several in self.candidates_after(prompts, config)]
+
+    def candidates_after(
+        self, prompts: Sequence[list[int]], config: GenerationConfig | None = None, *, with_scores: bool = False
+    ) -> list[list[Candidate]]:
+        """Write in rounds: a text that fills the context is continued after the last half of it."""
+        config = config or self.generation
+        copies = config.num_return_sequences
+        drafts = [[_Draft(prompt) for _ in range(copies)] for prompt in prompts]
+        # The copies of a prompt are written together at first. Later each has a context of its own.
+        groups, round_number = [(0, drafts)] if drafts else [], 0
+        while groups:
+            for copy, rows in groups:
+                # All that wait have written alike much or have ended, but for what their prompts left them.
+                part = self._part(config, max(config.max_new_tokens - len(row[0].tokens) for row in rows), round_number)
+                part = replace(part, num_return_sequences=len(rows[0]), seed=part.seed + SEEDS_APART * copy)
+                given = [self._fit(row[0].prompt + row[0].tokens, part) for row in rows]
+                found = generate(
+                    self.model, given, part, end=self.end, with_log_probs=with_scores, tokenizer=self.tokenizer
+                )
+                for row, several in zip(rows, found, strict=True):
+                    for draft, written in zip(row, several, strict=True):
+                        self._extend(draft, written, config)
+            waiting = [[[row[copy]] for row in drafts if row[copy].goes_on] for copy in range(copies)]
+            groups, round_number = [(copy, rows) for copy, rows in enumerate(waiting) if rows], round_number + 1
+        return [[draft.candidate(config.length_penalty) for draft in row] for row in drafts]
+
+    def _extend(self, draft: "_Draft", written: Written, config: GenerationConfig) -> None:
+        """Add what one round wrote."""
+        left = config.max_new_tokens - len(draft.tokens)
+        draft.tokens += written.tokens[:left]
+        draft.log_probs += (written.log_probs or [])[:left]
+        draft.score = written.score
+        draft.text, is_stopped = _cut(self.tokenizer.decode(draft.tokens), config.stop_strings)
+        draft.goes_on = written.reason == "length" and not is_stopped and len(draft.tokens) < config.max_new_tokens
+
+    def stream_after(self, prompt: list[int], config: GenerationConfig | None = None) -> Iterator[str]:
+        """What follows these tokens, as it is written; the same text as `write_after` gives."""
+        config = config or self.generation
+        pieces = TextStream(self.tokenizer, config.stop_strings)
+        written: list[int] = []
+        round_number = 0
+        while len(written) < config.max_new_tokens:
+            left = config.max_new_tokens - len(written)
+            part = replace(self._part(config, left, round_number), stop_strings=())
+            given = self._fit(prompt + written, part)
+            room = min(left, self.context - len(given) + 1)
+            new = 0
+            for token in stream(self.model, given, part, end=self.end):
+                written.append(token)
+                new += 1
+                yield pieces.push(token)
+                if pieces.is_stopped:
+                    return
+            if new < room:  # it came to an end
+                break
+            round_number += 1
+        yield pieces.finish()
+
+    def _part(self, config: GenerationConfig, left: int, round_number: int) -> GenerationConfig:
+        """The wishes for one round, when so many tokens are left to write."""
+        # Where all was one text nobody has learned what the special tokens mean: their scores are chance.
+        never = () if self.has_documents else tuple(sorted(self.tokenizer.special_ids))
+        return replace(
+            config,
+            suppress_tokens=(*config.suppress_tokens, *never),
+            max_new_tokens=left,
+            min_new_tokens=max(0, config.min_new_tokens - (config.max_new_tokens - left)),
+            seed=config.seed + round_number,
+            prefix=() if round_number else config.prefix,
+        )
+
+    def _fit(self, prompt: list[int], config: GenerationConfig) -> list[int]:
+        """The end of a prompt that is too long: half of what the model sees, so that there is room to write."""
+        return prompt if len(prompt) < self.context else prompt[-max(self.context // 2, 1) :]
+
+    def scoring_method(self) -> str:
+        """The windows of `score`."""
+        return windows_in_words(self.context, max(1, self.context // 2))
+
+    def score(self, examples: Sequence[Document], *, stride: int | None = None) -> Scores:
+        """Bits a byte, nats a token, perplexity: of all of each text, every token foretold once.
+
+        A window slides along by `stride` tokens, half of what the model sees where none is given; the end of a
+        document is foretold too, and counted, where the model learned from documents. Bytes are those of the text that
+        the model predicts: where its tokenizer lower-cases, of the lower-cased text.
+        """
+        texts = self.tokenizer.encode_batch([example.text for example in examples])
+        last = [END] if self.has_documents else []
+        rows = [[*self.start, *tokens, *last] for tokens in texts]
+        step = max(1, self.context // 2) if stride is None else stride
+        nats = -sum(score_long_texts(self.model, rows, context=self.context, stride=step))
+        n_bytes = sum(len(self.tokenizer.normalize(example.text).encode()) for example in examples)
+        scores = score_surprise(
+            nats, sum(len(row) - 1 for row in rows), n_bytes, by_character=self.tokenizer.is_of_characters
+        )
+        n_unknown = sum(row.count(UNKNOWN) for row in texts)
+        if n_unknown:  # they cost next to nothing to foretell: the score is better than it should be
+            return Scores(scores.values, dict.fromkeys(scores.values, f"{n_unknown} unknown characters"))
+        return scores
+
+
+def windows_in_words(context: int, stride: int) -> str:
+    """How a text that is longer than the context is scored: "windows of 128 tokens every 64"."""
+    return f"windows of {context} tokens every {stride}"
+
+
+def _cut(text: str, stop_strings: Sequence[str]) -> tuple[str, bool]:
+    places = [place for stop in stop_strings if (place := text.find(stop)) >= 0]
+    return (text[: min(places)], True) if places else (text, False)

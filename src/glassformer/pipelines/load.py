@@ -1,0 +1,96 @@
+"""The one door to a model on disk, ours or anybody's: it comes back as what it can do."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from glassformer.checkpoint import load_model
+from glassformer.checkpoint.external_formats import is_foreign, read_foreign, read_origin
+from glassformer.checkpoint.hf import family_called
+from glassformer.checkpoint.hf.folder import read_json_table
+from glassformer.checkpoint.hf.values import flag, number, whole
+from glassformer.checkpoint.load_errors import naming_errors
+from glassformer.decoding import GenerationConfig
+from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
+from glassformer.pipelines.embedder import Embedder, as_embedder, longest_text, with_pooling
+from glassformer.pipelines.generator import Generator
+from glassformer.pipelines.seq2seq import GENERATION, check_cost
+from glassformer.pipelines.task_file import pipeline_named, read_about
+from glassformer.pipelines.text_to_text import TextToText
+from glassformer.pipelines.trained_pipeline import TrainedPipeline
+from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
+
+Loaded = TrainedPipeline[Any] | Generator | Embedder | TextToText
+
+
+def load(path: Path | str, *, dtype: torch.dtype = torch.float32, allow_pickle: bool = False) -> Loaded:
+    """A model that is ready to use.
+
+    A folder that was trained here is the tool of its task: a `Translator`, a `Classifier`. Of HF's folders, GGUF files
+    and llama2.c's files, a decoder is a `Generator`, an encoder an `Embedder`, an encoder-decoder a `TextToText`.
+    Nothing is fetched, and nothing in the files is run.
+    """
+    path = Path(path)
+    with naming_errors(path):
+        return _load(path, dtype, allow_pickle)
+
+
+def _load(path: Path, dtype: torch.dtype, allow_pickle: bool) -> Loaded:
+    foreign = read_foreign(path, allow_pickle=allow_pickle) if is_foreign(path) else None
+    origin = foreign.config if foreign is not None else read_origin(path)
+    if origin is None:
+        return pipeline_named(read_about(path)["task"]).from_folder(path)
+    is_encoder = family_called(origin.get("model_type")).kind == "encoder"
+    model = load_model(
+        path,
+        dtype=dtype,
+        allow_pickle=allow_pickle,
+        adapt=(lambda config: with_pooling(path, config)) if is_encoder else None,
+    )
+    if foreign is not None and foreign.tokenizer_json is not None:
+        tokenizer = PretrainedTokenizer.from_json(
+            foreign.tokenizer_json, foreign.tokenizer_config, foreign.config, where=str(path)
+        )
+    elif path.is_dir():
+        tokenizer = PretrainedTokenizer.from_folder(path)
+    else:
+        raise ValueError(f"{path} holds no tokenizer: expected tokenizer.bin beside it")
+    if isinstance(model, EncoderModel):
+        return Embedder(as_embedder(model, path), tokenizer, max_len=longest_text(path))
+    if model.config.head != "language_model":
+        raise ValueError(
+            f"{path} holds a model with head={model.config.head!r}, which writes no words: expected one that was saved "
+            "with its language-model head (architectures in config.json)"
+        )
+    if isinstance(model, DecoderModel):
+        return Generator(model, tokenizer)
+    assert isinstance(model, EncoderDecoderModel)
+    settings = {**origin, **_generation(path)}
+    begin = whole(settings, "decoder_start_token_id", default=-1)
+    if not 0 <= begin < model.config.vocab_size:
+        raise ValueError(
+            f"{path} does not say what its texts begin with: expected decoder_start_token_id in config.json, an id "
+            f"below {model.config.vocab_size}"
+        )
+    beams, longest = whole(settings, "num_beams", default=4), whole(settings, "max_length", default=512)
+    check_cost(path, beams, longest)
+    stops = settings.get("early_stopping")
+    target = PretrainedTokenizer.from_folder(path, target=True)
+    pad = target.pad
+    search = GenerationConfig(
+        num_beams=beams,
+        max_new_tokens=max(longest - 1, 1),  # HF counts the token that a text begins with
+        length_penalty=number(settings, "length_penalty", default=1.0),
+        no_repeat_ngram_size=whole(settings, "no_repeat_ngram_size", default=0),
+        early_stopping="never" if stops == "never" else flag(settings, "early_stopping", default=False),
+        # Marian's padding has a score like any token, and is never meant.
+        suppress_tokens=() if pad is None or pad == target.end else (pad,),
+    )
+    return TextToText(model, tokenizer, target, begin=begin, generation=search)
+
+
+def _generation(path: Path) -> dict[str, object]:
+    file = path / GENERATION
+    found = read_json_table(file) if file.is_file() else {}
+    return {key: value for key, value in found.items() if value is not None}

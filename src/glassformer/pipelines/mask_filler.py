@@ -1,0 +1,146 @@
+"""TODO."""
+
+from collections.abc import Sequence
+from typing import Any, overload
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from typing_extensions import override
+
+from glassformer.data.batching.labeled_batches import IGNORED, LabelledBatch
+from glassformer.data.batching.noised_batches import Frame, MaskedBatch, MaskedBatches
+from glassformer.data.batching.text_rows import HeldRows, Rows
+from glassformer.data.readers.plain_texts import PlainText
+from glassformer.metrics.scores import Scores
+from glassformer.metrics.token_accuracy import score_guesses
+from glassformer.models import EncoderModel
+from glassformer.pipelines.blanks import BLANK, fill_in, put_marks, texts_of, without_blanks
+from glassformer.pipelines.encoder import EncoderPipeline, Reader, read_batch
+from glassformer.pipelines.pipeline import LineAnswer, LineRequest, ManyTexts, each_text
+from glassformer.text import Tokenizer
+from glassformer.text.encoded import Encoded
+from glassformer.text.tokenizer import UNKNOWN
+
+MASK = "<mask>"
+"""The special token that hides a word from a model of ours."""
+
+
+class MaskFiller(EncoderPipeline[PlainText]):
+    """A trained model with its tokenizer: it fills in blanks, and makes vectors of texts."""
+
+    task, head = "masking", "language_model"
+
+    def __init__(self, model: EncoderModel, reader: Reader, *, share: float = 0.15):
+        super().__init__(model, reader, share=share)
+        self.share = share
+
+    @overload
+    def fill(self, lines: str) -> str: ...
+    @overload
+    def fill(self, lines: ManyTexts) -> list[str]: ...
+    def fill(self, lines: str | ManyTexts) -> str | list[str]:
+        """Put a word into each blank of a line, written as three underscores. Each word is one token.
+
+        One string gives one line, a list a list. A line without blanks stays as it is.
+        """
+        return each_text(lines, self._fill, "lines")
+
+    def _fill(self, lines: list[str]) -> list[str]:
+        cut = [without_blanks(line) for line in lines]
+        mask, limit, rows, asked = mask_of(self.reader), self.model.config.max_len, [], []
+        for (_, places), read in zip(cut, self.reader.read([(line, None) for line, _ in cut]), strict=True):
+            ids = put_marks(read, places, [mask] * len(places))[:limit]
+            asked.append([place for place, token in enumerate(ids) if token == mask and places])
+            n = len(ids)
+            rows.append(Encoded(ids, read.spans[:n], read.token_types[:n], read.sources[:n]))
+        words = words_of(self.reader, self.model)
+
+        def likeliest(model: nn.Module, batch: LabelledBatch) -> Tensor:
+            known = torch.from_numpy(words).to(batch.tokens.device)
+            return known[read_batch(model, batch)[:, :, known].argmax(-1)]
+
+        found = []
+        for line, blanks, answer in zip(lines, asked, self.answers(rows, ask=likeliest), strict=True):
+            tokens = self.reader.tokenizer.tokens(int(answer[place]) for place in blanks)
+            found.append(fill_in(line, (token.strip() for token in tokens)))
+        return found
+
+    @override
+    def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
+        """A line without blanks stays as it is."""
+        filled = iter(self._fill([line for line in lines if BLANK in line]))
+        texts = [next(filled) if BLANK in line else line for line in lines]
+        return [LineAnswer(text, {"text": text}) for text in texts]
+
+    def score(self, examples: Sequence[PlainText]) -> Scores:
+        """The mean loss of hidden tokens, and how many of them are guessed; what is hidden is always the same."""
+        device = next(self.model.parameters()).device
+        was_training = self.model.training
+        self.model.eval()
+        loss, hits, count = 0.0, 0, 0
+        batches = self.batches(HeldRows(texts_of(examples), self.encode, longest=self.longest), max_tokens=8192, seed=0)
+        with torch.inference_mode():
+            for step in range(len(batches)):
+                batch = batches[step].to(device)
+                logits = masked_answers(self.model, batch).flatten(0, 1).float()
+                answers = batch.answers.flatten()
+                loss += F.cross_entropy(logits, answers, ignore_index=IGNORED, reduction="sum").item()
+                hits += int((logits.argmax(-1) == answers).sum())
+                count += batch.n_target_tokens
+        self.model.train(was_training)
+        return score_guesses(loss, hits, count)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a text that the model reads at once, beside what it expects around it."""
+        return max(1, (self.model.config.max_len or 512) - len(frame_of(self.reader)))
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """The tokens of each text alone."""
+        read = self.reader.read([(text, None) for text in texts])
+        return [[i for i, source in zip(one.ids, one.sources, strict=True) if source is not None] for one in read]
+
+    def batches(self, rows: Rows, *, max_tokens: int, seed: int) -> MaskedBatches:
+        """Rows with hidden tokens, as this model learns them."""
+        return MaskedBatches(
+            rows,
+            frame_of(self.reader),
+            share=self.share,
+            mask=mask_of(self.reader),
+            words=words_of(self.reader, self.model),
+            max_tokens=max_tokens,
+            seed=seed,
+        )
+
+
+def masked_answers(model: nn.Module, batch: MaskedBatch) -> Tensor:
+    """Logits of the hidden tokens alone, for most are not: (B, T) -> (B, P, V)."""
+    body: Any = model  # a compiled model's `encode` is the one that was not compiled
+    hidden = body.encode(batch.tokens, batch.mask)
+    chosen = hidden.gather(1, batch.places[:, :, None].expand(-1, -1, hidden.shape[-1]))  # (B, P, C)
+    return body.answer(chosen)
+
+
+def mask_of(reader: Reader) -> int:
+    """What hides a word: a checkpoint's own token for it; of ours <mask>, or <unk>, which no text of ours holds."""
+    tokenizer = reader.tokenizer
+    if isinstance(tokenizer, Tokenizer):
+        return tokenizer.special_id(MASK) if tokenizer.has_special(MASK) else UNKNOWN
+    if tokenizer.mask is None:
+        raise ValueError("the tokenizer has no token to hide words by: expected a mask_token")
+    return tokenizer.mask
+
+
+def words_of(reader: Reader, model: EncoderModel) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    """The tokens that texts are made of."""
+    size = min(reader.tokenizer.vocab_size, model.config.vocab_size)
+    return np.array([index for index in range(size) if index not in reader.tokenizer.special_ids], dtype=np.int64)
+
+
+def frame_of(reader: Reader) -> Frame:
+    """What stands around every text."""
+    read = reader.read([("a", None)])[0]
+    own = [place for place, source in enumerate(read.sources) if source is not None]
+    return Frame(read.ids[: own[0]], read.ids[own[-1] + 1 :], reader.pad)
