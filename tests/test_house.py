@@ -240,7 +240,6 @@ SHARED_NAMES = {"documents", "reference"}
 """Packages that use the names of the papers, whatever the rest of the package calls its own things."""
 
 
-@pytest.mark.xfail(reason="the names of `tasks` and `cli` are being made unique", strict=True)
 def test_no_two_modules_share_a_name():
     modules = {}
     for path in FILES:

@@ -34,13 +34,13 @@ from glassformer.pipelines.answerer import Answerer
 from glassformer.pipelines.classifier import Classifier
 from glassformer.pipelines.comparer import Comparer
 from glassformer.pipelines.denoiser import Denoiser
-from glassformer.pipelines.encoder import Reader
+from glassformer.pipelines.encoder_pipeline import Reader
 from glassformer.pipelines.extractor import Extractor
 from glassformer.pipelines.generator import Generator
 from glassformer.pipelines.language_model import LanguageModel
 from glassformer.pipelines.load import load
 from glassformer.pipelines.mask_filler import MaskFiller
-from glassformer.pipelines.seq2seq import Seq2SeqPipeline
+from glassformer.pipelines.seq2seq_pipeline import Seq2SeqPipeline
 from glassformer.pipelines.tagger import Tagger
 from glassformer.pipelines.text_to_text import TextToText
 from glassformer.pipelines.translator import Translator

@@ -134,7 +134,7 @@ def test_a_closed_pipe_ends_it_in_silence(arguments):
 
 
 def test_a_slip_of_the_finger_trains_nothing():
-    from glassformer.cli.demo_task import demos
+    from glassformer.cli.demo import demos
 
     with pytest.raises(ValueError, match="'taging' is no task: did you mean 'tagging'"):
         demos(["taging"])

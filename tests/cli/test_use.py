@@ -16,7 +16,7 @@ from glassformer.cli.options import UsageError, call_function
 from glassformer.cli.use import _as_utf8
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from glassformer.pipelines.answerer import Answerer
-from glassformer.pipelines.encoder import Reader
+from glassformer.pipelines.encoder_pipeline import Reader
 from glassformer.pipelines.extractor import Extractor
 from glassformer.pipelines.language_model import LanguageModel
 from glassformer.tasks.configs.small_models import small_decoder, small_encoder, small_encoder_decoder

@@ -184,7 +184,7 @@ def test_a_resumed_run_keeps_what_it_chose(tmp_path, monkeypatch, capsys):
     assert "chosen for this data: --n-encoder-layers 1" in told
     assert "--d-model" not in told, "what was given was not chosen"
     kept = json.loads((tmp_path / "m.run" / "kept" / "defaults.json").read_text(encoding="utf-8"))
-    monkeypatch.setattr("glassformer.tasks.task.choose", lambda *_, **__: pytest.fail("chosen again"))
+    monkeypatch.setattr("glassformer.tasks.train_task.choose", lambda *_, **__: pytest.fail("chosen again"))
     glassformer.train("translation", out=tmp_path / "m", **options)
     config = json.loads((tmp_path / "m" / "config.json").read_text(encoding="utf-8"))
     assert config["n_heads"] == kept["model.n_heads"]

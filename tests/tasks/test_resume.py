@@ -11,6 +11,7 @@ import pytest
 from glassformer.checkpoint import OutputExistsError, load_model
 from glassformer.checkpoint.output_folder import FolderInUseError, lock_folder
 from glassformer.checkpoint.safe_files import CorruptFolderError
+from glassformer.tasks import train_task
 from glassformer.tasks.classification import Classification, ClassificationConfig, LabeledData
 from glassformer.tasks.language import DocumentData, Language, LanguageConfig
 from glassformer.tasks.masking import Masking, MaskingConfig
@@ -195,14 +196,14 @@ def test_an_output_that_may_not_be_written_is_refused_before_the_data_is_read(tm
 
 def test_files_put_into_the_output_while_training_lose_neither_them_nor_the_model(tmp_path, monkeypatch):
     write_pairs(tmp_path)
-    plain = Translation.card
+    plain = train_task.make_card
 
-    def card(self, *arguments):
+    def card(*arguments):
         (tmp_path / "m").mkdir()
         (tmp_path / "m" / "notes.txt").write_text("mine", encoding="utf-8")
-        return plain(self, *arguments)
+        return plain(*arguments)
 
-    monkeypatch.setattr(Translation, "card", card)
+    monkeypatch.setattr(train_task, "make_card", card)
     with pytest.raises(OutputExistsError, match=r"notes.txt.*The trained model is in .*m\.run/model"):
         Translation(translation(tmp_path)).train(tmp_path / "m")
     assert (tmp_path / "m" / "notes.txt").read_text(encoding="utf-8") == "mine"
@@ -405,7 +406,7 @@ def test_tasks_that_learn_from_texts_keep_their_tokenizer_and_tokens(tmp_path, t
         raise AssertionError("the run keeps its tokenizer and its token files")
 
     monkeypatch.setattr(Tokenizer, "train", refuse)
-    monkeypatch.setattr("glassformer.tasks.language.write_stream", refuse)
+    monkeypatch.setattr("glassformer.data.batching.packed_windows.write_stream", refuse)
     monkeypatch.setattr("glassformer.tasks.pretraining.write_text_rows", refuse)
     kind(config).train(tmp_path / "m")
     assert files_of(tmp_path / "m")["model.safetensors"] == before["model.safetensors"]

@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from glassformer.cli import main
-from glassformer.data.batching.labeled_batches import PairedBatches, Row
+from glassformer.data.batching.labeled_batches import LabeledRow, PairedBatches
 from glassformer.data.corpora.synthetic_pairs import made_pairs
 from glassformer.data.readers.records import BadRecordError
 from glassformer.pipelines.comparer import Comparer
@@ -89,7 +89,7 @@ def test_a_checkpoint_is_a_beginning(data, tmp_path):
 
 def test_a_batch_holds_both_texts_of_each_pair():
     rows = [
-        Row([10 * pair + side] * (1 + (pair + side) % 5), [0] * (1 + (pair + side) % 5), pair / 20)
+        LabeledRow([10 * pair + side] * (1 + (pair + side) % 5), [0] * (1 + (pair + side) % 5), pair / 20)
         for pair in range(20)
         for side in (0, 1)
     ]

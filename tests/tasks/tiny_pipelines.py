@@ -11,7 +11,7 @@ from glassformer.pipelines.code_model import CodeModel
 from glassformer.pipelines.comparer import Comparer
 from glassformer.pipelines.denoiser import Denoiser, specials_of
 from glassformer.pipelines.embedder import Embedder
-from glassformer.pipelines.encoder import Reader
+from glassformer.pipelines.encoder_pipeline import Reader
 from glassformer.pipelines.extractor import Extractor
 from glassformer.pipelines.generator import Generator
 from glassformer.pipelines.language_model import LanguageModel

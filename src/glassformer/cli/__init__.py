@@ -199,7 +199,7 @@ def _run(verb: str, rest: list[str]) -> None:
         evaluate(rest)
         return
     if verb == "demo":
-        from glassformer.cli.demo_task import demos
+        from glassformer.cli.demo import demos
 
         demos(rest)
         return

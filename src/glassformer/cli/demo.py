@@ -5,8 +5,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from glassformer.cli.demo_task import SHARE, talk
-from glassformer.cli.options import UsageError
+from glassformer.base.names import nearest
+from glassformer.cli.demo_task import SHARE, demo_task, talk
+from glassformer.cli.options import UsageError, call_function
 
 if TYPE_CHECKING:
     from glassformer.data.readers.pairs import Pair
@@ -32,6 +33,46 @@ NAMES = {
     "ru": "Russian",
     "uk": "Ukrainian",
 }
+
+
+def demos(arguments: list[str]) -> None:
+    """Run `[TASK] ...`: without a task, or with translation, the translator's own demo; else any task's."""
+    from glassformer.tasks.registry import TASKS
+
+    if arguments in (["-h"], ["--help"]):
+        print("usage: glassformer demo [TASK] ...\n")
+        print(*(f"  {name:16}{entry.about}" for name, entry in TASKS.items()), sep="\n")
+        print("\nglassformer demo TASK --help shows the options of a task. Without a task, demo trains a translator:\n")
+    near = nearest(arguments[0], TASKS, cutoff=0.75) if arguments else None
+    if near and arguments[0] not in TASKS:  # four minutes of translation are not what a slip of the finger asks for
+        raise UsageError(f"{arguments[0]!r} is no task: did you mean {near!r}?")
+    task, *rest = arguments if arguments[:1] in [[name] for name in TASKS] else ["translation", *arguments]
+    if task == "translation":
+        call_function(demo, rest, "demo")
+        return
+
+    def run(
+        lines: tuple[str, ...] = (),
+        *,
+        minutes: float = 0.0,
+        out: Path = Path("demo"),
+        seed: int = 0,
+    ) -> None:
+        """Train a small Transformer for this task on a corpus that comes with it, and try it.
+
+        It scores the model on examples that it was not trained on, beside a simple baseline. Then it answers LINES, or
+        what you type. Run it again to resume, or to use the trained model.
+
+        Args:
+            lines: Lines for the model to answer, each in quotes. On a terminal you may type more afterwards.
+            minutes: Minutes to train; more minutes give better results. 0 takes the default of the task, at most 3.
+            out: Folder for the model.
+            seed: Seed of the random numbers. Two runs still differ, because the number of updates depends on the
+                measured speed.
+        """
+        demo_task(task, lines, minutes=minutes, out=out, seed=seed)
+
+    call_function(run, rest, f"demo {task}")
 
 
 def demo(

@@ -110,7 +110,7 @@ def _kind_of(model: Any) -> str:
 
 def _use(model: Any, given: Given, lines: LineOptions, answers: AnswerOptions, decoder: DecoderOptions) -> None:
     """Answer the lines, or the prompt, or hold a conversation."""
-    from glassformer.pipelines.encoder import EncoderPipeline, embed_lines
+    from glassformer.pipelines.encoder_pipeline import EncoderPipeline, embed_lines
     from glassformer.pipelines.generator import Generator, said
     from glassformer.pipelines.pipeline import LineRequest, Pipeline
 

@@ -10,7 +10,7 @@ from glassformer.metrics.scores import Scores
 from glassformer.models import EncoderDecoderModel
 from glassformer.pipelines.examples import THEREFORE, Question, as_source
 from glassformer.pipelines.pipeline import LineAnswer, LineRequest, Pair, answer_of, check_text, each_pair
-from glassformer.pipelines.seq2seq import Seq2SeqPipeline
+from glassformer.pipelines.seq2seq_pipeline import Seq2SeqPipeline
 from glassformer.text.tokenizer import Tokenizer
 
 

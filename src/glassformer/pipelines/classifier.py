@@ -10,7 +10,7 @@ from torch import Tensor
 from glassformer.metrics.accuracy import confusion, confusion_tables, score_classes, score_label_sets
 from glassformer.metrics.scores import Scores
 from glassformer.models import EncoderModel
-from glassformer.pipelines.encoder import EncoderPipeline, Reader, Texts, unknown_label
+from glassformer.pipelines.encoder_pipeline import EncoderPipeline, Reader, Texts, unknown_label
 from glassformer.pipelines.examples import LabeledText
 from glassformer.pipelines.pipeline import (
     LineAnswer,

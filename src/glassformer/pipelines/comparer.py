@@ -7,7 +7,7 @@ from glassformer.data.corpora.synthetic_pairs import ScoredPair
 from glassformer.metrics.correlation import score_correlation
 from glassformer.metrics.scores import Scores
 from glassformer.models import EncoderModel
-from glassformer.pipelines.encoder import EncoderPipeline, Reader
+from glassformer.pipelines.encoder_pipeline import EncoderPipeline, Reader
 from glassformer.pipelines.pipeline import (
     LineAnswer,
     LineRequest,

@@ -19,7 +19,7 @@ from glassformer.models import EncoderDecoderModel
 from glassformer.pipelines.blanks import BLANK, fill_in, put_marks, texts_of, without_blanks
 from glassformer.pipelines.examples import NoiseName
 from glassformer.pipelines.pipeline import Candidate, LineAnswer, LineRequest, answer_of, candidate_of
-from glassformer.pipelines.seq2seq import Seq2SeqPipeline
+from glassformer.pipelines.seq2seq_pipeline import Seq2SeqPipeline
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import PAD
 

@@ -11,7 +11,7 @@ from glassformer.metrics.exact_match import score_answers
 from glassformer.metrics.scores import Scores
 from glassformer.models import EncoderModel
 from glassformer.pipelines.answerer import as_asked
-from glassformer.pipelines.encoder import EncoderPipeline, Reader
+from glassformer.pipelines.encoder_pipeline import EncoderPipeline, Reader
 from glassformer.pipelines.pipeline import (
     LineAnswer,
     LineRequest,

@@ -25,7 +25,7 @@ from glassformer.pipelines.pipeline import (
     candidate_of,
     each_text,
 )
-from glassformer.pipelines.seq2seq import GENERATION, read_search
+from glassformer.pipelines.seq2seq_pipeline import GENERATION, read_search
 from glassformer.pipelines.settings import check_settings
 from glassformer.pipelines.task_file import TASK
 from glassformer.pipelines.trained_pipeline import TrainedPipeline

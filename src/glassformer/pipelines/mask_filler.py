@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import override
 
-from glassformer.data.batching.labeled_batches import IGNORED, LabelledBatch
+from glassformer.data.batching.labeled_batches import IGNORED, LabeledBatch
 from glassformer.data.batching.noised_batches import Frame, MaskedBatch, MaskedBatches
 from glassformer.data.batching.text_rows import HeldRows, Rows
 from glassformer.data.readers.plain_texts import PlainText
@@ -17,7 +17,7 @@ from glassformer.metrics.scores import Scores
 from glassformer.metrics.token_accuracy import score_guesses
 from glassformer.models import EncoderModel
 from glassformer.pipelines.blanks import BLANK, fill_in, put_marks, texts_of, without_blanks
-from glassformer.pipelines.encoder import EncoderPipeline, Reader, read_batch
+from glassformer.pipelines.encoder_pipeline import EncoderPipeline, Reader, read_batch
 from glassformer.pipelines.pipeline import LineAnswer, LineRequest, ManyTexts, each_text
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
@@ -57,7 +57,7 @@ class MaskFiller(EncoderPipeline[PlainText]):
             rows.append(Encoded(ids, read.spans[:n], read.token_types[:n], read.sources[:n]))
         words = words_of(self.reader, self.model)
 
-        def likeliest(model: nn.Module, batch: LabelledBatch) -> Tensor:
+        def likeliest(model: nn.Module, batch: LabeledBatch) -> Tensor:
             known = torch.from_numpy(words).to(batch.tokens.device)
             return known[read_batch(model, batch)[:, :, known].argmax(-1)]
 

@@ -8,7 +8,7 @@ from glassformer.metrics.rouge import score_summaries
 from glassformer.metrics.scores import Scores
 from glassformer.pipelines.examples import Summary
 from glassformer.pipelines.pipeline import ManyTexts
-from glassformer.pipelines.seq2seq import Seq2SeqPipeline
+from glassformer.pipelines.seq2seq_pipeline import Seq2SeqPipeline
 
 
 class Summarizer(Seq2SeqPipeline[Summary]):

@@ -10,7 +10,7 @@ from glassformer.data.readers.tagged_sentences import TaggedSentence
 from glassformer.metrics.entity_f1 import score_entities
 from glassformer.metrics.scores import Scores
 from glassformer.models import EncoderModel
-from glassformer.pipelines.encoder import EncoderPipeline, Reader, unknown_label
+from glassformer.pipelines.encoder_pipeline import EncoderPipeline, Reader, unknown_label
 from glassformer.pipelines.pipeline import LineAnswer, LineRequest, ManyTexts, as_list, check_texts, each_text
 from glassformer.text.encoded import Encoded
 from glassformer.text.tag_paths import TagPaths

@@ -7,7 +7,7 @@ from glassformer.data.readers.pairs import Pair
 from glassformer.decoding import GenerationConfig
 from glassformer.metrics import Scores, score_translations
 from glassformer.pipelines.pipeline import ManyTexts
-from glassformer.pipelines.seq2seq import Seq2SeqPipeline
+from glassformer.pipelines.seq2seq_pipeline import Seq2SeqPipeline
 
 
 class Translator(Seq2SeqPipeline[Pair]):

@@ -34,7 +34,7 @@ class QuestionData(FileData[Question]):
     """Files with questions, contexts and answers: .jsonl, .tsv or .csv (.gz too); in .jsonl an answer may be a list of
     alternatives, and an empty list says that there is none."""
     valid: tuple[Path, ...] = ()
-    """Files for validation. Without them, one context in 25 of the training data is held out, with its questions."""
+    """Files for validation; without them, one context in 25 of the training data is held out, with its questions."""
     question_column: str = "question"
     """Column of the questions."""
     context_column: str = "context"

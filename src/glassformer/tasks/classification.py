@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from glassformer.data.corpora.interface_labels import LABELLED_CORPORA, open_labelled_corpus
+from glassformer.data.corpora.interface_labels import LABELED_CORPORA, open_labeled_corpus
 from glassformer.data.readers.records import Record, RecordReader, as_text
 from glassformer.metrics.accuracy import score_classes, score_label_sets
 from glassformer.metrics.scores import Scores
@@ -22,14 +22,14 @@ from glassformer.training.train_config import TrainConfig
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from glassformer.data.batching.labeled_batches import LabelledBatch, Row
+    from glassformer.data.batching.labeled_batches import LabeledBatch, LabeledRow
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabeledData(FileData[LabeledText]):
     """Options of labeled texts."""
 
-    CORPORA = LABELLED_CORPORA
+    CORPORA = LABELED_CORPORA
 
     data: tuple[Path, ...] = ()
     """Files with labeled texts: .tsv or .csv with a header, or .jsonl (.gz too)."""
@@ -51,7 +51,7 @@ class LabeledData(FileData[LabeledText]):
 
     @override
     def corpus_splits(self) -> Splits[LabeledText]:
-        sides = open_labelled_corpus(self.corpus)
+        sides = open_labeled_corpus(self.corpus)
         examples = {name: [LabeledText(text, (label,)) for text, label in side] for name, side in sides.items()}
         return Splits(examples["train"], examples["valid"], examples["test"])
 
@@ -131,8 +131,8 @@ class Classification(EncoderTask[LabeledText]):
         return {"n_labels": len(labels), **head}, {"labels": labels, "multi_label": multi_label}
 
     @override
-    def rows(self, pipeline: Any, examples: Sequence[LabeledText]) -> "list[Row]":
-        from glassformer.data.batching.labeled_batches import Row
+    def rows(self, pipeline: Any, examples: Sequence[LabeledText]) -> "list[LabeledRow]":
+        from glassformer.data.batching.labeled_batches import LabeledRow
 
         rows = []
         for example, read in zip(examples, pipeline.read([self.texts(example) for example in examples]), strict=True):
@@ -140,11 +140,11 @@ class Classification(EncoderTask[LabeledText]):
             answer: Any = (
                 numbers[0] if not pipeline.multi_label else [float(i in numbers) for i in range(len(pipeline.labels))]
             )
-            rows.append(Row(read.ids, read.token_types, answer))
+            rows.append(LabeledRow(read.ids, read.token_types, answer))
         return rows
 
     @override
-    def loss(self, model: "nn.Module", batch: "LabelledBatch") -> "Tensor":
+    def loss(self, model: "nn.Module", batch: "LabeledBatch") -> "Tensor":
         if not batch.answers.is_floating_point():
             return self.class_loss(model, batch)
         import torch.nn.functional as F

@@ -16,7 +16,7 @@ from glassformer.text import Tokenizer
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from glassformer.data.batching.labeled_batches import LabelledBatch, Row
+    from glassformer.data.batching.labeled_batches import LabeledBatch, LabeledRow
     from glassformer.data.batching.labeled_row_files import RowFiles
     from glassformer.models.transformer import Model
     from glassformer.training.run_folder import RunFolder
@@ -26,7 +26,7 @@ Texts = tuple[str, str | None]
 """What the encoder reads at once: one text, or two."""
 
 
-class EncoderTask(Task[Example, "LabelledBatch"]):
+class EncoderTask(Task[Example, "LabeledBatch"]):
     """A task of an encoder. A subclass defines the head, the rows (tokens with targets) and the loss."""
 
     per_token: ClassVar[bool] = False
@@ -49,14 +49,14 @@ class EncoderTask(Task[Example, "LabelledBatch"]):
         """
 
     @abstractmethod
-    def rows(self, pipeline: Any, examples: Sequence[Example]) -> "list[Row]":
+    def rows(self, pipeline: Any, examples: Sequence[Example]) -> "list[LabeledRow]":
         """Return the tokens of each example and its target."""
 
     @abstractmethod
     def describe(self, splits: Splits[Example]) -> str:
         """Describe the number of examples and their balance, for a note."""
 
-    def versions(self, pipeline: Any, train: Sequence[Example]) -> "list[Callable[[], list[Row]]]":
+    def versions(self, pipeline: Any, train: Sequence[Example]) -> "list[Callable[[], list[LabeledRow]]]":
         """Return functions that tokenize the training rows: one, or one for each of several versions of the data.
 
         Epoch e uses version e mod n. A run calls each function once and stores the rows.
@@ -66,7 +66,7 @@ class EncoderTask(Task[Example, "LabelledBatch"]):
     @override
     def initialize(self, train: Iterable[Example], run: "RunFolder | None" = None) -> Initialized:
         from glassformer.models import EncoderModel
-        from glassformer.pipelines.encoder import Reader
+        from glassformer.pipelines.encoder_pipeline import Reader
         from glassformer.tasks.warm_start import load_encoder, new_head_parameters
 
         config, kind, examples = self.config, self.pipeline_class(), list(train)
@@ -84,7 +84,7 @@ class EncoderTask(Task[Example, "LabelledBatch"]):
         return Initialized(kind(EncoderModel(body.with_head(kind.head, **head)), Reader.own(own), **settings))
 
     @override
-    def prepare(self, run: "RunFolder") -> Prepared[Example, "LabelledBatch"]:
+    def prepare(self, run: "RunFolder") -> Prepared[Example, "LabeledBatch"]:
         splits = self.config.data.splits()
         train, valid, test = map(list, splits)
         skipped = Counter(getattr(splits.train, "skipped", ()))  # counted while the files were read
@@ -127,34 +127,34 @@ class EncoderTask(Task[Example, "LabelledBatch"]):
             found.append(RowFiles(run.tokens / name))
         return found
 
-    def in_batches(self, versions: "Sequence[Sequence[Row]]", pad: int) -> "Batches[LabelledBatch]":
+    def in_batches(self, versions: "Sequence[Sequence[LabeledRow]]", pad: int) -> "Batches[LabeledBatch]":
         """Return the versions of the rows in batches of at most `train.max_tokens` tokens."""
-        from glassformer.data.batching.labeled_batches import LabelledBatches, PairedBatches
+        from glassformer.data.batching.labeled_batches import LabeledBatches, PairedBatches
         from glassformer.data.batching.pair_batches import CycledBatches
 
-        train, kind = self.config.train, PairedBatches if self.separate_encoding else LabelledBatches
+        train, kind = self.config.train, PairedBatches if self.separate_encoding else LabeledBatches
         batches = [
             kind(rows, pad=pad, max_tokens=train.max_tokens, seed=train.seed, per_token=self.per_token)
             for rows in versions
         ]
         return batches[0] if len(batches) == 1 else CycledBatches(batches)
 
-    def outputs(self, model: "nn.Module", batch: "LabelledBatch") -> "Tensor":
+    def outputs(self, model: "nn.Module", batch: "LabeledBatch") -> "Tensor":
         """Return the head's outputs for a batch in float32."""
-        from glassformer.pipelines.encoder import read_batch
+        from glassformer.pipelines.encoder_pipeline import read_batch
 
         return read_batch(model, batch).float()
 
-    def class_loss(self, model: "nn.Module", batch: "LabelledBatch") -> "Tensor":
+    def class_loss(self, model: "nn.Module", batch: "LabeledBatch") -> "Tensor":
         """Return the smoothed cross-entropy of a head that chooses among labels, with word dropout and R-Drop."""
         import torch
 
-        from glassformer.data.batching.labeled_batches import IGNORED, LabelledBatch
+        from glassformer.data.batching.labeled_batches import IGNORED, LabeledBatch
         from glassformer.training.losses import summed_loss
 
         config = self.config.train
         if config.r_drop:  # both passes in one, as a batch of twice the size
-            batch = LabelledBatch(*(torch.cat((x, x)) for x in batch))
+            batch = LabeledBatch(*(torch.cat((x, x)) for x in batch))
         if config.word_dropout:
             batch = batch._replace(tokens=self.hiding.hide(batch.tokens, self.hidden(batch)))
         logits = self.outputs(model, batch)
@@ -166,7 +166,7 @@ class EncoderTask(Task[Example, "LabelledBatch"]):
             r_drop=config.r_drop,
         )
 
-    def hidden(self, batch: "LabelledBatch") -> "Tensor":
+    def hidden(self, batch: "LabeledBatch") -> "Tensor":
         """Draw the tokens that word dropout hides: (B, T), True where hidden."""
         import torch
 
@@ -177,7 +177,7 @@ class EncoderTask(Task[Example, "LabelledBatch"]):
         return " ".join(filter(None, self.texts(example))), ""
 
     @override
-    def flops(self, model: "Model", batch: "LabelledBatch") -> int:
+    def flops(self, model: "Model", batch: "LabeledBatch") -> int:
         from glassformer.models.costs import training_flops
 
         rows, length = batch.tokens.shape

@@ -22,7 +22,7 @@ from glassformer.training.train_config import TrainConfig
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from glassformer.data.batching.labeled_batches import LabelledBatch, Row
+    from glassformer.data.batching.labeled_batches import LabeledBatch, LabeledRow
     from glassformer.pipelines.extractor import Extractor
 
 
@@ -37,7 +37,7 @@ class SpanData(FileData[SpanQuestion]):
     """Files with questions, contexts and answers: SQuAD's .json, or .jsonl, .tsv or .csv (.gz too); in .jsonl an answer
     may be a list of alternatives, and an empty list says that there is none."""
     valid: tuple[Path, ...] = ()
-    """Files for validation. Without them, one context in 25 of the training data is held out, with its questions."""
+    """Files for validation; without them, one context in 25 of the training data is held out, with its questions."""
     question_column: str = "question"
     """Column of the questions."""
     context_column: str = "context"
@@ -124,9 +124,9 @@ class Extraction(EncoderTask[SpanQuestion]):
         return {}, {"abstains": abstains, "overlap": config.overlap, "longest_answer": config.longest_answer}
 
     @override
-    def rows(self, pipeline: "Extractor", examples: Sequence[SpanQuestion]) -> "list[Row]":
+    def rows(self, pipeline: "Extractor", examples: Sequence[SpanQuestion]) -> "list[LabeledRow]":
         """A row for each window, which answers with its first token where the answer is not in it."""
-        from glassformer.data.batching.labeled_batches import Row
+        from glassformer.data.batching.labeled_batches import LabeledRow
         from glassformer.pipelines.extractor import span_places
 
         rows = []
@@ -137,11 +137,11 @@ class Extraction(EncoderTask[SpanQuestion]):
                 if example.answers:
                     start = example.starts[0]
                     places = span_places(window, start, start + len(example.answers[0]))
-                rows.append(Row(window.ids, window.token_types, list(places)))
+                rows.append(LabeledRow(window.ids, window.token_types, list(places)))
         return rows
 
     @override
-    def loss(self, model: "nn.Module", batch: "LabelledBatch") -> "Tensor":
+    def loss(self, model: "nn.Module", batch: "LabeledBatch") -> "Tensor":
         """The cross-entropy of the first token among all, and of the last."""
         import torch.nn.functional as F
 

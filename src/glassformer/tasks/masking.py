@@ -64,7 +64,7 @@ class Masking(Task[PlainText, "MaskedBatch"]):
     @override
     def initialize(self, train: Iterable[PlainText], run: "RunFolder | None" = None) -> Initialized:
         from glassformer.models import EncoderModel
-        from glassformer.pipelines.encoder import Reader
+        from glassformer.pipelines.encoder_pipeline import Reader
         from glassformer.pipelines.mask_filler import MASK, MaskFiller
         from glassformer.tasks.warm_start import load_checkpoint, load_reader, new_head_parameters
 

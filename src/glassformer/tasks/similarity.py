@@ -21,7 +21,7 @@ from glassformer.training.train_config import TrainConfig
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from glassformer.data.batching.labeled_batches import LabelledBatch, Row
+    from glassformer.data.batching.labeled_batches import LabeledBatch, LabeledRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,17 +112,17 @@ class Similarity(EncoderTask[ScoredPair]):
             raise ValueError(f"all pairs have the score {train[0].score:g}: expected different ones")
         return {"pooling": "mean"}, {"lowest": self.config.data.lowest, "highest": self.config.data.highest}
 
-    def rows(self, pipeline: Any, examples: Sequence[ScoredPair]) -> "list[Row]":
+    def rows(self, pipeline: Any, examples: Sequence[ScoredPair]) -> "list[LabeledRow]":
         """Two for each pair, with one answer: the cosine that their vectors should have."""
-        from glassformer.data.batching.labeled_batches import Row
+        from glassformer.data.batching.labeled_batches import LabeledRow
 
         reads = pipeline.read([(text, None) for pair in examples for text in pair[:2]])
         goals = [
             (pair.score - pipeline.lowest) / (pipeline.highest - pipeline.lowest) for pair in examples for _ in range(2)
         ]
-        return [Row(read.ids, read.token_types, goal) for read, goal in zip(reads, goals, strict=True)]
+        return [LabeledRow(read.ids, read.token_types, goal) for read, goal in zip(reads, goals, strict=True)]
 
-    def loss(self, model: "nn.Module", batch: "LabelledBatch") -> "Tensor":
+    def loss(self, model: "nn.Module", batch: "LabeledBatch") -> "Tensor":
         """The squared errors of the cosines, summed."""
         first, second = self.outputs(model, batch).chunk(2)
         return ((first * second).sum(-1) - batch.answers).square().sum()

@@ -28,7 +28,7 @@ from glassformer.training.train_config import TrainConfig
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from glassformer.data.batching.labeled_batches import LabelledBatch, Row
+    from glassformer.data.batching.labeled_batches import LabeledBatch, LabeledRow
     from glassformer.pipelines.tagger import Tagger
 
 
@@ -122,8 +122,8 @@ class Tagging(EncoderTask[TaggedSentence]):
         return {"n_labels": len(TagPaths(labels).tags)}, {"labels": labels}
 
     @override
-    def rows(self, pipeline: "Tagger", examples: Sequence[TaggedSentence]) -> "list[Row]":
-        from glassformer.data.batching.labeled_batches import IGNORED, Row
+    def rows(self, pipeline: "Tagger", examples: Sequence[TaggedSentence]) -> "list[LabeledRow]":
+        from glassformer.data.batching.labeled_batches import IGNORED, LabeledRow
 
         rows, numbers = [], [pipeline.numbers(example) for example in examples]
         for sentence, words, encoded, places in pipeline.read_words([example.words for example in examples]):
@@ -131,16 +131,16 @@ class Tagging(EncoderTask[TaggedSentence]):
             for word, place in zip(words, places, strict=True):
                 if place is not None:
                     answer[place] = numbers[sentence][word]
-            rows.append(Row(encoded.ids, encoded.token_types, answer))
+            rows.append(LabeledRow(encoded.ids, encoded.token_types, answer))
         return rows
 
-    def versions(self, pipeline: "Tagger", train: Sequence[TaggedSentence]) -> "list[Callable[[], list[Row]]]":
+    def versions(self, pipeline: "Tagger", train: Sequence[TaggedSentence]) -> "list[Callable[[], list[LabeledRow]]]":
         """With BPE-dropout or swapped entities, `bpe_versions` of them: each differs in its tokens or names."""
         config, tokenizer = self.config, pipeline.reader.tokenizer
         chance, seed = config.tokenizer.bpe_dropout, config.train.seed
         dropper = BpeDropout(tokenizer, chance, seed) if chance and isinstance(tokenizer, Tokenizer) else None
 
-        def make(version: int) -> "list[Row]":
+        def make(version: int) -> "list[LabeledRow]":
             sentences = list(swap_entities(train, config.swap_entities, f"{seed} {version}"))
             if dropper is None:
                 return _with_answers(self.rows(pipeline, sentences))
@@ -152,9 +152,9 @@ class Tagging(EncoderTask[TaggedSentence]):
 
     def _rows_with_bpe_dropout(
         self, pipeline: "Tagger", example: TaggedSentence, dropper: BpeDropout, version: int
-    ) -> "list[Row]":
+    ) -> "list[LabeledRow]":
         """A sentence whose words are cut by chance; one that gets too long for it is read as usual."""
-        from glassformer.data.batching.labeled_batches import IGNORED, Row
+        from glassformer.data.batching.labeled_batches import IGNORED, LabeledRow
 
         ids: list[int] = []
         answer: list[int] = []
@@ -164,14 +164,14 @@ class Tagging(EncoderTask[TaggedSentence]):
         limit = pipeline.model.config.max_len
         if limit is not None and len(ids) >= limit:
             return self.rows(pipeline, [example])
-        return [Row([*ids, END], [0] * (len(ids) + 1), [*answer, IGNORED])]
+        return [LabeledRow([*ids, END], [0] * (len(ids) + 1), [*answer, IGNORED])]
 
     @override
-    def loss(self, model: "nn.Module", batch: "LabelledBatch") -> "Tensor":
+    def loss(self, model: "nn.Module", batch: "LabeledBatch") -> "Tensor":
         return self.class_loss(model, batch)
 
     @override
-    def hidden(self, batch: "LabelledBatch") -> "Tensor":
+    def hidden(self, batch: "LabeledBatch") -> "Tensor":
         """Some words, all their tokens, which must then be told by the others."""
         import torch
 
@@ -240,7 +240,7 @@ def _labels(entities: Sequence[Entity], length: int) -> list[str]:
     return ["" if tag == "O" else tag[2:] for tag in tags_of(entities, length, "iob2")]
 
 
-def _with_answers(rows: "Sequence[Row]") -> "list[Row]":
+def _with_answers(rows: "Sequence[LabeledRow]") -> "list[LabeledRow]":
     """Without those that teach nothing: sentences of which no word became a token."""
     from glassformer.data.batching.labeled_batches import IGNORED
 

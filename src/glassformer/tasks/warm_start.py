@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 from glassformer.checkpoint import load_model
 from glassformer.checkpoint.external_formats import is_foreign, read_origin
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
-from glassformer.pipelines.encoder import Reader
-from glassformer.pipelines.seq2seq import load_tokenizers
+from glassformer.pipelines.encoder_pipeline import Reader
+from glassformer.pipelines.seq2seq_pipeline import load_tokenizers
 from glassformer.pipelines.task_file import TASK, read_about
 from glassformer.text import Tokenizer
 

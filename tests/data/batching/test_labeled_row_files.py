@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from glassformer.data.batching.labeled_batches import LabelledBatches, Row
+from glassformer.data.batching.labeled_batches import LabeledBatches, LabeledRow
 from glassformer.data.batching.labeled_row_files import RowFiles, write_row_files
 
 KINDS = {
-    "numbers": [Row([5, 6, 7], [0, 0, 1], 2), Row([], [], 0), Row([70_000], [1], 1)],
-    "fractions": [Row([5], [0], 0.1), Row([6, 7], [0, 1], 1 / 3)],
-    "lists": [Row([5, 6], [0, 0], [1, 0]), Row([7], [0], [0, 0])],
-    "labels": [Row([5, 6], [0, 0], [1.0, 0.0, 1.0]), Row([7], [0], [0.0, 0.0, 0.0])],
-    "one for each token": [Row([5, 6, 7], [0, 0, 0], [-100, 3, -100]), Row([8], [0], [-100])],
+    "numbers": [LabeledRow([5, 6, 7], [0, 0, 1], 2), LabeledRow([], [], 0), LabeledRow([70_000], [1], 1)],
+    "fractions": [LabeledRow([5], [0], 0.1), LabeledRow([6, 7], [0, 1], 1 / 3)],
+    "lists": [LabeledRow([5, 6], [0, 0], [1, 0]), LabeledRow([7], [0], [0, 0])],
+    "labels": [LabeledRow([5, 6], [0, 0], [1.0, 0.0, 1.0]), LabeledRow([7], [0], [0.0, 0.0, 0.0])],
+    "one for each token": [LabeledRow([5, 6, 7], [0, 0, 0], [-100, 3, -100]), LabeledRow([8], [0], [-100])],
     "none": [],
 }
 
@@ -40,7 +40,7 @@ def test_rows_come_back(kind, tmp_path):
 def test_batches_of_files_and_of_memory_are_the_same_bits(kind, tmp_path):
     rows = KINDS[kind]
     settings = {"pad": 1, "max_tokens": 8, "per_token": kind == "one for each token"}
-    held, files = (LabelledBatches(some, **settings) for some in (rows, write_row_files(tmp_path / "rows", rows)))
+    held, files = (LabeledBatches(some, **settings) for some in (rows, write_row_files(tmp_path / "rows", rows)))
     for step in range(2 * len(held)):
         for one, other in zip(held[step], files[step], strict=True):
             assert one.dtype == other.dtype
@@ -49,5 +49,5 @@ def test_batches_of_files_and_of_memory_are_the_same_bits(kind, tmp_path):
 
 def test_answers_of_two_kinds_are_refused(tmp_path):
     with pytest.raises(ValueError, match="some answers are numbers and others are lists"):
-        write_row_files(tmp_path / "rows", [Row([1], [0], 1), Row([1], [0], [1])])
+        write_row_files(tmp_path / "rows", [LabeledRow([1], [0], 1), LabeledRow([1], [0], [1])])
     assert not (tmp_path / "rows").exists()

@@ -8,7 +8,7 @@ import pytest
 
 from glassformer.data.corpora import catalog as corpora
 from glassformer.data.corpora import interface_labels
-from glassformer.data.corpora.interface_labels import open_labelled_corpus
+from glassformer.data.corpora.interface_labels import open_labeled_corpus
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def _wheel(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("_wheel")
 def test_a_text_has_one_label_and_stands_on_one_side(monkeypatch):
-    sides = {name: list(side) for name, side in open_labelled_corpus("interface-languages").items()}
+    sides = {name: list(side) for name, side in open_labeled_corpus("interface-languages").items()}
     found = [example for side in sides.values() for example in side]
     labels = {text: label for text, label in found if not text.startswith("door ")}
     assert labels == {
@@ -43,17 +43,17 @@ def test_a_text_has_one_label_and_stands_on_one_side(monkeypatch):
     assert len(found) == len({text for text, _ in found}) == 206
     assert all(sides.values())
     monkeypatch.setattr(interface_labels, "PER_LANGUAGE", 50)
-    fewer = {name: list(side) for name, side in open_labelled_corpus("interface-languages").items()}
+    fewer = {name: list(side) for name, side in open_labeled_corpus("interface-languages").items()}
     assert sum(label == "en" for side in fewer.values() for _, label in side) == 50
     assert all({*fewer[name]} <= {*sides[name]} for name in sides)
 
 
 @pytest.mark.usefixtures("_wheel")
 def test_components_are_told_by_english_texts_of_their_own():
-    found = {text: label for side in open_labelled_corpus("interface-components").values() for text, label in side}
+    found = {text: label for side in open_labeled_corpus("interface-components").values() for text, label in side}
     assert found["OK"] == found["Turn it  on"] == "lamp"
     assert found["Door"] == found["door 7"] == "door"
     assert "Light" not in found  # both have it
     assert "Licht" not in found
     with pytest.raises(ValueError, match="unknown corpus 'wmt': expected one of interface-languages"):
-        open_labelled_corpus("wmt")
+        open_labeled_corpus("wmt")

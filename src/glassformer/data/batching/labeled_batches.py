@@ -14,7 +14,7 @@ IGNORED = -100
 """The answer of a token that has none: torch's own convention."""
 
 
-class Row(NamedTuple):
+class LabeledRow(NamedTuple):
     """What a model reads, and what it should answer."""
 
     ids: Sequence[int] | NDArray[Any]
@@ -23,7 +23,7 @@ class Row(NamedTuple):
     """A number, or a list of numbers: of a fixed length, or one for each token."""
 
 
-class LabelledBatch(NamedTuple):
+class LabeledBatch(NamedTuple):
     """Padded texts and their answers."""
 
     tokens: Tensor  # (B, T)
@@ -36,12 +36,12 @@ class LabelledBatch(NamedTuple):
         """What the loss is averaged over: the answers there are. A row of fractions is one answer."""
         return len(self.answers) if self.answers.is_floating_point() else int((self.answers != IGNORED).sum())
 
-    def to(self, device: torch.device | str) -> "LabelledBatch":
+    def to(self, device: torch.device | str) -> "LabeledBatch":
         """The same batch on another device."""
-        return LabelledBatch(*(x.to(device, non_blocking=True) for x in self))
+        return LabeledBatch(*(x.to(device, non_blocking=True) for x in self))
 
 
-def make_batch(rows: Sequence[Row], *, pad: int, per_token: bool = False) -> LabelledBatch:
+def make_batch(rows: Sequence[LabeledRow], *, pad: int, per_token: bool = False) -> LabeledBatch:
     """Some rows side by side; `per_token` says that each token has an answer."""
     width = int(grid(np.array([max(1, *(len(row.ids) for row in rows))]), 2)[0])
     tokens = np.full((len(rows), width), pad, dtype=np.int64)
@@ -54,13 +54,15 @@ def make_batch(rows: Sequence[Row], *, pad: int, per_token: bool = False) -> Lab
             answers[place, : len(row.ids)] = row.answer
     mask = torch.arange(width) < torch.tensor([len(row.ids) for row in rows])[:, None]
     numbers = answers.astype(np.float32 if answers.dtype.kind == "f" else np.int64)
-    return LabelledBatch(torch.from_numpy(tokens), mask, torch.from_numpy(types), torch.from_numpy(numbers))
+    return LabeledBatch(torch.from_numpy(tokens), mask, torch.from_numpy(types), torch.from_numpy(numbers))
 
 
-class LabelledBatches:
+class LabeledBatches:
     """All batches of some rows, by step number."""
 
-    def __init__(self, rows: Sequence[Row], *, pad: int, max_tokens: int, seed: int = 0, per_token: bool = False):
+    def __init__(
+        self, rows: Sequence[LabeledRow], *, pad: int, max_tokens: int, seed: int = 0, per_token: bool = False
+    ):
         self.rows, self.pad, self.per_token = rows, pad, per_token
         lengths = np.array([max(len(row.ids), 1) for row in rows], dtype=np.int64)
         self._plan = self._make_plan(grid(lengths, 2), max_tokens, seed)
@@ -76,7 +78,7 @@ class LabelledBatches:
         """The epoch a step belongs to."""
         return step // len(self)
 
-    def __getitem__(self, step: int) -> LabelledBatch:
+    def __getitem__(self, step: int) -> LabeledBatch:
         """The batch of this step, whatever was asked for before."""
         return make_batch(
             [self.rows[int(row)] for row in self._plan.rows(step)], pad=self.pad, per_token=self.per_token
@@ -87,7 +89,7 @@ class LabelledBatches:
         return 1 - sum(len(row.ids) for row in self.rows) / self._plan.padded_tokens()
 
 
-class PairedBatches(LabelledBatches):
+class PairedBatches(LabeledBatches):
     """Batches of pairs of texts that are read each for itself: rows 2i and 2i+1 belong together.
 
     A batch of B answers has 2B rows: the first texts of all pairs, then the second ones.
@@ -96,7 +98,7 @@ class PairedBatches(LabelledBatches):
     def _make_plan(self, lengths: Numbers, max_tokens: int, seed: int) -> BatchPlan:
         return BatchPlan(lengths[::2], lengths[1::2], max_tokens=max_tokens, seed=seed)
 
-    def __getitem__(self, step: int) -> LabelledBatch:
+    def __getitem__(self, step: int) -> LabeledBatch:
         """The batch of this step, whatever was asked for before."""
         pairs = self._plan.rows(step)
         rows = [self.rows[2 * int(pair) + side] for side in (0, 1) for pair in pairs]

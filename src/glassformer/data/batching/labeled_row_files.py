@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from glassformer.data.batching.batch_plan import Numbers
-from glassformer.data.batching.labeled_batches import Row
+from glassformer.data.batching.labeled_batches import LabeledRow
 from glassformer.data.batching.token_files import new_token_folder
 
 ABOUT = "rows.json"
 
 
-class RowFiles(Sequence[Row]):
+class RowFiles(Sequence[LabeledRow]):
     """The rows that `write_row_files` wrote, by number."""
 
     def __init__(self, folder: Path):
@@ -46,10 +46,10 @@ class RowFiles(Sequence[Row]):
         begin, end = self._offsets[number : number + 2]
         first, last = self._answer_offsets[number : number + 2]
         answer = self._answers[first:last]
-        return Row(self._ids[begin:end], self._types[begin:end], answer[0].item() if self._is_single else answer)
+        return LabeledRow(self._ids[begin:end], self._types[begin:end], answer[0].item() if self._is_single else answer)
 
 
-def write_row_files(folder: Path, rows: Sequence[Row], *, n_long: int = 0) -> RowFiles:
+def write_row_files(folder: Path, rows: Sequence[LabeledRow], *, n_long: int = 0) -> RowFiles:
     """Write rows to `folder`. Either every answer is a number, or every one is a list of numbers."""
     single = [not isinstance(row.answer, Sequence | np.ndarray) for row in rows]
     if any(single) and not all(single):

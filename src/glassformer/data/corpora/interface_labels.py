@@ -21,7 +21,7 @@ PER_LANGUAGE = 3000
 N_COMPONENTS = 30
 """The components with the most strings of their own, in English."""
 
-LABELLED_CORPORA = {
+LABELED_CORPORA = {
     corpus.name: corpus
     for corpus in (
         Corpus(
@@ -49,10 +49,10 @@ class Labelled(NamedTuple):
     label: str
 
 
-def open_labelled_corpus(name: str) -> Mapping[Split, Iterable[Labelled]]:
+def open_labeled_corpus(name: str) -> Mapping[Split, Iterable[Labelled]]:
     """The labelled texts of each split of a named corpus; no text stands on two sides."""
-    if name not in LABELLED_CORPORA:
-        raise ValueError(f"unknown corpus {name!r}: {suggestion(name, LABELLED_CORPORA)}")
+    if name not in LABELED_CORPORA:
+        raise ValueError(f"unknown corpus {name!r}: {suggestion(name, LABELED_CORPORA)}")
     wheel = fetch_interface_wheel()
     if name == "interface-languages":
         texts = _unambiguous(Labelled(text, language) for language, _, text in interface_strings(wheel, LANGUAGES))

@@ -91,7 +91,7 @@ class FileData(TaskData[Example]):
     data: tuple[Path, ...] = ()
     """Files with examples."""
     valid: tuple[Path, ...] = ()
-    """Files for validation. Without them, one example in 25 of the training data is held out for it."""
+    """Files for validation; without them, one example in 25 of the training data is held out for it."""
 
     @override
     def splits(self) -> Splits[Example]:

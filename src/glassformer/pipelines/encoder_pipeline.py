@@ -12,8 +12,8 @@ from typing_extensions import override
 from glassformer.base.checks import shown
 from glassformer.checkpoint.safe_files import CorruptFolderError
 from glassformer.data.batching.labeled_batches import (
-    LabelledBatch,
-    Row,
+    LabeledBatch,
+    LabeledRow,
     make_batch,
 )
 from glassformer.models import EncoderModel, ModelConfig
@@ -174,7 +174,9 @@ class EncoderPipeline(TrainedPipeline[Example]):
             while waiting:
                 size = max(1, max_batch_tokens // max(len(rows[waiting[0]]), 1))
                 chosen, waiting = waiting[:size], waiting[size:]
-                batch = make_batch([Row(rows[i].ids, rows[i].token_types, 0) for i in chosen], pad=self.reader.pad)
+                batch = make_batch(
+                    [LabeledRow(rows[i].ids, rows[i].token_types, 0) for i in chosen], pad=self.reader.pad
+                )
                 batch = batch.to(device)
                 for index, answer in zip(chosen, ask(self.model, batch).float().cpu(), strict=True):
                     found[index] = answer[: len(rows[index])] if answer.dim() == 2 else answer
@@ -183,20 +185,20 @@ class EncoderPipeline(TrainedPipeline[Example]):
         return found
 
 
-def read_batch(model: nn.Module, batch: LabelledBatch) -> Tensor:
+def read_batch(model: nn.Module, batch: LabeledBatch) -> Tensor:
     """The head's answers to a batch."""
     config: ModelConfig = model.config  # type: ignore[assignment]
     return model(batch.tokens, batch.mask, token_types=batch.token_types if config.token_types else None)
 
 
-def mean_vectors(model: nn.Module, batch: LabelledBatch) -> Tensor:
+def mean_vectors(model: nn.Module, batch: LabeledBatch) -> Tensor:
     """One vector of length 1 for each row of a batch: (B, T) -> (B, C)."""
     assert isinstance(model, EncoderModel)
     types = batch.token_types if model.config.token_types else None
     return F.normalize(pool(model.encode(batch.tokens, batch.mask, token_types=types), batch.mask, "mean"), dim=-1)
 
 
-Ask = Callable[[nn.Module, LabelledBatch], Tensor]
+Ask = Callable[[nn.Module, LabeledBatch], Tensor]
 
 
 def unknown_label(label: str, known: Sequence[str], where: str) -> ValueError:
