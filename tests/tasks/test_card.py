@@ -52,6 +52,7 @@ def write_data(folder, task):
     records = {
         "classification": lambda text: {"text": text, "label": text.split()[0]},
         "similarity": lambda text: {"text": text, "second": text[::-1], "score": len(text) % 5 / 4},
+        "paraphrase": lambda text: {"text": text, "second": text[::-1], "label": len(text) % 2},
         "summarization": lambda text: {"source": f"{text}. More.", "target": text},
         "answering": lambda text: {"question": "first?", "context": text, "answer": text.split()[0]},
     }

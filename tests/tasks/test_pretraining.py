@@ -231,7 +231,7 @@ def test_a_wrong_beginning_is_explained(masked, denoised, data, tmp_path):
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
     theirs = transformers.BartForConditionalGeneration(transformers.BartConfig(**sizes, **heads))
     theirs.save_pretrained(tmp_path / "bart")
-    with pytest.raises(ValueError, match="was not trained here, and its tokenizer cannot be taken along"):
+    with pytest.raises(ValueError, match="was not trained by Glassformer, and its tokenizer cannot be used"):
         Translation(quick(TranslationConfig(data=pairs, start_from=tmp_path / "bart"))).train(tmp_path / "e")
 
 

@@ -67,7 +67,7 @@ def test_it_learns_what_is_alike_and_remembers(data, tmp_path, capsys):
     torch.testing.assert_close(vectors.norm(dim=-1), torch.ones(3))
     torch.testing.assert_close(vectors, torch.cat([model.embed([t]) for t in ("cat", "dog " * 400, "saw")]))
     assert model.embed([]).shape == (0, 32)
-    with pytest.raises(ValueError, match="'cat' is one text: expected two, with a tab between them"):
+    with pytest.raises(ValueError, match="'cat' is one text: expected two texts with a tab between them"):
         model.run(["cat"])
 
 

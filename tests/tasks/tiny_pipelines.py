@@ -8,7 +8,7 @@ from glassformer.pipelines.answerer import Answerer
 from glassformer.pipelines.blanks import GAP_TOKENS
 from glassformer.pipelines.classifier import Classifier
 from glassformer.pipelines.code_model import CodeModel
-from glassformer.pipelines.comparer import Comparer
+from glassformer.pipelines.comparer import Comparer, ParaphraseDetector
 from glassformer.pipelines.denoiser import Denoiser, specials_of
 from glassformer.pipelines.embedder import Embedder
 from glassformer.pipelines.encoder_pipeline import Reader
@@ -78,6 +78,7 @@ MAKERS = {
     Classifier: lambda: with_reader(Classifier, "sequence_class", {"labels": LABELS}, n_labels=3, pooling="mean"),
     Tagger: lambda: with_reader(Tagger, "token_class", {"labels": LABELS}, n_labels=len(TagPaths(LABELS).tags)),
     Comparer: lambda: with_reader(Comparer, "embedding", {"lowest": 0.0, "highest": 5.0}, pooling="mean"),
+    ParaphraseDetector: lambda: with_reader(ParaphraseDetector, "embedding", {"threshold": 0.25}, pooling="mean"),
     Extractor: lambda: with_reader(
         Extractor, "span", {"abstains": False, "overlap": 8, "longest_answer": 5}, token_types=2
     ),

@@ -32,6 +32,7 @@ DECODER_OPTIONS: tuple[RunOption, ...] = (*SEQ2SEQ_OPTIONS, "decoding")
 PIPELINES = {
     "classification": PipelineEntry("classifier.Classifier", "a classifier", ("n_best", "scores", "embed")),
     "similarity": PipelineEntry("comparer.Comparer", "a comparer of texts", ("embed",)),
+    "paraphrase": PipelineEntry("comparer.ParaphraseDetector", "a paraphrase detector", ("embed",)),
     "tagging": PipelineEntry("tagger.Tagger", "a tagger", ("embed",)),
     "summarization": PipelineEntry("summarizer.Summarizer", "a summarizer", SEQ2SEQ_OPTIONS),
     "answering": PipelineEntry("answerer.Answerer", "an answerer", SEQ2SEQ_OPTIONS),

@@ -56,6 +56,16 @@ class EncoderTask(Task[Example, "LabeledBatch"]):
     def describe(self, splits: Splits[Example]) -> str:
         """Describe the number of examples and their balance, for a note."""
 
+    def calibrate(self, pipeline: Any, valid: Sequence[Example]) -> None:
+        """Choose settings of the pipeline on the validation examples, such as a threshold, before each scoring."""
+
+    def pair_rows(self, pipeline: Any, examples: Sequence[Any], targets: Sequence[float]) -> "list[LabeledRow]":
+        """Return two rows for each pair of texts, one per text, both with the pair's target."""
+        from glassformer.data.batching.labeled_batches import LabeledRow
+
+        encoded = pipeline.read([(text, None) for example in examples for text in self.texts(example)])
+        return [LabeledRow(one.ids, one.token_types, targets[place // 2]) for place, one in enumerate(encoded)]
+
     def versions(self, pipeline: Any, train: Sequence[Example]) -> "list[Callable[[], list[LabeledRow]]]":
         """Return functions that tokenize the training rows: one, or one for each of several versions of the data.
 
@@ -101,16 +111,22 @@ class EncoderTask(Task[Example, "LabeledBatch"]):
         if n_long := versions[0].n_long:
             limit = pipeline.model.config.max_len
             notes.append(f"{n_long:,} of them are longer than {limit} tokens, and {self.when_long}")
+
+        def evaluate() -> dict[str, float]:
+            self.calibrate(pipeline, valid)
+            return dict(pipeline.score(valid).values)
+
         return Prepared(
             pipeline,
             self.in_batches(versions, pipeline.reader.pad),
-            lambda: dict(pipeline.score(valid).values),
+            evaluate,
             test or valid,
             [*notes, *skipped_note(skipped)],
             new_parameters,
             n_train=len(train),
             is_test=bool(test),
             validation=self.scored_on("validation", len(valid)),
+            finish=lambda: self.calibrate(pipeline, valid),
         )
 
     def tokenize(self, run: "RunFolder", pipeline: Any, train: Sequence[Example]) -> "list[RowFiles]":

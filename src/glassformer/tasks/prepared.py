@@ -43,6 +43,8 @@ class Prepared(NamedTuple, Generic[Example, Batch]):
     """Whether `test` holds test examples. Otherwise it holds the validation examples again."""
     validation: str = ""
     """On what and how `evaluate` scores: "greedy, 500 validation pairs"."""
+    finish: Callable[[], None] = lambda: None
+    """Called with the trained weights, before the final scores."""
 
 
 def stored_tokenizer(

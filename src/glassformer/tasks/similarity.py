@@ -113,14 +113,9 @@ class Similarity(EncoderTask[ScoredPair]):
         return {"pooling": "mean"}, {"lowest": self.config.data.lowest, "highest": self.config.data.highest}
 
     def rows(self, pipeline: Any, examples: Sequence[ScoredPair]) -> "list[LabeledRow]":
-        """Two for each pair, with one answer: the cosine that their vectors should have."""
-        from glassformer.data.batching.labeled_batches import LabeledRow
-
-        reads = pipeline.read([(text, None) for pair in examples for text in pair[:2]])
-        goals = [
-            (pair.score - pipeline.lowest) / (pipeline.highest - pipeline.lowest) for pair in examples for _ in range(2)
-        ]
-        return [LabeledRow(read.ids, read.token_types, goal) for read, goal in zip(reads, goals, strict=True)]
+        """Return two rows for each pair, both with the cosine that their vectors should have."""
+        scale = pipeline.highest - pipeline.lowest
+        return self.pair_rows(pipeline, examples, [(pair.score - pipeline.lowest) / scale for pair in examples])
 
     def loss(self, model: "nn.Module", batch: "LabeledBatch") -> "Tensor":
         """The squared errors of the cosines, summed."""

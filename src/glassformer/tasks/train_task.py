@@ -99,6 +99,7 @@ def _train(
     )
     if train.lora_rank:
         merge_adapters(model)
+    ready.finish()
     split: SplitName = "test" if ready.is_test else "validation"
     about = task.scored_on(split, len(ready.test), ready.pipeline.scoring_method())
     with Step("final scores"):
