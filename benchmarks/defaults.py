@@ -1,86 +1,205 @@
-"""Translators by default options beside hand-set ones: `python benchmarks/defaults.py DATA [--minutes 2 5 15]`.
+"""Default options beside hand-set ones and baselines: `python benchmarks/defaults.py DATA --out RESULTS.jsonl`.
 
-DATA has `multi30k/` (train, val and test2016 as .de.gz and .en.gz) and `tatoeba/deu-eng.tsv.gz`. Each line of the table
-is a corpus and a time. The first column is the BLEU (beam 4, held-out pairs) of
+DATA holds `multi30k/` (train and test2016 as .de.gz and .en.gz), `tatoeba/deu-eng.tsv.gz`, `sst2/`, `conll2003/`,
+`shakespeare/` and `babi/`, as their publishers lay them out. `interface-texts/{train,test}.{en,de}` is read
+if it is there, and downloaded otherwise. Each run is the command
 
-    glassformer train translation --source ... --target ... --out ... --minutes ...
+    glassformer train TASK (files) --out ... --minutes ...
 
-and the others are those of three hand-set configs with the same files and minutes. Runs follow one another, each in a
-process of its own, so that `--minutes` and the time that was taken can be compared too.
+in a process of its own, alone on `--cores-per-run` cores. Translators are compared with hand-set options, other tasks
+with the baseline that `glassformer demo TASK` prints. Results are appended to RESULTS.jsonl, one line per run, and runs
+that it holds already are not repeated. `--table` prints the tables from it.
 """
 
 import argparse
 import gzip
 import json
+import os
+import queue
 import random
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-RECIPE = Path(__file__).parent.parent / "recipes" / "multi30k-two-cores.toml"
+ROOT = Path(__file__).parents[1]
 COMMON = "--vocab-size 6000 --dropout 0.1 --embedding-dropout 0.1 --schedule linear --max-tokens 1024"
 HAND_SET = {
-    "recipe": f"--recipe {RECIPE} --corpus=",
+    "recipe": f"--recipe {ROOT / 'recipes' / 'multi30k-two-cores.toml'} --corpus=",
     "AdamW, 192 wide, 2+2 layers": "--n-encoder-layers 2 --n-decoder-layers 2 --d-model 192 --d-ff 384 --n-heads 4 "
     f"--optimizer adamw --lr 3e-3 --weight-decay 0.1 {COMMON}",
     "Muon, 192 wide, 1+1 layers": "--n-encoder-layers 1 --n-decoder-layers 1 --d-model 192 --d-ff 576 --n-heads 6 "
     f"--optimizer muon --lr 1e-2 --weight-decay 0.3 {COMMON}",
 }
+DEFAULT = "default"
+"""The settings of a run with no option but its files and its time."""
 HELD_OUT = 1000
+SCORING = """
+import json, sys
+from pathlib import Path
+from glassformer.tasks.configs.options import make_config
+from glassformer.pipelines.load import load
+from glassformer.tasks.registry import task_named
+
+folder, name, fields = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+kind = task_named(name)
+given = {f"data.{key}": tuple(map(Path, v)) if isinstance(v, list) else v for key, v in fields.items()}
+task = kind(make_config(type(kind.demo()), given))
+splits = task.config.data.splits()
+about, baseline = task.baseline(splits)
+scores = load(folder).score(list(splits.test) or list(splits.valid))
+print(json.dumps({"scores": scores.values, "baseline": baseline.values, "baseline_is": about}))
+"""
+"""Score a model on the test examples of its data, or else on those for validation, beside the task's baseline."""
 
 
-class PairFiles(NamedTuple):
-    """A corpus as files: pairs to learn from and pairs to score on."""
+class Corpus(NamedTuple):
+    """A corpus as options of a task's data."""
 
     name: str
-    train: tuple[Path, Path]
-    test: tuple[Path, Path]
+    task: str
+    train: dict[str, Any]
+    """Data options of the training, by their names without dashes."""
+    test: dict[str, Any]
+    """Data options of `eval`; empty for tasks whose scores stand beside a baseline."""
 
 
 class Run(NamedTuple):
-    """What one training gave."""
+    """One training: a corpus, a time, the name of the settings, and a seed."""
 
-    bleu: float
-    seconds: float
+    corpus: Corpus
+    minutes: float
+    settings: str
+    seed: int
+
+    def key(self) -> dict[str, Any]:
+        """Return what identifies this run in the file of results."""
+        return {"corpus": self.corpus.name, "minutes": self.minutes, "settings": self.settings, "seed": self.seed}
 
 
-def corpora(data: Path, work: Path) -> Iterator[PairFiles]:
-    """The corpora of the table, each written to `work`."""
+def corpora(data: Path, work: Path) -> Iterator[Corpus]:
+    """Yield the corpora of both tables; what has to be converted is written to `work`."""
+    yield from _translation(data, work)
+    yield from _sentiment(data / "sst2", work)
+    names = data / "conll2003"
+    seen = set(_sentences(names / "train.conll.gz"))
+    new = [sentence for sentence in _sentences(names / "dev.conll.gz") if sentence not in seen]
+    (work / "names.conll").write_text("\n\n".join(new) + "\n", encoding="utf-8")
+    files = {"data": [str(names / "train.conll.gz")], "valid": [str(work / "names.conll")]}
+    yield Corpus("CoNLL-2003, 14,041 sentences", "tagging", files, {})
+    files = {"data": [str(data / "shakespeare" / "input.txt.gz")]}
+    yield Corpus("Shakespeare, 1.1 million characters", "language", files, {})
+    yield Corpus("docstrings", "summarisation", {"corpus": "docstrings"}, {})
+    tool = [sys.executable, str(ROOT / "tools" / "convert_babi.py"), str(data / "babi" / "babi-en.tar.gz")]
+    subprocess.run([*tool, str(work / "stories")], check=True, stdout=subprocess.DEVNULL)
+    files = {key: [str(work / "stories" / f"{side}.jsonl")] for key, side in (("data", "train"), ("valid", "test"))}
+    yield Corpus("bAbI, 20 kinds of questions", "answering", files, {})
+    yield Corpus("made stories", "extraction", {"corpus": "made-stories"}, {})
+    yield Corpus("Python's standard library", "code", {"corpus": "standard-library"}, {})
+
+
+def run(one: Run, cores: Sequence[int]) -> dict[str, Any]:
+    """Train by the command line on these cores alone, and score the held-out examples."""
+
+    def call(*command: str) -> str:
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+        result = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            env=environment,
+            preexec_fn=lambda: os.sched_setaffinity(0, cores),
+            check=False,
+        )
+        if result.returncode:
+            raise RuntimeError(f"{' '.join(command)}: {result.stderr[-2000:]}")
+        return result.stdout
+
+    with tempfile.TemporaryDirectory() as work:
+        out, program = f"{work}/m", [sys.executable, "-m", "glassformer"]
+        settings = HAND_SET.get(one.settings, "").split()
+        options = ["--out", out, "--minutes", str(one.minutes), "--seed", str(one.seed), *settings]
+        began = time.perf_counter()
+        call(*program, "train", one.corpus.task, *_options(one.corpus.train), *options)
+        seconds = time.perf_counter() - began
+        if one.corpus.test:
+            told = json.loads(call(*program, "eval", out, "--json", *_options(one.corpus.test)))
+            return {**one.key(), "seconds": seconds, "scores": {"bleu": told["beam 4"]["bleu"]}}
+        told = json.loads(call(sys.executable, "-c", SCORING, out, one.corpus.task, json.dumps(one.corpus.train)))
+        return {**one.key(), "seconds": seconds, **told}
+
+
+def print_tables(results: list[dict[str, Any]]) -> None:
+    """Print translators beside hand-set options, and other tasks beside their baselines."""
+    names = [DEFAULT, *HAND_SET]
+    print(f"| corpus | minutes | default: BLEU (took) | {' | '.join(names[1:])} | share of the best |")
+    print("|---" * (len(names) + 3) + "|")
+    translators = [result for result in results if "baseline" not in result]
+    for corpus, minutes in dict.fromkeys((result["corpus"], result["minutes"]) for result in translators):
+        found = {r["settings"]: r for r in translators if (r["corpus"], r["minutes"]) == (corpus, minutes)}
+        bleu = {name: result["scores"]["bleu"] for name, result in found.items()}
+        best = max((bleu[name] for name in bleu if name != DEFAULT), default=None)
+        share = f"{bleu[DEFAULT] / best:.0%}" if best and DEFAULT in bleu else ""
+        took = f"{bleu[DEFAULT]:.1f} ({found[DEFAULT]['seconds'] / 60:.2f} min)" if DEFAULT in found else ""
+        cells = [f"{bleu[name]:.1f}" if name in bleu else "" for name in names[1:]]
+        print(f"| {corpus} | {minutes:g} | {took} | {' | '.join(cells)} | {share} |")
+    print("\n| corpus | minutes (took) | seed | scores | baseline |\n|---|---|---|---|---|")
+    for result in results:
+        if "baseline" in result:
+            shown = [", ".join(f"{k} {v:.3g}" for k, v in result[side].items()) for side in ("scores", "baseline")]
+            took = f"{result['minutes']:g} ({result['seconds'] / 60:.2f})"
+            print(
+                f"| {result['corpus']} | {took} | {result['seed']} | {shown[0]} | {result['baseline_is']}: {shown[1]} |"
+            )
+
+
+def _translation(data: Path, work: Path) -> Iterator[Corpus]:
     german, english = (_lines(data / "multi30k" / f"train.{language}.gz") for language in ("de", "en"))
     tests = tuple(_lines(data / "multi30k" / f"test2016.{language}.gz") for language in ("de", "en"))
     pairs, test = list(zip(german, english, strict=True)), list(zip(*tests, strict=True))
     shuffled = random.Random(0).sample(pairs, len(pairs))
-    yield _write(work, "Multi30k de-en, 29,000", pairs, test)
-    yield _write(work, "Multi30k en-de, 29,000", [pair[::-1] for pair in pairs], [pair[::-1] for pair in test])
+    yield _pair_files(work, "Multi30k de-en, 29,000", pairs, test)
+    yield _pair_files(work, "Multi30k en-de, 29,000", [pair[::-1] for pair in pairs], [pair[::-1] for pair in test])
     for count in (1000, 5000):
-        yield _write(work, f"Multi30k de-en, {count:,}", shuffled[:count], test)
-    from glassformer.data.corpora.catalog import open_corpus
+        yield _pair_files(work, f"Multi30k de-en, {count:,}", shuffled[:count], test)
+    texts = data / "interface-texts"
+    sides: dict[str, list[tuple[str, ...]]] = {}
+    if texts.is_dir():
+        for side in ("train", "test"):
+            lines = [(texts / f"{side}.{end}").read_text(encoding="utf-8").splitlines() for end in ("en", "de")]
+            sides[side] = list(zip(*lines, strict=True))
+    else:
+        from glassformer.data.corpora.catalog import open_corpus
 
-    texts = open_corpus("interface-texts", folder=None, source="en", target="de")
-    sides = {side: [(pair.source, pair.target) for pair in some] for side, some in texts.items()}
-    yield _write(work, "interface texts en-de, 12,783", [*sides["train"], *sides["valid"]], sides["test"])
+        opened = open_corpus("interface-texts", folder=None, source="en", target="de")
+        sides["test"] = [(pair.source, pair.target) for pair in opened["test"]]
+        sides["train"] = [(pair.source, pair.target) for side in ("train", "valid") for pair in opened[side]]
+    yield _pair_files(work, "interface texts en-de, 12,783", sides["train"], sides["test"])
     rows = [tuple(line.split("\t")) for line in _lines(data / "tatoeba" / "deu-eng.tsv.gz")]
     rows = random.Random(0).sample([row for row in rows if len(row) == 2], len(rows))
-    yield _write(work, "Tatoeba en-de, 169,197", rows[HELD_OUT:], rows[:HELD_OUT])
+    yield _pair_files(work, "Tatoeba en-de, 169,197", rows[HELD_OUT:], rows[:HELD_OUT])
 
 
-def train(files: PairFiles, options: str, minutes: float) -> Run:
-    """Train by the command line and score the held-out pairs."""
-    with tempfile.TemporaryDirectory() as work:
-        out = f"{work}/m"
-        command = [sys.executable, "-m", "glassformer", "train", "translation", "--out", out]
-        command += ["--source", str(files.train[0]), "--target", str(files.train[1]), "--minutes", str(minutes)]
-        began = time.perf_counter()
-        subprocess.run([*command, *options.split()], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        seconds = time.perf_counter() - began
-        scoring = [sys.executable, "-m", "glassformer", "eval", out, "--json"]
-        scoring += ["--source", str(files.test[0]), "--target", str(files.test[1])]
-        told = json.loads(subprocess.run(scoring, check=True, capture_output=True, text=True).stdout)
-        return Run(told["beam 4"]["bleu"], seconds)
+def _sentiment(folder: Path, work: Path) -> Iterator[Corpus]:
+    """Yield phrases of three numbers, scored on whole sentences that share none of them."""
+    tool = [sys.executable, str(ROOT / "tools" / "split_phrases.py"), str(work / "sst2")]
+    files = [str(folder / "train.tsv.gz"), str(folder / "dev.tsv.gz")]
+    subprocess.run([*tool, *files], check=True, stdout=subprocess.DEVNULL)
+    header, *rows = (work / "sst2" / "train.tsv").read_text(encoding="utf-8").splitlines()
+    for count in (500, 5000, 60000):
+        path = work / f"sst2-{count}.tsv"
+        chosen = random.Random(0).sample(rows, min(count, len(rows)))
+        path.write_text("\n".join([header, *chosen]) + "\n", encoding="utf-8")
+        files_of = {"data": [str(path)], "valid": [str(work / "sst2" / "valid.tsv")], "text_column": "sentence"}
+        yield Corpus(f"sst2, {len(chosen):,} phrases", "classification", files_of, {})
+
+
+def _sentences(path: Path) -> list[str]:
+    return [block for block in "\n".join(_lines(path)).split("\n\n") if block.strip()]
 
 
 def _lines(path: Path) -> list[str]:
@@ -88,39 +207,74 @@ def _lines(path: Path) -> list[str]:
         return stream.read().splitlines()
 
 
-def _write(work: Path, name: str, train: list[tuple[str, ...]], test: list[tuple[str, ...]]) -> PairFiles:
+def _pair_files(work: Path, name: str, train: list[tuple[str, ...]], test: list[tuple[str, ...]]) -> Corpus:
     folder = work / name.replace(" ", "-").replace(",", "")
     folder.mkdir()
     for side, pairs in (("train", train), ("test", test)):
         for place, end in enumerate(("source", "target")):
             text = "".join(" ".join(pair[place].split()) + "\n" for pair in pairs)
             (folder / f"{side}.{end}").write_text(text, encoding="utf-8")
-    train_files, test_files = ((folder / f"{side}.source", folder / f"{side}.target") for side in ("train", "test"))
-    return PairFiles(name, train_files, test_files)
+    files = [{end: str(folder / f"{side}.{end}") for end in ("source", "target")} for side in ("train", "test")]
+    return Corpus(name, "translation", *files)
+
+
+def _options(fields: dict[str, Any]) -> list[str]:
+    words = []
+    for name, value in fields.items():
+        words += [f"--{name.replace('_', '-')}", *(value if isinstance(value, list) else [value])]
+    return words
 
 
 def main() -> None:
-    """Print the table, line by line."""
+    """Run what is asked for and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
-    parser.add_argument("--minutes", type=float, nargs="+", default=[2.0, 5.0, 15.0])
+    parser.add_argument("--out", type=Path, required=True, help="file of results, one JSON object per line")
+    parser.add_argument("--minutes", type=float, nargs="+", default=[2.0])
     parser.add_argument("--only", nargs="*", default=[], help="corpora whose names contain one of these")
     parser.add_argument("--hand-set", nargs="*", default=list(HAND_SET), help=f"of {', '.join(HAND_SET)}")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--cores", type=int, nargs="*", default=sorted(os.sched_getaffinity(0)), help="cores to use")
+    parser.add_argument("--cores-per-run", type=int, default=2)
+    parser.add_argument("--table", action="store_true", help="run nothing, print the tables of --out")
     options = parser.parse_args()
-    print(f"| corpus | minutes | default: BLEU (took) | {' | '.join(options.hand_set)} | share of the best |")
-    print("|---" * (4 + len(options.hand_set)) + "|")
-    with tempfile.TemporaryDirectory() as work:
-        for files in corpora(options.data, Path(work)):
-            if options.only and not any(part in files.name for part in options.only):
-                continue
-            for minutes in options.minutes:
-                ours = train(files, "", minutes)
-                others = [train(files, HAND_SET[name], minutes) for name in options.hand_set]
-                best = max((other.bleu for other in others), default=float("nan"))
-                cells = [f"{other.bleu:.1f}" for other in others]
-                took = f"{ours.seconds / 60:.2f} min"
-                print(f"| {files.name} | {minutes:g} | {ours.bleu:.1f} ({took}) | ", end="")
-                print(" | ".join([*cells, f"{ours.bleu / best:.0%}"]) + " |", flush=True)
+    results = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
+    if options.table:
+        print_tables(results)
+        return
+    free: queue.Queue[list[int]] = queue.Queue()
+    for first in range(0, len(options.cores) - options.cores_per_run + 1, options.cores_per_run):
+        free.put(options.cores[first : first + options.cores_per_run])
+    done = [{name: result[name] for name in ("corpus", "minutes", "settings", "seed")} for result in results]
+    with tempfile.TemporaryDirectory() as work, options.out.open("a", encoding="utf-8") as stream:
+        waiting = []
+        for corpus in corpora(options.data, Path(work)):
+            if not options.only or any(part in corpus.name for part in options.only):
+                settings = [DEFAULT, *(options.hand_set if corpus.task == "translation" else [])]
+                for minutes in options.minutes:
+                    seeds = range(options.seeds)
+                    waiting += [Run(corpus, minutes, name, seed) for name in settings for seed in seeds]
+        waiting = [one for one in waiting if one.key() not in done]
+
+        def work_off(one: Run) -> dict[str, Any]:
+            cores = free.get()
+            try:
+                return run(one, cores)
+            except RuntimeError as error:
+                return {**one.key(), "error": str(error)}
+            finally:
+                free.put(cores)
+
+        with ThreadPoolExecutor(free.qsize()) as pool:
+            for future in as_completed([pool.submit(work_off, one) for one in waiting]):
+                result = future.result()
+                if "error" in result:
+                    print(result["error"], file=sys.stderr)
+                    continue
+                results.append(result)
+                stream.write(json.dumps(result) + "\n")
+                stream.flush()
+    print_tables(results)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""Where caches live: fetched files and compiled kernels."""
+"""The folder of caches: downloaded files and compiled kernels."""
 
 import os
 from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """The folder for caches: $GLASSFORMER_CACHE, or `glassformer` in the user's cache folder.
+    """Return the cache folder: $GLASSFORMER_CACHE, or `glassformer` in the user's cache folder.
 
-    Raises OSError for a user without a home who sets neither $GLASSFORMER_CACHE nor $XDG_CACHE_HOME.
+    Raises OSError if the user has no home folder and sets neither $GLASSFORMER_CACHE nor $XDG_CACHE_HOME.
     """
     if own := os.environ.get("GLASSFORMER_CACHE"):
         return Path(own)
@@ -16,4 +16,4 @@ def cache_folder() -> Path:
     try:
         return Path.home() / ".cache" / "glassformer"
     except RuntimeError as error:
-        raise OSError("there is no home folder to keep caches in: set GLASSFORMER_CACHE to a folder") from error
+        raise OSError("no home folder for caches: set GLASSFORMER_CACHE to a folder") from error

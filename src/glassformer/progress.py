@@ -1,7 +1,7 @@
-"""How far a command is, on stderr: live bars on a terminal, an occasional plain line elsewhere.
+"""Progress of a command on stderr: live bars on a terminal, occasional lines elsewhere.
 
-A command turns it on with `reporting()`. Code on any floor calls `step` or `track`, which do nothing unless a command
-reports in the same thread. `reporting(quiet=True)` turns everything off.
+A command enables it with `reporting()`. Any code may call `Step` or `track`; they do nothing unless a command reports
+in the same thread. `reporting(quiet=True)` disables all output.
 """
 
 import sys
@@ -12,9 +12,9 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 PLAIN_EVERY = 20.0
-"""Seconds between two plain lines."""
+"""Seconds between two lines, where there is no terminal."""
 TRACK_EVERY = 500
-"""`track` counts so many items at a time."""
+"""`track` updates the progress after this many items."""
 
 Item = TypeVar("Item")
 
@@ -26,7 +26,7 @@ class Reporter:
         self._last_line: float | None = None
         self._console: Any = None
         self.bars: Any = None
-        """A live display of rich, on a terminal."""
+        """rich's live display, if stderr is a terminal."""
         try:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -39,14 +39,14 @@ class Reporter:
             self.bars.start()
 
     def say(self, text: str) -> None:
-        """Print a line for the user; it stays."""
+        """Print a permanent line."""
         if self._console is not None:
             self._console.print(text, soft_wrap=True)
         else:
             print(text, file=sys.stderr)
 
     def say_sometimes(self, text: str) -> None:
-        """Print a line if there was none of this kind for a while."""
+        """Print a line, at most every `PLAIN_EVERY` seconds."""
         now = time.monotonic()
         if self._last_line is None or now - self._last_line >= PLAIN_EVERY:
             self._last_line = now
@@ -64,9 +64,9 @@ _QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 
 @contextmanager
 def reporting(*, quiet: bool = False) -> Iterator[None]:
-    """Report the steps inside this block. A block inside another one uses its display.
+    """Show the progress of the steps inside this block. A nested block uses the display of the outer one.
 
-    With `quiet`, for `--quiet`, no step and no line is shown inside this block.
+    With `quiet` (the flag `--quiet`) nothing is printed inside this block.
     """
     if quiet or _QUIET.get() or _REPORTER.get() is not None:
         was_quiet = _QUIET.set(quiet or _QUIET.get())
@@ -85,7 +85,7 @@ def reporting(*, quiet: bool = False) -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """Print a line for the user on stderr, above the bars; nothing when quiet."""
+    """Print a line on stderr, above the bars; nothing if `quiet`."""
     reporter = _REPORTER.get()
     if reporter is not None:
         reporter.say(text)
@@ -94,7 +94,7 @@ def say(text: str) -> None:
 
 
 class Step:
-    """One thing that takes time, such as tokenizing. Use as a context manager."""
+    """A part of a command that takes time, such as tokenizing. Use it as a context manager."""
 
     def __init__(self, label: str, total: int | None = None):
         self.label, self.total, self.done = label, total, 0
@@ -113,11 +113,11 @@ class Step:
         return f"{self.label}: {self.done:,}" if self.done else f"{self.label} ..."
 
     def advance(self, count: int = 1) -> None:
-        """So many more are done."""
+        """Add `count` to the number of items done."""
         self.show(self.done + count)
 
     def show(self, done: int, *, text: str = "", total: int | None = None) -> None:
-        """So many are done; `text` replaces the usual line."""
+        """Set the number of items done. `text` replaces the usual line."""
         self.done, self.total = done, self.total if total is None else total
         if self._reporter is None:
             return
@@ -128,7 +128,7 @@ class Step:
             self._reporter.say_sometimes(text)
 
     def close(self) -> None:
-        """The step is over: its bar goes."""
+        """End the step and remove its bar."""
         if self._bar is not None and self._reporter is not None:
             self._reporter.bars.remove_task(self._bar)
             self._bar = None
@@ -141,7 +141,7 @@ class Step:
 
 
 def track(items: Iterable[Item], label: str) -> Iterator[Item]:
-    """The items, while their number is reported."""
+    """Yield the items and show how many were taken."""
     with Step(label, size_of(items)) as step:
         waiting = 0
         for item in items:
@@ -153,5 +153,5 @@ def track(items: Iterable[Item], label: str) -> Iterator[Item]:
 
 
 def size_of(items: Iterable[Any]) -> int | None:
-    """How many items there are: by their length, or by the number that an earlier pass counted (`n_read`)."""
+    """Return the number of items: their length, or `n_read`, the number that an earlier pass counted; else None."""
     return len(items) if isinstance(items, Sized) else getattr(items, "n_read", None)

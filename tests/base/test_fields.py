@@ -1,4 +1,4 @@
-"""Configs refuse wrong names and values at construction, in one sentence."""
+"""Configs refuse unknown names and invalid values at construction, with a clear message."""
 
 import copy
 import inspect
@@ -96,7 +96,7 @@ def test_every_field_of_every_task_is_checked(task):
                 type(owner)(**{**values, name: wrong})
 
 
-def test_paths_and_lists_are_normalised():
+def test_paths_and_lists_are_converted_to_the_field_type():
     files = (Path("a"), Path("b"))
     assert PairData(source=["a", Path("b")]).source == files
     assert PairData(source=(Path(name) for name in "ab")).source == files
@@ -113,8 +113,13 @@ def test_a_checked_config_is_a_plain_dataclass():
     assert list(inspect.signature(TrainConfig).parameters)[:2] == ["updates", "minutes"]
 
 
-def test_a_suggestion_needs_a_likeness():
+def test_no_suggestion_without_a_similar_name():
     assert nearest("Warm-Up", ["warmup", "lr"]) == "warmup"
     assert nearest("zzz", ["warmup", "lr"]) is None
     assert suggestion("zzz", ["a", "b"]) == "expected one of a, b"
     assert suggestion("zzz", ["", "b"]) == "expected b"
+
+
+def test_the_british_spelling_of_the_optimizer_suggests_the_new_one():
+    with pytest.raises(TypeError, match="TrainConfig has no field 'optimiser': did you mean 'optimizer'"):
+        TrainConfig(optimiser="adam")

@@ -1,4 +1,4 @@
-"""A file that cannot be written is named, with the reason and the next step."""
+"""Errors of writing name the file, the reason and the next step."""
 
 import errno
 import os
@@ -83,7 +83,7 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_file_that_may_not_grow_is_named_with_the_next_step(name, tmp_path, monkeypatch):
+def test_a_file_size_limit_error_names_the_file_and_the_next_step(name, tmp_path, monkeypatch):
     monkeypatch.setattr("glassformer.training.journal._tensorboard", lambda folder: None)
     write, file = WRITERS[name]
     place = tmp_path / "model"
@@ -95,7 +95,7 @@ def test_a_file_that_may_not_grow_is_named_with_the_next_step(name, tmp_path, mo
     assert not [path for path in tmp_path.rglob("*") if ".part" in path.name], "a temporary file is left"
 
 
-def test_a_graph_that_may_not_grow_is_named(tmp_path, monkeypatch):
+def test_a_file_size_limit_error_names_the_onnx_graph(tmp_path, monkeypatch):
     pytest.importorskip("onnxscript")
     graph = SimpleNamespace(write=lambda path: path.write_text(LONG, encoding="utf-8"))
     monkeypatch.setattr(onnx_out, "_graphs", lambda model: {"decoder.onnx": graph})
@@ -132,7 +132,7 @@ def test_each_reason_has_its_next_step(number, advice, tmp_path):
     assert str(tmp_path / "a") in str(caught.value)
 
 
-def test_the_temporary_name_is_not_shown(tmp_path):
+def test_errors_show_the_final_name_instead_of_the_temporary_one(tmp_path):
     final, work = tmp_path / "model", tmp_path / ".model.part-01234567"
     with pytest.raises(WriteError) as caught, naming_write_errors(final, work):
         (work / "config.json").write_text("{}", encoding="utf-8")
@@ -152,14 +152,14 @@ def test_a_parent_that_is_a_file_is_named(tmp_path):
             write(tmp_path / "file" / "model", build_model(preset("tiny-llama")))
 
 
-def test_an_error_about_another_file_stays_as_it_is(tmp_path):
+def test_an_error_about_another_file_is_not_converted(tmp_path):
     texts = (line.text for line in read_lines(tmp_path / "data.txt"))
     with pytest.raises(FileNotFoundError, match=r"data\.txt") as caught:
         write_text_rows(tmp_path / "rows", texts, ids_of, longest=10)
     assert not isinstance(caught.value, WriteError)
 
 
-def test_a_read_that_fails_names_the_file_that_is_read(tmp_path, monkeypatch):
+def test_a_failed_read_names_the_file_that_was_read(tmp_path, monkeypatch):
     class Broken:
         def __enter__(self):
             return self

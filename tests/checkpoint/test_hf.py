@@ -106,7 +106,7 @@ def test_an_encoder_decoder_answers_the_same(family, side, seed):
         close(ours(tokens, target, mask), expected)
         memory = ours.encode(tokens, mask)
         cache = ours.new_cache(3, 5, 7)
-        steps = [ours.answer(ours.decode(target[:, i : i + 1], memory, mask, cache=cache)) for i in range(5)]
+        steps = [ours.apply_head(ours.decode(target[:, i : i + 1], memory, mask, cache=cache)) for i in range(5)]
         close(torch.cat(steps, 1), expected)
 
 

@@ -215,7 +215,7 @@ def test_a_bare_bench_says_what_it_would_do(call):
         (["--data", "reviewz.tsv"], "reviewz.tsv"),
         (["--corpus", "interface-language"], "did you mean 'interface-languages'"),
         (["--from", "nothing-there"], "nothing-there"),
-        (["--device", "abacus"], "device='abacus' is no device that torch knows: expected auto, cpu or cuda"),
+        (["--device", "abacus"], "device='abacus' is not a torch device: expected auto, cpu or cuda"),
         (["--device", "meta"], "device='meta' cannot compute here: expected auto, cpu or cuda"),
     ],
 )
@@ -232,7 +232,7 @@ def test_a_misspelled_metric_does_not_block_the_corrected_command(call, tmp_path
     command = ["train", "classification", "--data", reviews, "--out", tmp_path / "m", *TINY]
     code, _, err = call(*command, "--metric", "acuracy")
     assert code == 1
-    assert "metric='acuracy' is no score of the validation: did you mean 'accuracy'?" in err
+    assert "metric='acuracy' is not a validation score: did you mean 'accuracy'?" in err
     assert call(*command, "--metric", "accuracy")[0] == 0
 
 

@@ -137,7 +137,7 @@ def test_000_attention_returns_the_output_alone():
     x, y = torch.randn(2, 5, 16), torch.randn(2, 7, 16)
     q, k, v = attention.project(x, y, y)
     expected, _ = softmax_attention(q, k, v, MASK)
-    torch.testing.assert_close(attention(x, y, y, MASK), attention.join(expected))  # in training too: nothing drops
+    torch.testing.assert_close(attention(x, y, y, MASK), attention.merge(expected))  # in training too: nothing drops
 
 
 def test_003_attention_returns_the_output_and_the_weights_of_a_batch_of_two():
@@ -146,7 +146,7 @@ def test_003_attention_returns_the_output_and_the_weights_of_a_batch_of_two():
     x, y = torch.randn(2, 5, 16), torch.randn(2, 7, 16)
     out, w = attention(x, y, y, MASK)
     expected, weights = softmax_attention(*attention.project(x, y, y), MASK)
-    torch.testing.assert_close(out, attention.join(expected))
+    torch.testing.assert_close(out, attention.merge(expected))
     torch.testing.assert_close(w, weights)
     assert (out.shape, w.shape) == ((2, 5, 16), (2, 4, 5, 7))
     assert isinstance(attention(x, x, x), tuple)
@@ -180,7 +180,7 @@ def test_a_mask_for_each_head_is_taken(module):
     x = torch.randn(2, 5, 16)
     found = attention.eval()(x, x, x, mask)
     expected, _ = softmax_attention(*attention.project(x, x, x), mask)
-    torch.testing.assert_close(found[0] if module is document_003 else found, attention.join(expected))
+    torch.testing.assert_close(found[0] if module is document_003 else found, attention.merge(expected))
 
 
 def test_transformers_of_000_and_003_differ_where_the_documents_do():
@@ -198,10 +198,10 @@ def test_002_layers_are_pre_norm_with_relu():
     inner = layer.layer
     expected = x
     for sublayer, step in (
-        (inner.self_attn_sublayer, lambda h: inner.self_attn.join(softmax_attention(*inner.self_attn.project(h))[0])),
+        (inner.self_attn_sublayer, lambda h: inner.self_attn.merge(softmax_attention(*inner.self_attn.project(h))[0])),
         (
             inner.cross_attn_sublayer,
-            lambda h: inner.cross_attn.join(softmax_attention(*inner.cross_attn.project(h, y), keep)[0]),
+            lambda h: inner.cross_attn.merge(softmax_attention(*inner.cross_attn.project(h, y), keep)[0]),
         ),
         (inner.ffn_sublayer, lambda h: inner.ffn.down_proj(inner.ffn.up_proj(h).relu())),
     ):

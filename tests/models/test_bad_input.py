@@ -1,4 +1,4 @@
-"""Wrong input meets an error that names the argument, the value and what was expected, before any work."""
+"""Errors about wrong input name the argument, its value and what was expected."""
 
 import pytest
 import torch
@@ -84,10 +84,10 @@ def _no_work_is_done():
         (
             lambda: GPT(IDS, segments=torch.tensor([[0, 1, 0, 0, 0]] * 2)),
             ValueError,
-            "segments fall along a row",
+            "segments decrease along a row",
         ),
         (lambda: GPT(IDS, segments=IDS.float()), TypeError, "segments has dtype torch.float32"),
-        (lambda: build_model("gpt2"), TypeError, r"expected a ModelConfig, as preset\('gpt2'\)"),
+        (lambda: build_model("gpt2"), TypeError, r"expected a ModelConfig, such as preset\('gpt2'\)"),
         (
             lambda: DecoderModel(preset("tiny-bert-base")),
             ValueError,
@@ -96,7 +96,7 @@ def _no_work_is_done():
         (lambda: EncoderModel(preset("tiny-gpt2")), ValueError, "EncoderModel was given"),
     ],
 )
-def test_models_name_what_is_wrong(call, error, message):
+def test_model_errors_name_the_argument_and_the_expected_value(call, error, message):
     with pytest.raises(error, match=message):
         call()
 
@@ -113,7 +113,10 @@ def test_models_name_what_is_wrong(call, error, message):
         ),
         (lambda: blocks.RelativeBias(4, n_buckets=2, bidirectional=True), "n_buckets=2, max_distance=128: expected"),
         (lambda: blocks.Alibi(0), "n_heads=0"),
-        (lambda: BART.decoder(torch.zeros(1, 2, 16), positions=IDS[:1, :2]), "memory is missing: expected a memory"),
+        (
+            lambda: BART.decoder(torch.zeros(1, 2, 16), positions=IDS[:1, :2]),
+            "memory is missing: expected",
+        ),
         (
             lambda: GPT.decoder(torch.zeros(1, 2, 16), positions=IDS[:1, :2], memory=torch.zeros(1, 2, 16)),
             "memory was given: expected none",
@@ -141,12 +144,12 @@ def test_models_name_what_is_wrong(call, error, message):
         ),
     ],
 )
-def test_blocks_name_what_is_wrong(call, message):
+def test_block_errors_name_the_argument_and_the_expected_value(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
 
-def test_a_tensor_is_not_taken_for_a_mask():
+def test_attention_refuses_a_tensor_as_mask():
     attention = blocks.MultiHeadAttention(12, 4)
     with pytest.raises(TypeError, match=r"mask is a Tensor: expected a Mask, as in Mask\(causal=True\)"):
         attention(torch.zeros(2, 3, 12), mask=torch.ones(3, 3, dtype=torch.bool))
@@ -192,7 +195,7 @@ BASE = {"vocab_size": 10, "n_encoder_layers": 1, "d_model": 8, "n_heads": 2}
         (
             {"tie": "embeddings", "n_decoder_layers": 1, "source_vocab_size": 9},
             ValueError,
-            "expected one vocabulary",
+            "expected equal sizes",
         ),
         ({"head": "token_class"}, ValueError, "n_labels=None with head='token_class'"),
         (
@@ -202,7 +205,7 @@ BASE = {"vocab_size": 10, "n_encoder_layers": 1, "d_model": 8, "n_heads": 2}
         ),
     ],
 )
-def test_configs_name_what_is_wrong(change, error, message):
+def test_config_errors_name_the_field_and_the_expected_value(change, error, message):
     with pytest.raises(error, match=message):
         ModelConfig(**{**BASE, **change})
     with pytest.raises(error, match=message):

@@ -7,12 +7,12 @@ from glassformer.models import PRESETS, ModelConfig, preset
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_config_survives_json(name):
+def test_a_config_round_trips_through_json(name):
     config = preset(name)
     assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
-def test_an_unknown_key_suggests_the_nearest():
+def test_an_unknown_key_suggests_the_nearest_field():
     with pytest.raises(ValueError, match=r"unknown config key 'n_head': did you mean 'n_heads'\?"):
         ModelConfig.from_dict({"vocab_size": 3, "n_head": 2})
     with pytest.raises(ValueError, match="unknown config key 'zzz': expected one of vocab_size"):
@@ -21,12 +21,12 @@ def test_an_unknown_key_suggests_the_nearest():
         ModelConfig.from_dict({"n_encoder_layers": 2})
 
 
-def test_another_librarys_key_is_translated():
+def test_the_name_of_another_library_suggests_our_field():
     with pytest.raises(ValueError, match=r"'hidden_size': did you mean 'd_model'\?"):
         ModelConfig.from_dict({"vocab_size": 3, "hidden_size": 2})
 
 
-def test_with_head_resets_what_only_the_old_head_could_use():
+def test_with_head_resets_the_fields_of_the_old_head():
     bert = preset("bert-base")
     classes = bert.with_head("sequence_class", n_labels=2, head_transform=True)
     assert (classes.tie, classes.n_labels, classes.pool_by) == ("none", 2, "first")
@@ -39,8 +39,8 @@ def test_a_config_is_frozen():
         preset("gpt2").d_model = 3
 
 
-def test_a_config_is_never_rewritten():
-    """What was given is what is stored; usual values live in properties."""
+def test_construction_does_not_change_the_given_values():
+    """Fields hold the given values, None included; properties return the resolved ones."""
     config = preset("tiny-gpt2")
     assert config.n_kv_heads is None
     assert config.kv_heads == config.n_heads

@@ -1,4 +1,4 @@
-"""Costs told from the config alone are those that torch counts while the real model runs."""
+"""Costs computed from the config equal those that torch counts while the model runs."""
 
 import random
 
@@ -14,7 +14,7 @@ HEADS = ["none", "language_model", "sequence_class", "token_class", "span", "emb
 
 
 def random_config(seed):
-    """Any small model, every size different from the others: a mistaken size must not hide behind an equal one."""
+    """Any small model whose sizes all differ, so that a mistaken size cannot equal the right one."""
     draw = random.Random(seed)
     kind = draw.choice(["encoder", "decoder", "encoder_decoder"])
     head = draw.choice(HEADS)
@@ -88,17 +88,17 @@ def test_the_random_configs_cover_every_kind_and_head():
 
 
 @every_config
-def test_parameters_are_those_of_the_model(config):
+def test_counted_parameters_equal_those_of_the_model(config):
     assert count_parameters(config) == build_model(config).n_parameters()
 
 
 @pytest.mark.parametrize(("name", "millions"), [("gpt2", 124), ("bert-base", 110), ("llama", 135), ("t5-small", 61)])
-def test_full_sizes_are_the_published_ones(name, millions):
+def test_full_size_presets_have_the_published_parameter_counts(name, millions):
     assert round(count_parameters(preset(name)) / 1e6) == millions
 
 
 @every_config
-def test_forward_flops_are_those_torch_counts(config):
+def test_forward_flops_equal_torchs_count(config):
     model = build_model(config, backend="math").eval()
     sizes = lengths(config, 5, 7)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
@@ -107,7 +107,7 @@ def test_forward_flops_are_those_torch_counts(config):
 
 
 @every_config
-def test_training_flops_are_those_torch_counts(config):
+def test_training_flops_equal_torchs_count(config):
     model = build_model(config, backend="math").train()
     sizes = lengths(config, 5, 7)
     with FlopCounterMode(display=False) as counter:
@@ -124,6 +124,6 @@ def test_training_flops_are_those_torch_counts(config):
         ("tiny-gpt2", {"batch": 0, "target_length": 3}, "batch=0: expected a whole number"),
     ],
 )
-def test_lengths_the_model_does_not_have_are_refused(name, sizes, message):
+def test_a_length_of_a_missing_stack_is_refused(name, sizes, message):
     with pytest.raises(ValueError, match=message):
         forward_flops(preset(name), **sizes)

@@ -1,4 +1,4 @@
-"""What must hold for every model, over random configs, lengths, masks and batches."""
+"""Invariants of every model, over random configs, lengths, masks and batches."""
 
 import pytest
 import torch
@@ -61,7 +61,7 @@ def random_batch(config, lengths, source_lengths):
 
 
 def padded(rows, side, total):
-    """Rows filled up with id 0 on one side, and the mask of what is real."""
+    """Return rows padded with id 0 on one side, and their mask."""
     tokens, mask = torch.zeros(len(rows), total, dtype=torch.long), torch.zeros(len(rows), total, dtype=torch.bool)
     for index, row in enumerate(rows):
         place = slice(0, len(row)) if side == "right" else slice(total - len(row), total)
@@ -78,7 +78,7 @@ def padded(rows, side, total):
     extra=st.integers(0, 3),
     seed=st.integers(0, 1000),
 )
-def test_padding_batch_size_and_order_change_nothing(positions, data, lengths, side, extra, seed):
+def test_outputs_do_not_depend_on_padding_batch_size_or_order(positions, data, lengths, side, extra, seed):
     config = data.draw(configs(positions))
     torch.manual_seed(seed)
     model = random_model(config)
@@ -118,7 +118,7 @@ def test_no_gradient_reaches_a_future_token(positions, length, seed, data):
     assert gradient.isfinite().all()
 
 
-def test_the_future_check_would_catch_a_leak():
+def test_the_causality_check_detects_a_leak():
     """The encoder sees ahead: the same measurement finds gradients there."""
     model = random_model(preset("tiny-bert-base").with_head("none"))
     kept = []
@@ -140,7 +140,7 @@ def test_the_future_check_would_catch_a_leak():
     pad=st.integers(0, 2),
     seed=st.integers(0, 1000),
 )
-def test_cached_chunked_and_whole_forwards_agree(positions, data, cuts, pad, seed):
+def test_cached_and_chunked_forward_equal_uncached(positions, data, cuts, pad, seed):
     config = data.draw(configs(positions, WRITERS))
     torch.manual_seed(seed)
     model, length = random_model(config), sum(cuts)
@@ -159,7 +159,7 @@ def test_cached_chunked_and_whole_forwards_agree(positions, data, cuts, pad, see
             whole = model(source, tokens, source_mask, mask)
             cache = model.new_cache(2, length, 5)
             parts = [
-                model.answer(model.decode(t, memory, source_mask, m, cache=cache))
+                model.apply_head(model.decode(t, memory, source_mask, m, cache=cache))
                 for t, m in zip(tokens.split(cuts, 1), mask.split(cuts, 1), strict=True)
             ]
     assert cache.length == length
@@ -169,7 +169,7 @@ def test_cached_chunked_and_whole_forwards_agree(positions, data, cuts, pad, see
 @every_position
 @few
 @given(data=st.data(), seed=st.integers(0, 1000))
-def test_padding_between_real_tokens_changes_nothing(positions, data, seed):
+def test_padding_between_real_tokens_does_not_change_outputs(positions, data, seed):
     """As it comes about when right-padded prompts are continued."""
     config = data.draw(configs(positions))
     torch.manual_seed(seed)
@@ -201,7 +201,7 @@ def test_right_padded_prompts_can_be_continued_in_the_cache(positions, data, len
             torch.testing.assert_close(continued[i], alone, atol=1e-9, rtol=1e-9)
 
 
-def test_segments_and_padding_together_equal_documents_alone():
+def test_packed_and_padded_documents_equal_separate_documents():
     model = random_model(preset("tiny-gpt2"))
     tokens = torch.randint(1, 40, (1, 8))
     segments = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1]])
@@ -222,7 +222,7 @@ def test_empty_batches_pass_through(name):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # some versions of torch deprecate what their compiler uses
 @pytest.mark.parametrize("name", TINY)
-def test_models_compile_whole_for_changing_lengths(name):
+def test_models_compile_without_graph_breaks_for_varying_lengths(name):
     model = random_model(preset(name), dtype=torch.float32)
     torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend="eager")
@@ -254,7 +254,7 @@ def test_a_cache_can_be_reordered_shrunk_and_truncated(seed, rows, keep):
     torch.testing.assert_close(continued, whole[:, keep:], atol=1e-9, rtol=1e-9)
 
 
-def test_a_cache_truncated_to_nothing_takes_another_memory():
+def test_a_cache_truncated_to_zero_accepts_a_new_memory():
     model = random_model(preset("tiny-bart-base"))
     target = torch.randint(0, 40, (2, 3))
     first, second = (model.encode(torch.randint(0, 40, (2, 4))) for _ in range(2))
@@ -268,7 +268,7 @@ def test_a_cache_truncated_to_nothing_takes_another_memory():
 @every_position
 @few
 @given(data=st.data(), lengths=st.lists(st.integers(1, 4), min_size=2, max_size=4), seed=st.integers(0, 999))
-def test_packed_documents_equal_documents_alone(positions, data, lengths, seed):
+def test_packed_documents_equal_separate_documents(positions, data, lengths, seed):
     config = data.draw(configs(positions, ["decoder"]))
     torch.manual_seed(seed)
     model = random_model(config)
@@ -294,7 +294,7 @@ def test_grouped_heads_with_copied_weights_equal_full_heads():
 
 
 @pytest.mark.parametrize("name", ["tiny-bert-base", "tiny-llama", "tiny-t5-small"])
-def test_a_shared_layer_equals_the_unrolled_one(name):
+def test_a_shared_layer_equals_copies_of_it(name):
     shared, unrolled = random_model(preset(name, share_layers=True)), random_model(preset(name))
     state = shared.state_dict()
     for key in [key for key in state if "layers.0." in key]:
@@ -323,7 +323,7 @@ def test_gradient_checkpointing_is_exact_with_dropout(name):
         assert torch.equal(plain, checkpointed)
 
 
-def test_gradient_checkpointing_keeps_fewer_activations():
+def test_gradient_checkpointing_stores_fewer_activations():
     model = build_model(preset("tiny-gpt2", n_decoder_layers=8)).train()
     kept = []
     for on in (False, True):
@@ -335,7 +335,7 @@ def test_gradient_checkpointing_keeps_fewer_activations():
     assert kept[1] < kept[0] / 2
 
 
-def test_layer_drop_skips_layers_in_training_alone():
+def test_layer_drop_skips_layers_only_in_training():
     model = build_model(preset("tiny-gpt2", n_decoder_layers=6, layer_drop=0.5, dropout=0.0, attention_dropout=0.0))
     ran = []
     for layer in model.decoder.layers:
@@ -357,7 +357,7 @@ DROPS = ("dropout", "attention_dropout", "activation_dropout", "embedding_dropou
 
 @pytest.mark.parametrize("name", ["tiny-bert-base", "tiny-llama", "tiny-marian"])
 @pytest.mark.parametrize("which", DROPS)
-def test_each_dropout_is_off_in_evaluation_and_on_in_training(name, which):
+def test_each_dropout_acts_only_in_training(name, which):
     model = build_model(preset(name, **dict.fromkeys(DROPS, 0.0) | {which: 0.5}))
     tokens = torch.randint(0, 40, (2, 6))
     inputs = (tokens, tokens) if model.kind == "encoder_decoder" else (tokens,)
@@ -366,7 +366,7 @@ def test_each_dropout_is_off_in_evaluation_and_on_in_training(name, which):
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_half_precision_runs_and_stays_near(name):
+def test_half_precision_outputs_are_close_to_float32(name):
     model = random_model(preset(name), dtype=torch.float32)
     tokens = torch.randint(0, 40, (2, 6))
     inputs = (tokens, tokens) if model.kind == "encoder_decoder" else (tokens,)
@@ -377,7 +377,7 @@ def test_half_precision_runs_and_stays_near(name):
     assert (half.float() - exact).abs().mean() < 0.1 * exact.abs().mean()
 
 
-def test_padding_behind_a_row_as_long_as_the_model_allows_changes_nothing():
+def test_padding_after_a_row_of_max_len_tokens_does_not_change_outputs():
     model = build_model(preset("tiny-gpt2")).eval()
     tokens = torch.randint(3, 40, (2, 33))
     mask = torch.ones(2, 33, dtype=torch.bool)
@@ -386,7 +386,7 @@ def test_padding_behind_a_row_as_long_as_the_model_allows_changes_nothing():
         torch.testing.assert_close(model(tokens, mask)[:, :32], model(tokens[:, :32]))
 
 
-def test_shapes_can_be_asked_for_without_numbers():
+def test_models_run_on_the_meta_device():
     with torch.device("meta"):
         model = build_model(preset("tiny-transformer-base"))
         tokens = torch.zeros(2, 5, dtype=torch.long)

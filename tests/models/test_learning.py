@@ -1,4 +1,4 @@
-"""Each family learns its toy task in seconds: the test that catches what unit tests miss, above all a leaking mask."""
+"""Each kind of model learns a toy task in seconds. A leaking mask would show here."""
 
 import itertools
 
@@ -65,7 +65,7 @@ def test_decoders_learn_to_count(name):
 
 @pytest.mark.parametrize("name", ["tiny-bert-base", "tiny-albert-base"])
 def test_encoders_learn_to_fill_masks(name):
-    """Every row counts by ones, so what a mask hides can be told from what is left on either side."""
+    """Every row counts by ones, so that a masked number follows from its neighbors."""
     mask_id = 10 + N_SPECIAL
     narrow = {"embedding_width": 24} if name == "tiny-albert-base" else {}
     model = build_model(preset(name, **SIZE, **narrow, vocab_size=mask_id + 1, init="xavier"))
@@ -87,7 +87,7 @@ def test_encoders_learn_to_fill_masks(name):
 
 
 @pytest.mark.parametrize(("head", "pooling"), [("sequence_class", "mean"), ("token_class", None), ("span", None)])
-def test_class_heads_learn(head, pooling):
+def test_class_heads_learn_their_labels(head, pooling):
     """The largest symbol of the row; whether each symbol is small; where the largest and the smallest stand."""
     n_labels = {"sequence_class": 6, "token_class": 2, "span": None}[head]
     body = preset("tiny-bert-base", **SIZE, positions="rotary", init="xavier", vocab_size=6)
@@ -117,7 +117,7 @@ def test_class_heads_learn(head, pooling):
     assert wrong.float().mean() <= 0.05
 
 
-def test_embeddings_of_equal_texts_meet_whatever_the_padding():
+def test_embeddings_of_equal_texts_do_not_depend_on_padding():
     model = build_model(preset("tiny-bert-base").with_head("embedding", pooling="mean")).eval()
     tokens = torch.randint(1, 40, (1, 5))
     longer = torch.cat((tokens, torch.zeros(1, 3, dtype=torch.long)), 1)

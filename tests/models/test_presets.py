@@ -1,4 +1,4 @@
-"""Full-size presets have their families' known parameter counts; initialisation is the family's own."""
+"""Full-size presets have the known parameter counts, and each initialization scheme its distribution."""
 
 import math
 
@@ -24,7 +24,7 @@ KNOWN = {
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_parameter_count(name):
+def test_presets_have_the_known_parameter_counts(name):
     shapes = reference.parameter_shapes(reference.Config.from_dict(preset(name).to_dict()))
     assert sum(math.prod(shape) for shape in shapes.values()) == KNOWN[name]
 
@@ -40,7 +40,7 @@ def test_xavier_fills_matrices_within_its_bound():
             assert (parameter == (0 if name.endswith("bias") else 1)).all(), name
 
 
-def test_gpt2_starts_residual_projections_smaller():
+def test_gpt2_initializes_residual_projections_smaller():
     model = build_model(preset("gpt2", d_model=192, d_ff=384, n_heads=4, n_decoder_layers=8, vocab_size=500))
     layer = model.decoder.layers[0]
     assert layer.self_attn.q_proj.weight.std().item() == pytest.approx(0.02, rel=0.1)
@@ -48,7 +48,7 @@ def test_gpt2_starts_residual_projections_smaller():
     assert layer.ffn.down_proj.weight.std().item() == pytest.approx(0.02 / 4, rel=0.1)
 
 
-def test_t5_starts_each_matrix_by_its_width():
+def test_t5_initializes_each_matrix_by_its_width():
     model = build_model(
         preset("t5-small", d_model=256, d_ff=512, n_heads=4, vocab_size=500, n_encoder_layers=1, n_decoder_layers=1)
     )
@@ -60,7 +60,7 @@ def test_t5_starts_each_matrix_by_its_width():
 
 
 @pytest.mark.parametrize("tie", ["none", "output", "embeddings", "all"])
-def test_ties_share_tables(tie):
+def test_tied_embeddings_are_one_parameter(tie):
     model = build_model(preset("tiny-marian", tie=tie))
     source, target, output = (
         model.source_embeddings.tokens.weight,

@@ -1,4 +1,4 @@
-"""The one attention: its backends agree, its rows sum to one or zero, and looking changes nothing."""
+"""Scaled dot-product attention: the backends agree, weights sum to one or zero, and returning them changes nothing."""
 
 import warnings
 
@@ -57,10 +57,10 @@ def run(qkv, **options):
 def test_math_and_sdpa_agree_forward_and_backward(kind, t, s, groups, with_bias):
     mask, qkv = masks(t, s)[kind], random_qkv(t, s, groups, grad=True)
     bias = torch.randn(1, H, t, s, dtype=torch.float64) if with_bias else None
-    spelled_out = mask.spelled_out(t, s, bias, qkv[0])
+    with_additive = mask.with_additive(t, s, bias, qkv[0])
     ours, *others = (
         run(qkv, mask=each, bias=bias, backend=backend)
-        for each, backend in ((mask, "math"), (mask, "sdpa"), (spelled_out, "sdpa"))
+        for each, backend in ((mask, "math"), (mask, "sdpa"), (with_additive, "sdpa"))
     )
     for theirs in others:
         for one, two in zip(ours, theirs, strict=True):
@@ -99,7 +99,7 @@ def test_flex_refuses_dropout_instead_of_ignoring_it():
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("backend", ["math", "sdpa"])
-def test_asking_for_weights_changes_nothing_and_never_warns(kind, backend):
+def test_returning_weights_does_not_change_the_output_or_warn(kind, backend):
     mask, qkv = masks(4, 6)[kind], random_qkv(4, 6, dtype=torch.float32)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -112,7 +112,7 @@ def test_asking_for_weights_changes_nothing_and_never_warns(kind, backend):
 
 
 @given(t=st.integers(1, 6), extra=st.integers(0, 4), kind=st.sampled_from(KINDS), seed=st.integers(0, 99))
-def test_rows_sum_to_one_or_are_zero_with_finite_gradients(t, extra, kind, seed):
+def test_weights_of_a_row_sum_to_one_or_zero_with_finite_gradients(t, extra, kind, seed):
     torch.manual_seed(seed)
     s = t + extra
     mask, (q, k, v) = masks(t, s)[kind], random_qkv(t, s, grad=True)
@@ -139,7 +139,7 @@ def test_half_precision_weights_are_computed_in_float32(dtype):
 
 
 @pytest.mark.parametrize("backend", ["math", "sdpa"])
-def test_weights_are_those_before_dropout_and_asking_draws_no_random_numbers(backend):
+def test_returned_weights_are_before_dropout_and_draw_no_random_numbers(backend):
     qkv = random_qkv(4, 6)
     results = []
     for need_weights in (False, True):
@@ -151,7 +151,7 @@ def test_weights_are_those_before_dropout_and_asking_draws_no_random_numbers(bac
     torch.testing.assert_close(results[2].weights, attend(*qkv, need_weights=True).weights)
 
 
-def test_a_causal_query_stands_at_the_end_of_its_keys():
+def test_causal_queries_are_aligned_with_the_last_keys():
     seen = Mask(causal=True).dense(2, 5, torch.device("cpu"))[0, 0]
     assert seen.tolist() == [[True, True, True, True, False], [True] * 5]
 
@@ -171,7 +171,7 @@ def test_a_causal_query_stands_at_the_end_of_its_keys():
         ({"dropout": 1.0}, "dropout=1.0"),
     ],
 )
-def test_bad_arguments_are_named(change, message):
+def test_errors_name_the_bad_argument(change, message):
     q, k, v = random_qkv(3, 3, dtype=torch.float32)
     arguments = {"q": q, "k": k, "v": v} | change
     with pytest.raises(ValueError, match=message):

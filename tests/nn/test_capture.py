@@ -1,4 +1,4 @@
-"""Seeing what every head attends to, while the model goes on as if nobody looked."""
+"""Captured attention weights equal the reference, and capturing does not change the outputs."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from glassformer.nn import MultiHeadAttention, capture_attention
 from oracle import random_model, twin
 
 
-def test_captured_weights_are_the_oracles():
+def test_captured_weights_equal_the_reference():
     model = random_model(preset("tiny-marian"))
     source, target = torch.randint(0, 40, (2, 5)), torch.randint(0, 40, (2, 4))
     mask = torch.ones(2, 5, dtype=torch.bool)
@@ -28,7 +28,7 @@ def test_captured_weights_are_the_oracles():
 
 
 @pytest.mark.parametrize("name", ["tiny-llama", "tiny-t5-small", "tiny-bert-base"])
-def test_chosen_layers_heads_and_rows_are_slices_of_everything(name):
+def test_selected_layers_heads_and_rows_equal_slices_of_all(name):
     model = random_model(preset(name))
     tokens = torch.randint(0, 40, (2, 6))
     inputs = (tokens, tokens) if model.kind == "encoder_decoder" else (tokens,)
@@ -42,7 +42,7 @@ def test_chosen_layers_heads_and_rows_are_slices_of_everything(name):
         torch.testing.assert_close(weights, everything[key][:, [3, 0]][:, :, [-1, 2]])
 
 
-def test_looking_changes_no_output_and_leaves_nothing_behind():
+def test_capture_does_not_change_the_output_and_removes_its_hooks():
     model = random_model(preset("tiny-gpt2"), dtype=torch.float32)
     tokens = torch.randint(0, 40, (2, 6))
     before = model(tokens)
@@ -64,7 +64,7 @@ def test_hooks_are_removed_after_an_error():
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_cached_steps_together_are_the_whole_attention():
+def test_weights_of_cached_steps_equal_those_of_the_whole_sequence():
     model = random_model(preset("tiny-llama"))
     tokens = torch.randint(0, 40, (1, 5))
     with capture_attention(model) as whole:
@@ -78,7 +78,7 @@ def test_cached_steps_together_are_the_whole_attention():
         torch.testing.assert_close(step[:, :, 0], whole[name][:, :, place, : place + 1])
 
 
-def test_a_shared_layer_records_each_application():
+def test_a_shared_layer_adds_one_record_per_application():
     model = random_model(preset("tiny-albert-base", n_encoder_layers=3))
     with capture_attention(model) as captured:
         model(torch.randint(0, 40, (1, 4)))
@@ -94,7 +94,7 @@ def test_gradient_checkpointing_records_once():
     assert len(captured.steps("decoder.layers.1.self_attn")) == 1
 
 
-def test_attention_under_any_name_is_captured():
+def test_attention_modules_of_any_name_are_captured():
     class Mixer(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -109,11 +109,14 @@ def test_attention_under_any_name_is_captured():
     assert captured["mixer"].shape == (1, 2, 3, 3)
 
 
-def test_wrong_choices_are_named():
+def test_errors_name_the_wrong_selection():
     model = random_model(preset("tiny-gpt2"))
     with pytest.raises(IndexError, match="layers holds 7: expected -2 to 1"), capture_attention(model, layers=[0, 7]):
         pass
-    with pytest.raises(ValueError, match=r"match none of this model's: decoder"), capture_attention(model, kinds=["x"]):
+    with (
+        pytest.raises(ValueError, match=r"match no attention module; this model has: decoder"),
+        capture_attention(model, kinds=["x"]),
+    ):
         pass
     with pytest.raises(ValueError, match=r"heads=\[\]: expected at least one"), capture_attention(model, heads=[]):
         pass

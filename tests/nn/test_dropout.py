@@ -8,7 +8,7 @@ from glassformer.nn.dropout import drop
 
 
 @pytest.mark.parametrize("chance", [0.1, 0.3, 0.5, 0.9])
-def test_the_share_dropped_and_the_mean_are_right(chance):
+def test_dropout_drops_the_given_fraction_and_keeps_the_mean(chance):
     torch.manual_seed(0)
     dropped = drop(torch.ones(1_000_000), chance)
     deviation = (chance * (1 - chance) / 1e6) ** 0.5
@@ -16,7 +16,7 @@ def test_the_share_dropped_and_the_mean_are_right(chance):
     assert torch.unique(dropped).tolist() == pytest.approx([0.0, 1 / (1 - chance)], rel=2e-4)
 
 
-def test_neighbours_are_dropped_independently():
+def test_neighboring_elements_are_dropped_independently():
     torch.manual_seed(1)
     kept = (drop(torch.ones(400_000), 0.5) > 0).double() - 0.5
     for distance in (1, 2, 3, 4, 8):
@@ -26,14 +26,14 @@ def test_neighbours_are_dropped_independently():
 @given(
     shape=st.lists(st.integers(0, 5), max_size=3), dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16])
 )
-def test_any_shape_and_dtype(shape, dtype):
+def test_dropout_accepts_any_shape_and_dtype(shape, dtype):
     x = torch.ones(shape, dtype=dtype)
     dropped = drop(x, 0.25)
     assert dropped.shape == x.shape
     assert dropped.dtype == dtype
 
 
-def test_the_gradient_is_dropped_at_the_same_places():
+def test_the_gradient_is_zero_where_the_output_was_dropped():
     torch.manual_seed(2)
     x = torch.randn(50, 7, requires_grad=True)
     dropped = drop(x, 0.4)
@@ -41,7 +41,7 @@ def test_the_gradient_is_dropped_at_the_same_places():
     torch.testing.assert_close(dropped, x * x.grad)
 
 
-def test_a_seed_repeats_it_and_evaluation_leaves_everything():
+def test_the_same_seed_drops_the_same_elements_and_evaluation_drops_none():
     layer, x = Dropout(0.3), torch.ones(99)
     torch.manual_seed(3)
     first = layer(x)

@@ -1,4 +1,4 @@
-"""Who looks at a feed-forward network's hidden numbers sees them as they were computed."""
+"""Hooks on the feed-forward network see its hidden values unchanged."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from glassformer.nn.feedforward import FeedForward
 
 
 @pytest.mark.parametrize("gated", [False, True])
-def test_a_hook_sees_what_came_before_the_activation(gated):
+def test_a_hook_sees_the_values_before_the_in_place_activation(gated):
     torch.manual_seed(0)
     network, x, seen = FeedForward(8, 16, gated=gated).eval(), torch.randn(2, 3, 8), []
     with torch.inference_mode():

@@ -14,12 +14,12 @@ from glassformer.reference.positions import alibi
 
 
 @given(length=st.integers(1, 40), width=st.integers(1, 33), halves=st.booleans())
-def test_sinusoids_equal_the_references_for_even_and_odd_widths(length, width, halves):
+def test_sinusoids_equal_the_reference_for_even_and_odd_widths(length, width, halves):
     ours = sinusoids(length, width, halves=halves).numpy()
     np.testing.assert_allclose(ours, reference.sinusoids(length, width, halves=halves), atol=1e-12)
 
 
-def test_small_i_is_the_fast_wave():
+def test_the_first_sinusoids_have_the_shortest_period():
     """Document 000 says it the other way round; the formula, and its code, say this."""
     table = sinusoids(1000, 64)
     turns = [(table[1:, i].sign() != table[:-1, i].sign()).sum().item() for i in (0, 20, 60)]
@@ -35,7 +35,7 @@ def test_a_shift_of_the_sinusoids_is_a_rotation():
     torch.testing.assert_close(table[7:, 0::2], sin * angle.cos() + cos * angle.sin())
 
 
-def test_sinusoids_are_not_part_of_the_state():
+def test_sinusoids_are_not_in_the_state_dict():
     positions = SinusoidalPositions(9, 6)
     exact = positions(torch.arange(9)[None], torch.float64)
     assert positions.state_dict() == {}
@@ -43,26 +43,26 @@ def test_sinusoids_are_not_part_of_the_state():
 
 
 @given(shift=st.integers(0, 10_000), seed=st.integers(0, 20))
-def test_rotary_scores_depend_on_distance_alone(shift, seed):
+def test_rotary_scores_depend_only_on_distance(shift, seed):
     torch.manual_seed(seed)
     q, k = torch.randn(2, 1, 1, 5, 8, dtype=torch.float64)
     rotary = Rotary(8)
 
     def scores(start):
-        turn = rotary(torch.arange(start, start + 5)[None]).turn
-        return turn(q) @ turn(k).transpose(-1, -2)
+        rotate = rotary(torch.arange(start, start + 5)[None]).rotate
+        return rotate(q) @ rotate(k).transpose(-1, -2)
 
     torch.testing.assert_close(scores(shift), scores(0), atol=1e-9, rtol=1e-9)
 
 
-def test_rotary_keeps_lengths():
+def test_rotation_preserves_the_norm():
     x = torch.randn(2, 3, 5, 8)
-    torch.testing.assert_close(Rotary(8)(torch.arange(5)[None]).turn(x).norm(dim=-1), x.norm(dim=-1))
+    torch.testing.assert_close(Rotary(8)(torch.arange(5)[None]).rotate(x).norm(dim=-1), x.norm(dim=-1))
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])
 @pytest.mark.parametrize(("n_buckets", "max_distance"), [(32, 128), (8, 16), (16, 50), (4, 7)])
-def test_every_distance_falls_into_the_references_bucket(bidirectional, n_buckets, max_distance):
+def test_relative_buckets_equal_the_reference(bidirectional, n_buckets, max_distance):
     ours = RelativeBias(3, n_buckets=n_buckets, max_distance=max_distance, bidirectional=bidirectional)
     params = Parameters({"weight": np.zeros((n_buckets, 3))})
     theirs = ReferenceRelativeBias(params, max_distance, bidirectional)
@@ -72,13 +72,13 @@ def test_every_distance_falls_into_the_references_bucket(bidirectional, n_bucket
     assert set(buckets) <= set(range(n_buckets))
 
 
-def test_a_relative_bias_of_the_last_queries_is_the_end_of_the_whole():
+def test_relative_bias_of_the_last_queries_equals_the_last_rows_of_the_whole():
     bias, places = RelativeBias(2, n_buckets=8, max_distance=16, bidirectional=False), torch.arange(9)[None]
     torch.testing.assert_close(bias(places[:, -2:], places), bias(places, places)[:, :, -2:])
 
 
 @pytest.mark.parametrize("n_heads", [1, 2, 3, 6, 8, 12])
-def test_alibi_equals_the_reference_and_falls_with_distance(n_heads):
+def test_alibi_equals_the_reference_and_decreases_with_distance(n_heads):
     places = torch.tensor([[0, 1, 2, 3, 4, 5, 6], [0, 0, 1, 2, 2, 2, 3]])
     ours = Alibi(n_heads)(places, places)
     np.testing.assert_allclose(ours.numpy(), alibi(n_heads, places.numpy()), atol=1e-15)
@@ -86,15 +86,15 @@ def test_alibi_equals_the_reference_and_falls_with_distance(n_heads):
     assert (ours[0, :, -1].diff(dim=-1) > 0).all()
 
 
-def test_alibi_slopes_for_eight_heads_are_the_papers():
+def test_alibi_slopes_for_eight_heads_equal_the_paper():
     assert Alibi(8).slopes == [2.0 ** -(h + 1) for h in range(8)]
 
 
-def test_rotary_refuses_odd_heads():
+def test_rotary_refuses_odd_head_sizes():
     with pytest.raises(ValueError, match="head_dim=5 with rotary positions: expected an even"):
         Rotary(5)
 
 
-def test_angles_stay_exact_far_out():
+def test_rotary_angles_are_exact_at_large_positions():
     rotation = Rotary(4, theta=10000.0)(torch.tensor([[1_000_003]]))
     assert rotation.cos[0, 0, 0, 0].item() == pytest.approx(math.cos(1_000_003), abs=1e-12)

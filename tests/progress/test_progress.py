@@ -1,4 +1,4 @@
-"""Progress on stderr: from the first moment, sometimes, never on stdout, and not at all when quiet."""
+"""Progress on stderr: at once, at intervals, never on stdout, and not at all when quiet."""
 
 import gzip
 import io
@@ -20,7 +20,7 @@ def now(monkeypatch):
     return moment
 
 
-def test_the_first_step_is_told_at_once_and_the_others_now_and_then(now, capsys):
+def test_the_first_step_is_printed_at_once_and_later_ones_at_intervals(now, capsys):
     with reporting():
         with Step("reading"):
             pass
@@ -33,7 +33,7 @@ def test_the_first_step_is_told_at_once_and_the_others_now_and_then(now, capsys)
     assert told.err.splitlines() == ["reading ...", "tokenizing: 20,000 of 29,000"]
 
 
-def test_nothing_is_told_outside_a_command_or_when_quiet(now, capsys):
+def test_nothing_is_printed_outside_a_command_or_when_quiet(now, capsys):
     with Step("reading") as step:
         now[0] += 100
         step.advance()
@@ -44,7 +44,7 @@ def test_nothing_is_told_outside_a_command_or_when_quiet(now, capsys):
     assert (told.out, told.err) == ("", "")
 
 
-def test_a_quiet_command_leaves_the_next_one_loud(now, capsys):
+def test_quiet_ends_with_its_command(now, capsys):
     with pytest.raises(KeyError), reporting(quiet=True):
         raise KeyError
     with reporting(), Step("reading"):
@@ -52,12 +52,12 @@ def test_a_quiet_command_leaves_the_next_one_loud(now, capsys):
     assert capsys.readouterr().err == "reading ...\n"
 
 
-def test_a_note_is_told_without_a_command_too(capsys):
+def test_say_prints_outside_a_command_too(capsys):
     say("a note")
     assert capsys.readouterr().err == "a note\n"
 
 
-def test_an_unknown_total_is_counted_and_a_text_of_ones_own_replaces_the_line(now, capsys):
+def test_an_unknown_total_shows_a_count_and_a_text_replaces_the_line(now, capsys):
     with reporting(), Step("reading") as step:
         now[0] += 20
         step.advance(1200)
@@ -73,7 +73,7 @@ def test_an_unknown_total_is_counted_and_a_text_of_ones_own_replaces_the_line(no
     ]
 
 
-def test_a_terminal_gets_bars_that_go_away(monkeypatch):
+def test_a_terminal_shows_transient_bars(monkeypatch):
     console = pytest.importorskip("rich.console")
     stream, real = io.StringIO(), console.Console
     monkeypatch.setattr(console, "Console", lambda **options: real(file=stream, force_terminal=True, width=80))
@@ -97,7 +97,7 @@ def test_without_rich_lines_are_printed(monkeypatch, capsys):
     assert capsys.readouterr().err == "reading ...\na note\n"
 
 
-def test_tracking_counts_and_passes_everything_on(now, capsys):
+def test_track_counts_and_yields_all_items(now, capsys):
     def items():
         for number in range(1100):
             now[0] += 0.03
@@ -109,7 +109,7 @@ def test_tracking_counts_and_passes_everything_on(now, capsys):
     assert capsys.readouterr().err.splitlines() == ["tokenizing ...", "tokenizing: 1,000"]
 
 
-def test_reading_a_file_is_told_and_a_reader_knows_its_size_after_a_pass(tmp_path, capsys):
+def test_reading_a_file_shows_progress_and_a_second_pass_knows_the_total(tmp_path, capsys):
     (tmp_path / "a.en").write_text("one\ntwo\n", encoding="utf-8")
     with gzip.open(tmp_path / "a.de.gz", "wt") as file:
         file.write("eins\nzwei\n")

@@ -244,7 +244,7 @@ def test_a_folder_that_is_no_run_is_refused_and_stays(tmp_path, name):
     file.parent.mkdir(parents=True)
     file.write_text("mine", encoding="utf-8")
     for restart in (False, True):
-        with pytest.raises(ValueError, match="is no part of a run: expected a run folder"):
+        with pytest.raises(ValueError, match="is not part of a run: expected a run folder"):
             Translation(translation(tmp_path)).train(tmp_path / "m", restart=restart)
     assert file.read_text(encoding="utf-8") == "mine"
 
@@ -254,7 +254,7 @@ def test_a_model_with_the_name_of_a_run_folder_stays(tmp_path):
     Translation(translation(tmp_path)).train(tmp_path / "m.run")
     before = files_of(tmp_path / "m.run")
     for restart in (False, True):
-        with pytest.raises(ValueError, match="is no part of a run"):
+        with pytest.raises(ValueError, match="is not part of a run"):
             Translation(translation(tmp_path)).train(tmp_path / "m", restart=restart)
     assert files_of(tmp_path / "m.run") == before
 

@@ -1,4 +1,4 @@
-"""`--minutes` on a clock of our own: the whole command ends in time, and corrections are recorded and repeated."""
+"""`--minutes` with a simulated clock: the command ends in time, and corrections are recorded and repeated."""
 
 import itertools
 import json
@@ -59,7 +59,7 @@ class Machine:
         monkeypatch.setattr("time.perf_counter", lambda: self.now)
         monkeypatch.setattr(journal, "_tensorboard", lambda folder: None)
         monkeypatch.setattr(estimate, "give_back_freed", lambda: None)  # which waits
-        monkeypatch.setattr(runs, "score_samples", lambda *_: None)  # which has no time of its own here
+        monkeypatch.setattr(runs, "score_samples", lambda *_: None)  # its time is not simulated
 
     def train(self, folder, config=CONFIG):
         """One command from start to end: the seconds that it took."""
@@ -129,13 +129,13 @@ MACHINES = {
 
 @pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize("eval_every", [20, 60, 100_000])
-def test_the_whole_command_takes_the_minutes_asked_for(tmp_path, monkeypatch, name, eval_every):
+def test_the_whole_command_takes_the_given_minutes(tmp_path, monkeypatch, name, eval_every):
     machine = Machine(monkeypatch, **MACHINES[name])
     taken = machine.train(tmp_path / "a", replace(CONFIG, eval_every=eval_every, save_every=eval_every))
     assert taken == pytest.approx(120, rel=0.15)
 
 
-def test_a_start_that_takes_all_the_time_leaves_one_update_at_least(tmp_path, monkeypatch):
+def test_a_run_makes_at_least_one_update_if_loading_takes_all_the_time(tmp_path, monkeypatch):
     machine = Machine(monkeypatch, startup=500.0)
     machine.train(tmp_path / "a")
     assert 1 <= machine.state.update <= 3
@@ -146,11 +146,11 @@ def test_a_run_of_fixed_updates_is_never_corrected(tmp_path, monkeypatch):
     machine.train(tmp_path / "a", replace(CONFIG, minutes=0, updates=40, eval_every=20, save_every=20))
     assert machine.state.update == 40
     assert plan_of(tmp_path / "a")["corrections"] == []
-    assert plan_of(tmp_path / "a")["warmup"] == 10, "a warm-up that nobody asked for fits the plan"
+    assert plan_of(tmp_path / "a")["warmup"] == 10, "a default warm-up is fitted to the plan"
     assert machine.validations == 2
 
 
-def test_corrections_come_at_fixed_shares_of_the_plan_and_are_recorded(tmp_path, monkeypatch):
+def test_corrections_come_at_fixed_fractions_of_the_plan_and_are_recorded(tmp_path, monkeypatch):
     machine = Machine(monkeypatch, update=lambda number: 2.0)
     machine.train(tmp_path / "a")
     plan = plan_of(tmp_path / "a")
@@ -163,14 +163,14 @@ def test_corrections_come_at_fixed_shares_of_the_plan_and_are_recorded(tmp_path,
 
 
 @pytest.mark.parametrize("slower", [3.0, 8.0])
-def test_a_machine_that_becomes_slow_after_a_fast_spell_still_ends_in_time(tmp_path, monkeypatch, slower):
+def test_a_run_ends_in_time_on_a_machine_that_becomes_slower(tmp_path, monkeypatch, slower):
     """The fast spell raised the plan: the next share of it would come long after the time is over."""
     machine = Machine(monkeypatch, update=lambda number: 0.3 if 10 < number < 60 else 0.3 * slower)
     seconds = machine.train(tmp_path / "a", replace(CONFIG, minutes=5))
     assert seconds == pytest.approx(300, rel=0.15)
 
 
-def test_only_half_of_a_gain_in_speed_is_counted_on(tmp_path, monkeypatch):
+def test_only_half_of_a_gain_in_speed_is_used(tmp_path, monkeypatch):
     machine = Machine(monkeypatch, update=lambda number: 1.0 if number < 12 else 0.1)
     machine.train(tmp_path / "a", replace(CONFIG, minutes=5))
     plan = plan_of(tmp_path / "a")
@@ -227,7 +227,7 @@ def test_a_killed_run_repeats_its_recorded_corrections(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("pilot", "update"), [(4.0, 0.5), (2.0, 0.5), (0.5, 0.5), (0.25, 0.5)])
-def test_a_warmup_that_is_a_share_follows_the_corrected_plan(tmp_path, monkeypatch, pilot, update):
+def test_a_fractional_warmup_follows_the_corrected_plan(tmp_path, monkeypatch, pilot, update):
     """A machine that is busy or idle at the start only: the pilot is wrong by up to eight times."""
     machine = Machine(monkeypatch, pilot=pilot, update=lambda number: update)
     machine.train(tmp_path / "a", replace(CONFIG, warmup=0.1))
@@ -238,7 +238,7 @@ def test_a_warmup_that_is_a_share_follows_the_corrected_plan(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("minutes", [0, 2])
-def test_a_share_of_a_continued_run_is_of_its_new_updates(tmp_path, monkeypatch, minutes):
+def test_a_fractional_warmup_of_a_continued_run_counts_its_new_updates(tmp_path, monkeypatch, minutes):
     config = replace(CONFIG, minutes=0, updates=100, warmup=0.1)
     Machine(monkeypatch).train(tmp_path / "a", config)
     assert plan_of(tmp_path / "a")["warmup"] == 10
@@ -285,7 +285,7 @@ def test_continue_with_minutes_adds_them(tmp_path, monkeypatch):
     assert plan_of(tmp_path / "a")["start"] > 10
 
 
-def test_validations_saves_and_the_ending_take_their_part():
+def test_the_budget_includes_validations_saves_and_final_scores():
     config = TrainConfig(eval_every=10, save_every=10)
     assert updates_that_fit(100, Costs(update=1.0), config) == 100
     assert updates_that_fit(100, Costs(update=1.0, ending=20), config) == 80
@@ -298,7 +298,7 @@ def test_validations_saves_and_the_ending_take_their_part():
     assert updates_that_fit(0.5, Costs(update=0.0), config) > 10**6
 
 
-def test_the_memory_of_a_validation_is_seen_on_the_longest_examples(monkeypatch):
+def test_validation_memory_is_measured_on_the_longest_examples(monkeypatch):
     """More and more of them, until a sample takes longer than a moment."""
     now, seen = [0.0], []
     monkeypatch.setattr("time.process_time", lambda: now[0])
@@ -320,7 +320,7 @@ def test_the_memory_of_a_validation_is_seen_on_the_longest_examples(monkeypatch)
     assert model.training
 
 
-def test_what_is_left_of_the_time():
+def test_the_budget_returns_the_remaining_time():
     now = [7.0]
     budget = TimeBudget(seconds=60, began=2.0, earlier=10.0, clock=lambda: now[0])
     assert budget.left() == 45
@@ -328,7 +328,7 @@ def test_what_is_left_of_the_time():
     assert budget.left() == -48
 
 
-def test_a_rehearsal_scales_a_sample_from_all_over_the_examples(monkeypatch):
+def test_a_rehearsal_scales_the_time_of_an_even_sample(monkeypatch):
     now, seen = [0.0], []
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
 

@@ -1,4 +1,4 @@
-"""Callbacks see each update, validation and save, change nothing, and may end a run that then resumes."""
+"""Callbacks get each update, validation and save, change nothing, and may end a run that then resumes."""
 
 import random
 from dataclasses import replace
@@ -37,7 +37,7 @@ def plain(tmp_path):
     return weights(tmp_path / "plain")
 
 
-def test_callbacks_are_told_everything_in_order_and_change_no_bit(tmp_path, plain):
+def test_callbacks_get_all_events_in_order_and_do_not_change_the_result(tmp_path, plain):
     told = []
 
     def tell(event):

@@ -1,4 +1,4 @@
-"""The estimate: a pilot that leaves no trace, memory and operations that add up, and lines that read well."""
+"""The estimate: a pilot without side effects, memory and operations that add up, and readable lines."""
 
 import json
 import mmap
@@ -100,7 +100,7 @@ def row_trainer(model, folder, config=CONFIG):
     )
 
 
-def test_the_pilot_leaves_no_trace(tmp_path):
+def test_the_pilot_does_not_change_the_trainer(tmp_path):
     trainer = pair_trainer(tmp_path / "a")
     trainer._update()  # so that gradients and moments are there
     trainer.model.decoder.eval()
@@ -132,7 +132,7 @@ def test_the_pilot_leaves_no_gradients_where_there_were_none(tmp_path):
     assert not trainer.optimizer.state
 
 
-def test_a_run_after_a_pilot_ends_with_the_same_bits(tmp_path):
+def test_a_run_after_a_pilot_is_bit_identical(tmp_path):
     plain, piloted = pair_trainer(tmp_path / "a"), pair_trainer(tmp_path / "b")
     estimate_run(piloted, pair_flops(piloted))
     ours, theirs = plain.run(), piloted.run()
@@ -151,7 +151,7 @@ def test_the_update_is_timed_on_copies(tmp_path):
     assert not trainer.optimizer.state
 
 
-def test_a_failing_pilot_puts_everything_back(tmp_path):
+def test_a_failing_pilot_restores_the_trainer(tmp_path):
     trainer = pair_trainer(tmp_path / "a")
     trainer.model.eval()
     before = torch.get_rng_state()
@@ -169,7 +169,7 @@ def test_a_failing_pilot_puts_everything_back(tmp_path):
 
 
 @pytest.mark.parametrize(("accumulate", "gradients"), [(1, 0), (3, 4 * 8 * 16)])
-def test_memory_is_what_pencil_and_paper_say(tmp_path, monkeypatch, accumulate, gradients):
+def test_estimated_memory_equals_a_hand_calculation(tmp_path, monkeypatch, accumulate, gradients):
     """The largest batch has 5 rows. The product keeps its input, relu its output; two gradients as large stand by."""
     monkeypatch.setattr(module, "peak_resident", lambda: None)  # what the process takes beside it is not counted
     model = nn.Sequential(nn.Linear(8, 16, bias=False), nn.ReLU())
@@ -182,7 +182,7 @@ def test_memory_is_what_pencil_and_paper_say(tmp_path, monkeypatch, accumulate, 
 
 
 def test_memory_covers_the_largest_validation(tmp_path, monkeypatch):
-    """On a system of our own: each number is the peak of the process when it is asked for."""
+    """With a fake system: each number is one reading of the peak memory of the process."""
     now = [1000]
     monkeypatch.setattr(module, "give_back_freed", lambda: None)
     monkeypatch.setattr(module, "forget_peak", lambda: None)
@@ -200,7 +200,7 @@ def test_memory_covers_the_largest_validation(tmp_path, monkeypatch):
     assert estimate.memory_bytes == parts + 5_000_000 + KEPT_BYTES
 
 
-def test_what_is_kept_twice_counts_once_and_weights_are_no_activations(tmp_path):
+def test_saved_tensors_count_once_and_weights_do_not_count_as_activations(tmp_path):
     """Three products keep their inputs and, but for the first, their weights; the square keeps an input again."""
     first, second, third = (nn.Linear(8, 8, bias=False) for _ in range(3))
 
@@ -217,7 +217,7 @@ def test_what_is_kept_twice_counts_once_and_weights_are_no_activations(tmp_path)
     assert module._measure_memory(trainer, 4) == (3 + 2) * 5 * 8 * 4
 
 
-def test_few_activations_hide_behind_the_gradients(tmp_path, monkeypatch):
+def test_gradients_dominate_the_memory_if_activations_are_small(tmp_path, monkeypatch):
     """When all gradients are there the activations are gone."""
     monkeypatch.setattr(module, "peak_resident", lambda: None)
     trainer = row_trainer(nn.Linear(8, 1000, bias=False), tmp_path)
@@ -225,7 +225,7 @@ def test_few_activations_hide_behind_the_gradients(tmp_path, monkeypatch):
     assert estimate.memory_bytes == 8 * 1000 * 16
 
 
-def test_gradient_checkpointing_is_seen_in_the_memory(tmp_path):
+def test_gradient_checkpointing_lowers_the_estimated_memory(tmp_path):
     plain, thrifty = (
         pair_trainer(tmp_path / str(on), replace(CONFIG, gradient_checkpointing=on)) for on in (False, True)
     )
@@ -233,7 +233,7 @@ def test_gradient_checkpointing_is_seen_in_the_memory(tmp_path):
 
 
 @pytest.mark.parametrize(("updates", "accumulate"), [(7, 1), (5, 2), (1000, 2)])
-def test_operations_are_those_of_all_batches(tmp_path, updates, accumulate):
+def test_operations_are_summed_over_all_batches(tmp_path, updates, accumulate):
     trainer = row_trainer(nn.Linear(8, 1), tmp_path, replace(CONFIG, updates=updates, accumulate=accumulate))
     estimate = estimate_run(trainer, flops_of=lambda batch: 1000 * len(batch.values))
     n_batches = updates * accumulate
@@ -241,8 +241,8 @@ def test_operations_are_those_of_all_batches(tmp_path, updates, accumulate):
     assert estimate.flops == exact if n_batches <= LOOKED_AT else abs(estimate.flops / exact - 1) < 0.02
 
 
-def test_time_grows_with_operations_and_the_first_batch_only_warms_up(tmp_path, monkeypatch):
-    """On a clock of our own: 0.01 s an operation, a compiler that takes a minute, and a batch that is disturbed."""
+def test_time_is_proportional_to_operations_without_the_warm_up_batch(tmp_path, monkeypatch):
+    """With a simulated clock: 0.01 s per operation, a compiler that takes a minute, and one disturbed batch."""
     now = [0.0]
     monkeypatch.setattr(module.time, "perf_counter", lambda: now[0])
     trainer = row_trainer(nn.Linear(8, 1), tmp_path, replace(CONFIG, updates=10))
@@ -262,11 +262,11 @@ def test_time_grows_with_operations_and_the_first_batch_only_warms_up(tmp_path, 
 SMALL = Estimate(parameters=1_533_184, flops=13 * 10**12, memory_bytes=180_000_000, seconds=240.0, device="cpu")
 
 
-def test_the_estimate_in_words():
-    line = "about 4 min on cpu for the training alone, 13 TFLOP, 180 MB of memory, 1,533,184 parameters"
+def test_the_estimate_is_formatted_as_one_line():
+    line = "about 4 min on cpu for the updates alone, 13 TFLOP, 180 MB of memory, 1,533,184 parameters"
     assert in_words(SMALL) == line
     known = in_words(replace(SMALL, base_bytes=400_000_000))
-    assert "580 MB of memory (180 MB for the training, the rest for Python and its libraries), " in known
+    assert "580 MB of memory (180 MB for training, the rest for Python and its libraries), " in known
     assert "180 MB of device memory, " in in_words(replace(SMALL, device="cuda"))
 
 
@@ -283,7 +283,7 @@ def test_the_estimate_in_words():
     ],
     ids=["whole", "memory unknown", "ended early"],
 )
-def test_the_estimate_against_the_truth(flops, memory, line):
+def test_the_actual_cost_is_formatted_beside_the_estimate(flops, memory, line):
     assert compare(SMALL, Truth(flops=flops, peak_bytes=memory, seconds=252.0)) == line
 
 
@@ -308,7 +308,7 @@ def test_the_estimate_against_the_truth(flops, memory, line):
         (400 * 86400, "405 days", "400 days 0:00:00"),
     ],
 )
-def test_durations(seconds, rough, exact):
+def test_durations_are_formatted_with_their_unit(seconds, rough, exact):
     assert rough_duration(seconds) == rough
     assert clock(seconds) == exact
 
@@ -330,7 +330,7 @@ def test_durations(seconds, rough, exact):
         (5e27, "5000 YB"),
     ],
 )
-def test_sizes(number, words):
+def test_sizes_are_formatted_with_their_unit(number, words):
     assert with_unit(number, "B") == words
 
 
@@ -351,7 +351,7 @@ def system_forgets():
         pytest.skip("this system does not forget a peak")
 
 
-def test_the_watch_sees_the_peak_of_the_run_and_no_older_one(tmp_path, system_forgets):
+def test_memory_watch_measures_the_peak_of_the_run_only(tmp_path, system_forgets):
     trainer = row_trainer(nn.Linear(8, 1, bias=False), tmp_path)
     touch(400_000_000)
     watch = MemoryWatch(trainer)
@@ -361,10 +361,10 @@ def test_the_watch_sees_the_peak_of_the_run_and_no_older_one(tmp_path, system_fo
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc gives back what was freed")
-def test_the_growth_includes_memory_that_was_freed_before_and_is_used_again(system_forgets):
+def test_resident_growth_includes_reused_freed_memory(system_forgets):
     """As in a process that has trained before: the C library has more freed memory at hand than the run needs."""
     blocks = [bytearray(64_000) for _ in range(2000)]
-    last = blocks.pop()  # what stands above the others keeps the C library from giving them back by itself
+    last = blocks.pop()  # the topmost block keeps the C library from returning the freed ones by itself
     blocks.clear()
     growth = module.ResidentGrowth()
     newer = bytearray(100_000_000)
@@ -372,7 +372,7 @@ def test_the_growth_includes_memory_that_was_freed_before_and_is_used_again(syst
     assert growth.peak() == pytest.approx(100e6, abs=30e6)
 
 
-def test_the_watch_says_when_it_does_not_know(tmp_path, monkeypatch):
+def test_memory_watch_returns_none_if_unknown(tmp_path, monkeypatch):
     trainer = row_trainer(nn.Linear(8, 1, bias=False), tmp_path)
     peaks = iter([None, None, 500, 500, 500, 700])
     monkeypatch.setattr(module, "peak_resident", lambda: next(peaks))
@@ -420,8 +420,8 @@ print(json.dumps(found))
 """
 
 
-def test_the_estimate_is_within_30_percent_of_what_the_process_takes(tmp_path, system_forgets):
-    """In a process of its own: here other tests have left memory that would be used again. The load does not matter."""
+def test_estimated_memory_is_within_30_percent_of_the_actual(tmp_path, system_forgets):
+    """In a new process, because this one holds freed memory of other tests. The load of the machine does not matter."""
     command = [sys.executable, "-c", SHAPES, str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert result.returncode == 0, result.stderr
@@ -456,18 +456,18 @@ def test_a_program_may_have_any_name(fake_proc):
     assert (resident.peak_resident(), resident.resident()) == (9 * 1024, 5 * 1024)
 
 
-def test_a_peak_is_forgotten(fake_proc):
+def test_forget_peak_resets_the_peak(fake_proc):
     resident.forget_peak()
     assert (fake_proc / "clear_refs").read_bytes() == b"5"
 
 
-def test_a_peak_that_may_not_be_forgotten_stays(fake_proc):
+def test_forget_peak_without_permission_does_nothing(fake_proc):
     (fake_proc / "clear_refs").mkdir()  # what cannot be written to, even by root
     resident.forget_peak()
     assert (fake_proc / "clear_refs").is_dir()
 
 
-def test_other_c_libraries_give_nothing_back(monkeypatch):
+def test_give_back_freed_without_glibc_does_nothing(monkeypatch):
     for nothing in (SimpleNamespace, OSError, TypeError):  # musl, and systems without a library of the process itself
         monkeypatch.setattr(resident.ctypes, "CDLL", lambda _, nothing=nothing: _raise_or_make(nothing))
         resident.give_back_freed()  # no error

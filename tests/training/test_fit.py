@@ -6,7 +6,7 @@ import torch
 from glassformer.training import fit
 
 
-def test_fit_minimises_reports_and_stops_when_told():
+def test_fit_minimizes_reports_and_stops_on_request():
     target = torch.tensor([1.0, -2.0, 3.0])
     model = torch.nn.Linear(1, 3, bias=False)
     seen = []
@@ -28,7 +28,7 @@ def test_fit_ends_with_its_data():
     assert report.step == 3
 
 
-def test_a_loss_that_is_not_a_number_stops_before_it_ruins_the_weights():
+def test_fit_stops_at_a_nan_loss_before_the_update():
     model = torch.nn.Linear(1, 1)
     before = model.weight.detach().clone()
     with pytest.raises(FloatingPointError, match="the loss is nan at step 1"):

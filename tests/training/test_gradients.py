@@ -1,4 +1,4 @@
-"""Where a training step cannot be recorded as a CUDA graph, the training continues without graphs."""
+"""Training continues without CUDA graphs if a step cannot be recorded."""
 
 import pytest
 import torch
@@ -58,7 +58,7 @@ def test_replayed_steps_give_the_same_bits(tmp_path, record, plain):
 
 
 @pytest.mark.parametrize("n_good", [0, 1, 2])
-def test_a_step_that_cannot_be_recorded_is_told_once_and_computed_without_a_graph(tmp_path, record, plain, n_good):
+def test_a_step_that_cannot_be_recorded_warns_once_and_runs_eagerly(tmp_path, record, plain, n_good):
     warnings = []
     made = train(tmp_path, warnings)
     record.n_good, record.parameters = n_good, list(made.model.parameters())
@@ -66,12 +66,12 @@ def test_a_step_that_cannot_be_recorded_is_told_once_and_computed_without_a_grap
     assert record.n_calls == n_good + 1
     assert warnings == [
         "CUDA graphs are off: a training step could not be recorded (CUBLAS_STATUS_NOT_SUPPORTED in cublasLtMatmul). "
-        "The training continues without them, with the same results, and may be slower"
+        "Training continues without them, with the same results, and may be slower"
     ]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_failed_recording_on_a_gpu_leaves_the_training_as_without_graphs():
+def test_training_after_a_failed_recording_equals_training_without_graphs():
     device = torch.device("cuda")
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1)).to(device)

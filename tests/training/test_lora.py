@@ -1,4 +1,4 @@
-"""Low-rank adapters: they learn, nothing else moves, and the merged model says the same to the bit."""
+"""LoRA: adapters learn, all other parameters stay, and the merged model is bit-identical."""
 
 from dataclasses import replace
 from functools import partial
@@ -90,7 +90,7 @@ def test_adapted_and_merged_give_the_same_bits(precision, checkpointing, tmp_pat
     assert model.head.out_proj.weight is model.source_embeddings.tokens.weight  # still tied
 
 
-def test_every_matrix_of_attention_and_feed_forward_is_adapted_and_a_fresh_head_learns_whole(tmp_path):
+def test_attention_and_feed_forward_are_adapted_and_a_fresh_head_is_trained_fully(tmp_path):
     model = tagger()
     own = {name: p.detach().clone() for name, p in model.named_parameters()}
     chosen = add_adapters(model, RECIPE, fresh=HEAD)
@@ -124,7 +124,7 @@ def test_a_shared_layer_is_adapted_once(tmp_path):
     assert torch.equal(answers(model), expected)
 
 
-def test_a_run_that_was_stopped_ends_with_the_same_bits_and_keeps_moments_of_what_learns(tmp_path):
+def test_a_resumed_lora_run_is_bit_identical_and_stores_moments_of_trained_parameters(tmp_path):
     from safetensors.torch import load_file
 
     def run(folder, stop=None):
@@ -148,7 +148,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_bits_and_keeps_moments_of_wha
     assert {name.rpartition(".")[0] for name in names} == set(learned)
 
 
-def test_memory_is_told_without_moments_of_what_is_frozen(tmp_path, monkeypatch):
+def test_estimated_memory_excludes_moments_of_frozen_parameters(tmp_path, monkeypatch):
     monkeypatch.setattr("glassformer.training.estimate._measure_memory", lambda trainer, step: 1 << 20)
     model = tagger()
     full = estimate_run(trainer_of(model, tmp_path), lambda batch: 1000)
@@ -159,7 +159,7 @@ def test_memory_is_told_without_moments_of_what_is_frozen(tmp_path, monkeypatch)
     assert full.memory_bytes - adapted.memory_bytes == 4 * (2 * full.parameters - 3 * n_trained(model))
 
 
-def test_precision_is_chosen_by_the_matrices_not_by_their_adapters(monkeypatch):
+def test_automatic_precision_ignores_the_width_of_adapters(monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
     model = torch.nn.ModuleList(torch.nn.Linear(400, 400) for _ in range(2))
     for linear in model:

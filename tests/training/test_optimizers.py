@@ -1,4 +1,4 @@
-"""How gradients move parameters."""
+"""Muon and the grouping of parameters for Adam and AdamW."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.models import DecoderModel, ModelConfig
-from glassformer.training.optimizers import Muon, make_optimizer, orthogonalise
+from glassformer.training.optimizers import Muon, make_optimizer, orthogonalize
 from glassformer.training.train_config import TrainConfig
 
 SMALL = ModelConfig(vocab_size=23, n_decoder_layers=2, d_model=16, n_heads=4, d_ff=24, head="language_model")
@@ -28,14 +28,14 @@ def give_gradients(model, seed=1):
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.sampled_from([1e-15, 1e-3, 1.0, 1e15]))
-def test_singular_values_come_near_one_and_directions_stay(n_rows, n_columns, scale):
+def test_orthogonalize_moves_singular_values_near_one_and_keeps_directions(n_rows, n_columns, scale):
     random = torch.Generator().manual_seed(n_rows * 41 + n_columns)
     n = min(n_rows, n_columns)
     left = torch.linalg.qr(torch.randn(n_rows, n, generator=random)).Q
     right = torch.linalg.qr(torch.randn(n_columns, n, generator=random)).Q
     values = torch.linspace(0.1, 1, n)
     matrix = scale * (left * values) @ right.T
-    found = orthogonalise(matrix[None])[0]
+    found = orthogonalize(matrix[None])[0]
     assert found.shape == matrix.shape
     inside = left.T @ found @ right
     assert ((inside.diagonal() > 0.6) & (inside.diagonal() < 1.3)).all()
@@ -43,27 +43,27 @@ def test_singular_values_come_near_one_and_directions_stay(n_rows, n_columns, sc
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.01, 0.05])
-def test_one_strong_direction_stays_in_bounds_in_short_numbers(noise):
+def test_orthogonalize_is_stable_in_bfloat16_for_rank_one(noise):
     """As on a GPU, where rounding may lift a singular value above 1."""
     for seed in range(20):
         random = torch.Generator().manual_seed(seed)
         left, right = torch.randn(16 + seed, 1, generator=random), torch.randn(1, 40, generator=random)
         matrix = left @ right + noise * torch.randn(16 + seed, 40, generator=random)
-        found = orthogonalise(matrix[None].bfloat16())[0]
+        found = orthogonalize(matrix[None].bfloat16())[0]
         assert torch.linalg.matrix_norm(found.float(), 2) < 1.4
 
 
-def test_nothing_stays_nothing():
-    assert (orthogonalise(torch.zeros(1, 4, 6)) == 0).all()
+def test_orthogonalize_of_zeros_is_zero():
+    assert (orthogonalize(torch.zeros(1, 4, 6)) == 0).all()
 
 
 def test_matrices_of_one_shape_do_not_mix():
     matrices = torch.randn(3, 5, 8)
-    alone = torch.stack([orthogonalise(one[None])[0] for one in matrices])
-    torch.testing.assert_close(orthogonalise(matrices), alone)
+    alone = torch.stack([orthogonalize(one[None])[0] for one in matrices])
+    torch.testing.assert_close(orthogonalize(matrices), alone)
 
 
-def test_muon_is_for_the_matrices_of_the_layers_alone():
+def test_muon_gets_only_the_matrices_of_the_layers():
     model, optimizer = make(MUON)
     assert isinstance(optimizer, Muon)
     by_muon = {id(matrix) for matrix in optimizer.matrices}
@@ -81,13 +81,13 @@ def test_a_matrix_moves_by_its_orthogonal_momentum_and_decays():
         give_gradients(model, seed)
         kept = 0.95 * kept + 0.05 * matrix.grad
         ahead = 0.05 * matrix.grad + 0.95 * kept
-        step = 0.2 * max(matrix.shape) ** 0.5 * orthogonalise(ahead[None])[0]
+        step = 0.2 * max(matrix.shape) ** 0.5 * orthogonalize(ahead[None])[0]
         before = before * (1 - 0.01 * 0.1) - 0.01 * step
         optimizer.step()
     torch.testing.assert_close(matrix.detach(), before)
 
 
-def test_everything_else_moves_as_by_adamw():
+def test_other_parameters_get_adamw_updates():
     (by_muon, muon), (by_adam, adam) = make(MUON), make(replace(MUON, optimizer="adamw"))
     known = {name for name, parameter in by_muon.named_parameters() if any(parameter is m for m in muon.matrices)}
     for _ in range(3):
@@ -99,7 +99,7 @@ def test_everything_else_moves_as_by_adamw():
         assert torch.equal(one, two) == (name not in known), name
 
 
-def test_what_is_frozen_or_without_a_gradient_stays():
+def test_parameters_without_gradient_do_not_change():
     torch.manual_seed(0)
     model = DecoderModel(SMALL)
     frozen, unused = [layer.self_attn.q_proj.weight for layer in model.decoder.layers]
@@ -114,6 +114,6 @@ def test_what_is_frozen_or_without_a_gradient_stays():
 
 
 @pytest.mark.parametrize("momentum", [-0.1, 1.0])
-def test_momentum_is_a_share(momentum):
+def test_momentum_must_be_below_one(momentum):
     with pytest.raises(ValueError, match="momentum"):
         TrainConfig(momentum=momentum)

@@ -1,4 +1,4 @@
-"""The speed pilot on a made-up clock: a busy start does not count, and a short run measures for a short time."""
+"""The speed pilot with a simulated clock: disturbed steps do not count, and short runs measure briefly."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def speed(monkeypatch, seconds, **train):
     return flops / found, clock.readings // 2
 
 
-def test_a_machine_that_is_busy_at_first_is_measured_until_it_is_free(monkeypatch):
+def test_the_pilot_ignores_steps_disturbed_by_other_programs(monkeypatch):
     step, _ = speed(monkeypatch, lambda now: 0.2 if now < 1.0 else 0.05)
     assert step == pytest.approx(0.05)
 
@@ -43,7 +43,7 @@ def test_a_short_run_is_measured_for_one_percent_of_its_time(monkeypatch, minute
     assert speed(monkeypatch, lambda now: 0.1, minutes=minutes)[1] == pytest.approx(steps, abs=1)
 
 
-def test_a_clock_that_stands_still_ends_the_pilot(monkeypatch):
+def test_the_pilot_ends_even_if_the_clock_stands_still(monkeypatch):
     monkeypatch.setattr(pilot, "MAX_STEPS", 20)
     step, steps = speed(monkeypatch, lambda now: 1e-12)
     assert (step, steps) == (pytest.approx(1e-12, rel=0.1), 21)
@@ -69,7 +69,7 @@ def test_fewer_threads_are_chosen_only_where_they_are_much_faster(monkeypatch, f
     assert torch.get_num_threads() == 4
 
 
-def test_threads_that_were_asked_for_are_not_changed(monkeypatch, four_threads):
+def test_a_given_number_of_threads_is_not_changed(monkeypatch, four_threads):
     seconds = {4: 9.0, 3: 1.0, 2: 1.1, 1: 2.0}
     assert threads_with(monkeypatch, seconds, threads=2) == 2
     monkeypatch.setenv("OMP_NUM_THREADS", "4")

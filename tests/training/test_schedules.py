@@ -1,4 +1,4 @@
-"""Plans: corrections that bend the learning rate without a jump, and that JSON can hold."""
+"""Plans: corrections change the learning rate without a jump and round-trip through JSON."""
 
 import itertools
 import json
@@ -18,7 +18,7 @@ def rates(plan, schedule):
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("updates", [60, 300, 1000])
 @pytest.mark.parametrize("at", [10, 50])
-def test_a_correction_makes_no_jump_and_the_schedule_still_reaches_its_end(schedule, updates, at):
+def test_a_correction_causes_no_jump_of_the_learning_rate(schedule, updates, at):
     plain = Plan(updates=200, warmup=20)
     plan = plain.corrected(at, updates)
     found = rates(plan, schedule)
@@ -37,7 +37,7 @@ def test_a_correction_in_the_warmup_stretches_the_warmup():
     assert found[19] == pytest.approx(0.75)
 
 
-def test_corrections_follow_one_another():
+def test_several_corrections_are_applied_in_order():
     plan = Plan(updates=100, warmup=0).corrected(50, 150).corrected(100, 125)
     found = rates(plan, "linear")
     assert plan.end == len(found) == 125
@@ -47,7 +47,7 @@ def test_corrections_follow_one_another():
     assert found[-1] == 0.0
 
 
-def test_a_plan_without_corrections_is_the_bare_schedule():
+def test_a_plan_without_corrections_equals_the_schedule():
     """Bit for bit: a run of a fixed number of updates must not change."""
     plan = Plan(updates=137, warmup=11)
     for schedule in SCHEDULES:
@@ -62,7 +62,7 @@ def test_a_continued_plan_is_corrected_from_its_start_on():
     assert max(abs(b - a) for a, b in itertools.pairwise(found)) < 0.1
 
 
-def test_a_plan_comes_back_from_json():
+def test_a_plan_round_trips_through_json():
     plan = Plan(updates=100, warmup=5, start_seconds=1.5).corrected(10, 90).corrected(30, 95)
     assert Plan(**json.loads(json.dumps(asdict(plan)))) == plan
     assert plan.corrections == (Correction(10, 90), Correction(30, 95))
@@ -73,7 +73,7 @@ def test_a_plan_comes_back_from_json():
     "corrections",
     [[[10]], [["a", 3]], [[1.5, 30]], [[10, 10]], [[10, 9]], [[20, 90], [10, 95]], [[100, 200]], [3], "ab"],
 )
-def test_corrections_that_cannot_be_are_refused(corrections):
+def test_invalid_corrections_are_refused(corrections):
     with pytest.raises(TypeError, match="correction"):
         Plan(updates=100, warmup=5, corrections=corrections)
 
@@ -87,7 +87,7 @@ def test_after_the_warmup_a_correction_does_not_raise_the_learning_rate():
 @pytest.mark.parametrize(
     ("warmup", "updates", "count"), [(0.06, 2000, 120), (0.06, 3, 0), (0, 50, 0), (1, 50, 1), (100, 50, 100)]
 )
-def test_a_warmup_below_1_is_a_share_of_the_updates(warmup, updates, count):
+def test_a_warmup_below_1_is_a_fraction_of_the_updates(warmup, updates, count):
     assert warmup_updates(warmup, updates) == count
 
 
@@ -95,5 +95,5 @@ def test_a_warmup_below_1_is_a_share_of_the_updates(warmup, updates, count):
     ("warmup", "updates", "fitted"),
     [(1000, 83, 20), (100, 400, 100), (100, 399, 99), (5, 1, 0), (0.5, 100, 50), (0.06, 100, 6)],
 )
-def test_the_warmup_fits_the_plan(warmup, updates, fitted):
+def test_fit_warmup_limits_the_warmup_to_a_quarter(warmup, updates, fitted):
     assert fit_warmup(warmup, updates) == fitted

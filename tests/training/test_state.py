@@ -1,4 +1,4 @@
-"""A checkpoint of a run is read through its manifest: nothing that it does not list."""
+"""Checkpoints are read through their manifest only."""
 
 import json
 import math
@@ -32,7 +32,7 @@ def run():
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
-def test_what_the_manifest_does_not_list_is_not_read(run, name, tmp_path):
+def test_files_not_in_the_manifest_are_not_read(run, name, tmp_path):
     path = save_checkpoint(tmp_path, TrainState(position=3), *run)
     manifest = path / "manifest.json"
     sums = json.loads(manifest.read_text(encoding="utf-8"))["sha256"]
@@ -47,7 +47,7 @@ def test_what_the_manifest_does_not_list_is_not_read(run, name, tmp_path):
 
 
 @pytest.mark.parametrize("contents", ["[]", "{}", '{"evaluations": 3}', '{"evaluations": [], "unknown": 1}'])
-def test_a_state_that_is_none_is_passed_over(run, contents, tmp_path):
+def test_a_checkpoint_with_an_invalid_state_is_skipped(run, contents, tmp_path):
     save_checkpoint(tmp_path, TrainState(position=2), *run)
     path = save_checkpoint(tmp_path, TrainState(position=3), *run)
     (path / "state.json").write_text(contents, encoding="utf-8")
@@ -58,7 +58,7 @@ def test_a_state_that_is_none_is_passed_over(run, contents, tmp_path):
     assert str(path / "state.json") in told[0]
 
 
-def test_a_score_that_is_no_number_does_not_lose_the_checkpoint(run, tmp_path):
+def test_a_nan_score_is_saved_in_a_checkpoint(run, tmp_path):
     state = TrainState(position=3, evaluations=[Evaluation(3, 3, {"perplexity": float("nan"), "bleu": 7.5})])
     path = save_checkpoint(tmp_path, state, *run)
     for found in (load_checkpoint(path, *run), newest_state(tmp_path)):

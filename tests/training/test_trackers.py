@@ -1,4 +1,4 @@
-"""The trackers speak to wandb and MLflow as these expect it; small stand-ins take their places."""
+"""Trackers call wandb and MLflow correctly; small fakes take their places."""
 
 import re
 import sys
@@ -58,7 +58,7 @@ def mlflow(monkeypatch):
 
 
 def tell(callbacks):
-    """A run of four updates, as a trainer tells it."""
+    """The events of a run of four updates."""
     for update in range(1, 5):
         callbacks["on_step"](StepEvent(update, 1.5, 0.1, 2.0, 30, 0.1, 0))
     callbacks["on_evaluation"](EvaluationEvent(4, {"f1": 50.0, "f1_a:ü": 40.0}))
@@ -69,7 +69,7 @@ def tell(callbacks):
 STEP = {"train/loss": 1.5, "train/learning_rate": 0.1, "train/gradient_norm": 2.0}
 
 
-def test_wandb_gets_losses_scores_and_the_end(wandb):
+def test_wandb_receives_losses_scores_and_the_end(wandb):
     callbacks = wandb_callbacks("mine", name="first", config={"lr": 1}, every=2, mode="offline")
     assert not wandb.runs, "a command that fails before its first update leaves no run"
     tell(callbacks)
@@ -80,7 +80,7 @@ def test_wandb_gets_losses_scores_and_the_end(wandb):
     assert run.is_finished
 
 
-def test_a_run_of_the_callers_is_used_and_left_open(wandb):
+def test_an_active_wandb_run_is_used_and_left_open(wandb):
     wandb.run = FakeRun()
     tell(wandb_callbacks(every=4))
     assert not wandb.runs
@@ -88,7 +88,7 @@ def test_a_run_of_the_callers_is_used_and_left_open(wandb):
     assert not wandb.run.is_finished
 
 
-def test_mlflow_gets_losses_scores_settings_and_the_end(mlflow):
+def test_mlflow_receives_losses_scores_settings_and_the_end(mlflow):
     settings = {"train": {"lr": 1, "steps": [2]}, "many": {str(n): n for n in range(150)}}
     callbacks = mlflow_callbacks("mine", name="first", config=settings, every=4)
     assert not mlflow.calls
@@ -112,14 +112,14 @@ def test_mlflow_gets_losses_scores_settings_and_the_end(mlflow):
     ]
 
 
-def test_an_mlflow_run_of_the_callers_is_used_and_left_open(mlflow):
+def test_an_active_mlflow_run_is_used_and_left_open(mlflow):
     mlflow.active = SimpleNamespace()
     tell(mlflow_callbacks())
     assert {name for name, *_ in mlflow.calls} == {"log_metrics", "set_tag"}
 
 
 @pytest.mark.parametrize(("make", "package"), [(wandb_callbacks, "wandb"), (mlflow_callbacks, "mlflow")])
-def test_a_missing_package_and_a_wrong_interval_are_told_in_a_sentence(make, package, monkeypatch):
+def test_a_missing_package_and_a_wrong_interval_are_clear_errors(make, package, monkeypatch):
     with pytest.raises(ValueError, match="every=0: expected at least 1"):
         make(every=0)
     monkeypatch.setitem(sys.modules, package, None)

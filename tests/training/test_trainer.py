@@ -1,4 +1,4 @@
-"""The trainer: the same last bit however often it is stopped, and no step that ruins the weights."""
+"""The trainer: bit-identical however often it is interrupted, and no update that breaks the weights."""
 
 import errno
 import hashlib
@@ -86,7 +86,7 @@ def uninterrupted(tmp_path_factory):
 
 
 @pytest.mark.parametrize("stop_at", range(1, 19))
-def test_a_run_stopped_at_any_batch_ends_with_the_same_bits(tmp_path, uninterrupted, stop_at):
+def test_a_run_interrupted_at_any_batch_is_bit_identical(tmp_path, uninterrupted, stop_at):
     """Every second one is between two accumulated batches. SIGTERM is the process's own."""
     trainer, seen = make_trainer(tmp_path / "checkpoints"), []
     plain = trainer.loss
@@ -122,7 +122,7 @@ def test_a_run_by_muon_resumes_with_its_momentum(tmp_path):
     assert fingerprint(make_trainer(tmp_path / "parts", by_muon).run()) == whole
 
 
-def test_a_run_interrupted_again_and_again_ends_with_the_same_bits(tmp_path, uninterrupted):
+def test_a_run_interrupted_many_times_is_bit_identical(tmp_path, uninterrupted):
     for _ in range(CONFIG.updates):
         trainer = make_trainer(tmp_path / "checkpoints", on_update=lambda _: os.kill(os.getpid(), signal.SIGINT))
         with pytest.raises(Interrupted) as stopped:
@@ -161,7 +161,7 @@ make_trainer(Path({folder!r})).run()
 
 
 @pytest.mark.parametrize("operations", [0, 1, 5, 8, 9, 10, 11, 20])
-def test_a_run_killed_inside_a_save_ends_with_the_same_bits(tmp_path, uninterrupted, operations):
+def test_a_run_killed_during_a_save_is_bit_identical(tmp_path, uninterrupted, operations):
     folder = tmp_path / "checkpoints"
     places = {"tests": str(Path(__file__).parents[1]), "folder": str(folder)}
     program = KILLED.format(**places, operations=operations, threads=torch.get_num_threads())
@@ -180,7 +180,7 @@ def test_an_unreadable_checkpoint_is_named_and_the_one_before_it_used(tmp_path, 
     (newest / "model.safetensors").write_bytes(b"nonsense")
     warnings = []
     assert fingerprint(make_trainer(folder, warn=warnings.append).run()) == uninterrupted
-    assert "passing over an unreadable checkpoint" in warnings[0]
+    assert "skipping an unreadable checkpoint" in warnings[0]
     assert newest.name in warnings[0]
 
 
@@ -223,7 +223,7 @@ def test_accumulated_batches_equal_one_large_batch(tmp_path):
         trainer.model.double()
         for module in trainer.model.modules():
             if isinstance(module, Dropout):
-                module.chance = 0.0
+                module.p = 0.0
         trainer.batches = batches
         trainer._update()
         gradients.append([p.grad for p in trainer.model.parameters()])
@@ -241,7 +241,7 @@ def spoiled(bad):
     return make
 
 
-def test_a_bad_step_is_skipped_and_counted_and_the_schedule_waits(tmp_path):
+def test_a_step_with_nan_gradients_is_skipped_and_does_not_advance_the_schedule(tmp_path):
     updates = []
     trainer = make_trainer(tmp_path / "a", loss=spoiled({4, 8}), on_update=updates.append)
     trainer.run()
@@ -253,14 +253,14 @@ def test_a_bad_step_is_skipped_and_counted_and_the_schedule_waits(tmp_path):
     assert updates[3].lr == updates[2].lr, "the skipped step's learning rate is tried again"
 
 
-def test_five_bad_steps_in_a_row_stop_the_run_and_keep_the_last_good_checkpoint(tmp_path):
+def test_five_nan_steps_in_a_row_stop_the_run_and_keep_the_last_checkpoint(tmp_path):
     trainer = make_trainer(tmp_path / "a", loss=spoiled(set(range(8, 100))))
     with pytest.raises(DivergedError, match=r"5 steps in a row .*the newest complete one is .*step-00000008"):
         trainer.run()
     assert trainer.state.update == 4
 
 
-def test_only_the_newest_and_the_best_checkpoints_stay(tmp_path):
+def test_only_the_newest_and_the_best_checkpoints_are_kept(tmp_path):
     trainer = make_trainer(
         tmp_path / "a", replace(CONFIG, updates=20, save_every=1, eval_every=5, keep_last=2, average_last=0)
     )
@@ -270,7 +270,7 @@ def test_only_the_newest_and_the_best_checkpoints_stay(tmp_path):
     assert set(positions) == {19, 20, best}
 
 
-def test_patience_ends_a_run_that_gets_no_better(tmp_path):
+def test_patience_ends_a_run_without_improvement(tmp_path):
     trainer = make_trainer(tmp_path / "a", replace(CONFIG, updates=1000, patience=2, average_last=0))
     scores = iter([3.0, 2.0, 2.5, 2.5])
     trainer.evaluate = lambda: {"loss": next(scores)}
@@ -309,13 +309,13 @@ def test_schedules_rise_and_fall(schedule):
         ("precision", "fp8"),
     ],
 )
-def test_wrong_settings_are_named(field, value):
+def test_errors_name_the_wrong_setting(field, value):
     with pytest.raises(ValueError, match=re.escape(f"{field}={value!r}")):
         TrainConfig(**{field: value})
 
 
 @pytest.mark.parametrize("leak", ["shifted", "unmasked"])
-def test_a_model_that_sees_its_answers_is_caught(tmp_path, leak):
+def test_a_model_that_sees_its_targets_is_detected(tmp_path, leak):
     """A random target cannot be predicted: a loss far below its entropy means that the answer leaked in."""
 
     class Noise(Batches):
@@ -368,7 +368,7 @@ def test_a_validation_that_is_nan_is_never_the_best(tmp_path):
     assert trainer.best().scores == {"loss": 0.5}
     resumed = make_trainer(tmp_path / "a", config)
     resumed.run()
-    assert math.isnan(resumed.state.evaluations[0].scores["loss"]), "a checkpoint can tell of it"
+    assert math.isnan(resumed.state.evaluations[0].scores["loss"]), "the checkpoint stores the NaN"
 
 
 @pytest.mark.parametrize("what", ["weights", "moments"])
@@ -388,7 +388,7 @@ def test_a_checkpoint_never_holds_a_nan_or_an_infinity(tmp_path, what):
     assert saved_positions(tmp_path / "a") == [2]
 
 
-def test_a_learning_rate_that_ruins_the_weights_saves_no_ruins(tmp_path):
+def test_a_diverged_run_saves_no_checkpoint_of_broken_weights(tmp_path):
     trainer = make_trainer(tmp_path / "a", replace(CONFIG, lr=1e38, warmup=0, save_every=1, eval_every=100))
     with pytest.raises(DivergedError, match="diverged"):
         trainer.run()
@@ -396,7 +396,7 @@ def test_a_learning_rate_that_ruins_the_weights_saves_no_ruins(tmp_path):
         assert all(v.isfinite().all() for v in load_file(checkpoint_path(tmp_path / "a", position) / WEIGHTS).values())
 
 
-def test_overflows_of_fp16_lower_the_scale_and_are_no_divergence(tmp_path, monkeypatch):
+def test_fp16_overflows_lower_the_loss_scale_and_do_not_count_as_divergence(tmp_path, monkeypatch):
     """The gradients overflow until the scale is 2^6; later the scale doubles again."""
     monkeypatch.setattr("glassformer.training.trainer.SCALE_GROWTH", 4)
     trainer = make_trainer(tmp_path / "a", replace(CONFIG, accumulate=1, updates=6))
@@ -438,7 +438,7 @@ def stopped_at(folder, position, **options):
     return trainer
 
 
-def test_a_position_that_is_saved_is_not_saved_again(tmp_path):
+def test_a_saved_position_is_not_saved_again(tmp_path):
     """A signal saves before the validation that is due there. The resumed run validates and keeps the checkpoint."""
     stopped_at(tmp_path / "a", 3)
     before = (tmp_path / "a" / "step-00000003").stat().st_ino
@@ -453,7 +453,7 @@ def test_a_damaged_checkpoint_is_replaced_when_its_position_is_reached_again(tmp
     assert fingerprint(make_trainer(tmp_path / "a", warn=lambda _: None).run()) == uninterrupted
 
 
-def test_the_average_of_adapted_models_is_that_of_their_matrices():
+def test_averaging_adapted_models_averages_their_merged_matrices():
     model = build_model(preset("tiny-gpt2"))
     adapted = add_adapters(model, replace(CONFIG, lora_rank=2))
     states = []

@@ -1,1 +1,1 @@
-"""What every part of the package may use: checks of plain values, and imports that wait. No torch here."""
+"""Helpers without torch that every package may use: value checks, suggestions for misspelled names, lazy imports."""

@@ -1,4 +1,4 @@
-"""Errors about plain values: each names the argument, its value and what was expected, before any work is done."""
+"""Checks of plain arguments. Each error names the argument, its value and what was expected."""
 
 import reprlib
 
@@ -7,30 +7,30 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
 
 
 def shown(value: object) -> str:
-    """The repr of a value for an error message, shortened where it is long or deeply nested."""
+    """Return the repr of a value for an error message, shortened if it is long or deeply nested."""
     return _SHORT.repr(value)
 
 
 def shortened(message: str, limit: int = 1000) -> str:
-    """A message of at most `limit` characters: a longer one loses its middle."""
+    """Return the message with at most `limit` characters, by cutting out its middle."""
     if len(message) <= limit:
         return message
     return f"{message[: limit * 2 // 3]} ... {message[5 - limit // 3 :]}"
 
 
 def check_positive(name: str, value: int) -> None:
-    """`value` is a whole number of at least 1."""
+    """Raise unless `value` is an integer of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name}={shown(value)}: expected a whole number of at least 1")
 
 
 def check_probability(name: str, value: float) -> None:
-    """`value` is a drop probability: at least 0 and below 1."""
+    """Raise unless `value` is a probability: at least 0 and below 1."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
         raise ValueError(f"{name}={shown(value)}: expected a probability, at least 0 and below 1")
 
 
 def check_divides(name: str, value: int, whole_name: str, whole: int) -> None:
-    """`value` divides `whole` without a remainder."""
+    """Raise unless `value` divides `whole`."""
     if whole % value:
         raise ValueError(f"{name}={value} does not divide {whole_name}={whole}: expected a divisor of {whole}")

@@ -1,4 +1,4 @@
-"""One checker for all configs: the type hints of a dataclass say which values its fields may have."""
+"""Validation of config dataclasses by the type hints of their fields."""
 
 import math
 import types
@@ -14,20 +14,20 @@ from glassformer.base.names import nearest, suggestion
 
 
 class Range(NamedTuple):
-    """The values that a number may have."""
+    """The range of values that a numeric field may have, as an annotation of its type hint."""
 
     words: str
-    """For the error, after "expected"."""
+    """Description for error messages, after "expected"."""
     low: float = -math.inf
     high: float = math.inf
     without: Literal["none", "low", "high"] = "none"
-    """Which end does not belong to the range."""
+    """The end that is excluded from the range."""
 
     def __repr__(self) -> str:
         return repr(self.words)
 
     def holds(self, value: float) -> bool:
-        """Whether the value is inside."""
+        """Whether the value is inside the range."""
         is_end = value == {"none": math.nan, "low": self.low, "high": self.high}[self.without]
         return self.low <= value <= self.high and not is_end
 
@@ -37,12 +37,12 @@ Whole = Annotated[int, Range("a whole number, 0 or more", 0)]
 NotNegative = Annotated[float, Range("0 or more", 0)]
 Positive = Annotated[float, Range("a finite number above 0", 0, without="low")]
 Probability = Annotated[float, Range("a probability, at least 0 and below 1", 0, 1, "high")]
-"""Of something that may not always happen, such as dropout."""
+"""A probability below 1, such as that of dropout."""
 Decay = Annotated[float, Range("0 or more, and less than 1", 0, 1, "high")]
 
 
 class UnfitError(Exception):
-    """A value that a field cannot have. The callers name the field and the value."""
+    """An invalid value of a field. The caller adds the field's name and the value to the message."""
 
     def __init__(self, expected: str, *, wrong_type: bool = False):
         super().__init__(expected)
@@ -50,17 +50,17 @@ class UnfitError(Exception):
 
 
 class Checked:
-    """Base of the config dataclasses: unknown names and unfit values are errors at construction.
+    """Base class of config dataclasses: unknown fields and invalid values raise an error at construction.
 
-    A `str` is accepted for a path, a list or a single value for a tuple, and a whole number for a float; the field
-    then holds the type that its hint names.
+    A `str` is converted to a path, a list or a single value to a tuple, and an integer to a float, as the type hint of
+    the field demands.
     """
 
     ALIASES: ClassVar[Mapping[str, str]] = {}
-    """What other libraries call a field."""
+    """Other names for fields, such as those of other libraries. Errors suggest the field for them."""
 
     def __new__(cls, *args: Any, **values: Any) -> Self:
-        """Refuse an unknown field by a suggestion, before the dataclass's own `__init__` refuses it without one."""
+        """Raise a TypeError that suggests a field for an unknown name. The dataclass's own error has no suggestion."""
         known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
         for name in values:
             if name not in known:
@@ -83,13 +83,13 @@ class Checked:
 
 @cache
 def hints_of(kind: Any) -> dict[str, Any]:
-    """The type hint of each field of a dataclass."""
+    """Return the type hint of each field of a dataclass."""
     hints = typing.get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in fields(kind)}
 
 
 def as_field(hint: Any, value: Any) -> Any:
-    """The value as a field with this type hint holds it. Raises UnfitError if the field cannot have it."""
+    """Convert a value to the type of a field with this hint. Raises UnfitError if that is impossible."""
     kind, allowed, is_optional = parts_of(hint)
     if value is None and is_optional:
         return None
@@ -104,7 +104,7 @@ def as_field(hint: Any, value: Any) -> Any:
 
 
 def parts_of(hint: Any) -> tuple[Any, Range | None, bool]:
-    """The type of a hint without None and without its range, the range, and whether None is allowed."""
+    """Split a type hint into its type without None and range, the range, and whether None is allowed."""
     allowed, is_optional = None, False
     while typing.get_origin(hint) in (Annotated, typing.Union, types.UnionType):
         if typing.get_origin(hint) is Annotated:
@@ -163,7 +163,7 @@ def _as_choice(choices: tuple[str, ...], value: Any) -> str:
 
 
 def _as_tuple(kind: Any, value: Any) -> tuple[Any, ...]:
-    """A tuple of this type; a single value or any list of values is accepted."""
+    """Convert a single value or any iterable of values to a tuple of this type."""
     if isinstance(value, str | Path):
         value = (value,)
     if not isinstance(value, Iterable) or isinstance(value, bytes | Mapping):

@@ -1,4 +1,4 @@
-"""Packages whose names are imported when they are first asked for."""
+"""Lazy imports: names of a package are imported at their first use."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -9,8 +9,8 @@ from typing import Any
 def lazy_names(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
     """Return a module-level `__getattr__` (PEP 562) for a package, so that importing the package imports no torch.
 
-    `names` lists, for each module of the package, the names that the package takes from it. No name may be that of a
-    module of the package: importing the module would hide the name.
+    `names` maps each module of the package to the names that the package exports from it. A name must not equal a
+    module's name, because importing the module would replace it.
     """
     homes = {name: module for module, some in names.items() for name in some}
 

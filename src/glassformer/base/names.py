@@ -7,20 +7,20 @@ from itertools import islice
 from pathlib import Path
 
 MAX_LISTED = 60
-"""More names than this are not listed in an error."""
+"""Largest number of names that an error lists."""
 MAX_COMPARED = 1000
-"""Files of a folder that a misspelled path is compared with."""
+"""Largest number of files that a misspelled path is compared with."""
 
 
 def nearest(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """The known name that is spelled most like `name`, or None. Case, hyphens and underscores do not count."""
+    """Return the known name that is most similar to `name`, or None. Case, hyphens and underscores are ignored."""
     plain = {_plain(one): one for one in known if one}
     found = difflib.get_close_matches(_plain(str(name)[:100]), plain, n=1, cutoff=cutoff)
     return plain[found[0]] if found else None
 
 
 def suggestion(name: object, known: Iterable[str], *, aliases: Mapping[str, str] | None = None) -> str:
-    """The end of an error about an unknown name: "did you mean 'warmup'?", or the names that there are.
+    """Return the end of an error about an unknown name: "did you mean 'warmup'?", or a list of the known names.
 
     `aliases` maps names of other libraries to ours.
     """
@@ -33,7 +33,7 @@ def suggestion(name: object, known: Iterable[str], *, aliases: Mapping[str, str]
 
 
 def path_suggestion(path: Path) -> str:
-    """The end of an error about a path that does not exist: a name in the same folder that is spelled alike."""
+    """Return the end of an error about a missing path: a similar name in the same folder, if there is one."""
     folder = path.absolute().parent
     try:
         names = [entry.name for entry in islice(os.scandir(folder), MAX_COMPARED)]
@@ -44,7 +44,7 @@ def path_suggestion(path: Path) -> str:
 
 
 def no_such_model(path: Path) -> str:
-    """The error about a model that is not there: a folder, or a file by its ending."""
+    """Return the error about a missing model folder, or a missing model file (.gguf, .bin)."""
     kind = "file" if path.suffix.lower() in (".gguf", ".bin") else "model folder"
     return f"{path}: no such {kind}: {path_suggestion(path)}"
 

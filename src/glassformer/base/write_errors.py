@@ -1,4 +1,4 @@
-"""Errors of writing files: each names the file, the reason and the next step."""
+"""Errors of writing files. Each one names the file, the reason and the next step."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ NEXT_STEPS = {
 
 
 class WriteError(OSError):
-    """A file or folder that could not be written. The message is one sentence for the user, and the next step."""
+    """A file or folder could not be written. The message names it, the reason and the next step."""
 
     def __init__(self, path: Path, reason: str, number: int | None, advice: str = ""):
         advice = advice or NEXT_STEPS.get(number or 0, "Choose another folder")
@@ -33,11 +33,14 @@ class WriteError(OSError):
 
 @contextmanager
 def naming_write_errors(path: Path, work: Path | None = None, *, advice: str = "") -> Iterator[None]:
-    """Turn an OSError of the block into a WriteError, which names the file and the next step.
+    """Convert an OSError inside the block to a WriteError, which names the file and the next step.
 
-    Writing to an open file raises errors without a name: then the error names `path`. `work` is the temporary file or
-    folder that becomes `path`, so that the error names the file the user will look for. An error about any other file
-    stays as it is. `advice` replaces the usual next step.
+    Errors about other files are not converted.
+
+    Args:
+        path: The file or folder that is written. Named if the OSError has no file name, as for an open file.
+        work: Temporary file or folder that is later renamed to `path`. Errors about it name `path` instead.
+        advice: Replaces the usual next step.
     """
     try:
         yield
@@ -53,7 +56,7 @@ def naming_write_errors(path: Path, work: Path | None = None, *, advice: str = "
 
 
 def _final(known: object, path: Path, work: Path | None) -> Path | None:
-    """Where a file that an error names will stand; None if it is no part of `path` or `work`, nor a parent of them."""
+    """Return the final path of the file in an error; None if it is neither inside `path` or `work` nor a parent."""
     if not isinstance(known, str | bytes | os.PathLike):
         return None
     file = Path(os.fsdecode(known))

@@ -166,7 +166,7 @@ class EncoderDecoderStep(nn.Module):
         # The decoder asks for a memory and, as its keys are complete, doesn't read it: the graph loses it again.
         memory = cross_keys.new_zeros(*source_mask.shape, self.model.config.d_model)
         hidden = self.model.decode(tokens, memory, source_mask, new, cache=cache)
-        return self.model.answer(hidden, new), *cache.result()
+        return self.model.apply_head(hidden, new), *cache.result()
 
 
 class ReadSegments(nn.Module):

@@ -70,7 +70,7 @@ class Writer:
                 self.model, tokens, self.memory, self.memory_mask, mask, cache=self.cache
             )
         # The head is the widest layer: only the last position needs it.
-        scores = self.model.answer(hidden[:, -1:])[:, 0]
+        scores = self.model.apply_head(hidden[:, -1:])[:, 0]
         return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
 
     def reorder(self, rows: Tensor, memories: Tensor | None = None) -> None:

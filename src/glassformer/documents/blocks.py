@@ -95,10 +95,10 @@ class MultiHeadAttention(OurMultiHeadAttention):
         q, k, v = self.project(query, key, value)
         allowed = self.allowed(q, k, mask)
         if not need_weights:
-            return self.join(self.attend(q, k, v, mask=allowed, bias=None))
+            return self.merge(self.attend(q, k, v, mask=allowed, bias=None))
         dropout = self.attend.dropout if self.training else 0.0
         output, weights = attend(q, k, v, mask=allowed, scale=self.attend.scale, dropout=dropout, need_weights=True)
-        return self.join(output), weights
+        return self.merge(output), weights
 
     def allowed(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Mask:
         """A document's mask as ours, for queries (B, H, T, D) and keys (B, H, S, D)."""

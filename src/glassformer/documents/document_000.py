@@ -36,7 +36,7 @@ class MultiHeadAttention(blocks.MultiHeadAttention):
 
     def forward(self, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
         """Q (B, T, C), K and V (B, S, C) -> (B, T, C)."""
-        return self.join(self.scaled_dot_product_attention(*self.project(Q, K, V), mask))
+        return self.merge(self.scaled_dot_product_attention(*self.project(Q, K, V), mask))
 
 
 class FeedForward(blocks.FeedForward):

@@ -80,7 +80,7 @@ class MultiHeadAttention(blocks.MultiHeadAttention):
     ) -> tuple[Tensor, Tensor]:
         """(B, T, C), (B, S, C), (B, S, C) -> the output (B, T, C) and the weights (B, H, T, S)."""
         context, weights = self.scaled_dot_product_attention(*self.project(query, key, value), mask)
-        return self.join(context), weights
+        return self.merge(context), weights
 
 
 class ResidualConnection(blocks.ResidualConnection):

@@ -101,7 +101,7 @@ class Transformer(EncoderDecoderModel):
 
     def project(self, hidden: Tensor) -> Tensor:
         """Logits of these hidden states: (B, T, C) -> (B, T, V)."""
-        return self.answer(hidden)
+        return self.apply_head(hidden)
 
     @property
     def encoder_embedding(self) -> nn.Embedding:

@@ -1,4 +1,4 @@
-"""The config, the three models it can describe, and the presets of the well-known families."""
+"""The model config, the three model classes it can describe, and presets of well-known families."""
 
 from typing import TYPE_CHECKING
 

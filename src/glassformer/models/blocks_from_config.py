@@ -1,4 +1,4 @@
-"""From a config to blocks: the only place where config fields become constructor arguments."""
+"""Build the blocks of a model from its config: the only place where config fields become constructor arguments."""
 
 from functools import partial
 
@@ -24,7 +24,7 @@ from glassformer.nn.attend import Backend
 
 
 def make_embeddings(config: ModelConfig, vocab_size: int) -> Embeddings:
-    """Token table, positions that are added, types, norm and projection, as the config says."""
+    """Return embeddings for `vocab_size` tokens, with the positions that are added to them."""
     width, max_len = config.table_width, config.max_len
     positions: nn.Module | None = None
     if config.positions == "sinusoidal" and max_len is not None:
@@ -44,7 +44,7 @@ def make_embeddings(config: ModelConfig, vocab_size: int) -> Embeddings:
 
 
 def make_stack(config: ModelConfig, depth: int, *, bidirectional: bool, cross: bool, backend: Backend) -> Stack:
-    """An encoder (bidirectional) or a decoder, with cross-attention where there is a memory."""
+    """Return an encoder (`bidirectional`) or a decoder stack of `depth` layers, with cross-attention if `cross`."""
     score_bias: RelativeBias | Alibi | None = None
     if config.positions == "relative":
         score_bias = RelativeBias(
@@ -66,7 +66,7 @@ def make_stack(config: ModelConfig, depth: int, *, bidirectional: bool, cross: b
 
 
 def make_layer(config: ModelConfig, *, cross: bool, backend: Backend) -> Layer:
-    """One layer, as the config says."""
+    """Return one layer, with cross-attention if `cross`."""
     attention = partial(
         MultiHeadAttention,
         config.d_model,
@@ -98,7 +98,7 @@ def make_layer(config: ModelConfig, *, cross: bool, backend: Backend) -> Layer:
 
 
 def make_head(config: ModelConfig) -> nn.Module | None:
-    """The head the config names, or None."""
+    """Return the head that `config.head` names; None for "none"."""
     width = config.d_model
     if config.head == "language_model":
         transform = None

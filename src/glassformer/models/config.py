@@ -1,4 +1,7 @@
-"""One frozen, validated description of a model. The families differ in these values, not in code."""
+"""The config of a model: one frozen, validated dataclass for all families.
+
+BERT, GPT-2, Llama, T5 and all other families differ only in the values of these fields; see `presets.py`.
+"""
 
 import math
 from collections.abc import Mapping
@@ -11,7 +14,7 @@ from glassformer.base.names import suggestion
 
 Kind = Literal["encoder", "decoder", "encoder_decoder"]
 
-ELSEWHERE = {
+OTHER_NAMES = {
     "n_layers": "n_encoder_layers or n_decoder_layers",
     "num_layers": "n_encoder_layers or n_decoder_layers",
     "num_hidden_layers": "n_encoder_layers or n_decoder_layers",
@@ -23,19 +26,21 @@ ELSEWHERE = {
     "max_seq_len": "max_len",
     "max_position_embeddings": "max_len",
 }
-"""What other libraries call a field, for the error that meets their names."""
+"""Names that other libraries use for our fields. The error about an unknown field suggests ours."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(Checked):
-    """Everything about the shape of a model; nothing about device, dtype, training or text.
+    """The architecture of a model, without device, dtype, training or tokenizer.
 
-    The number of encoder and decoder layers says what it is: an encoder, a decoder, or both. None always means "the
-    usual value", which the property of nearly the same name gives (`kv_heads` for `n_kv_heads`). The comments are the
-    headings of `--help-all`.
+    `n_encoder_layers` and `n_decoder_layers` decide the kind of model: an encoder, a decoder, or an encoder-decoder. A
+    field that is None has a default that depends on other fields; a property returns the resolved value, such as
+    `kv_heads` for `n_kv_heads`. The comments between the fields are the headings of `--help-all`.
+
+    Raises TypeError or ValueError if a field is unknown, a value is invalid, or two values contradict each other.
     """
 
-    ALIASES = ELSEWHERE
+    ALIASES = OTHER_NAMES
 
     # Size
     vocab_size: Count
@@ -158,29 +163,29 @@ class ModelConfig(Checked):
 
     @property
     def kind(self) -> Kind:
-        """Which of the three models this is."""
+        """The kind of model, by which of the two stacks it has."""
         if not self.n_decoder_layers:
             return "encoder"
         return "encoder_decoder" if self.n_encoder_layers else "decoder"
 
     @property
     def kv_heads(self) -> int:
-        """Key-value heads."""
+        """Number of key-value heads."""
         return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
 
     @property
     def head_size(self) -> int:
-        """Width of one head."""
+        """Size of one head."""
         return self.d_model // self.n_heads if self.head_dim is None else self.head_dim
 
     @property
     def scale(self) -> float:
-        """What scores are multiplied by."""
+        """Factor of the attention scores."""
         return self.head_size**-0.5 if self.attention_scale is None else self.attention_scale
 
     @property
     def source_vocab(self) -> int:
-        """Tokens the encoder of an encoder-decoder reads."""
+        """Vocabulary size of the encoder of an encoder-decoder."""
         return self.vocab_size if self.source_vocab_size is None else self.source_vocab_size
 
     @property
@@ -190,17 +195,17 @@ class ModelConfig(Checked):
 
     @property
     def pool_by(self) -> Literal["first", "last", "mean"]:
-        """How a sequence becomes one vector."""
+        """How the head reduces a sequence to one vector."""
         return self.pooling or ("last" if self.n_decoder_layers else "first")
 
     @property
     def ties_embeddings(self) -> bool:
-        """Whether source and target tokens share one table."""
+        """Whether source and target share one embedding table."""
         return self.tie in ("embeddings", "all")
 
     @property
     def ties_output(self) -> bool:
-        """Whether the vocabulary projection is the (target) embedding table."""
+        """Whether the output projection is the (target) embedding table."""
         return self.tie in ("output", "all")
 
     @property
@@ -209,9 +214,10 @@ class ModelConfig(Checked):
         return self.norm_placement == "pre" if self.final_norm is None else self.final_norm
 
     def with_head(self, head: str, **changes: Any) -> "ModelConfig":
-        """The same body under another head: `preset("bert-base").with_head("sequence_class", n_labels=2)`.
+        """Return this config with another head: `preset("bert-base").with_head("sequence_class", n_labels=2)`.
 
-        What only the old head could use is reset: a tied output, a transform, labels, pooling. Name what you want kept.
+        Fields that belong to the old head (`n_labels`, `head_transform`, `pooling`, a tied output) are reset, unless
+        `changes` sets them.
         """
         values: dict[str, Any] = {"head": head, "n_labels": None, "head_transform": False, "pooling": None}
         if head != "language_model":
@@ -219,16 +225,16 @@ class ModelConfig(Checked):
         return ModelConfig.from_dict({**self.to_dict(), **values, **changes})
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON or TOML."""
+        """Return all fields as plain values, for JSON or TOML."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ModelConfig":
-        """The config of these values; an unknown key is an error that suggests the nearest known one."""
+        """Create a config from plain values. An unknown key raises a ValueError that suggests the nearest field."""
         known = [field.name for field in fields(cls)]
         for key in values:
             if key not in known:
-                raise ValueError(f"unknown config key {shown(key)}: {suggestion(key, known, aliases=ELSEWHERE)}")
+                raise ValueError(f"unknown config key {shown(key)}: {suggestion(key, known, aliases=OTHER_NAMES)}")
         if "vocab_size" not in values:
             raise ValueError("config key 'vocab_size' is missing: expected the number of tokens")
         return cls(**values)
@@ -236,7 +242,7 @@ class ModelConfig(Checked):
 
 def _check_sizes(config: ModelConfig) -> None:
     if config.head_size < 1:
-        raise ValueError(f"n_heads={config.n_heads} with d_model={config.d_model}: expected no more heads than width")
+        raise ValueError(f"n_heads={config.n_heads} with d_model={config.d_model}: expected n_heads of at most d_model")
     if not math.isfinite(config.scale):
         raise ValueError(f"attention_scale={config.attention_scale}: expected a finite number")
 
@@ -250,9 +256,7 @@ def _check_combinations(config: ModelConfig) -> None:
     if config.positions == "rotary" and config.head_size % 2:
         raise ValueError(f"positions='rotary' with heads {config.head_size} wide: expected an even head size")
     if config.positions in ("sinusoidal", "learned") and config.max_len is None:
-        raise ValueError(
-            f"max_len=None with positions={config.positions!r}: expected a whole number, the table's length"
-        )
+        raise ValueError(f"max_len=None with positions={config.positions!r}: expected the length of the position table")
     if config.position_offset and config.positions != "learned":
         raise ValueError(
             f"position_offset={config.position_offset} with positions={config.positions!r}: expected 0, or 'learned'"
@@ -265,17 +269,19 @@ def _check_combinations(config: ModelConfig) -> None:
                 f"expected at least {least} buckets and a distance above half their number"
             )
     if config.token_types and config.kind == "encoder_decoder":
-        raise ValueError(f"token_types={config.token_types} for kind 'encoder_decoder', which reads none: expected 0")
+        raise ValueError(
+            f"token_types={config.token_types} for kind 'encoder_decoder', which does not support them: expected 0"
+        )
     if config.source_vocab_size is not None and config.kind != "encoder_decoder":
         raise ValueError(f"source_vocab_size={config.source_vocab_size} for kind {config.kind!r}: expected None")
     if config.ties_embeddings and config.kind != "encoder_decoder":
         raise ValueError(
-            f"tie={config.tie!r} for kind {config.kind!r}, which has one table: expected 'output' or 'none'"
+            f"tie={config.tie!r} for kind {config.kind!r}, which has one embedding table: expected 'output' or 'none'"
         )
     if config.ties_embeddings and config.source_vocab != config.vocab_size:
         raise ValueError(
             f"tie={config.tie!r} with source_vocab_size={config.source_vocab} and vocab_size={config.vocab_size}: "
-            "expected one vocabulary"
+            "expected equal sizes"
         )
     _check_head(config)
 
@@ -285,17 +291,17 @@ def _check_head(config: ModelConfig) -> None:
         raise ValueError(f"n_labels=None with head={config.head!r}: expected the number of classes")
     if config.ties_output and config.head != "language_model":
         raise ValueError(
-            f"tie={config.tie!r} with head={config.head!r}, which writes no words: expected tie='none'"
+            f"tie={config.tie!r} with head={config.head!r}, which has no output projection: expected tie='none'"
             + (" or 'embeddings'" if config.kind == "encoder_decoder" else "")
         )
     if config.n_labels is not None and config.head not in ("sequence_class", "token_class"):
         raise ValueError(f"n_labels={config.n_labels} with head={config.head!r}, which has no classes: expected None")
     if config.head_transform and config.head in ("none", "token_class", "span"):
-        raise ValueError(f"head_transform=True with head={config.head!r}, which has none: expected False")
+        raise ValueError(f"head_transform=True with head={config.head!r}, which does not support it: expected False")
     if config.pooling is not None and config.head not in ("sequence_class", "embedding"):
-        raise ValueError(f"pooling={config.pooling!r} with head={config.head!r}, which pools nothing: expected None")
+        raise ValueError(f"pooling={config.pooling!r} with head={config.head!r}, which does not pool: expected None")
     if config.table_width != config.d_model and config.ties_output and not config.head_transform:
         raise ValueError(
             f"embedding_width={config.embedding_width} tied to the output without head_transform: expected "
-            "head_transform=True, whose dense layer leads back to the narrow width"
+            "head_transform=True, which projects back to that width"
         )

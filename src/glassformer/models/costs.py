@@ -1,4 +1,4 @@
-"""What a model costs, by its config alone: how many numbers it learns, how many operations a forward takes."""
+"""The number of parameters and floating-point operations of a model, computed from its config alone."""
 
 import math
 from dataclasses import asdict
@@ -10,20 +10,20 @@ from glassformer.reference.initial import parameter_shapes
 
 
 def count_parameters(config: ModelConfig) -> int:
-    """What `build_model(config).n_parameters()` gives, without the model.
+    """Return `build_model(config).n_parameters()` without building the model.
 
-    The oracle lists the parameters of any config. (A model on torch's meta device has them too, but its first random
-    number takes seconds: torch loads its compiler for it.)
+    The shapes come from the NumPy reference. (A model on torch's meta device would work too, but takes seconds: its
+    first random initialization makes torch load its compiler.)
     """
     return sum(math.prod(shape) for shape in parameter_shapes(Config.from_dict(asdict(config))).values())
 
 
 def forward_flops(config: ModelConfig, *, batch: int, source_length: int = 0, target_length: int = 0) -> int:
-    """Operations of one forward over `batch` rows, padding included.
+    """Return the floating-point operations of one forward pass over `batch` rows, padding included.
 
-    An encoder reads a source alone, a decoder a target alone. Matrix products are counted, 2 for each multiply-add;
-    norms, softmax and lookups are not. Causal or windowed attention counts as full: a kernel may skip what the mask
-    forbids, the formula does not.
+    An encoder takes only a source length, a decoder only a target length. Matrix products are counted, with 2
+    operations per multiply-add; norms, softmax and lookups are not. Causal and windowed attention count as full
+    attention.
     """
     check_positive("batch", batch)
     _check_length("source_length", source_length, config.n_encoder_layers, config)
@@ -37,9 +37,10 @@ def forward_flops(config: ModelConfig, *, batch: int, source_length: int = 0, ta
 
 
 def training_flops(config: ModelConfig, *, batch: int, source_length: int = 0, target_length: int = 0) -> int:
-    """Operations of one forward and backward: three forwards, for each product has two gradients, each a product.
+    """Return the operations of one forward and backward pass: 3 times `forward_flops`.
 
-    What gradient checkpointing computes a second time is not counted: it teaches nothing new.
+    The backward pass of a matrix product takes two products of the same size. The recomputation of gradient
+    checkpointing is not counted, as usual for model FLOPs utilization.
     """
     return 3 * forward_flops(config, batch=batch, source_length=source_length, target_length=target_length)
 
@@ -48,11 +49,11 @@ def _check_length(name: str, length: int, n_layers: int, config: ModelConfig) ->
     if n_layers:
         check_positive(name, length)
     elif length:
-        raise ValueError(f"{name}={length} for kind {config.kind!r}, which has none: expected 0")
+        raise ValueError(f"{name}={length} for kind {config.kind!r}, which has no such input: expected 0")
 
 
 def _linear(n_in: int, n_out: int) -> int:
-    """Of one token."""
+    """Return the operations of a linear layer for one token."""
     return 2 * n_in * n_out
 
 
@@ -72,9 +73,9 @@ def _attention(config: ModelConfig, n_queries: int, n_keys: int) -> int:
     width, kv_width = config.n_heads * config.head_size, config.kv_heads * config.head_size
     queries_and_out = 2 * n_queries * _linear(config.d_model, width)
     keys_and_values = 2 * n_keys * _linear(config.d_model, kv_width)
-    # Each query head meets every key, and mixes every value, whether or not heads share them.
-    scores_and_mix = 2 * n_queries * _linear(width, n_keys)
-    return queries_and_out + keys_and_values + scores_and_mix
+    # Every query head multiplies with all keys and values, even if heads share them.
+    scores_and_sum = 2 * n_queries * _linear(width, n_keys)
+    return queries_and_out + keys_and_values + scores_and_sum
 
 
 def _head(config: ModelConfig, length: int) -> int:
@@ -86,5 +87,5 @@ def _head(config: ModelConfig, length: int) -> int:
     n_labels = 2 if config.head == "span" else config.n_labels or 0
     if config.head in ("token_class", "span"):
         return length * _linear(width, n_labels)
-    # The rest pool first: one vector for each row.
+    # The other heads pool first: one vector per row.
     return (_linear(width, width) if config.head_transform else 0) + _linear(width, n_labels)

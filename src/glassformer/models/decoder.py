@@ -1,10 +1,10 @@
-"""The decoder-only model: GPT-2, Llama, SmolLM. It reads from left to right and says what comes next."""
+"""The decoder-only model: GPT-2, Llama, SmolLM."""
 
 from torch import Tensor
 
 from glassformer.models.blocks_from_config import make_embeddings, make_stack
 from glassformer.models.config import ModelConfig
-from glassformer.models.initialization import initialise
+from glassformer.models.initialization import initialize
 from glassformer.models.inputs import prepare
 from glassformer.models.transformer import Model
 from glassformer.nn import KVCache
@@ -12,7 +12,7 @@ from glassformer.nn.attend import Backend
 
 
 class DecoderModel(Model):
-    """Tokens in, logits of each next token out (or what another head says). No token sees a later one."""
+    """A causal Transformer: each token attends to itself and to earlier tokens."""
 
     kind = "decoder"
 
@@ -21,7 +21,7 @@ class DecoderModel(Model):
         self.embeddings = make_embeddings(config, config.vocab_size)
         self.decoder = make_stack(config, config.n_decoder_layers, bidirectional=False, cross=False, backend=backend)
         self._add_head(self.embeddings)
-        initialise(self)
+        initialize(self)
 
     def forward(
         self,
@@ -32,9 +32,16 @@ class DecoderModel(Model):
         segments: Tensor | None = None,
         cache: KVCache | None = None,
     ) -> Tensor:
-        """tokens (B, T), mask (B, T) with True or 1 for real tokens -> the head's answer: logits (B, T, V), say."""
+        """Return the head's output for token ids (B, T): logits (B, T, V) for a language model.
+
+        Args:
+            mask: (B, T), True or 1 for real tokens, False or 0 for padding. The default is all real.
+            token_types: (B, T), for models with `token_types` in their config.
+            segments: (B, T), the document number of each token of packed documents. They do not attend to each other.
+            cache: Keys and values of earlier tokens; see `decode`.
+        """
         hidden = self.decode(tokens, mask, token_types=token_types, segments=segments, cache=cache)
-        return self.answer(hidden, None if mask is None else mask != 0)
+        return self.apply_head(hidden, None if mask is None else mask != 0)
 
     def decode(
         self,
@@ -45,9 +52,9 @@ class DecoderModel(Model):
         segments: Tensor | None = None,
         cache: KVCache | None = None,
     ) -> Tensor:
-        """The hidden states under the head: (B, T) -> (B, T, C).
+        """Return the last hidden states (B, T, C) of token ids (B, T), before the head.
 
-        With a cache, `tokens` are those that follow what the cache holds, and `mask` speaks of them alone.
+        With a cache, `tokens` and `mask` hold only the new tokens, which follow those in the cache.
         """
         inputs = prepare(
             "tokens",
@@ -67,5 +74,5 @@ class DecoderModel(Model):
         )
 
     def new_cache(self, batch_size: int, capacity: int) -> KVCache:
-        """Room for `capacity` tokens in each of `batch_size` rows, on the model's device and in its dtype."""
+        """Return an empty cache for `capacity` tokens per row, with the model's device and dtype."""
         return self._new_cache(batch_size, capacity, 0)

@@ -1,18 +1,18 @@
-"""The encoder-only model: BERT, MiniLM, ALBERT. It reads a whole text at once, in both directions."""
+"""The encoder-only model: BERT, MiniLM, ALBERT."""
 
 import torch
 from torch import Tensor
 
 from glassformer.models.blocks_from_config import make_embeddings, make_stack
 from glassformer.models.config import ModelConfig
-from glassformer.models.initialization import initialise
+from glassformer.models.initialization import initialize
 from glassformer.models.inputs import prepare
 from glassformer.models.transformer import Model
 from glassformer.nn.attend import Backend
 
 
 class EncoderModel(Model):
-    """Tokens in, a vector for each token out, or whatever the head makes of these."""
+    """A bidirectional Transformer: each token attends to all tokens."""
 
     kind = "encoder"
 
@@ -21,7 +21,7 @@ class EncoderModel(Model):
         self.embeddings = make_embeddings(config, config.vocab_size)
         self.encoder = make_stack(config, config.n_encoder_layers, bidirectional=True, cross=False, backend=backend)
         self._add_head(self.embeddings)
-        initialise(self)
+        initialize(self)
 
     def forward(
         self,
@@ -31,9 +31,15 @@ class EncoderModel(Model):
         token_types: Tensor | None = None,
         segments: Tensor | None = None,
     ) -> Tensor:
-        """tokens (B, T), mask (B, T) with True or 1 for real tokens -> the head's answer."""
+        """Return the head's output for token ids (B, T): hidden states (B, T, C) if it has none.
+
+        Args:
+            mask: (B, T), True or 1 for real tokens, False or 0 for padding. The default is all real.
+            token_types: (B, T), for models with `token_types` in their config.
+            segments: (B, T), the document number of each token of packed documents. They do not attend to each other.
+        """
         hidden = self.encode(tokens, mask, token_types=token_types, segments=segments)
-        return self.answer(hidden, None if mask is None else mask != 0)
+        return self.apply_head(hidden, None if mask is None else mask != 0)
 
     def encode(
         self,
@@ -43,10 +49,7 @@ class EncoderModel(Model):
         token_types: Tensor | None = None,
         segments: Tensor | None = None,
     ) -> Tensor:
-        """The hidden states under the head: (B, T) -> (B, T, C).
-
-        `segments` (B, T) numbers the documents that are packed into one row; they do not see each other.
-        """
+        """Return the last hidden states (B, T, C) of token ids (B, T), before the head."""
         inputs = prepare(
             "tokens",
             tokens,
@@ -62,7 +65,7 @@ class EncoderModel(Model):
         return self.encoder(x, positions=inputs.positions, mask=inputs.mask)
 
     def under(self, config: ModelConfig) -> "EncoderModel":
-        """A copy of the body under the head that `config` names, which is fresh."""
+        """Return a copy with the head of `config`, newly initialized. All other parameters are copied."""
         other, own = EncoderModel(config), dict(self.named_parameters())
         with torch.no_grad():
             for name, parameter in other.named_parameters():

@@ -1,10 +1,10 @@
-"""The encoder-decoder model: the paper's Transformer, T5, BART, Marian. It reads one text and writes another."""
+"""The encoder-decoder model: the Transformer of Vaswani et al. (2017), T5, BART, Marian."""
 
 from torch import Tensor
 
 from glassformer.models.blocks_from_config import make_embeddings, make_stack
 from glassformer.models.config import ModelConfig
-from glassformer.models.initialization import initialise
+from glassformer.models.initialization import initialize
 from glassformer.models.inputs import Inputs, prepare
 from glassformer.models.transformer import Model, check_memory
 from glassformer.nn import KVCache, Mask, as_mask
@@ -13,7 +13,7 @@ from glassformer.nn.tensor_checks import check_shape
 
 
 class EncoderDecoderModel(Model):
-    """Source and target tokens in, logits of each next target token out (or what another head says)."""
+    """An encoder and a causal decoder that attends to the encoder's output."""
 
     kind = "encoder_decoder"
 
@@ -27,7 +27,7 @@ class EncoderDecoderModel(Model):
         self.encoder = make_stack(config, config.n_encoder_layers, bidirectional=True, cross=False, backend=backend)
         self.decoder = make_stack(config, config.n_decoder_layers, bidirectional=False, cross=True, backend=backend)
         self._add_head(self.target_embeddings)
-        initialise(self)
+        initialize(self)
 
     def forward(
         self,
@@ -36,17 +36,20 @@ class EncoderDecoderModel(Model):
         source_mask: Tensor | None = None,
         target_mask: Tensor | None = None,
     ) -> Tensor:
-        """source (B, S), target (B, T), masks of their shapes with True or 1 for real tokens -> the head's answer."""
+        """Return the head's output for source ids (B, S) and target ids (B, T): logits (B, T, V) by default.
+
+        The masks have the shapes of their tokens: True or 1 for real tokens, False or 0 for padding.
+        """
         source_inputs = self._prepare_source(source, source_mask)
         target_inputs = self._prepare_target(target, target_mask)
         if len(source) != len(target):
             raise ValueError(f"target has {len(target)} rows: expected {len(source)}, as source")
         memory = self._encode(source, source_inputs)
         hidden = self._decode(target, target_inputs, memory, Mask(real=source_inputs.mask.real))
-        return self.answer(hidden, target_inputs.mask.real)
+        return self.apply_head(hidden, target_inputs.mask.real)
 
     def encode(self, source: Tensor, source_mask: Tensor | None = None) -> Tensor:
-        """The memory that the decoder looks at: (B, S) -> (B, S, C)."""
+        """Return the encoder's output (B, S, C), the memory that the decoder attends to."""
         return self._encode(source, self._prepare_source(source, source_mask))
 
     def decode(
@@ -58,10 +61,10 @@ class EncoderDecoderModel(Model):
         *,
         cache: KVCache | None = None,
     ) -> Tensor:
-        """The decoder's hidden states under the head: target (B, T), memory (B, S, C) -> (B, T, C).
+        """Return the decoder's hidden states (B, T, C) for target ids (B, T) and a memory (B, S, C), before the head.
 
-        With a cache, `target` holds the tokens that follow what the cache holds, and `target_mask` speaks of them
-        alone. The memory's keys are computed at the cache's first step and kept: later steps don't look at `memory`.
+        With a cache, `target` and `target_mask` hold only the new tokens, which follow those in the cache. The first
+        call stores the keys and values of the memory; later calls read them from the cache.
         """
         check_memory(memory, target, self.config.d_model, cache)
         if source_mask is not None:
@@ -111,8 +114,8 @@ class EncoderDecoderModel(Model):
         )
 
     def new_cache(self, batch_size: int, capacity: int, memory_length: int, memory_rows: int | None = None) -> KVCache:
-        """Room for `capacity` target tokens, and for the keys and values of a memory of `memory_length` tokens.
+        """Return an empty cache for `capacity` target tokens per row and memories of `memory_length` tokens.
 
-        With fewer `memory_rows` than rows each memory serves as many neighbouring rows: the beams of a sentence.
+        With fewer `memory_rows` than rows, neighboring rows share a memory, such as the beams of one sentence.
         """
         return self._new_cache(batch_size, capacity, memory_length, memory_rows)

@@ -1,4 +1,4 @@
-"""From a config to a model."""
+"""Build a model from its config."""
 
 from glassformer.models.config import ModelConfig
 from glassformer.models.decoder import DecoderModel
@@ -8,9 +8,9 @@ from glassformer.nn.attend import Backend
 
 
 def build_model(config: ModelConfig, *, backend: Backend = "sdpa") -> EncoderModel | DecoderModel | EncoderDecoderModel:
-    """The model this config describes, freshly initialised; `torch.manual_seed` before it makes it repeatable."""
+    """Return a new model of this config. Call `torch.manual_seed` before for reproducible weights."""
     if not isinstance(config, ModelConfig):
-        raise TypeError(f"config is {config!r}: expected a ModelConfig, as preset({str(config)!r}) gives it")
+        raise TypeError(f"config is {config!r}: expected a ModelConfig, such as preset({str(config)!r})")
     if config.kind == "encoder":
         return EncoderModel(config, backend=backend)
     if config.kind == "decoder":

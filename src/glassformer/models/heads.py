@@ -1,4 +1,7 @@
-"""What stands on top of a model: from hidden states (B, T, C) to the answer a task wants."""
+"""Heads: modules that turn the last hidden states (B, T, C) into logits, class scores or a sentence embedding.
+
+Every head takes `real` (B, T), True for real tokens and False for padding; None means all are real.
+"""
 
 from typing import Literal
 
@@ -13,7 +16,7 @@ Pooling = Literal["first", "last", "mean"]
 
 
 class DenseTransform(nn.Module):
-    """A dense layer, an activation and, where given, a norm."""
+    """A dense layer, an activation and an optional norm."""
 
     def __init__(self, width_in: int, width_out: int, *, activation: ActivationName, norm: nn.Module | None = None):
         super().__init__()
@@ -22,13 +25,13 @@ class DenseTransform(nn.Module):
         self.norm = norm
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., C) -> (..., width_out)."""
+        """Transform x (..., width_in) to (..., width_out)."""
         x = ACTIVATIONS[self.activation](self.dense(x))
         return x if self.norm is None else self.norm(x)
 
 
 class LanguageModelHead(nn.Module):
-    """Logits over the vocabulary for each position: (B, T, C) -> (B, T, V)."""
+    """Logits over the vocabulary at each position."""
 
     def __init__(self, width: int, vocab_size: int, *, bias: bool, scale: float, transform: DenseTransform | None):
         super().__init__()
@@ -37,7 +40,7 @@ class LanguageModelHead(nn.Module):
         self.out_proj = nn.Linear(width, vocab_size, bias=bias)
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
-        """What is padding is not looked at: every position gets logits."""
+        """Return logits (B, T, V) of hidden states (B, T, C). Padding gets logits too."""
         if self.transform is not None:
             hidden = self.transform(hidden)
         if self.scale != 1.0:
@@ -46,7 +49,7 @@ class LanguageModelHead(nn.Module):
 
 
 class SequenceClassHead(nn.Module):
-    """One score for each class: (B, T, C) -> (B, n_labels)."""
+    """Class scores of a sequence."""
 
     def __init__(
         self, width: int, n_labels: int, *, pooling: Pooling, transform: DenseTransform | None, dropout: float
@@ -58,7 +61,7 @@ class SequenceClassHead(nn.Module):
         self.out_proj = nn.Linear(width, n_labels)
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
-        """`real` (B, T) is True where a token is no padding."""
+        """Return class scores (B, n_labels) of hidden states (B, T, C)."""
         pooled = pool(hidden, real, self.pooling)
         if self.transform is not None:
             pooled = self.transform(pooled)
@@ -66,7 +69,7 @@ class SequenceClassHead(nn.Module):
 
 
 class TokenClassHead(nn.Module):
-    """Scores for each position: (B, T, C) -> (B, T, n_labels). With two labels, the start and end of a span."""
+    """Class scores of each token; with two labels, the start and end scores of a span."""
 
     def __init__(self, width: int, n_labels: int, *, dropout: float):
         super().__init__()
@@ -74,12 +77,12 @@ class TokenClassHead(nn.Module):
         self.out_proj = nn.Linear(width, n_labels)
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
-        """What is padding is not looked at: every position gets scores."""
+        """Return scores (B, T, n_labels) of hidden states (B, T, C). Padding gets scores too."""
         return self.out_proj(self.dropout(hidden))
 
 
 class EmbeddingHead(nn.Module):
-    """One vector of length 1 for the whole sequence: (B, T, C) -> (B, C)."""
+    """An embedding of the whole sequence with Euclidean norm 1."""
 
     def __init__(self, *, pooling: Pooling, transform: DenseTransform | None):
         super().__init__()
@@ -87,7 +90,7 @@ class EmbeddingHead(nn.Module):
         self.transform = transform
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
-        """`real` (B, T) is True where a token is no padding."""
+        """Return embeddings (B, C) of hidden states (B, T, C)."""
         pooled = pool(hidden, real, self.pooling)
         if self.transform is not None:
             pooled = self.transform(pooled)
@@ -95,14 +98,14 @@ class EmbeddingHead(nn.Module):
 
 
 def pool(hidden: Tensor, real: Tensor | None, pooling: Pooling) -> Tensor:
-    """One vector for each sequence, of its real tokens alone: (B, T, C) -> (B, C).
+    """Reduce the real tokens of each sequence to one vector: (B, T, C) -> (B, C).
 
-    First and last are the first and last *real* token, whichever side the padding is on.
+    "first" and "last" take the first and last *real* token, whichever side the padding is on.
     """
     if real is None:
         real = torch.ones(hidden.shape[:2], dtype=torch.bool, device=hidden.device)
     if pooling == "mean":
-        weight = real.to(hidden.dtype)[:, :, None]
+        weight = real.to(hidden.dtype)[:, :, None]  # (B, T, 1)
         return (hidden * weight).sum(1) / weight.sum(1).clamp_min(1)
     length = real.shape[1]
     index = real.int().argmax(1) if pooling == "first" else length - 1 - real.flip(1).int().argmax(1)

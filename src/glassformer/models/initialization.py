@@ -1,6 +1,6 @@
-"""The numbers a model starts from: Xavier-uniform as in document 002, or the family's own recipe.
+"""Weight initialization: Xavier-uniform as in document 002, or the scheme of a model family.
 
-Norms start at one, biases at zero, in every scheme.
+In every scheme norm weights start at 1 and biases at 0.
 """
 
 import math
@@ -12,8 +12,8 @@ from glassformer.models.transformer import Model
 from glassformer.nn import FeedForward, LearnedPositions, MultiHeadAttention
 
 
-def initialise(model: Model) -> None:
-    """Fill every parameter by `model.config.init`, in place."""
+def initialize(model: Model) -> None:
+    """Initialize all parameters in place by the scheme that `model.config.init` names."""
     for module in model.modules():
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
@@ -21,21 +21,21 @@ def initialise(model: Model) -> None:
 
 
 def _xavier(model: Model) -> None:
-    """Glorot & Bengio 2010, for everything that is a matrix."""
+    """Xavier-uniform for all matrices (Glorot and Bengio 2010)."""
     for parameter in model.parameters():
         if parameter.dim() > 1:
             nn.init.xavier_uniform_(parameter)
 
 
 def _normal(model: Model) -> None:
-    """BERT's, and after it BART's and Llama's: one small standard deviation for all matrices."""
+    """A normal distribution with one small standard deviation for all matrices: BERT, BART, Llama."""
     for parameter in model.parameters():
         if parameter.dim() > 1:
             nn.init.normal_(parameter, std=model.config.init_std)
 
 
 def _gpt2(model: Model) -> None:
-    """GPT-2's: what is added to the residual stream starts smaller, so that its sum over the depth does not grow."""
+    """GPT-2: output projections start smaller, so that the variance of the residual stream does not grow with depth."""
     _normal(model)
     n_residuals = 2 * (model.config.n_encoder_layers + model.config.n_decoder_layers)
     std = model.config.init_std / math.sqrt(n_residuals)
@@ -47,7 +47,7 @@ def _gpt2(model: Model) -> None:
 
 
 def _t5(model: Model) -> None:
-    """T5's: each matrix by its own width, and queries small enough to make up for the missing 1/√head_dim."""
+    """T5: a standard deviation by the width of each matrix; smaller for queries, in place of the factor 1/√head_dim."""
     config = model.config
     for parameter in model.parameters():
         if parameter.dim() > 1:

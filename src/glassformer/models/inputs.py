@@ -1,4 +1,4 @@
-"""What every model does before its first layer: check the tokens, number their positions, state the mask."""
+"""Prepare token ids for a stack: check them, number their positions, build the mask."""
 
 from typing import NamedTuple
 
@@ -11,10 +11,10 @@ from glassformer.nn.tensor_checks import check_length, check_shape
 
 
 class Inputs(NamedTuple):
-    """Tokens made ready for a stack."""
+    """Positions and mask of some tokens."""
 
     positions: Tensor  # (B or 1, T)
-    key_positions: Tensor  # (B or 1, S), of everything the cache holds, these tokens included
+    key_positions: Tensor  # (B or 1, S), those in the cache included
     mask: Mask
 
 
@@ -31,10 +31,18 @@ def prepare(
     cache: KVCache | None = None,
     plain_positions: bool = False,
 ) -> Inputs:
-    """Everything the stack needs to know about these tokens, or an error that names what is wrong with them.
+    """Check token ids (B, T) and return their positions and mask.
 
-    Positions count real tokens, so that padding changes nothing, wherever it stands; packed documents count from 0
-    each. Plain positions are 0, 1, 2, ... whatever the tokens are, unless the cache counts real tokens.
+    Positions number the real tokens, so that the side and amount of padding do not change the result. Each packed
+    document starts at 0.
+
+    Args:
+        name: Name of the argument, for error messages.
+        causal: Whether a token may attend only to itself and earlier tokens.
+        real: (B, T), True for real tokens, False for padding.
+        segments: (B, T), document numbers of packed documents.
+        cache: Keys and values of earlier tokens. It stores which of the new tokens are real.
+        plain_positions: Number all tokens 0, 1, 2, ..., padding included, unless the cache counts real tokens.
     """
     plain_positions = plain_positions and (cache is None or not cache.counts_real_tokens)
     embeddings.check(name, tokens, token_types)
@@ -51,14 +59,14 @@ def prepare(
     if cache is not None and cache.batch_size != batch:
         raise ValueError(f"{name} has {batch} rows: expected the cache's {cache.batch_size}")
 
-    seen = real if cache is None else cache.note_real(real, length)
+    is_real = real if cache is None else cache.note_real(real, length)
     n_keys = length if cache is None else cache.n_keys(length)
-    if cache is None or not cache.is_fixed:  # there who writes has counted, and room is no length
-        check_length(name, _reach(n_keys, seen, config.max_len, plain_positions), config.max_len)
+    if cache is None or not cache.is_fixed:  # for a fixed cache n_keys is its capacity, and the caller has checked
+        check_length(name, _n_positions(n_keys, is_real, config.max_len, plain_positions), config.max_len)
     keys = torch.arange(n_keys, device=tokens.device)[None]
-    if not plain_positions and (seen is not None or segments is not None):
-        keys = count_positions(torch.ones_like(tokens, dtype=torch.bool) if seen is None else seen, segments)
-        if config.max_len is not None:  # padding behind a full row stands at no position; any will do
+    if not plain_positions and (is_real is not None or segments is not None):
+        keys = count_positions(torch.ones_like(tokens, dtype=torch.bool) if is_real is None else is_real, segments)
+        if config.max_len is not None:  # the positions of padding have no effect, but must be in the table
             keys = keys.clamp_max(config.max_len - 1)
     queries = keys if cache is None else cache.newest(keys, length)
     mask = Mask(
@@ -66,23 +74,23 @@ def prepare(
         window=config.sliding_window,
         query_positions=queries,
         key_positions=keys,
-        real=seen,
-        sees_itself=real is None,
+        real=is_real,
+        attends_to_self=real is None,
         query_segments=segments,
         key_segments=segments,
     )
     return Inputs(queries, keys, mask)
 
 
-def _reach(n_keys: int, seen: Tensor | None, limit: int | None, plain_positions: bool) -> int:
-    """How many positions are needed: padding takes none, unless positions are plain. Counted only where it matters."""
-    if limit is None or n_keys <= limit or seen is None or plain_positions:
+def _n_positions(n_keys: int, real: Tensor | None, limit: int | None, plain_positions: bool) -> int:
+    """Return the number of positions in use, or an upper bound that is within the limit."""
+    if limit is None or n_keys <= limit or real is None or plain_positions:
         return n_keys
-    return int(seen.sum(1).max())
+    return int(real.sum(1).max())
 
 
 def count_positions(real: Tensor, segments: Tensor | None) -> Tensor:
-    """How many real tokens stand before each token, in its own document: (B, S) -> (B, S)."""
+    """Return the number of real tokens before each token in its document: (B, S) -> (B, S)."""
     before = real.cumsum(1) - real.long()
     if segments is not None:
         is_start = torch.ones_like(segments, dtype=torch.bool)
@@ -92,8 +100,10 @@ def count_positions(real: Tensor, segments: Tensor | None) -> Tensor:
 
 
 def check_segments(segments: Tensor) -> None:
-    """Document numbers that never fall along a row: the same number again would be the same document."""
+    """Raise unless document numbers (B, T) are integers that never decrease along a row."""
     if segments.is_floating_point():
         raise TypeError(f"segments has dtype {segments.dtype}: expected whole numbers")
     if segments.device.type == "cpu" and not torch.compiler.is_compiling() and (segments.diff(dim=1) < 0).any():
-        raise ValueError("segments fall along a row: expected document numbers that stay or rise from left to right")
+        raise ValueError(
+            "segments decrease along a row: expected document numbers that never decrease from left to right"
+        )

@@ -1,4 +1,4 @@
-"""The well-known families as values of one config. `preset("gpt2", n_decoder_layers=6)` changes what you name."""
+"""Configs of well-known model families: `preset("gpt2", n_decoder_layers=6)`."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +9,7 @@ from glassformer.models.config import ModelConfig
 
 
 def transformer_base() -> ModelConfig:
-    """The paper's base model (Vaswani et al. 2017, table 3), with its 37,000 shared byte pairs."""
+    """The base model of Vaswani et al. (2017, table 3), with a shared vocabulary of 37,000 byte pairs."""
     return ModelConfig(
         vocab_size=37000,
         n_encoder_layers=6,
@@ -23,12 +23,12 @@ def transformer_base() -> ModelConfig:
 
 
 def transformer_big() -> ModelConfig:
-    """The paper's big model."""
+    """The big model of Vaswani et al. (2017, table 3)."""
     return replace(transformer_base(), d_model=1024, d_ff=4096, n_heads=16, dropout=0.3, embedding_dropout=0.3)
 
 
 def bert_base() -> ModelConfig:
-    """BERT (Devlin et al. 2019) with its masked-word head."""
+    """BERT base (Devlin et al. 2019) with its masked-language-model head."""
     return ModelConfig(
         vocab_size=30522,
         n_encoder_layers=12,
@@ -51,7 +51,7 @@ def bert_base() -> ModelConfig:
 
 
 def albert_base() -> ModelConfig:
-    """ALBERT v2 (Lan et al. 2020): one shared layer, narrow embeddings."""
+    """ALBERT base v2 (Lan et al. 2020): one layer shared by all, and embeddings narrower than the model."""
     return replace(
         bert_base(),
         vocab_size=30000,
@@ -86,7 +86,7 @@ def gpt2() -> ModelConfig:
 
 
 def llama() -> ModelConfig:
-    """Llama's style (Touvron et al. 2023) at the size of SmolLM2-135M: RMS norm, rotary, gated SiLU, grouped heads."""
+    """A Llama (Touvron et al. 2023) of the size of SmolLM2-135M: RMS norm, rotary positions, SwiGLU, grouped heads."""
     return ModelConfig(
         vocab_size=49152,
         n_decoder_layers=30,
@@ -142,7 +142,7 @@ def t5_small() -> ModelConfig:
 
 
 def t5_v1_1_small() -> ModelConfig:
-    """T5 1.1 small: gated GELU, heads that don't sum to d_model, its own output matrix."""
+    """T5 1.1 small: gated GELU, n_heads * head_dim different from d_model, an untied output projection."""
     return replace(
         t5_small(),
         n_encoder_layers=8,
@@ -179,7 +179,7 @@ def bart_base() -> ModelConfig:
 
 
 def marian() -> ModelConfig:
-    """Marian's translation models as OPUS-MT trains them (Junczys-Dowmunt et al. 2018)."""
+    """Marian (Junczys-Dowmunt et al. 2018) with the settings of the OPUS-MT translation models."""
     return ModelConfig(
         vocab_size=58101,
         n_encoder_layers=6,
@@ -196,7 +196,7 @@ def marian() -> ModelConfig:
 
 
 def tiny(config: ModelConfig) -> ModelConfig:
-    """The same family, small enough for a test: about a dozen wide, two layers, forty tokens."""
+    """Return a config of the same family small enough for tests: 2 layers, width 16, 40 tokens."""
     grouped = config.kv_heads != config.n_heads
     return replace(
         config,
@@ -231,7 +231,7 @@ PRESETS: tuple[str, ...] = (*FULL_SIZE, *(f"tiny-{name}" for name in FULL_SIZE))
 
 
 def preset(name: str, **changes: Any) -> ModelConfig:
-    """The config of a family, with the fields you name changed. `tiny-` before a name gives its test size."""
+    """Return the config of a family, with `changes` to its fields. The prefix `tiny-` gives a size for tests."""
     family = name.removeprefix("tiny-")
     if family not in FULL_SIZE:
         raise ValueError(f"unknown preset {name!r}: {suggestion(name, PRESETS)}")

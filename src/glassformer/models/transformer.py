@@ -1,4 +1,4 @@
-"""What the three models share: a config, a head, and a few switches."""
+"""The base class of the three models: config, head, cache and gradient checkpointing."""
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ class Model(nn.Module):
 
     kind: Kind
     plain_positions = False
-    """Whether positions are 0, 1, 2, ... even where the mask says that tokens are padding."""
+    """Whether padding counts as a position. Otherwise positions number the real tokens only."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -26,20 +26,20 @@ class Model(nn.Module):
         self.config = config
 
     def n_parameters(self) -> int:
-        """Learned numbers, each counted once even where it is shared."""
+        """Return the number of learned parameters. Shared ones count once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     def set_gradient_checkpointing(self, on: bool = True) -> None:
-        """Trade compute for memory in training: keep each layer's input only, and compute the layer again backward.
+        """Save memory in training: store only the input of each layer, and recompute the layer in the backward pass.
 
-        It changes no number, dropout included.
+        The results do not change, dropout included.
         """
         for module in self.modules():
             if isinstance(module, Stack):
                 module.gradient_checkpointing = on
 
-    def answer(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The head's answer to the last hidden states, or these themselves where there is no head."""
+    def apply_head(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the head's output for hidden states (B, T, C), or the hidden states if there is no head."""
         return hidden if self.head is None else self.head(hidden, mask)
 
     def _add_head(self, embeddings: Embeddings) -> None:
@@ -63,7 +63,7 @@ class Model(nn.Module):
 
 
 def check_memory(memory: Tensor, target: Tensor, d_model: int, cache: KVCache | None = None) -> None:
-    """The encoder's output fits the decoder: a row for each target, as wide as the model, as long as the cache's."""
+    """Raise unless `memory` is an encoder output that fits the target (B, T), the model's width and the cache."""
     if not isinstance(memory, Tensor):
         raise TypeError(f"memory is a {type(memory).__name__}: expected the encoder's output")
     if not torch.is_floating_point(memory):
@@ -72,7 +72,7 @@ def check_memory(memory: Tensor, target: Tensor, d_model: int, cache: KVCache | 
     if memory.dim() != 3 or memory.shape[0] != rows or memory.shape[2] != d_model:
         raise ValueError(
             f"memory has shape {tuple(memory.shape)}: expected ({rows}, source length, {d_model}), "
-            "a row for each target row"
+            "one row per target row"
         )
     if cache is not None:
         cache.check_memory(memory.shape[1])

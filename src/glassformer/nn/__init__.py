@@ -1,11 +1,11 @@
-"""The building blocks, in torch. They know sizes and tensors; nothing of files, tokens, configs or tasks.
+"""PyTorch building blocks of Transformers. They take sizes and tensors, and know nothing of files, configs or tasks.
 
-The letters in every shape comment:
+Shapes in docstrings and comments use these letters:
 
     B batch     T query length     S key length     C width (d_model)     V vocabulary
     H heads     G key-value heads  D head size      F feed-forward width
 
-A line that changes the rank or the order of a tensor ends with its new shape, as in `# (B, H, T, D)`.
+A line that changes the rank or the order of a tensor's dimensions ends with the new shape, as in `# (B, H, T, D)`.
 """
 
 from glassformer.nn.attend import Attend, attend, attention_weights

@@ -1,11 +1,14 @@
-"""The one place where scores become weights: softmax(q kᵀ · scale + bias) v, over what the mask allows.
+"""Scaled dot-product attention, softmax(q kᵀ · scale + bias) v: the only place where scores become weights.
 
-Three backends compute the same function. `math` is the formula, line by line; `sdpa` is torch's fused kernel, and for
-a few queries one of ours (`step_kernels.py`); `flex` is torch's flex attention, which inside `torch.compile`
-becomes a kernel that skips what the mask forbids, and outside it is slow. They agree to rounding, with every mask, in
-training and in evaluation; for one random seed `math` and `sdpa` even drop the same weights on the CPU.
+Three backends compute the same function, up to rounding, with every mask, in training and in evaluation:
 
-A query that may attend to nothing gets zeros, and sends back zero gradients.
+- `math` is the formula, line by line.
+- `sdpa` is torch's fused kernel, or one of ours (`step_kernels.py`) for the few queries of a decoding step.
+- `flex` is torch's flex attention. Inside `torch.compile` it becomes a kernel that skips masked blocks; outside it is
+  slow.
+
+To add a backend, write a function with the signature of `_math` and list it in `_BACKENDS`. On the CPU, `math` and
+`sdpa` drop the same weights for the same seed. A query that may attend to no key gets zeros and zero gradients.
 """
 
 from collections.abc import Callable
@@ -14,8 +17,9 @@ from typing import Literal, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from typing_extensions import override
 
-from glassformer.nn.masks import Added, Mask
+from glassformer.nn.masks import AdditiveMask, Mask
 from glassformer.nn.step_kernels import attend_few, can_attend, can_read
 from glassformer.nn.tensor_checks import check_broadcasts, check_divides, check_probability
 
@@ -23,7 +27,7 @@ Backend = Literal["sdpa", "math", "flex"]
 
 
 class Attended(NamedTuple):
-    """What `attend` returns: the mixed values, and the weights where they were asked for."""
+    """Result of `attend`: the weighted sum of the values, and the weights if `need_weights` was set."""
 
     output: Tensor  # (B, H, T, D)
     weights: Tensor | None  # (B, H, T, S)
@@ -43,10 +47,16 @@ def attend(
 ) -> Attended:
     """Scaled dot-product attention (Vaswani et al. 2017, equation 1).
 
-    q is (B, H, T, D); k and v are (B, G, S, D), where G divides H: each key-value head serves H/G query heads. `bias`
-    broadcasts to (B, H, T, S) and is added to the scores; it is finite, for what may not be attended is the mask's to
-    say. `dropout` drops weights; pass 0 outside training. The weights returned are those before dropout, and asking for
-    them never changes the output.
+    Args:
+        q: Queries, (B, H, T, D).
+        k: Keys, (B, G, S, D). G divides H: each key-value head serves H/G query heads.
+        v: Values, (B, G, S, D).
+        mask: Which keys each query may attend to. The default is all.
+        bias: Added to the scores, broadcast to (B, H, T, S). Must be finite; use `mask` to exclude keys.
+        scale: Factor of the scores. The default is 1/√D.
+        dropout: Probability of dropping a weight. Pass 0 outside training.
+        need_weights: Return the weights before dropout too. The output does not depend on it.
+        backend: "sdpa", "math" or "flex"; see the module's docstring.
     """
     mask = Mask() if mask is None else mask
     _check(q, k, v, mask, bias, dropout, backend)
@@ -57,29 +67,29 @@ def attend(
 
 
 def attention_weights(q: Tensor, k: Tensor, *, mask: Mask, bias: Tensor | None, scale: float) -> Tensor:
-    """The weights alone, (B, H, T, S): each row sums to 1, or to 0 where nothing may be attended."""
+    """Return the attention weights (B, H, T, S). A row sums to 1, or to 0 if its query may attend to no key."""
     allowed = mask.dense(q.shape[2], k.shape[2], q.device)
     return masked_softmax(q, k, allowed, bias, scale)
 
 
 def masked_softmax(q: Tensor, k: Tensor, allowed: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
-    """Softmax over the allowed keys, computed in at least float32 and returned in the dtype of q."""
+    """Return the softmax over the allowed keys, (B, H, T, S), computed in at least float32, in the dtype of q."""
     dtype = q.dtype
     if dtype in (torch.float16, torch.bfloat16):
-        q = q.float()  # a product of two hundreds is beyond float16
-    k = k.to(q.dtype)  # a cache may keep shorter ones
+        q = q.float()  # the product of two numbers above 256 overflows float16
+    k = k.to(q.dtype)  # a cache may store keys in a narrower dtype
     scores = (q * scale) @ _repeat_heads(k, q.shape[1]).transpose(-2, -1)  # (B, H, T, S)
     if bias is not None:
         scores = scores + bias
     if allowed is None:
         return scores.softmax(-1).to(dtype)
-    # The lowest finite number, not minus infinity: a row with nothing allowed must not become 0/0 on its way to zeros.
+    # The lowest finite number instead of -inf: the softmax of a row of -inf is 0/0 = NaN.
     scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
     return scores.softmax(-1).masked_fill(~allowed, 0.0).to(dtype)
 
 
 class Attend(nn.Module):
-    """`attend` as a module without parameters, so that a hook on it sees q, k, mask and bias by name."""
+    """`attend` as a module without parameters, so that forward hooks can read q, k, mask and bias."""
 
     def __init__(self, *, scale: float, dropout: float = 0.0, backend: Backend = "sdpa"):
         super().__init__()
@@ -90,17 +100,17 @@ class Attend(nn.Module):
         self.backend: Backend = backend
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Mask | None, bias: Tensor | None) -> Tensor:
-        """Shapes as in `attend`; weights are dropped in training only."""
+        """Return `attend(...).output`, with dropout in training only."""
         dropout = self.dropout if self.training else 0.0
         return attend(q, k, v, mask=mask, bias=bias, scale=self.scale, dropout=dropout, backend=self.backend).output
 
+    @override
     def extra_repr(self) -> str:
-        """What `print(model)` shows."""
         return f"scale={self.scale:.4g}, dropout={self.dropout}, backend={self.backend}"
 
 
 def reads_room(model: nn.Module, keys: Tensor) -> bool:
-    """Whether a step of the model reads all of such a cache's room, and not only what is filled."""
+    """Whether a decoding step of the model reads a whole cache like `keys`, its unused capacity included."""
     is_fused = all(module.backend == "sdpa" for module in model.modules() if isinstance(module, Attend))
     return not (is_fused and can_read(keys, next(model.parameters())))
 
@@ -131,14 +141,15 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, dro
 
 
 def check_backend(backend: str) -> None:
-    """`backend` is one of those there are."""
+    """Raise unless `backend` is the name of a backend."""
     if backend not in _BACKENDS:
         raise ValueError(f"backend={backend!r}: expected one of {', '.join(_BACKENDS)}")
 
 
 def _repeat_heads(x: Tensor, n_heads: int) -> Tensor:
-    groups = n_heads // x.shape[1]
-    return x if groups == 1 else x.repeat_interleave(groups, dim=1)  # (B, G, S, D) -> (B, H, S, D)
+    """Repeat each key-value head for the query heads that share it."""
+    group_size = n_heads // x.shape[1]
+    return x if group_size == 1 else x.repeat_interleave(group_size, dim=1)  # (B, H, S, D)
 
 
 def _math(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, dropout: float) -> Tensor:
@@ -148,23 +159,28 @@ def _math(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scal
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, dropout: float) -> Tensor:
     n_queries, n_keys = q.shape[2], k.shape[2]
-    # torch aligns its causal flag to the first key, we align ours to the last: the flag is right only for a square.
-    # (Spelled out so that torch.compile sees a plain bool for every length.)
-    flag = True if mask.is_only_causal and bias is None and n_queries == n_keys else False  # noqa: SIM210
-    added = None
-    if not flag:
-        added = mask.added if mask.added is not None else Added.of(mask, n_queries, n_keys, bias, q)
-    if added is not None and added.reach is not None and not dropout and can_attend(q, k, v, added.numbers):
-        return attend_few(q, k, v, added.numbers, added.reach, scale)
-    k, v = k.to(q.dtype), v.to(q.dtype)  # a cache may keep shorter ones
-    attn_mask = None
-    if added is not None:
-        attn_mask = (added.numbers if added.seeing is None else added.seeing).to(q.dtype)
-    gqa = k.shape[1] != q.shape[1]
+    # torch's is_causal aligns query 0 with key 0; here the last query stands at the last key. The two agree only if
+    # there are as many queries as keys. (Written so that torch.compile sees a plain bool for every length.)
+    is_causal = True if mask.is_only_causal and bias is None and n_queries == n_keys else False  # noqa: SIM210
+    additive = None
+    if not is_causal:
+        additive = mask.additive if mask.additive is not None else AdditiveMask.of(mask, n_queries, n_keys, bias, q)
+    if additive is not None and additive.key_end is not None and not dropout and can_attend(q, k, v, additive.values):
+        return attend_few(q, k, v, additive.values, additive.key_end, scale)
+    k, v = k.to(q.dtype), v.to(q.dtype)  # a cache may store them in a narrower dtype
     output = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=attn_mask, dropout_p=dropout, is_causal=flag, scale=scale, enable_gqa=gqa
+        q,
+        k,
+        v,
+        attn_mask=None if additive is None else additive.safe_values.to(q.dtype),
+        dropout_p=dropout,
+        is_causal=is_causal,
+        scale=scale,
+        enable_gqa=k.shape[1] != q.shape[1],
     )
-    return output if added is None or added.blind is None else output.masked_fill(added.blind, 0.0)
+    if additive is None or additive.fully_masked is None:
+        return output
+    return output.masked_fill(additive.fully_masked, 0.0)
 
 
 def _flex(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, dropout: float) -> Tensor:
@@ -182,10 +198,10 @@ def _flex(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scal
         )
     score_mod = None
     if bias is not None:
-        added = bias.expand(batch, n_heads, n_queries, n_keys)
+        full_bias = bias.expand(batch, n_heads, n_queries, n_keys)
 
         def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            return score + added[b, h, i, j]
+            return score + full_bias[b, h, i, j]
 
     output: Tensor = flex_attention(
         q,

@@ -1,4 +1,7 @@
-"""Multi-head attention: one class for self, cross, causal, cached and grouped use."""
+"""Multi-head attention: one class for self-, cross-, causal, cached and grouped-query attention.
+
+This module projects and splits heads. `attend.py` computes the attention itself.
+"""
 
 from torch import Tensor, nn
 
@@ -11,10 +14,16 @@ from glassformer.nn.tensor_checks import check_divides, check_positive, check_wi
 
 
 class MultiHeadAttention(nn.Module):
-    """Concat(head_1 ... head_H) W_O, each head attending in its own projection (Vaswani et al. 2017, section 3.2.2).
+    """Multi-head attention: Concat(head_1, ..., head_H) W_O (Vaswani et al. 2017, section 3.2.2).
 
-    Fewer key-value heads than heads make it grouped-query attention, one makes it multi-query. `qk_norm` normalises
-    queries and keys over the head before they meet. `scale` is 1/√head_dim unless given.
+    Args:
+        n_kv_heads: Number of key-value heads, each shared by n_heads / n_kv_heads query heads. Fewer than `n_heads` is
+            grouped-query attention (Ainslie et al. 2023), 1 is multi-query attention. The default is `n_heads`.
+        head_dim: Size of one head. The default is d_model / n_heads.
+        qk_norm: Normalize each head's queries and keys with this kind of norm before the product.
+        scale: Factor of the scores. The default is 1/√head_dim.
+        dropout: Probability of dropping an attention weight in training.
+        backend: Implementation of the attention; see `attend`.
     """
 
     def __init__(
@@ -49,7 +58,7 @@ class MultiHeadAttention(nn.Module):
         self.v_proj = nn.Linear(d_model, n_kv_heads * head_dim, bias=qkv_bias)
         self.out_proj = nn.Linear(n_heads * head_dim, d_model, bias=out_bias)
         self.qkv_proj: nn.Module | None = None
-        """All three side by side, where a model was packed for writing (`decoding/packed.py`)."""
+        """The three input projections fused into one; set only in models that were packed for inference."""
         self.q_norm = make_norm(qk_norm, head_dim, norm_eps) if qk_norm else None
         self.k_norm = make_norm(qk_norm, head_dim, norm_eps) if qk_norm else None
         self.attend = Attend(scale=head_dim**-0.5 if scale is None else scale, dropout=dropout, backend=backend)
@@ -65,12 +74,24 @@ class MultiHeadAttention(nn.Module):
         rotation: Rotation | None = None,
         cache: SelfSlot | MemorySlot | None = None,
     ) -> Tensor:
-        """query (B, T, C), key and value (B, S, C) -> (B, T, C). Key defaults to the query, value to the key."""
-        q, k, v = self.project(query, key, value, rotation=rotation, cache=cache)
-        if k.shape[0] < q.shape[0]:  # rows that share a memory look at it together, as so many queries
-            shared = self.attend(fold_rows(q, k.shape[0]), k, v, mask=mask, bias=bias)
-            return self.join(unfold_rows(shared, q.shape[0]))
-        return self.join(self.attend(q, k, v, mask=mask, bias=bias))
+        """Attend from `query` (B, T, C) to `key` and `value` (B, S, C); the result is (B, T, C).
+
+        Args:
+            key: The default is `query`: self-attention.
+            value: The default is `key`.
+            mask: Which keys each query may attend to. The default is all.
+            bias: Added to the scores, broadcast to (B, H, T, S).
+            rotation: Rotary position embedding of the new queries and keys.
+            cache: Keys and values of earlier calls. New ones are appended to it.
+
+        A cache for beam search may hold fewer memories than `query` has rows; see `KVCache.memory_rows`.
+        """
+        q, k, v = self.project(query, key, value, rotation=rotation, cache=cache)  # (B, H, T, D), 2 x (B, G, S, D)
+        n_rows, n_memories = q.shape[0], k.shape[0]
+        if n_memories < n_rows:  # rows that share a memory become more queries of one row
+            mixed = self.attend(fold_rows(q, n_memories), k, v, mask=mask, bias=bias)
+            return self.merge(unfold_rows(mixed, n_rows))
+        return self.merge(self.attend(q, k, v, mask=mask, bias=bias))
 
     def project(
         self,
@@ -81,53 +102,53 @@ class MultiHeadAttention(nn.Module):
         rotation: Rotation | None = None,
         cache: SelfSlot | MemorySlot | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (B, H, T, D), keys and values (B, G, S, D): all that the cache holds by now, where there is one."""
+        """Return the queries (B, H, T, D) and all keys and values (B, G, S, D), those in the cache included."""
         key = query if key is None else key
         value = key if value is None else value
         for name, x in (("query", query), ("key", key), ("value", value)):
             check_width(name, x, self.d_model)
-        is_known = cache is not None and cache.is_complete
+        if cache is not None and cache.is_complete:  # cross-attention after the first step
+            q = self._prepare(self.q_proj(query), self.n_heads, self.q_norm, rotation)
+            return (q, *cache.read())
         if self.qkv_proj is not None and key is query and value is query:
             widths = [heads * self.head_dim for heads in (self.n_heads, self.n_kv_heads, self.n_kv_heads)]
-            flat_q, *flat = self.qkv_proj(query).split(widths, -1)
+            q, k, v = self.qkv_proj(query).split(widths, -1)
         else:
-            flat_q, flat = self.q_proj(query), [] if is_known else [self.k_proj(key), self.v_proj(value)]
-        q = split_heads(flat_q, self.n_heads)
-        if self.q_norm is not None:
-            q = self.q_norm(q)
-        if rotation is not None:
-            q = rotation.turn(q)
-        if cache is not None and is_known:
-            return (q, *cache.read())
-        k, v = (split_heads(x, self.n_kv_heads) for x in flat)
-        if self.k_norm is not None:
-            k = self.k_norm(k)
-        if rotation is not None:
-            k = rotation.turn(k)
+            q, k, v = self.q_proj(query), self.k_proj(key), self.v_proj(value)
+        q = self._prepare(q, self.n_heads, self.q_norm, rotation)  # (B, H, T, D)
+        k = self._prepare(k, self.n_kv_heads, self.k_norm, rotation)  # (B, G, S, D)
+        v = split_heads(v, self.n_kv_heads)  # (B, G, S, D)
         return (q, k, v) if cache is None else (q, *cache.update(k, v))
 
-    def join(self, mixed: Tensor) -> Tensor:
-        """The heads side by side, projected back: (B, H, T, D) -> (B, T, C)."""
+    def merge(self, mixed: Tensor) -> Tensor:
+        """Concatenate the heads and apply the output projection: (B, H, T, D) -> (B, T, C)."""
         return self.out_proj(merge_heads(mixed))
+
+    def _prepare(self, x: Tensor, n_heads: int, norm: nn.Module | None, rotation: Rotation | None) -> Tensor:
+        """Split projected queries or keys into heads, normalize and rotate them."""
+        x = split_heads(x, n_heads)  # (B, H, T, D)
+        if norm is not None:
+            x = norm(x)
+        return x if rotation is None else rotation.rotate(x)
 
 
 def split_heads(x: Tensor, n_heads: int) -> Tensor:
-    """(B, T, H·D) -> (B, H, T, D)."""
+    """Split the last dimension into heads: (B, T, H·D) -> (B, H, T, D)."""
     return x.view(*x.shape[:-1], n_heads, x.shape[-1] // n_heads).transpose(1, 2)
 
 
+def merge_heads(x: Tensor) -> Tensor:
+    """Concatenate the heads: (B, H, T, D) -> (B, T, H·D)."""
+    return x.transpose(1, 2).flatten(2)
+
+
 def fold_rows(x: Tensor, n_rows: int) -> Tensor:
-    """Neighbouring rows as more queries of one: (R·B, H, T, D) -> (B, H, R·T, D)."""
+    """Turn each group of R neighboring rows into R times the queries of one row: (R·B, H, T, D) -> (B, H, R·T, D)."""
     _, heads, length, width = x.shape
     return x.view(n_rows, -1, heads, length, width).transpose(1, 2).reshape(n_rows, heads, -1, width)
 
 
 def unfold_rows(x: Tensor, n_rows: int) -> Tensor:
-    """`fold_rows` undone: (B, H, R·T, D) -> (R·B, H, T, D)."""
+    """Undo `fold_rows`: (B, H, R·T, D) -> (R·B, H, T, D)."""
     batch, heads, _, width = x.shape
     return x.view(batch, heads, n_rows // batch, -1, width).transpose(1, 2).reshape(n_rows, heads, -1, width)
-
-
-def merge_heads(x: Tensor) -> Tensor:
-    """(B, H, T, D) -> (B, T, H·D)."""
-    return x.transpose(1, 2).flatten(2)

@@ -1,4 +1,4 @@
-"""Keys and values of the tokens seen so far, kept by the caller so that each step computes the new tokens only."""
+"""The key-value cache of decoding, owned by the caller. With it, each forward pass computes only the new tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,17 +10,23 @@ from glassformer.nn.tensor_checks import check_divides, check_positive
 
 
 class KVCache:
-    """Preallocated room for one batch: `capacity` tokens of self-attention, and `memory_length` of cross-attention.
+    """Preallocated keys and values of one batch, for all layers of a stack.
 
-    The stack writes with `update` and calls `advance` once per forward; the caller may `reorder` rows (beams, finished
-    sentences) and `truncate` (take back a guess). Meant for inference: the writes are in place. Rows that read the same
-    memory may share it: `memory_rows` memories serve `batch_size` rows, as many next to each other for each.
+    Each layer writes its new keys and values; the stack calls `advance` once per forward pass. The caller may `reorder`
+    rows (beam search, finished sentences) and `truncate` (rejected tokens). Writes are in place, so the cache is for
+    inference only.
+
+    Args:
+        capacity: Number of tokens that self-attention can store per row.
+        memory_length: Number of tokens of the encoder's output, for cross-attention; 0 if there is no encoder.
+        memory_rows: Number of memories, a divisor of `batch_size`. Each group of batch_size / memory_rows neighboring
+            rows, such as the beams of one sentence, shares one. The default is one memory per row.
     """
 
     is_fixed = False
-    """Whether every forward is one step that looks at all of the room, filled or not."""
+    """Whether every forward pass is a single-token step over the whole capacity; see `FixedCache`."""
     counts_real_tokens = False
-    """Whether a model with plain positions numbers the real tokens instead, so that padding moves none of them."""
+    """Whether a model with `plain_positions` numbers only the real tokens, so that padding does not shift positions."""
 
     def __init__(
         self,
@@ -40,25 +46,25 @@ class KVCache:
             check_positive(name, value)
         check_divides("memory_rows", memory_rows, "batch_size", batch_size)
 
-        def room(rows: int, length: int) -> list[Tensor]:
+        def allocate(rows: int, length: int) -> list[Tensor]:
             sizes = rows, n_kv_heads, length, head_dim
             return [torch.zeros(sizes, dtype=dtype, device=device) for _ in range(n_layers)]
 
-        # A tensor for each layer, not one for all: a compiled step can write in place into what it sees whole.
-        self.keys, self.values = (room(batch_size, capacity) for _ in range(2))  # (B, G, capacity, D) each
-        self.memory_keys, self.memory_values = (room(memory_rows, memory_length) for _ in range(2))
-        self._spare: dict[str, list[Tensor]] = {}  # where `reorder` puts the rows, to change places with what they were
-        self.real = torch.ones(batch_size, capacity, dtype=torch.bool, device=device)  # True = a real token
+        # One tensor per layer: a compiled step can update a whole tensor in place, but not a slice of a larger one.
+        self.keys, self.values = (allocate(batch_size, capacity) for _ in range(2))  # (B, G, capacity, D) each
+        self.memory_keys, self.memory_values = (allocate(memory_rows, memory_length) for _ in range(2))
+        self._spare: dict[str, list[Tensor]] = {}  # second buffers that `reorder` copies into and then swaps
+        self.real = torch.ones(batch_size, capacity, dtype=torch.bool, device=device)  # False = padding
         self.has_padding = False
         self.length = 0
         self.memory_is_ready = False
 
     @classmethod
     def joined(cls, parts: "Sequence[KVCache]", *, lengths: Sequence[int], capacity: int) -> "KVCache":
-        """The rows of several caches in one, each ending at the same place, with room for `capacity` tokens.
+        """Concatenate the rows of several caches into a new one, right-aligned, with a capacity of `capacity` tokens.
 
-        `lengths` says how many of each row's last tokens to keep: the others are padding, or are forgotten. What is
-        shorter is padded on the left; a memory that is shorter is padded on the right.
+        `lengths` holds the number of tokens to keep of each row, counted from its end; earlier tokens are dropped.
+        Shorter rows are padded on the left, shorter memories on the right.
         """
         length, rows = max(lengths), sum(part.batch_size for part in parts)
         memory_length = max(part.memory_length for part in parts)
@@ -93,36 +99,39 @@ class KVCache:
 
     @property
     def batch_size(self) -> int:
-        """How many rows the cache holds now."""
+        """Number of rows."""
         return self.keys[0].shape[0]
 
     @property
     def capacity(self) -> int:
-        """How many tokens a row can hold."""
+        """Number of tokens that fit into one row."""
         return self.keys[0].shape[2]
 
     @property
     def memory_rows(self) -> int:
-        """How many memories serve the rows."""
+        """Number of memories, each shared by batch_size / memory_rows rows."""
         return self.memory_keys[0].shape[0]
 
     @property
     def memory_length(self) -> int:
-        """How many tokens a memory has."""
+        """Number of tokens of a memory."""
         return self.memory_keys[0].shape[2]
 
     @property
     def nbytes(self) -> int:
-        """Memory that it holds."""
+        """Bytes of all keys and values."""
         stores = self.keys, self.values, self.memory_keys, self.memory_values
         return sum(layer.nbytes for store in stores for layer in store)
 
     def layer(self, index: int) -> "LayerCache":
-        """The part that layer `index` reads and writes."""
+        """Return the part that layer `index` reads and writes."""
         return LayerCache(SelfSlot(self, index), MemorySlot(self, index))
 
     def note_real(self, real: Tensor | None, n_new: int) -> Tensor | None:
-        """Remember which of the next `n_new` tokens are real; the same (B, S) of all up to them, or None if all are."""
+        """Store which of the next `n_new` tokens are real, (B, n_new); None means all.
+
+        Returns the same for all tokens up to these, (B, S), or None if there is no padding.
+        """
         self.check_room(n_new)
         if real is not None:
             self.has_padding = True
@@ -132,15 +141,15 @@ class KVCache:
         return self.real[:, : self.length + n_new] if self.has_padding else None
 
     def n_keys(self, n_new: int) -> int:
-        """How many keys a forward with `n_new` tokens looks at."""
+        """Return the number of keys that a forward pass of `n_new` tokens attends to."""
         return self.length + n_new
 
     def newest(self, keys: Tensor, n_new: int) -> Tensor:
-        """Of something that each key has, (B or 1, S): what the `n_new` tokens of a forward have."""
+        """Return the part of `keys`, one value per key (B or 1, S), that belongs to the next `n_new` tokens."""
         return keys[:, self.length : self.length + n_new]
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Keep a layer's new keys and values, (B, G, new, D); all that there are now, (B, G, S, D)."""
+        """Append a layer's new keys and values, (B, G, new, D), and return all of them, (B, G, S, D)."""
         end = self.length + k.shape[2]
         keys, values = self.keys[layer], self.values[layer]
         keys[:, :, self.length : end] = k
@@ -148,7 +157,7 @@ class KVCache:
         return keys[:, :, :end], values[:, :, :end]
 
     def check_room(self, n_new: int) -> None:
-        """Raise unless `n_new` more tokens fit."""
+        """Raise unless `n_new` more tokens fit into the capacity."""
         if self.length + n_new > self.capacity:
             raise ValueError(
                 f"cache holds {self.length} tokens and {n_new} more were given: "
@@ -156,25 +165,25 @@ class KVCache:
             )
 
     def check_memory(self, length: int) -> None:
-        """Raise unless a memory of `length` tokens is what there is room for."""
+        """Raise unless `length` is the memory length of this cache."""
         if length != self.memory_length:
             raise ValueError(f"memory has {length} tokens: expected the cache's memory_length={self.memory_length}")
 
     def check_layers(self, depth: int) -> None:
-        """Raise unless there is room for each layer of a stack."""
+        """Raise unless the cache was made for a stack of `depth` layers."""
         if depth != len(self.keys):
             raise ValueError(f"cache is for {len(self.keys)} layers: expected {depth}, as the stack has")
 
     def advance(self, n_new: int) -> None:
-        """Count the tokens that every layer has now written."""
+        """Add `n_new` to the length, after every layer has written its keys and values."""
         self.length += n_new
         self.memory_is_ready = self.memory_length > 0
 
     def reorder(self, rows: Tensor, memory_rows: Tensor | None = None) -> None:
-        """Row i becomes what row `rows[i]` was. Fewer rows than before shrink the batch; rows may repeat.
+        """Replace row i by row `rows[i]`, for every i. Indices may repeat; fewer indices than rows shrink the batch.
 
-        A memory that is shared stays with its place, unless `memory_rows` says which of them are left, and in which
-        order; one that is not goes with its row.
+        Memories that belong to one row each move with it. Shared memories stay in place, unless `memory_rows` holds the
+        indices of those to keep.
         """
         if len(rows) > self.batch_size:
             raise ValueError(f"rows has {len(rows)} entries: expected at most the cache's {self.batch_size} rows")
@@ -185,7 +194,7 @@ class KVCache:
             store = getattr(self, name)
             spare = self._spare.pop(name, None)
             spare = [torch.empty_like(layer) for layer in store] if spare is None else spare
-            for old, new in zip(store, spare, strict=True):  # one copy, straight into place
+            for old, new in zip(store, spare, strict=True):  # copies the filled part only
                 torch.index_select(old[:, :, : self.length], 0, rows, out=new[:n, :, : self.length])
             setattr(self, name, [layer[:n] for layer in spare])
             self._spare[name] = [layer[:n] for layer in store]
@@ -196,7 +205,7 @@ class KVCache:
         self.real = self.real[:n]
 
     def truncate(self, length: int) -> None:
-        """Forget everything after the first `length` tokens; with 0 the memory is forgotten too."""
+        """Keep only the first `length` tokens. Length 0 also invalidates the memory."""
         if not 0 <= length <= self.length:
             raise ValueError(f"length={length}: expected 0 to {self.length}, the tokens held")
         self.length = length
@@ -205,49 +214,49 @@ class KVCache:
 
 @dataclass(frozen=True)
 class SelfSlot:
-    """One layer's self-attention: new keys are written behind the old ones."""
+    """The self-attention cache of one layer: every call appends keys and values."""
 
     cache: KVCache
     index: int
     is_complete = False
 
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Write (B, G, new, D) and return everything up to it, (B, G, S, D)."""
+        """Append new keys and values, (B, G, new, D), and return all of them, (B, G, S, D)."""
         return self.cache.write(self.index, k, v)
 
     def read(self) -> tuple[Tensor, Tensor]:
-        """The keys and values of all tokens."""
+        """Return the keys and values of all tokens, (B, G, S, D)."""
         end = self.cache.length
         return self.cache.keys[self.index][:, :, :end], self.cache.values[self.index][:, :, :end]
 
 
 @dataclass(frozen=True)
 class MemorySlot:
-    """One layer's cross-attention: computed from the memory at the first step, read ever after."""
+    """The cross-attention cache of one layer: written by the first call, only read by later ones."""
 
     cache: KVCache
     index: int
 
     @property
     def is_complete(self) -> bool:
-        """Whether the memory's keys and values are already here."""
+        """Whether the memory's keys and values have been written."""
         return self.cache.memory_is_ready
 
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Keep the memory's keys and values."""
+        """Store the memory's keys and values, (B, G, S, D)."""
         self.cache.check_memory(k.shape[2])
         self.cache.memory_keys[self.index].copy_(k)
         self.cache.memory_values[self.index].copy_(v)
         return k, v
 
     def read(self) -> tuple[Tensor, Tensor]:
-        """The memory's keys and values, (B, G, S, D)."""
+        """Return the memory's keys and values, (B, G, S, D)."""
         return self.cache.memory_keys[self.index], self.cache.memory_values[self.index]
 
 
 @dataclass(frozen=True)
 class LayerCache:
-    """What one layer sees of the cache."""
+    """The cache of one layer."""
 
     self_attn: SelfSlot
     cross_attn: MemorySlot

@@ -1,12 +1,12 @@
-"""Look at attention while a model runs, without changing what it computes.
+"""Capture the attention weights of a model while it runs, without changing its outputs.
 
     with capture_attention(model, layers=[0, 5], heads=[2]) as captured:
         model(tokens)
     captured["encoder.layers.0.self_attn"]   # (B, 1, T, S)
 
-The model goes on using its fast kernel; hooks beside it compute the asked-for weights from the same queries and keys,
-and are gone when the block ends. Each forward adds one record, so a cached decoding leaves one record per step:
-`captured.steps(name)`.
+The model keeps using its fused kernel. Forward hooks recompute the requested weights from the same queries and keys,
+and are removed at the end of the block. Each forward pass adds one record per module, so decoding with a cache leaves
+one record per step: `captured.steps(name)`.
 """
 
 import re
@@ -24,13 +24,13 @@ from glassformer.nn.masks import Mask
 
 
 class CapturedAttention(Mapping[str, Tensor]):
-    """Attention weights by the name of the module that made them, each (B, heads, rows, S)."""
+    """Attention weights by module name. Each is (B, captured heads, captured rows, S)."""
 
     def __init__(self) -> None:
         self._records: dict[str, list[Tensor]] = defaultdict(list)
 
     def __getitem__(self, name: str) -> Tensor:
-        """The weights of the last forward through this module."""
+        """Return the weights of the module's last forward pass."""
         return self.steps(name)[-1]
 
     def __iter__(self) -> Iterator[str]:
@@ -40,14 +40,14 @@ class CapturedAttention(Mapping[str, Tensor]):
         return len(self._records)
 
     def steps(self, name: str) -> list[Tensor]:
-        """The weights of every forward through this module, oldest first."""
+        """Return the weights of every forward pass of the module, oldest first."""
         if name not in self._records:
-            known = ", ".join(self._records) or "nothing: no forward has run inside the block"
+            known = ", ".join(self._records) or "nothing, because no forward pass ran inside the block"
             raise KeyError(f"{name!r} was not captured; captured: {known}")
         return self._records[name]
 
     def add(self, name: str, weights: Tensor) -> None:
-        """Keep one more record."""
+        """Append the weights of one forward pass."""
         self._records[name].append(weights)
 
 
@@ -60,11 +60,15 @@ def capture_attention(
     rows: Sequence[int] | None = None,
     kinds: Sequence[str] | None = None,
 ) -> Iterator[CapturedAttention]:
-    """Record attention weights of every forward inside the `with` block, on the CPU, without gradients.
+    """Record the attention weights of every forward pass inside the `with` block, on the CPU, without gradients.
 
-    `layers`, `heads` and `rows` (query positions) choose what is computed and kept, -1 being the last; `kinds` chooses
-    by the module's own name ("self_attn", "cross_attn"). None is all of them. A layer that is shared by the whole stack
-    records once for each time it is applied.
+    A layer that is shared by a whole stack adds one record per application.
+
+    Args:
+        layers: Indices of the layers to capture; negative ones count from the end. None captures all.
+        heads: Indices of the heads to capture, likewise.
+        rows: Indices of the query positions to capture, likewise.
+        kinds: Names of the attention modules to capture: "self_attn", "cross_attn". None captures all.
     """
     captured = CapturedAttention()
     for what, indices in (("heads", heads), ("rows", rows)):
@@ -82,7 +86,7 @@ def capture_attention(
 
 
 def _choose(model: nn.Module, layers: Sequence[int] | None, kinds: Sequence[str] | None) -> dict[str, Attend]:
-    """The attention of the chosen layers and kinds, by name."""
+    """Return the attention modules of the chosen layers and kinds, by name."""
     found = {n.removesuffix(".attend"): m for n, m in model.named_modules() if isinstance(m, Attend)}
     numbers = {name: int(match.group(1)) for name in found if (match := re.search(r"layers\.(\d+)\.", name))}
     depth = max(numbers.values(), default=-1) + 1
@@ -96,7 +100,10 @@ def _choose(model: nn.Module, layers: Sequence[int] | None, kinds: Sequence[str]
         if (kinds is None or name.rpartition(".")[2] in kinds) and (wanted is None or numbers.get(name) in wanted)
     }
     if not chosen:
-        raise ValueError(f"layers={layers!r}, kinds={kinds!r} match none of this model's: {', '.join(found) or 'none'}")
+        raise ValueError(
+            f"layers={layers!r}, kinds={kinds!r} match no attention module; "
+            f"this model has: {', '.join(found) or 'none'}"
+        )
     return chosen
 
 
@@ -112,7 +119,7 @@ def _record(
     output: Tensor,
 ) -> None:
     if torch._C._current_graph_task_id() != -1:
-        return  # gradient checkpointing runs the layer again in the backward pass; it was recorded in the forward
+        return  # gradient checkpointing repeats the layer in the backward pass; it is already recorded
     q, k, _ = args
     mask, bias = kwargs["mask"], kwargs["bias"]
     allowed = (Mask() if mask is None else mask).dense(q.shape[2], k.shape[2], q.device)
@@ -135,5 +142,5 @@ def _resolve(name: str, indices: Sequence[int], size: int) -> list[int]:
 
 
 def _pick(x: Any, dim: int, chosen: list[int]) -> Any:
-    """The chosen slices of one dimension; what is absent, or broadcasts over it, stays as it is."""
+    """Select indices of one dimension. None and tensors that broadcast over it are returned unchanged."""
     return x if x is None or x.shape[dim] == 1 else x[(slice(None),) * dim + (chosen,)]

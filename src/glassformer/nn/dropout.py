@@ -1,45 +1,46 @@
-"""Dropout whose random numbers cost little on a CPU.
+"""Dropout with cheap random numbers on a CPU.
 
-torch draws a whole random number for each element there, which took 7 % of a training step; sixteen bits are enough to
-decide whether one is dropped. On other devices torch's kernel is already the best.
+On a CPU, torch draws a full random number per element, which took 7 % of a training step. This module draws 16 bits per
+element instead. On other devices it calls torch's kernel.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from typing_extensions import override
 
 from glassformer.nn.tensor_checks import check_probability
 
 LEVELS = 2**16
-"""On a CPU the chance is rounded to one of this many."""
+"""On a CPU the drop probability is rounded to a multiple of 1 / LEVELS."""
 
 
-def drop(x: Tensor, chance: float) -> Tensor:
-    """Each element is zero with this chance, and otherwise grows so that the mean stays (Srivastava et al. 2014)."""
+def drop(x: Tensor, p: float) -> Tensor:
+    """Set each element to 0 with probability p and scale the rest by 1 / (1 - p) (Srivastava et al. 2014)."""
     if x.device.type != "cpu" or torch.compiler.is_compiling():
-        return F.dropout(x, chance)
-    n_dropped = round(chance * LEVELS)  # of all that sixteen bits can say
+        return F.dropout(x, p)
+    n_dropped = round(p * LEVELS)  # of the LEVELS values of a 16-bit number
     if n_dropped == LEVELS:
         return x * 0.0
-    # The lowest number on purpose: without it random_() would leave one bit of each word at zero.
+    # The explicit lower bound matters: random_() without it leaves the highest bit of each word 0.
     words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
     bits = words.view(torch.int16)[: x.numel()].view(x.shape)
-    noise = (bits >= n_dropped - LEVELS // 2).to(x.dtype).mul_(LEVELS / (LEVELS - n_dropped))
-    return x * noise
+    is_kept = bits >= n_dropped - LEVELS // 2
+    return x * is_kept.to(x.dtype).mul_(LEVELS / (LEVELS - n_dropped))
 
 
 class Dropout(nn.Module):
-    """`drop` in training, nothing in evaluation."""
+    """`drop` in training, the identity in evaluation."""
 
-    def __init__(self, chance: float = 0.0):
+    def __init__(self, p: float = 0.0):
         super().__init__()
-        check_probability("dropout", chance)
-        self.chance = chance
+        check_probability("dropout", p)
+        self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape."""
-        return drop(x, self.chance) if self.training and self.chance else x
+        """Return x, of any shape, with elements dropped in training."""
+        return drop(x, self.p) if self.training and self.p else x
 
+    @override
     def extra_repr(self) -> str:
-        """What `print(model)` shows."""
-        return f"chance={self.chance}"
+        return f"p={self.p}"

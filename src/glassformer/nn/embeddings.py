@@ -1,4 +1,4 @@
-"""From token ids to vectors: look up, scale, add positions and types, normalise, drop, project."""
+"""Token embeddings: look up, scale, add token types and positions, normalize, drop, project."""
 
 import math
 
@@ -9,10 +9,15 @@ from glassformer.nn.tensor_checks import check_ids
 
 
 class Embeddings(nn.Module):
-    """The first floor of every model.
+    """Token ids to vectors, with positions and token types: the first module of every model.
 
-    `positions` is a module from position numbers to vectors, or None where positions enter elsewhere. `norm` and
-    `projection` (from a narrow table to the model's width, as in ALBERT) are modules or None.
+    Args:
+        width: Size of the embedding vectors.
+        positions: Module that maps position numbers to vectors; None if attention adds the positions.
+        n_token_types: Number of token types (BERT's segments); 0 for a model without them.
+        scale: Multiply the token vectors by √width, as in Vaswani et al. (2017).
+        norm: Normalization of the sum, as in BERT.
+        projection: Maps `width` to the width of the model, as in ALBERT.
     """
 
     def __init__(
@@ -37,12 +42,12 @@ class Embeddings(nn.Module):
         self.projection = projection
 
     def forward(self, tokens: Tensor, positions: Tensor, token_types: Tensor | None = None) -> Tensor:
-        """Tokens and types (B, T), position numbers (B or 1, T) -> (B, T, C)."""
+        """Embed token ids (B, T) at position numbers (B or 1, T); the result is (B, T, C)."""
         x = self.tokens(tokens)  # (B, T, C)
         if self.scale is not None:
             x = x * self.scale
         if self.token_types is not None:
-            # A model with types and none given reads everything as type 0, as BERT does.
+            # Without given types every token has type 0, as in BERT.
             x = x + (self.token_types.weight[0] if token_types is None else self.token_types(token_types))
         if self.positions is not None:
             x = x + self.positions(positions, x.dtype)
@@ -52,7 +57,7 @@ class Embeddings(nn.Module):
         return x if self.projection is None else self.projection(x)
 
     def check(self, name: str, tokens: Tensor, token_types: Tensor | None = None) -> None:
-        """Raise unless every id is one this table has."""
+        """Raise unless all token ids and types (B, T) are inside their tables. `name` is the argument to blame."""
         check_ids(name, tokens, self.tokens.num_embeddings)
         if token_types is None:
             return

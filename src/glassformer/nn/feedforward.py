@@ -1,4 +1,4 @@
-"""The position-wise feed-forward network: each token thinks by itself about what attention brought it."""
+"""The position-wise feed-forward network, plain or gated."""
 
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +23,10 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(nn.Module):
-    """down(act(up(x))), or gated down(act(gate(x)) · up(x)) (Shazeer 2020)."""
+    """The position-wise feed-forward network: down(act(up(x))) (Vaswani et al. 2017, section 3.3).
+
+    With `gated` it is down(act(gate(x)) * up(x)) (Shazeer 2020): SwiGLU if the activation is "silu".
+    """
 
     def __init__(
         self,
@@ -44,12 +47,12 @@ class FeedForward(nn.Module):
         self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
         self.gate_proj = nn.Linear(d_model, d_ff, bias=bias) if gated else None
         self.gate_up_proj: nn.Module | None = None
-        """Both side by side, where a model was packed for writing (`decoding/packed.py`)."""
+        """Gate and up projection fused into one; set only in models that were packed for inference."""
         self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, C) -> (B, T, C)."""
+        """Apply the network to every token of x (B, T, C)."""
         check_width("feed-forward input", x, self.d_model)
         if self.gate_up_proj is not None:
             gate, up = self.gate_up_proj(x).chunk(2, -1)
@@ -57,7 +60,7 @@ class FeedForward(nn.Module):
         act = self.act
         first = self.up_proj if self.gate_proj is None else self.gate_proj
         if act is F.relu and not torch.is_grad_enabled() and not first._forward_hooks:
-            act = torch.relu_  # nobody else looks at what it is given, and a large batch saves its largest copy
+            act = torch.relu_  # in place: saves a copy of the largest tensor of an inference batch
         up = self.up_proj(x)  # (B, T, F)
         hidden = act(up) if self.gate_proj is None else act(self.gate_proj(x)) * up
         return self.down_proj(self.dropout(hidden))

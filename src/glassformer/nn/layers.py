@@ -1,4 +1,4 @@
-"""One layer of a Transformer, and the residual rule around each of its steps."""
+"""One Transformer layer: self-attention, cross-attention, feed-forward, each inside a residual connection."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -16,7 +16,10 @@ NormPlacement = Literal["pre", "post"]
 
 
 class Sublayer(nn.Module):
-    """The residual rule, written once: post-norm is norm(x + f(x)), pre-norm is x + f(norm(x))."""
+    """A residual connection with normalization and dropout around a function f.
+
+    "post" is norm(x + f(x)), as in Vaswani et al. (2017). "pre" is x + f(norm(x)), as in GPT-2 and most later models.
+    """
 
     def __init__(self, norm: nn.Module, *, placement: NormPlacement, dropout: float = 0.0):
         super().__init__()
@@ -26,18 +29,20 @@ class Sublayer(nn.Module):
         self.placement = placement
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Tensor, step: Callable[[Tensor], Tensor]) -> Tensor:
-        """(B, T, C) -> (B, T, C)."""
+    def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
+        """Apply f to x (B, T, C) inside the residual connection."""
         if self.placement == "pre":
-            return x + self.dropout(step(self.norm(x)))
-        return self.norm(x + self.dropout(step(x)))
+            return x + self.dropout(f(self.norm(x)))
+        return self.norm(x + self.dropout(f(x)))
 
 
 class Layer(nn.Module):
-    """Self-attention, then cross-attention where there is a memory to look at, then the feed-forward network.
+    """A Transformer layer: self-attention, then cross-attention if the layer has one, then the feed-forward network.
 
-    Without `cross_attn` it is the encoder's layer, and the decoder-only model's; with it, the decoder's. `sublayer`
-    makes the residual rule around each step.
+    Encoders and decoder-only models have no cross-attention; the decoder of an encoder-decoder has.
+
+    Args:
+        sublayer: Creates the residual connection around each part. Every call returns a new module.
     """
 
     def __init__(
@@ -67,17 +72,33 @@ class Layer(nn.Module):
         memory_mask: Mask | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        """(B, T, C) -> (B, T, C); memory is (B, S, C)."""
-        if (memory is None) != (self.cross_attn is None):
-            expected = (
-                "a memory, for its cross-attention" if memory is None else "none, for there is no cross-attention"
-            )
-            raise ValueError(f"memory {'is missing' if memory is None else 'was given'}: expected {expected}")
-        own, kept = (cache.self_attn, cache.cross_attn) if cache is not None else (None, None)
-        x = self.self_attn_sublayer(x, lambda y: self.self_attn(y, mask=mask, bias=bias, rotation=rotation, cache=own))
-        if self.cross_attn is not None and self.cross_attn_sublayer is not None:
-            x = self.cross_attn_sublayer(
-                x,
-                lambda y: self.cross_attn(y, memory, mask=memory_mask, cache=kept),
-            )
+        """Apply the layer to x (B, T, C).
+
+        Args:
+            mask: Which tokens of x, and of the cache, each token may attend to.
+            bias: Added to the self-attention scores, broadcast to (B, H, T, S).
+            rotation: Rotary position embedding of the tokens of x.
+            memory: Output of the encoder, (B, S, C).
+            memory_mask: Which tokens of the memory may be attended to.
+            cache: Keys and values of earlier calls.
+        """
+        self._check_memory(memory)
+        self_cache, cross_cache = (None, None) if cache is None else (cache.self_attn, cache.cross_attn)
+
+        def self_attn(y: Tensor) -> Tensor:
+            return self.self_attn(y, mask=mask, bias=bias, rotation=rotation, cache=self_cache)
+
+        def cross_attn(y: Tensor) -> Tensor:
+            assert self.cross_attn is not None
+            return self.cross_attn(y, memory, mask=memory_mask, cache=cross_cache)
+
+        x = self.self_attn_sublayer(x, self_attn)
+        if self.cross_attn_sublayer is not None:
+            x = self.cross_attn_sublayer(x, cross_attn)
         return self.ffn_sublayer(x, self.ffn)
+
+    def _check_memory(self, memory: Tensor | None) -> None:
+        if memory is None and self.cross_attn is not None:
+            raise ValueError("memory is missing: expected the encoder's output, because the layer has cross-attention")
+        if memory is not None and self.cross_attn is None:
+            raise ValueError("memory was given: expected none, because the layer has no cross-attention")

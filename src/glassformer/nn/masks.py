@@ -1,8 +1,9 @@
-"""Masks as values: who may attend to whom. True always means *may attend*.
+"""Attention masks. True always means *may attend*.
 
-A `Mask` stays symbolic (causal, window, padding, segments) until a backend needs the dense tensor, so a plain causal
-mask reaches the fast kernel as a flag. Queries are the *last* positions of the keys: with a cache, two new queries
-over nine keys stand at positions 7 and 8. Hence one rule serves whole, chunked and one-token-at-a-time forwards.
+A `Mask` describes its rules (causal, window, padding, segments) and builds the boolean tensor only when a backend needs
+it. A plain causal mask reaches the fused kernel as a flag. Queries are the *last* positions of the keys: with a cache,
+two new queries over nine keys stand at positions 7 and 8. The same rule therefore serves whole sequences, chunks and
+single tokens.
 """
 
 from dataclasses import dataclass, replace
@@ -17,27 +18,27 @@ from glassformer.nn.tensor_checks import check_broadcasts, check_positive, check
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Mask:
-    """The conjunction of everything set here; a fresh `Mask()` lets everybody attend to everybody."""
+    """Which keys each query may attend to: those that all of the rules below allow. `Mask()` allows every key."""
 
     causal: bool = False
-    """A query sees keys at its own position and before."""
+    """A query attends to keys at its own position and earlier ones."""
     window: int | None = None
-    """A query sees keys less than this many positions away."""
+    """A query attends to keys fewer than this many positions away."""
     query_positions: Tensor | None = None
-    """(B or 1, T), for the window where positions are not simply 0, 1, 2, ...; set together with `key_positions`."""
+    """(B or 1, T), positions that the window uses instead of 0, 1, 2, ...; set together with `key_positions`."""
     key_positions: Tensor | None = None
     real: Tensor | None = None
     """(B, S), True where the key is a real token."""
     query_segments: Tensor | None = None
-    """(B, T), the number of the document each query belongs to; set together with `key_segments`."""
+    """(B, T), the document that each query belongs to; set together with `key_segments`."""
     key_segments: Tensor | None = None
-    """(B, S), the number of the document each key belongs to: packed documents do not see each other."""
-    sees_itself: bool = False
-    """A promise that every query may attend to its own key, at least: nobody is left with nothing."""
+    """(B, S), the document that each key belongs to. Packed documents do not attend to each other."""
+    attends_to_self: bool = False
+    """The caller guarantees that every query may attend to its own key, so that no query is fully masked."""
     allowed: Tensor | None = None
-    """(B or 1, H or 1, T or 1, S or 1), anything else, spelled out."""
-    added: "Added | None" = None
-    """All of this as numbers, for many layers at once; `spelled_out` sets it."""
+    """(B or 1, H or 1, T or 1, S or 1), any other rule as a boolean tensor."""
+    additive: "AdditiveMask | None" = None
+    """The additive form of this mask, shared by all layers of a stack; set by `with_additive`."""
 
     def __post_init__(self) -> None:
         for name in ("real", "allowed"):
@@ -52,15 +53,12 @@ class Mask:
 
     @property
     def is_only_causal(self) -> bool:
-        """Nothing but the causal rule, which kernels know by a flag."""
-        return self.causal and self.window is None and self._lets_all_tokens
-
-    @property
-    def _lets_all_tokens(self) -> bool:
-        return self.real is None and self.key_segments is None and self.allowed is None
+        """Whether the causal rule is the only one. Kernels take it as a flag."""
+        others = self.window, self.real, self.key_segments, self.allowed
+        return self.causal and all(rule is None for rule in others)
 
     def check(self, batch: int, n_heads: int, n_queries: int, n_keys: int) -> None:
-        """Raise unless every part fits a (batch, heads, queries, keys) score tensor."""
+        """Raise unless every rule fits scores of shape (batch, n_heads, n_queries, n_keys)."""
         if self.real is not None:
             check_shape("mask real", self.real, (batch, n_keys))
         if self.query_segments is not None and self.key_segments is not None:
@@ -70,16 +68,17 @@ class Mask:
             check_broadcasts("mask", self.allowed, (batch, n_heads, n_queries, n_keys))
 
     def dense(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor | None:
-        """The boolean tensor that broadcasts to (B, H, T, S), or None where everything is allowed."""
+        """Return the mask as a boolean tensor that broadcasts to (B, H, T, S), or None if every key is allowed."""
         parts: list[Tensor] = []
-        if self.causal and n_queries > 1:  # a single query stands last: it may look at all keys
-            parts.append(self._by_order(n_queries, n_keys, device))
+        if self.causal and n_queries > 1:  # a single query stands at the last key and may attend to all
+            parts.append(self._causal(n_queries, n_keys, device))
         if self.window is not None:
-            parts.append(self._by_distance(self.window, n_queries, n_keys, device))
+            parts.append(self._in_window(self.window, n_queries, n_keys, device))
         if self.real is not None:
-            parts.append(self.real[:, None, None, :])
+            parts.append(self.real[:, None, None, :])  # (B, 1, 1, S)
         if self.query_segments is not None and self.key_segments is not None:
-            parts.append((self.query_segments[:, :, None] == self.key_segments[:, None, :])[:, None])
+            is_same = self.query_segments[:, :, None] == self.key_segments[:, None, :]  # (B, T, S)
+            parts.append(is_same[:, None])  # (B, 1, T, S)
         if self.allowed is not None:
             parts.append(self.allowed)
         if not parts:
@@ -89,18 +88,21 @@ class Mask:
             result = result & part
         return result  # (B or 1, H or 1, T or 1, S or 1)
 
-    def spelled_out(self, n_queries: int, n_keys: int, bias: Tensor | None, like: Tensor) -> "Mask":
-        """The same, as numbers of the kind of `like` too, with the bias in them: once for all layers of a stack."""
-        if bias is None and self.is_only_causal and n_queries == n_keys:
-            return self  # a flag is all that a kernel needs
-        added = Added.of(self, n_queries, n_keys, bias, like)
-        return self if added is None else replace(self, added=added)
+    def with_additive(self, n_queries: int, n_keys: int, bias: Tensor | None, like: Tensor) -> "Mask":
+        """Return this mask with its additive form, `bias` included, so that the layers of a stack compute it once.
 
-    def _by_order(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor:
+        The additive form has the dtype and device of `like`.
+        """
+        if bias is None and self.is_only_causal and n_queries == n_keys:
+            return self  # the kernel takes a flag instead
+        additive = AdditiveMask.of(self, n_queries, n_keys, bias, like)
+        return self if additive is None else replace(self, additive=additive)
+
+    def _causal(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor:
         query = torch.arange(n_keys - n_queries, n_keys, device=device)[:, None]
         return (torch.arange(n_keys, device=device)[None, :] <= query)[None, None]  # (1, 1, T, S)
 
-    def _by_distance(self, window: int, n_queries: int, n_keys: int, device: torch.device) -> Tensor:
+    def _in_window(self, window: int, n_queries: int, n_keys: int, device: torch.device) -> Tensor:
         query, key = self.query_positions, self.key_positions
         if query is None or key is None:
             key = torch.arange(n_keys, device=device)[None]
@@ -109,48 +111,52 @@ class Mask:
         return near[:, None]  # (B or 1, 1, T, S)
 
 
-class Added(NamedTuple):
-    """A mask and a bias as fused kernels want them."""
+class AdditiveMask(NamedTuple):
+    """A mask and a bias in the form that fused kernels take: one tensor that is added to the scores."""
 
-    numbers: Tensor
-    """Added to the scores: the bias, or minus infinity where nobody may look."""
-    blind: Tensor | None = None
-    """True for queries that may attend to nothing, where there may be some: what they get is to be cleared..."""
-    seeing: Tensor | None = None
-    """... and the numbers that let those see all, for kernels that would answer them with garbage."""
-    reach: Tensor | None = None
-    """(B or 1,), behind the last key that a row may attend to, where few enough queries make it worth knowing."""
+    values: Tensor
+    """Broadcasts to (B, H, T, S): the bias where attention is allowed, -inf elsewhere."""
+    fully_masked: Tensor | None = None
+    """True for queries that may attend to no key; their output must be set to 0. None if there are no such queries."""
+    unmasked_values: Tensor | None = None
+    """`values` with the fully masked queries unmasked. Some CUDA kernels return garbage for a row of -inf."""
+    key_end: Tensor | None = None
+    """(B or 1,), one past the last key that a row may attend to. Only set for few queries, where a kernel uses it."""
+
+    @property
+    def safe_values(self) -> Tensor:
+        """The values for kernels that do not support fully masked queries."""
+        return self.values if self.unmasked_values is None else self.unmasked_values
 
     @classmethod
-    def of(cls, mask: Mask, n_queries: int, n_keys: int, bias: Tensor | None, like: Tensor) -> "Added | None":
-        """In the numbers that `like` has, or None where there is nothing to add."""
+    def of(cls, mask: Mask, n_queries: int, n_keys: int, bias: Tensor | None, like: Tensor) -> "AdditiveMask | None":
+        """Build it in the dtype and on the device of `like`. None if there is nothing to add."""
         allowed = mask.dense(n_queries, n_keys, like.device)
         if allowed is None:
             return None if bias is None else cls(bias.to(like.dtype))
-        nothing = torch.zeros((), dtype=like.dtype, device=like.device)
-        never = torch.full((), -torch.inf, dtype=like.dtype, device=like.device)
-        numbers = torch.where(allowed, nothing if bias is None else bias.to(like.dtype), never)
-        reach = None
+        zero = torch.zeros((), dtype=like.dtype, device=like.device)
+        neg_inf = torch.full((), -torch.inf, dtype=like.dtype, device=like.device)
+        values = torch.where(allowed, zero if bias is None else bias.to(like.dtype), neg_inf)
+        key_end = None
         if are_there(like) and n_queries <= MAX_QUERIES and n_keys and not torch.is_grad_enabled():
-            reach = find_reach(allowed.expand(*allowed.shape[:3], n_keys))
-        if mask.sees_itself or not like.is_cuda:
-            return cls(numbers, reach=reach)
-        blind = ~allowed.any(-1, keepdim=True)
-        return cls(numbers, blind, torch.where(blind, nothing, numbers), reach)
+            key_end = find_reach(allowed.expand(*allowed.shape[:3], n_keys))
+        if mask.attends_to_self or not like.is_cuda:
+            return cls(values, key_end=key_end)
+        fully_masked = ~allowed.any(-1, keepdim=True)
+        return cls(values, fully_masked, torch.where(fully_masked, zero, values), key_end)
 
 
 def as_mask(name: str, values: Tensor) -> Tensor:
-    """A mask given as True/False or 1/0, of any numeric dtype, as booleans.
+    """Convert a mask of True/False or 1/0, in any numeric dtype, to booleans.
 
-    An additive mask (0 and minus infinity) has the opposite meaning for its zeros, so values other than 0 and 1 are
-    refused.
+    Values other than 0 and 1 are refused: in an additive mask (0 and -inf) zero means the opposite.
     """
     if not isinstance(values, Tensor):
         raise TypeError(f"{name} is a {type(values).__name__}: expected a tensor of True/False or 1/0")
     if values.dtype == torch.bool:
         return values
     if values.device.type == "cpu" and not torch.compiler.is_compiling():
-        strange = values[(values != 0) & (values != 1)]
-        if strange.numel():
-            raise ValueError(f"{name} holds {strange[0].item()}: expected True/False or 1/0 (1 = may attend)")
+        unexpected = values[(values != 0) & (values != 1)]
+        if unexpected.numel():
+            raise ValueError(f"{name} holds {unexpected[0].item()}: expected True/False or 1/0 (1 = may attend)")
     return values != 0

@@ -1,8 +1,7 @@
-"""Six ways to tell a Transformer the order of its tokens.
+"""Position encodings: sinusoidal, learned, rotary, relative bias (T5) and ALiBi.
 
-Two are added to the embeddings (sinusoidal, learned), one turns queries and keys (rotary), two are added to the
-scores (T5's relative bias, ALiBi), and the sixth is none at all. Tables that are computed, not learned, stay out of
-`state_dict()`.
+Sinusoidal and learned positions are added to the embeddings. Rotary positions rotate queries and keys. Relative bias
+and ALiBi are added to the attention scores. Tables that are computed, not learned, are not part of `state_dict()`.
 """
 
 import math
@@ -15,11 +14,11 @@ from glassformer.nn.tensor_checks import check_positive
 
 
 def sinusoids(length: int, width: int, *, halves: bool = False) -> Tensor:
-    """The paper's table (section 3.5), (length, width) in float64: sin and cos of pos / 10000^(2i/width).
+    """Return the sinusoidal table (length, width) of Vaswani et al. (2017, section 3.5) in float64.
 
-    Small i is the *fast* wave: pair 0 turns once in 2π tokens, the last pair once in about 10000 · 2π. An odd width
-    ends with the sine of its last pair. `halves` puts all sines before all cosines, as Marian does, instead of
-    alternating them.
+    Columns 2i and 2i + 1 are sin and cos of position / 10000^(2i/width). The period is 2π tokens for i = 0 and about
+    10000 · 2π for the last pair. An odd width ends with a sine. With `halves` all sines come before all cosines, as
+    in Marian.
     """
     check_positive("width", width)
     position = torch.arange(length, dtype=torch.float64)[:, None]
@@ -36,7 +35,7 @@ def sinusoids(length: int, width: int, *, halves: bool = False) -> Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """The fixed table of `sinusoids`, looked up by position. It learns nothing."""
+    """Fixed sinusoidal positions, looked up in the table of `sinusoids`. There are no parameters."""
 
     def __init__(self, max_len: int, width: int, *, halves: bool = False):
         super().__init__()
@@ -45,7 +44,7 @@ class SinusoidalPositions(nn.Module):
         self._tables: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
-        """(B or 1, T) -> (B or 1, T, C), rounded once, from float64 to `dtype`."""
+        """Return the vectors of positions (B or 1, T) as (B or 1, T, C), computed in float64 and cast to `dtype`."""
         key = dtype, positions.device
         if key not in self._tables:
             self._tables[key] = sinusoids(self.max_len, self.width, halves=self.halves).to(dtype).to(positions.device)
@@ -53,7 +52,10 @@ class SinusoidalPositions(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """One learned vector for each position up to `max_len`, in a table that begins with `offset` rows of no use."""
+    """Learned positions: one vector per position below `max_len`.
+
+    The table has `offset` unused rows at its start, as in BART's and RoBERTa's checkpoints.
+    """
 
     def __init__(self, max_len: int, width: int, *, offset: int = 0):
         super().__init__()
@@ -62,25 +64,25 @@ class LearnedPositions(nn.Module):
         self.weight = nn.Parameter(torch.empty(max_len + offset, width).normal_(std=0.02))
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
-        """(B or 1, T) -> (B or 1, T, C)."""
+        """Return the vectors of positions (B or 1, T) as (B or 1, T, C)."""
         return self.weight[positions + self.offset if self.offset else positions].to(dtype)
 
 
 class Rotation(NamedTuple):
-    """The angle of every position, as cosine and sine: each (B or 1, 1, T, D/2)."""
+    """Cosine and sine of the rotation angles of some positions, each (B or 1, 1, T, D/2)."""
 
     cos: Tensor
     sin: Tensor
 
-    def turn(self, x: Tensor) -> Tensor:
-        """Turn each pair (x[i], x[i + D/2]) by its angle: (B, H, T, D) -> (B, H, T, D)."""
+    def rotate(self, x: Tensor) -> Tensor:
+        """Rotate each pair (x[i], x[i + D/2]) of queries or keys (B, H, T, D) by its angle."""
         first, second = x.chunk(2, dim=-1)
         cos, sin = self.cos.to(x.dtype), self.sin.to(x.dtype)
         return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
 class Rotary(nn.Module):
-    """Rotary positions (Su et al. 2021): turned queries and keys meet at an angle that tells their distance alone."""
+    """Rotary positions (Su et al. 2021): the product of a rotated query and key depends on their distance only."""
 
     def __init__(self, head_dim: int, *, theta: float = 10000.0):
         super().__init__()
@@ -90,18 +92,18 @@ class Rotary(nn.Module):
         self.theta = theta
 
     def forward(self, positions: Tensor) -> Rotation:
-        """(B or 1, T) -> the rotation of each position, computed finely because angles grow with the position."""
-        fine = finest_dtype(positions.device)
-        exponent = torch.arange(0, self.head_dim, 2, device=positions.device, dtype=fine) / self.head_dim
-        angle = positions[:, None, :, None].to(fine) * self.theta**-exponent  # (B or 1, 1, T, D/2)
+        """Return the rotation of positions (B or 1, T). Angles grow with the position, so they need float64."""
+        dtype = widest_float(positions.device)
+        exponent = torch.arange(0, self.head_dim, 2, device=positions.device, dtype=dtype) / self.head_dim
+        angle = positions[:, None, :, None].to(dtype) * self.theta**-exponent  # (B or 1, 1, T, D/2)
         return Rotation(angle.cos(), angle.sin())
 
 
 class RelativeBias(nn.Module):
-    """T5's bias (Raffel et al. 2020, section 2.1): one learned number for each head and bucket of distances.
+    """T5's relative bias (Raffel et al. 2020, section 2.1): one learned number per head and bucket of distances.
 
-    Half of the buckets hold one distance each; the rest grow with the logarithm up to `max_distance`. A bidirectional
-    stack spends half of all buckets on keys ahead of the query.
+    The first half of the buckets hold one distance each. The other half grow logarithmically up to `max_distance`. A
+    bidirectional stack uses half of all buckets for keys after the query.
     """
 
     def __init__(self, n_heads: int, *, n_buckets: int = 32, max_distance: int = 128, bidirectional: bool):
@@ -117,18 +119,19 @@ class RelativeBias(nn.Module):
         self.weight = nn.Parameter(torch.empty(n_buckets, n_heads).normal_(std=0.02))
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Position numbers (B or 1, T) and (B or 1, S) -> (B or 1, H, T, S)."""
-        return self.weight[self.bucket(_ahead(queries, keys))].permute(0, 3, 1, 2)  # (B, T, S, H) -> (B, H, T, S)
+        """Return the bias of query positions (B or 1, T) and key positions (B or 1, S) as (B or 1, H, T, S)."""
+        bias = self.weight[self.bucket(_relative_positions(queries, keys))]  # (B, T, S, H)
+        return bias.permute(0, 3, 1, 2)  # (B, H, T, S)
 
-    def bucket(self, ahead: Tensor) -> Tensor:
-        """The bucket of a key that lies `ahead` of (or, below zero, behind) the query."""
-        n_buckets, offset = self.n_buckets, torch.zeros_like(ahead)
+    def bucket(self, relative: Tensor) -> Tensor:
+        """Return the bucket of each relative position (key minus query), in the same shape."""
+        n_buckets, offset = self.n_buckets, torch.zeros_like(relative)
         if self.bidirectional:
             n_buckets //= 2
-            offset = (ahead > 0) * n_buckets
-            distance = ahead.abs()
+            offset = (relative > 0) * n_buckets
+            distance = relative.abs()
         else:
-            distance = (-ahead).clamp_min(0)
+            distance = (-relative).clamp_min(0)
         n_exact = n_buckets // 2
         growth = torch.log(distance.clamp_min(1).float() / n_exact) / math.log(self.max_distance / n_exact)
         far = n_exact + (growth * (n_buckets - n_exact)).long()
@@ -136,7 +139,7 @@ class RelativeBias(nn.Module):
 
 
 class Alibi(nn.Module):
-    """Attention with linear biases (Press et al. 2022): a head's score falls by its own slope per token of distance."""
+    """Attention with linear biases (Press et al. 2022): scores decrease linearly with distance, by a slope per head."""
 
     def __init__(self, n_heads: int):
         super().__init__()
@@ -145,27 +148,33 @@ class Alibi(nn.Module):
         self._tables: dict[torch.device, Tensor] = {}
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Position numbers (B or 1, T) and (B or 1, S) -> (B or 1, H, T, S), finely; the scores' dtype rounds it."""
-        device, fine = queries.device, finest_dtype(queries.device)
-        if device not in self._tables:  # made once: while a GPU records its kernels, nothing can be copied to it
-            self._tables[device] = torch.tensor(self.slopes, dtype=fine, device=device)
-        slopes = self._tables[device]
-        return -slopes[:, None, None] * _ahead(queries, keys).abs().to(fine)[:, None]
+        """Return the bias of query positions (B or 1, T) and key positions (B or 1, S) as (B or 1, H, T, S).
+
+        The result is float64 where the device has it; the caller casts it to the dtype of the scores.
+        """
+        device, dtype = queries.device, widest_float(queries.device)
+        if device not in self._tables:  # cached, because a CUDA graph cannot record a copy from the host
+            self._tables[device] = torch.tensor(self.slopes, dtype=dtype, device=device)
+        distance = _relative_positions(queries, keys).abs().to(dtype)  # (B or 1, T, S)
+        return -self._tables[device][:, None, None] * distance[:, None]  # (B or 1, H, T, S)
 
 
 def alibi_slopes(n_heads: int) -> list[float]:
-    """2^(-8/n), 2^(-16/n), ... for a power of two; other counts add every second slope of the next power."""
+    """Return the slope of each head: 2^(-8/n), 2^(-16/n), ..., 2^-8 if n is a power of two.
+
+    Other counts take the slopes of the power of two below, then every second slope of the power of two above.
+    """
     power = 2 ** math.floor(math.log2(n_heads))
     slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
     between = [2 ** (-4 * (i + 1) / power) for i in range(0, 2 * power, 2)]
     return slopes + between[: n_heads - power]
 
 
-def finest_dtype(device: torch.device) -> torch.dtype:
-    """float64, but on devices that have none."""
+def widest_float(device: torch.device) -> torch.dtype:
+    """Return float64, or float32 on devices without float64."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def _ahead(queries: Tensor, keys: Tensor) -> Tensor:
-    """How far each key stands ahead of each query: (B or 1, T, S)."""
-    return keys[:, None, :] - queries[:, :, None]
+def _relative_positions(queries: Tensor, keys: Tensor) -> Tensor:
+    """Return key position minus query position, for every pair."""
+    return keys[:, None, :] - queries[:, :, None]  # (B or 1, T, S)

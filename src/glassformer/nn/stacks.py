@@ -1,4 +1,4 @@
-"""A stack of layers: the encoder, or the decoder."""
+"""A stack of layers: an encoder or a decoder."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,10 +15,18 @@ from glassformer.nn.tensor_checks import check_probability
 
 
 class Stack(nn.Module):
-    """Layers applied one after the other, then the final norm where there is one.
+    """Layers applied in order, then an optional final norm.
 
-    With one layer and `depth` of many the layer is shared: it is applied `depth` times (document 004; ALBERT). What
-    depends on positions and masks alone, the rotation and what is added to scores, is computed here, once for all.
+    The rotary angles, the score bias and the additive mask are the same in every layer, so the stack computes them once
+    per forward pass.
+
+    Args:
+        layers: The layers, or a single one that is applied `depth` times (shared weights, as in ALBERT).
+        depth: Number of layer applications. The default is the number of layers.
+        norm: Final norm of pre-norm models.
+        rotary: Rotary positions of self-attention.
+        score_bias: Position bias that is added to the self-attention scores.
+        layer_drop: Probability of skipping a layer in training (Fan et al. 2020).
     """
 
     def __init__(
@@ -54,9 +62,16 @@ class Stack(nn.Module):
         memory_mask: Mask | None = None,
         cache: KVCache | None = None,
     ) -> Tensor:
-        """x (B, T, C) at position numbers (B or 1, T), memory (B, S, C) -> (B, T, C).
+        """Apply all layers to x (B, T, C).
 
-        `key_positions` are those of all keys, (B or 1, S), where a cache holds more of them than x brings.
+        Args:
+            positions: Position numbers of x, (B or 1, T).
+            key_positions: Position numbers of all keys, (B or 1, S), those in the cache included. The default is
+                `positions`.
+            mask: Which tokens of x, and of the cache, each token may attend to.
+            memory: Output of the encoder, (B, S, C), for cross-attention.
+            memory_mask: Which tokens of the memory may be attended to.
+            cache: Keys and values of earlier calls.
         """
         if cache is not None:
             cache.check_layers(self.depth)
@@ -65,28 +80,30 @@ class Stack(nn.Module):
         bias = self.score_bias(positions, keys).to(x) if self.score_bias is not None else None
         if mask is not None:
             n_keys = x.shape[1] if cache is None else cache.n_keys(x.shape[1])
-            mask = mask.spelled_out(x.shape[1], n_keys, bias, _in_products(x))
+            mask = mask.with_additive(x.shape[1], n_keys, bias, _like_products_of(x))
         if memory is not None and memory_mask is not None:
-            copies = x.shape[0] // max(memory.shape[0], 1)  # of rows that share a memory, and look at it together
-            memory_mask = memory_mask.spelled_out(copies * x.shape[1], memory.shape[1], None, _in_products(x))
-        shared: dict[str, Any] = {"mask": mask, "bias": bias, "rotation": rotation}
-        shared |= {"memory": memory, "memory_mask": memory_mask}
+            group_size = x.shape[0] // max(memory.shape[0], 1)  # rows that share one memory
+            n_queries = group_size * x.shape[1]
+            memory_mask = memory_mask.with_additive(n_queries, memory.shape[1], None, _like_products_of(x))
+        inputs: dict[str, Any] = {"mask": mask, "bias": bias, "rotation": rotation}
+        inputs |= {"memory": memory, "memory_mask": memory_mask}
         for index in range(self.depth):
             if self.training and self.layer_drop and torch.rand(()) < self.layer_drop:
                 continue
             layer = self.layers[index % len(self.layers)]
             if self.gradient_checkpointing and self.training and cache is None:
-                x = checkpoint(layer, x, use_reentrant=False, **shared)
+                x = checkpoint(layer, x, use_reentrant=False, **inputs)
             else:
-                x = layer(x, cache=cache.layer(index) if cache is not None else None, **shared)
+                x = layer(x, cache=cache.layer(index) if cache is not None else None, **inputs)
         if cache is not None:
             cache.advance(x.shape[1])
         return x if self.norm is None else self.norm(x)
 
 
-def _in_products(x: Tensor) -> Tensor:
-    """An empty tensor where x is, of the numbers that products of x will have."""
+def _like_products_of(x: Tensor) -> Tensor:
+    """Return an empty tensor with the device and dtype of a matrix product of x, which autocast may narrow."""
     kind = x.device.type
-    can_cast = torch.compiler.is_compiling() or torch.amp.is_autocast_available(kind)  # older compilers cannot ask
+    # torch.compile cannot trace is_autocast_available in older versions.
+    can_cast = torch.compiler.is_compiling() or torch.amp.is_autocast_available(kind)
     is_cast = x.dtype == torch.float32 and can_cast and torch.is_autocast_enabled(kind)
     return x.new_empty(0, dtype=torch.get_autocast_dtype(kind) if is_cast else x.dtype)

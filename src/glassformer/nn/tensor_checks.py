@@ -1,4 +1,4 @@
-"""Errors about tensors: each names the argument, its value and what was expected, before any work is done."""
+"""Checks of tensor arguments. Each error names the argument, its value and what was expected."""
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from glassformer.base.checks import shown as shown
 
 
 def check_width(name: str, x: Tensor, width: int) -> None:
-    """`x` is a float tensor (batch, length, `width`)."""
+    """Raise unless x is a floating-point tensor of shape (batch, length, width)."""
     if x.dim() != 3 or x.shape[-1] != width:
         raise ValueError(f"{name} has shape {tuple(x.shape)}: expected (batch, length, {width})")
     if not x.is_floating_point():
@@ -19,9 +19,9 @@ def check_width(name: str, x: Tensor, width: int) -> None:
 
 
 def check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
-    """`ids` is a (batch, length) tensor of whole numbers, each inside the vocabulary.
+    """Raise unless `ids` is an integer tensor (batch, length) of ids below `vocab_size`.
 
-    The values are looked at on the CPU alone: on an accelerator the look would stall the device at every step.
+    The values are checked on the CPU only: on a GPU, reading them would synchronize the device at every step.
     """
     if not isinstance(ids, Tensor):
         raise TypeError(f"{name} is a {type(ids).__name__}: expected a tensor of token ids, (batch, length)")
@@ -38,19 +38,19 @@ def check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
 
 
 def check_length(name: str, length: int, limit: int | None) -> None:
-    """A sequence of `length` tokens stays inside the model's limit, where it has one."""
+    """Raise if `length` is above the model's `max_len`. None is no limit."""
     if limit is not None and length > limit:
         raise ValueError(f"{name} reaches {length} tokens: expected at most max_len={limit}")
 
 
 def check_shape(name: str, x: Tensor, shape: tuple[int, ...]) -> None:
-    """`x` has exactly this shape."""
+    """Raise unless x has exactly this shape."""
     if tuple(x.shape) != shape:
         raise ValueError(f"{name} has shape {tuple(x.shape)}: expected {shape}")
 
 
 def check_broadcasts(name: str, x: Tensor, shape: tuple[int, ...]) -> None:
-    """`x` broadcasts to `shape` without adding dimensions: each of its sizes is 1 or the expected one."""
+    """Raise unless x has as many dimensions as `shape` and each size is 1 or the expected one."""
     fits = x.dim() == len(shape) and all(size in (1, full) for size, full in zip(x.shape, shape, strict=True))
     if not fits:
         raise ValueError(f"{name} has shape {tuple(x.shape)}: expected one that broadcasts to {shape}")

@@ -5,7 +5,6 @@ from functools import partial
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from glassformer.data.batching.batch_plan import Numbers
 from glassformer.data.batching.noise import Noised, hide_spans, infill, shuffle_sentences, span_counts, written_spans
@@ -22,6 +21,7 @@ from glassformer.pipelines.pipeline import Candidate, LineAnswer, LineRequest, a
 from glassformer.pipelines.seq2seq_pipeline import Seq2SeqPipeline
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import PAD
+from glassformer.training.losses import label_smoothed_cross_entropy
 
 MASK, SENTINEL = "<mask>", "<extra_id_{}>"
 """The special tokens that stand for something hidden: one for all, or one for each."""
@@ -102,7 +102,7 @@ class Denoiser(Seq2SeqPipeline[PlainText]):
                 batch = batches[step].to(device)
                 logits = self.model(batch.source, batch.target_in, batch.source_mask, batch.target_mask)
                 logits, answers = logits.flatten(0, 1).float(), batch.target_out.flatten()
-                loss += F.cross_entropy(logits, answers, ignore_index=PAD, reduction="sum").item()
+                loss += label_smoothed_cross_entropy(logits, answers, ignore=PAD, reduction="sum").item()
                 hits += int(((logits.argmax(-1) == answers) & (answers != PAD)).sum())
                 count += batch.n_target_tokens
         self.model.train(was_training)

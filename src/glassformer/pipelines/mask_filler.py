@@ -5,7 +5,6 @@ from typing import Any, overload
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -22,6 +21,7 @@ from glassformer.pipelines.pipeline import LineAnswer, LineRequest, ManyTexts, e
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
 from glassformer.text.tokenizer import UNKNOWN
+from glassformer.training.losses import label_smoothed_cross_entropy
 
 MASK = "<mask>"
 """The special token that hides a word from a model of ours."""
@@ -86,7 +86,7 @@ class MaskFiller(EncoderPipeline[PlainText]):
                 batch = batches[step].to(device)
                 logits = masked_answers(self.model, batch).flatten(0, 1).float()
                 answers = batch.answers.flatten()
-                loss += F.cross_entropy(logits, answers, ignore_index=IGNORED, reduction="sum").item()
+                loss += label_smoothed_cross_entropy(logits, answers, ignore=IGNORED, reduction="sum").item()
                 hits += int((logits.argmax(-1) == answers).sum())
                 count += batch.n_target_tokens
         self.model.train(was_training)
@@ -120,7 +120,7 @@ def masked_answers(model: nn.Module, batch: MaskedBatch) -> Tensor:
     body: Any = model  # a compiled model's `encode` is the one that was not compiled
     hidden = body.encode(batch.tokens, batch.mask)
     chosen = hidden.gather(1, batch.places[:, :, None].expand(-1, -1, hidden.shape[-1]))  # (B, P, C)
-    return body.answer(chosen)
+    return body.apply_head(chosen)
 
 
 def mask_of(reader: Reader) -> int:

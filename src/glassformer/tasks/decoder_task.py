@@ -140,17 +140,14 @@ class DecoderTask(Task[Document, "PackedBatch"]):
 
     @override
     def loss(self, model: "nn.Module", batch: "PackedBatch") -> "Tensor":
-        import torch.nn.functional as F
-
         from glassformer.data.batching.labeled_batches import IGNORED
         from glassformer.data.batching.pair_batches import hide_words
+        from glassformer.training.losses import label_smoothed_cross_entropy
 
         tokens = hide_words(batch.tokens, self.config.train.word_dropout)
         logits = model(tokens, segments=batch.segments).flatten(0, 1)
         smoothing = self.config.train.label_smoothing
-        return F.cross_entropy(
-            logits, batch.targets.flatten(), reduction="sum", ignore_index=IGNORED, label_smoothing=smoothing
-        )
+        return label_smoothed_cross_entropy(logits, batch.targets, smoothing=smoothing, ignore=IGNORED, reduction="sum")
 
     @override
     def flops(self, model: "Model", batch: "PackedBatch") -> int:

@@ -143,10 +143,10 @@ class Extraction(EncoderTask[SpanQuestion]):
     @override
     def loss(self, model: "nn.Module", batch: "LabeledBatch") -> "Tensor":
         """The cross-entropy of the first token among all, and of the last."""
-        import torch.nn.functional as F
+        from glassformer.training.losses import label_smoothed_cross_entropy
 
         scores = self.outputs(model, batch).masked_fill(~batch.mask[:, :, None], float("-inf"))  # (B, T, 2)
-        return F.cross_entropy(scores, batch.answers, reduction="sum")
+        return label_smoothed_cross_entropy(scores.transpose(1, 2), batch.answers, reduction="sum")  # over (B, 2, T)
 
     @override
     def show(self, example: SpanQuestion) -> tuple[str, str]:

@@ -116,16 +116,13 @@ class Masking(Task[PlainText, "MaskedBatch"]):
 
     @override
     def loss(self, model: "nn.Module", batch: "MaskedBatch") -> "Tensor":
-        import torch.nn.functional as F
-
         from glassformer.data.batching.labeled_batches import IGNORED
         from glassformer.pipelines.mask_filler import masked_answers
+        from glassformer.training.losses import label_smoothed_cross_entropy
 
         logits = masked_answers(model, batch).flatten(0, 1).float()
         smoothing = self.config.train.label_smoothing
-        return F.cross_entropy(
-            logits, batch.answers.flatten(), ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing
-        )
+        return label_smoothed_cross_entropy(logits, batch.answers, smoothing=smoothing, ignore=IGNORED, reduction="sum")
 
     @override
     def flops(self, model: "Model", batch: "MaskedBatch") -> int:

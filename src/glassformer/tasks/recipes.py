@@ -9,7 +9,7 @@ from glassformer.base.checks import shown
 from glassformer.base.fields import UnfitError, as_field
 from glassformer.base.names import suggestion
 from glassformer.data.readers.text_files import check_file, read_text
-from glassformer.models.config import ELSEWHERE
+from glassformer.models.config import OTHER_NAMES
 from glassformer.tasks.configs.task_options import SPELLINGS, Option, make_config, options_of
 
 Config = TypeVar("Config")
@@ -89,4 +89,4 @@ def _unknown(name: str, is_table: bool, options: dict[str, Option], tables: list
         return f"{name} is in the wrong place: expected {key} " + (f"in the table [{home}]" if home else "in no table")
     inside = [option.rpartition(".")[2] for option in options if option.rpartition(".")[0] == table]
     where = f" in the table [{table}]" if table else ""
-    return f"unknown key {key!r}{where}: {suggestion(key, inside, aliases=ELSEWHERE if table == 'model' else None)}"
+    return f"unknown key {key!r}{where}: {suggestion(key, inside, aliases=OTHER_NAMES if table == 'model' else None)}"

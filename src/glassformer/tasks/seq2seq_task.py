@@ -194,15 +194,14 @@ def pair_flops(model: "Model", config: "TrainConfig", batch: "PairBatch") -> int
 
 def validation_loss(model: "EncoderDecoderModel", batches: "TokenBudgetBatches") -> float:
     """Return the mean negative log-probability of a target token, without smoothing."""
-    import torch.nn.functional as F
-
     from glassformer.text.tokenizer import PAD
+    from glassformer.training.losses import label_smoothed_cross_entropy
 
     device = next(model.parameters()).device
     total, tokens = 0.0, 0
     for step in range(len(batches)):
         batch = batches[step].to(device)
         logits = model(batch.source, batch.target_in, batch.source_mask, batch.target_mask).flatten(0, 1).float()
-        total += F.cross_entropy(logits, batch.target_out.flatten(), ignore_index=PAD, reduction="sum").item()
+        total += label_smoothed_cross_entropy(logits, batch.target_out, ignore=PAD, reduction="sum").item()
         tokens += batch.n_target_tokens
     return total / max(tokens, 1)

@@ -1,9 +1,9 @@
-"""The time of a whole command: how many updates fit into `--minutes`, and how that number is corrected.
+"""The time budget of `--minutes`: how many updates fit into it, and how that number is corrected during the run.
 
-`--minutes` counts from the start of the command to its last score: reading and tokenizing, updates, validations, saves,
-the final scores. Before the first update only the speed of an update is known, from the pilot. While the run is under
-way, the `Planner` measures all of these and corrects the number of updates at fixed shares of the plan. Each correction
-is recorded before the next update, so that a resumed run repeats it instead of deciding anew.
+`--minutes` covers the whole command: reading and tokenizing, updates, validations, saves and the final scores. Before
+the first update only the speed of an update is known, from the pilot. During the run the `Planner` measures the others
+and corrects the number of updates at fixed fractions of the plan. Each correction is recorded before the next update,
+so that a resumed run repeats it.
 """
 
 import math
@@ -17,50 +17,50 @@ from glassformer.training.train_config import TrainConfig
 from glassformer.training.trainer import Trainer
 
 POINTS = (0.03, 0.1, 0.25, 0.45, 0.65, 0.8, 0.9, 0.96)
-"""The shares of the planned updates after which their number is corrected."""
+"""Fractions of the planned updates after which their number is corrected."""
 MAX_WAIT = 0.25
-"""The share of the time after which the number is corrected in any case: the machine may have become slower."""
+"""Fraction of the time after which the number is corrected in any case, because the machine may be slower now."""
 REHEARSALS = frozenset({0.25, 0.65, 0.9})
-"""The points where a sample of the final scores is timed."""
+"""Fractions of the plan at which a sample of the final scoring is timed."""
 VALIDATION_POINT = 0.65
-"""The point where a run validates that has not validated before: so that the cost of a validation is known."""
+"""Fraction of the plan at which a run makes its first validation at the latest, to know the cost of one."""
 MAX_VALIDATION_SHARE = 0.25
-"""A validation at that point may take this much of the time."""
+"""Largest fraction of the time that this validation may take."""
 UNKNOWN_SHARE = 0.1
-"""The part of the time kept for validations and final scores until they are measured."""
+"""Fraction of the time reserved for validations and final scores until they are measured."""
 NEGLIGIBLE_SHARE = 0.01
-"""Final scores that take less than this are not timed again."""
+"""Final scores that take a smaller fraction of the time than this are not timed again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimeBudget:
-    """The time that a command may take."""
+    """The time that a command may take, and how much of it is left."""
 
     seconds: float
     began: float
-    """The reading of `clock` when the command began."""
+    """Value of `clock` at the start of the command."""
     earlier: float = 0.0
     """Seconds that earlier processes spent on training, validations and saves of this plan."""
     clock: Callable[[], float] = lambda: time.perf_counter()
 
     def left(self) -> float:
-        """Seconds that are left; negative when the time is over."""
+        """Return the seconds that are left; negative if the time is over."""
         return self.seconds - self.earlier - (self.clock() - self.began)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """What the parts of a run take, in seconds each."""
+    """Durations of the parts of a run, in seconds."""
 
     update: float
     validation: float = 0.0
     save: float = 0.0
     ending: float = 0.0
-    """Everything after the last validation: the final scores, the model folder."""
+    """Everything after the last validation: final scores and writing the model folder."""
 
 
 def updates_that_fit(seconds: float, costs: Costs, config: TrainConfig, position: int = 0) -> int:
-    """How many more updates fit into a time, with the validations and saves between them; at least one."""
+    """Return how many more updates fit into a time, with their validations and saves; at least 1."""
 
     def times(every: int, end: int) -> int:
         return end // every - position // every
@@ -82,18 +82,18 @@ def updates_that_fit(seconds: float, costs: Costs, config: TrainConfig, position
 
 
 def guess_costs(budget: TimeBudget, update: float) -> Costs:
-    """What is assumed before anything but the speed of an update is known."""
+    """Return the costs to assume while only the duration of an update is known."""
     return Costs(update=update, ending=UNKNOWN_SHARE * budget.seconds)
 
 
 def _point_at(plan: Plan, update: int) -> float:
-    """The last point of a plan that was reached with an update; 0 before the first."""
+    """Return the last correction point that an update has reached; 0 before the first."""
     length = plan.end - plan.start
     return max((point for point in POINTS if update >= plan.start + math.ceil(point * length)), default=0.0)
 
 
 class Planner:
-    """Corrects the plan of a trainer while it runs, so that the command ends in time."""
+    """Corrects the plan of a running trainer, so that the command ends in time."""
 
     def __init__(
         self,
@@ -105,7 +105,12 @@ class Planner:
         record: Callable[[Plan], None],
         rehearse: Callable[[], float],
     ):
-        """`update_seconds` is the pilot's; `rehearse` estimates the seconds of the final scores by a sample of them."""
+        """Create a planner.
+
+        Args:
+            update_seconds: Duration of an update, as measured by the pilot.
+            rehearse: Returns the estimated duration of the final scoring, from a sample of it.
+        """
         self.plan = plan
         self._trainer = trainer
         self._budget = budget
@@ -115,13 +120,13 @@ class Planner:
         self._scoring: float | None = None
         self._rehearsing = 0.0
         self._first: tuple[int, float] | None = None
-        """The update and the busy time when this process began."""
+        """Number of updates and busy time at the start of this process."""
         self._mark: tuple[int, float] | None = None
-        """The same at the last correction."""
+        """Number of updates and busy time at the last correction."""
         self._corrected_at = budget.clock()
 
     def correct(self, state: TrainState) -> Plan | None:
-        """The corrected plan if a correction is due before the next update, else None."""
+        """Return the corrected plan if a correction is due before the next update, else None."""
         if self._mark is None:
             self._first = self._mark = state.update, self._busy(state)
             self._corrected_at = self._budget.clock()
@@ -139,13 +144,13 @@ class Planner:
         return self.plan
 
     def wants_validation(self, state: TrainState) -> bool:
-        """Whether the run validates here although the interval does not ask for it."""
+        """Whether to validate now in addition to the regular interval, to measure the cost of a validation."""
         is_point = self._due_point(state) == VALIDATION_POINT
         is_cheap = self._costs().validation <= MAX_VALIDATION_SHARE * self._budget.seconds
         return is_point and is_cheap and not state.evaluations
 
     def _due_point(self, state: TrainState) -> float | None:
-        """The point that was reached since the last correction, if any."""
+        """Return the point that was reached since the last correction, if any."""
         point, last = _point_at(self.plan, state.update), 0.0
         if self.plan.corrections:
             before = replace(self.plan, corrections=self.plan.corrections[:-1])
@@ -153,17 +158,17 @@ class Planner:
         return point if point > last else None
 
     def _last_correction(self) -> int:
-        """The update of the last correction. In a resumed run it may lie ahead."""
+        """Return the update of the last correction. After a resume it may be later than the current update."""
         return self.plan.corrections[-1].update if self.plan.corrections else self.plan.start
 
     def _busy(self, state: TrainState) -> float:
-        """The time without validations, saves and rehearsals: what updates take, and all that comes with them."""
+        """Return the time spent on updates: the whole time without validations, saves and rehearsals."""
         return self._budget.clock() - state.other_seconds - self._rehearsing
 
     def _measure(self, state: TrainState, *, rehearses: bool) -> None:
-        """The speed since the last correction, and at some points the time of the final scores.
+        """Measure the duration of an update since the last correction, and at some points of the final scoring.
 
-        A machine that has become faster may become slower again: only half of a gain is counted on.
+        If updates have become faster, only half of the gain is used, because they may become slower again.
         """
         assert self._first is not None
         assert self._mark is not None
@@ -185,7 +190,7 @@ class Planner:
             return replace(guess, validation=trainer.validation_seconds or 0.0, save=trainer.save_seconds)
         return Costs(
             update=self._update_seconds,
-            # Before the first validation: as long as the final scores, of about as many examples.
+            # Before the first validation, assume the duration of the final scoring, which has about as many examples.
             validation=scoring if trainer.validation_seconds is None else trainer.validation_seconds,
             save=trainer.save_seconds,
             ending=scoring + trainer.save_seconds,

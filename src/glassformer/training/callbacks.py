@@ -1,7 +1,7 @@
-"""Callbacks of a training run: the caller's functions, called after each update, validation and save.
+"""Callbacks of a training run: functions of the caller, called after each update, validation and save.
 
-They get copies of numbers, so they cannot change what is learned. An exception in one saves a checkpoint and ends the
-run; the same call of `train` resumes it.
+They receive copies, so they cannot change the training. An exception in a callback saves a checkpoint and ends the run;
+the same call of `train` resumes it.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,13 +22,13 @@ class StepEvent(NamedTuple):
     """Mean loss of the update's target tokens."""
     learning_rate: float
     gradient_norm: float
-    """Before clipping."""
+    """Norm of the gradient before clipping."""
     tokens: int
     """Target tokens of this update."""
     seconds: float
-    """Time that this update took."""
+    """Duration of this update."""
     skipped: int
-    """Updates skipped so far because of a gradient that was not finite."""
+    """Updates skipped so far because their gradient was not finite."""
 
 
 class EvaluationEvent(NamedTuple):
@@ -37,20 +37,20 @@ class EvaluationEvent(NamedTuple):
     update: int
     """Updates made so far."""
     scores: Mapping[str, float]
-    """The scores by name; the first one chooses the checkpoint, unless the setting `metric` names another."""
+    """Scores by name. The first one selects the best checkpoint, unless the setting `metric` names another."""
 
 
 class SaveEvent(NamedTuple):
-    """A folder that was written completely."""
+    """A checkpoint or the finished model was saved."""
 
     update: int
     """Updates made so far."""
     path: Path
-    """The checkpoint's folder in `OUT.run/checkpoints`, or the model folder."""
+    """Folder of the checkpoint, in `OUT.run/checkpoints`, or of the model."""
     is_model: bool
-    """Whether this is the finished model; it is saved last, and once."""
+    """Whether this is the finished model, which is saved once, at the end."""
     scores: Mapping[str, float]
-    """The model's final scores; empty for a checkpoint."""
+    """Final scores of the model; empty for a checkpoint."""
 
 
 OnStep = Callable[[StepEvent], None]
@@ -59,7 +59,7 @@ OnSave = Callable[[SaveEvent], None]
 
 
 class Callbacks(TypedDict, total=False):
-    """Callbacks by their names in `Task.train`: `task.train("m", **callbacks)`."""
+    """Callbacks by their argument names of `Task.train`: `task.train("m", **callbacks)`."""
 
     on_step: OnStep | None
     on_evaluation: OnEvaluation | None
@@ -73,7 +73,7 @@ def attach(
     on_update: Callable[[Update], None],
     on_evaluation: Callable[[Evaluation], None],
 ) -> None:
-    """Let `trainer` call these two functions, the run's own journal, and each time the caller's callback after it."""
+    """Connect a trainer to the run's journal, given as two functions, and to the caller's callbacks after it."""
     step, evaluated, saved = callbacks.get("on_step"), callbacks.get("on_evaluation"), callbacks.get("on_save")
 
     def after_update(update: Update) -> None:
@@ -110,7 +110,7 @@ def tell_model_saved(callbacks: Callbacks, update: int, path: Path, scores: Mapp
 
 
 def _call(trainer: Trainer[Any], callback: Callable[[Any], None], event: StepEvent | EvaluationEvent) -> None:
-    """Call a callback; if it raises, save a checkpoint of the last update before the exception ends the run."""
+    """Call a callback. If it raises, save a checkpoint before the exception ends the run."""
     try:
         callback(event)
     except Exception:

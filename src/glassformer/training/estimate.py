@@ -1,8 +1,8 @@
-"""What a training run will cost, told before it begins, and held against the truth after it.
+"""Estimate the time, memory and operations of a training run before it starts, and compare with the actual values.
 
-The operations follow from the shapes of the batches; the time and the memory of a step are measured in a pilot of
-three batches that changes nothing. The memory covers validations too, by a sample. The time does not: it is of the
-training alone, and so is `TrainState.seconds`, its truth.
+Operations are computed from the shapes of the batches. Time and memory of a step are measured on three batches, without
+changing the model. The memory estimate includes validations, by a sample. The time estimate is for updates alone, as
+`TrainState.seconds` is.
 """
 
 import copy
@@ -22,56 +22,59 @@ from glassformer.training.resident_memory import forget_peak, give_back_freed, p
 from glassformer.training.trainer import Trainer
 
 LOOKED_AT = 64
-"""Batches whose shapes speak for all."""
+"""Number of batches whose shapes are averaged."""
 TIMED = 2
-"""Batches that are timed, after one that warms up."""
+"""Number of batches that are timed, after one for warm-up."""
 FLOAT32 = 4
-"""Bytes of a parameter, and of its gradient."""
+"""Bytes of a parameter or a gradient."""
 
 KEPT_BYTES = 20 * 10**6
-"""What validations on a CPU take beyond the sample that is measured, whatever the model: their larger batches, and
-memory that the allocator cannot use again as shapes change."""
+"""Memory that validations on a CPU take beyond the measured sample: larger batches, and fragmentation of the
+allocator."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What a whole run will cost."""
+    """The expected cost of a whole run."""
 
     parameters: int
     flops: int
     memory_bytes: int
-    """The most at one time, in updates and validations: weights, gradients, the optimizer's moments, activations,
-    working space. On a CPU it is the growth of the resident memory of this process, and the weights."""
+    """Peak memory of updates and validations: weights, gradients, optimizer moments, activations, workspace. On a CPU
+    it is the weights plus the growth of the process's resident memory."""
     seconds: float
-    """Of training alone."""
+    """Time of the updates, without validations and saves."""
     device: str
     base_bytes: int | None = None
-    """On a CPU: the resident memory of this process without the weights, before the run. None if unknown."""
+    """On a CPU: resident memory of the process before the run, without the weights. None if unknown."""
 
     @property
     def peak_bytes(self) -> int:
-        """The most that the device, or on a CPU this process, will hold."""
+        """Expected peak memory of the device, or on a CPU of this process."""
         return self.memory_bytes + (self.base_bytes or 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
-    """What a run did cost."""
+    """The actual cost of a run."""
 
     flops: int
-    """Of the updates that were made: fewer than planned where patience ended the run."""
+    """Operations of the updates made; fewer than planned if patience ended the run."""
     peak_bytes: int | None
-    """The most that the device, or on a CPU this process, held; None if unknown."""
+    """Peak memory of the device, or on a CPU of this process; None if unknown."""
     seconds: float
 
 
 def estimate_run(
     trainer: Trainer[Batch], flops_of: Callable[[Batch], int], validate: Callable[[], object] | None = None
 ) -> Estimate:
-    """What `trainer.run()` will cost from its first update to its last; `flops_of` a batch counts its training.
+    """Estimate the cost of `trainer.run()` from its first update to its last.
 
-    On a CPU the memory of validations is measured too: `validate` scores a sample. Parameters, gradients, the optimizer
-    and the random state are left as they were.
+    Parameters, gradients, optimizer state and random state are left unchanged.
+
+    Args:
+        flops_of: Returns the operations of training on a batch.
+        validate: Scores a sample of the validation data, to measure its memory on a CPU.
     """
     config = trainer.config
     n_batches = config.updates * config.accumulate
@@ -80,7 +83,7 @@ def estimate_run(
     largest = max(range(len(flops)), key=flops.__getitem__)
     typical = sorted(range(len(flops)), key=lambda step: abs(flops[step] - mean))[:TIMED]
     if trainer.device.type != "cpu":
-        typical *= 2  # the first time of a shape chooses or records kernels
+        typical *= 2  # the first step of each shape selects or records kernels
     growth = ResidentGrowth() if trainer.device.type == "cpu" else None
     with _unchanged(trainer), Step("timing a few updates"):
         step_bytes = _measure_memory(trainer, largest)
@@ -92,19 +95,20 @@ def estimate_run(
         if growth is not None and validate is not None:
             validate()
             whole_growth = growth.peak()
-    pace = min(took / flops[step] for step, took in zip(typical, seconds, strict=True))  # the rest was disturbed
+    # The fastest step counts: other programs disturbed the slower ones.
+    pace = min(took / flops[step] for step, took in zip(typical, seconds, strict=True))
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     learned = sum(parameter.numel() for parameter in trainer.model.parameters() if parameter.requires_grad)
     gradients = FLOAT32 * learned
-    # Gradients come as activations go, but where they wait for those of the next batch, or have a place of their own.
+    # Gradients replace activations, unless they are accumulated over batches or preallocated for CUDA graphs.
     they_stay = config.accumulate > 1 or isinstance(trainer.gradients, GraphedGradients)
     passing = step_bytes + gradients if they_stay else max(step_bytes, gradients)
     if step_growth is not None and pilot_growth is not None:
-        # What the process really took for a step: also what the allocator and the kernels keep for themselves.
+        # The measured growth also contains what allocator and kernels reserve.
         passing = max(passing, step_growth + gradients if they_stay else step_growth, pilot_growth - moments)
     if whole_growth is not None:
-        # A validation follows updates: their gradients are still there, which the pilot's are not, and the allocator
-        # does not use all of their freed memory again.
+        # During a validation the gradients of the last update still exist, unlike in this pilot, and the allocator
+        # cannot reuse all memory that the update has freed.
         passing = max(passing, whole_growth + gradients) + KEPT_BYTES
     weights = FLOAT32 * parameters
     return Estimate(
@@ -118,18 +122,18 @@ def estimate_run(
 
 
 def in_words(estimate: Estimate) -> str:
-    """One line to read before the run."""
+    """Format the estimate as one line, to print before the run."""
     memory = f"{with_unit(estimate.peak_bytes, 'B')} of {'memory' if estimate.device == 'cpu' else 'device memory'}"
     if estimate.base_bytes is not None:
-        memory += f" ({with_unit(estimate.memory_bytes, 'B')} for the training, the rest for Python and its libraries)"
+        memory += f" ({with_unit(estimate.memory_bytes, 'B')} for training, the rest for Python and its libraries)"
     return (
-        f"about {rough_duration(estimate.seconds)} on {estimate.device} for the training alone, "
+        f"about {rough_duration(estimate.seconds)} on {estimate.device} for the updates alone, "
         f"{with_unit(estimate.flops, 'FLOP')}, {memory}, {estimate.parameters:,} parameters"
     )
 
 
 def compare(estimate: Estimate, truth: Truth) -> str:
-    """One line to read after the run."""
+    """Format the actual cost beside the estimate as one line, to print after the run."""
     parts = [f"took {clock(truth.seconds)} (estimated {clock(estimate.seconds)})"]
     if truth.peak_bytes is not None:
         parts.append(f"{with_unit(truth.peak_bytes, 'B')} (estimated {with_unit(estimate.peak_bytes, 'B')})")
@@ -140,8 +144,8 @@ def compare(estimate: Estimate, truth: Truth) -> str:
 
 
 def rough_duration(seconds: float) -> str:
-    """Two digits and the unit that suits them: 0.4 s, 59 s, 4 min, 1.5 h, 3 days."""
-    rounded = float(f"{seconds:.2g}")  # first, so that no 60 s is left beside 1 min
+    """Format a duration with two digits: 0.4 s, 59 s, 4 min, 1.5 h, 3 days."""
+    rounded = float(f"{seconds:.2g}")  # round first, so that 59.9 becomes 1 min instead of 60 s
     for size, unit, least in ((86400, "days", 2), (3600, "h", 1), (60, "min", 1)):
         if rounded >= least * size:
             return f"{_two_digits(rounded / size)} {unit}"
@@ -149,7 +153,7 @@ def rough_duration(seconds: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """As a clock shows it: 0.4 s, 59 s, 4:12, 1:00:00, 3 days 0:04:12."""
+    """Format a duration like a clock: 0.4 s, 59 s, 4:12, 1:00:00, 3 days 0:04:12."""
     if seconds < 59.5:
         return f"{_two_digits(seconds)} s"
     minutes, second = divmod(round(seconds), 60)
@@ -161,41 +165,40 @@ def clock(seconds: float) -> str:
 
 
 def with_unit(number: float, unit: str) -> str:
-    """At least two digits and a power of a thousand: 512 B, 1.5 MB, 180 MB, 13 TFLOP."""
+    """Format a number with a decimal prefix and at least two digits: 512 B, 1.5 MB, 180 MB, 13 TFLOP."""
     prefix = ""
     for larger in "kMGTPEZY":
         if number < 999.5:
             break
         number, prefix = number / 1000, larger
-    # Below a thousand there are no parts of a byte.
+    # Without a prefix the number is whole.
     return f"{number:.1f} {prefix}{unit}" if prefix and number < 9.95 else f"{number:.0f} {prefix}{unit}"
 
 
 class ResidentGrowth:
-    """By how much the resident memory of this process grows, from the moment this is made.
+    """Measures the growth of the process's resident memory since this object was created.
 
-    Memory that was freed before goes back to the system first where that is possible: else it would be used again
-    without growth.
+    Freed memory is returned to the system first, if possible; otherwise it would be reused without growth.
     """
 
     def __init__(self) -> None:
         give_back_freed()
         forget_peak()
-        # Where the system cannot forget, the peak is an older one, and higher than what is in use now.
+        # If the system cannot reset the peak, it is an older one, higher than the current use.
         self._older_peak = peak_resident() or 0
         self.before = resident() or self._older_peak or None
 
     def peak(self) -> int | None:
-        """The growth up to the highest peak so far; None if unknown, or if an older, higher peak hides it."""
+        """Return the growth up to the peak so far; None if unknown, or if an older, higher peak hides it."""
         now = peak_resident()
         return None if now is None or self.before is None or now <= self._older_peak else now - self.before
 
 
 class MemoryWatch:
-    """The most memory that a run takes, from the moment this is made to the moment it is asked.
+    """Measures the peak memory of a run since this object was created.
 
-    On cuda it is what torch allocates for the run, weights included. On a CPU it is all that the process holds: what a
-    run uses again of memory that was freed before it cannot be told apart from what it does not use.
+    On CUDA it is what torch allocates for the run, weights included. On a CPU it is the resident memory of the whole
+    process, because memory that the run reuses cannot be distinguished from memory that it does not use.
     """
 
     def __init__(self, trainer: Trainer[Batch]):
@@ -207,11 +210,11 @@ class MemoryWatch:
         else:
             give_back_freed()
             forget_peak()
-            # Where the system cannot forget, this is an older peak that may hide the one of the run.
+            # If the system cannot reset the peak, an older one may hide that of the run.
             self._older_peak = peak_resident() or 0
 
     def peak_bytes(self) -> int | None:
-        """None where it is unknown: on other devices, and where an older, higher peak of the process hides it."""
+        """Return the peak; None on other devices, or if an older, higher peak of the process hides it."""
         if self.device.type == "cuda":
             now = torch.cuda.max_memory_allocated(self.device)
             return None if now <= self._before else now - self._before + self._weights
@@ -221,7 +224,7 @@ class MemoryWatch:
 
 @contextmanager
 def _unchanged(trainer: Trainer[Batch]) -> Iterator[None]:
-    """Train as the trainer would, then put back gradients, random state, and which module was training."""
+    """Switch to training mode; at the end restore gradients, random state and the mode of every module."""
     modes = [(module, module.training) for module in trainer.model.modules()]
     gradients = [(parameter, parameter.grad) for parameter in trainer.model.parameters()]
     devices = [trainer.device] if trainer.device.type == "cuda" else []
@@ -239,8 +242,8 @@ def _unchanged(trainer: Trainer[Batch]) -> Iterator[None]:
 
 
 def _measure_seconds(trainer: Trainer[Batch], steps: list[int]) -> list[float]:
-    """Of each step, from asking for its batch to its last gradient, on the trainer's own path."""
-    # Another one of its kind: what it records must not outlast the gradients of this pilot.
+    """Return the duration of each step, from requesting its batch to the last gradient."""
+    # A new object of the trainer's class: CUDA graphs recorded here refer to gradients that are restored later.
     gradients = type(trainer.gradients)(
         trainer.model,
         trainer.gradients.loss,
@@ -260,7 +263,7 @@ def _measure_seconds(trainer: Trainer[Batch], steps: list[int]) -> list[float]:
 
 
 def _measure_update(trainer: Trainer[Batch]) -> tuple[float, int]:
-    """The seconds of the gradients' norm and the optimizer's step, on a copy of the model; the bytes of its moments."""
+    """Return the seconds of gradient norm and optimizer step, and the bytes of the moments, on a copy of the model."""
     frozen = [parameter for parameter in trainer.model.parameters() if not parameter.requires_grad]
     copied = copy.deepcopy(trainer.model, {id(parameter): parameter for parameter in frozen})
     learned = [parameter for parameter in copied.parameters() if parameter.requires_grad]
@@ -269,7 +272,7 @@ def _measure_update(trainer: Trainer[Batch]) -> tuple[float, int]:
         parameter.grad = gradient
     optimizer = make_optimizer(copied, trainer.config)
     took = []
-    for _ in range(1 + TIMED):  # the first time makes the moments
+    for _ in range(1 + TIMED):  # the first step creates the moments
         began = time.perf_counter()
         nn.utils.get_total_norm(gradients).item()
         optimizer.step()
@@ -285,27 +288,27 @@ def _wait_for(device: torch.device) -> None:
 
 
 def _measure_memory(trainer: Trainer[Batch], step: int) -> int:
-    """The most bytes that a forward and backward hold at one time, beside the weights."""
+    """Return the peak memory of a forward and backward pass, without the weights."""
     learned = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
     if trainer.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(trainer.device)
         before = torch.cuda.memory_allocated(trainer.device)
         torch.autograd.grad(_loss(trainer, step), learned, allow_unused=True)
         return torch.cuda.max_memory_allocated(trainer.device) - before
-    # Elsewhere torch keeps no count, but every tensor that waits for the backward passes by here.
+    # On other devices torch has no memory statistics. Sum the tensors that autograd saves for the backward pass.
     sizes: dict[int, int] = {}
 
     def note(saved: Tensor) -> Tensor:
         storage = saved.untyped_storage()
         sizes[storage.data_ptr()] = storage.nbytes()
-        return saved.detach()  # the tensor itself could hold its own graph alive
+        return saved.detach()  # the tensor itself would keep its graph alive
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
         loss = _loss(trainer, step)
     torch.autograd.grad(loss, learned, allow_unused=True)
     for parameter in trainer.model.parameters():
         sizes.pop(parameter.untyped_storage().data_ptr(), None)
-    # The backward begins at the largest, usually the logits: one gradient has come to it, another leaves it.
+    # The backward pass starts at the largest tensor, usually the logits, with two gradients of its size.
     return sum(sizes.values()) + 2 * max(sizes.values(), default=0)
 
 

@@ -1,4 +1,4 @@
-"""Fingerprints of a run's inputs, by content: a resumed run must read what it read before."""
+"""Fingerprints of the contents of a run's inputs, to refuse resuming a run with other data."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from glassformer.checkpoint.safe_files import MANIFEST, sha256
 
 
 def paths_of(data: Any) -> dict[str, Path]:
-    """The paths that the fields of the dataclass `data` hold, by field."""
+    """Return the paths in the fields of the dataclass `data`, by field name."""
     found: dict[str, Path] = {}
     for field in fields(data):
         value = getattr(data, field.name)
@@ -22,9 +22,9 @@ def paths_of(data: Any) -> dict[str, Path]:
 
 
 def fingerprint_paths(data: Any) -> dict[str, str]:
-    """The fingerprint of every file and folder that the fields of the dataclass `data` name, by field.
+    """Return the fingerprint of every file and folder in the fields of the dataclass `data`, by field name.
 
-    Names do not count, so that files may be moved. Missing files are left to the reader, which says what it expected.
+    File names have no influence, so that files may be moved. Missing files are left out; their reader reports them.
     """
     found: dict[str, str] = {}
     for name, path in paths_of(data).items():
@@ -34,13 +34,15 @@ def fingerprint_paths(data: Any) -> dict[str, str]:
 
 
 def fingerprint_model(path: Path) -> str:
-    """The fingerprint of a model's file or folder. A folder with a manifest is known by it: its reader verifies it."""
+    """Return the fingerprint of a model. For a folder with a manifest, it is that of the manifest."""
     return sha256(path / MANIFEST) if (path / MANIFEST).is_file() else fingerprint_path(path)
 
 
 def fingerprint_path(path: Path, *, suffixes: Sequence[str] = ()) -> str:
-    """The SHA-256 of a file with its suffix, which says how it is read; or of the names and contents of the files in a
-    folder, or of those with these suffixes."""
+    """Return the SHA-256 of a file and its suffix, or of the names and contents of the files in a folder.
+
+    With `suffixes`, only files of the folder with these suffixes count.
+    """
     if path.is_file():
         return sha256(path) + "".join(path.suffixes[-2:] if path.suffix == ".gz" else path.suffixes[-1:]).lower()
     endings = tuple(ending for suffix in suffixes for ending in (suffix, f"{suffix}.gz"))
@@ -52,7 +54,7 @@ def fingerprint_path(path: Path, *, suffixes: Sequence[str] = ()) -> str:
 
 
 def fingerprint_examples(examples: Iterable[Any]) -> str:
-    """The SHA-256 of examples as they were read, without the place that each came from."""
+    """Return the SHA-256 of examples, without the file and line that each came from."""
     digest = hashlib.sha256()
     for example in examples:
         values = example._asdict() if hasattr(example, "_asdict") else vars(example)

@@ -1,4 +1,4 @@
-"""The shortest honest training loop: warm up, step, clip, report."""
+"""A minimal training loop for small models: Adam, warm-up, cosine decay and gradient clipping."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -12,7 +12,7 @@ Batch = TypeVar("Batch")
 
 
 class FitReport(NamedTuple):
-    """How far the training is."""
+    """Progress of `fit`."""
 
     step: int
     loss: float
@@ -30,10 +30,10 @@ def fit(
     clip: float = 1.0,
     on_step: Callable[[FitReport], bool | None] | None = None,
 ) -> FitReport:
-    """Minimise `loss(batch)` over the model's parameters with Adam, for at most `steps` batches.
+    """Minimize `loss(batch)` with Adam, for at most `steps` batches.
 
-    The learning rate rises over `warmup` steps and then falls to zero along a half cosine. `on_step` is told of every
-    step, and ends the training early by returning True.
+    The learning rate rises over `warmup` steps, then falls to zero along a half cosine. `on_step` is called after every
+    step; training ends early if it returns True.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=lr, betas=(0.9, 0.98), eps=1e-9)
     half_cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(steps - warmup, 1))

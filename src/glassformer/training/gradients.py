@@ -1,7 +1,7 @@
-"""The gradients of a batch: computed step by step, or on a GPU replayed as one recorded graph.
+"""The gradients of a batch: computed eagerly, or on a GPU replayed as a CUDA graph.
 
-A small model on a large GPU spends most of a step waiting for Python to ask for the next kernel. A CUDA graph asks for
-all of them at once. Each shape of batch is recorded once; the batches come in few shapes, so that soon all are.
+Training a small model on a large GPU is bound by kernel launches. A CUDA graph launches all kernels of a step at once.
+Each batch shape is recorded once; batches come in few shapes.
 """
 
 from collections.abc import Callable
@@ -10,30 +10,31 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from glassformer.nn import Stack
 from glassformer.nn.cuda_graphs import CaptureError, record
 
 MAX_GRAPHS = 512
-"""Shapes recorded; what comes in yet another one is computed step by step."""
+"""Number of batch shapes that are recorded. Batches of further shapes are computed eagerly."""
 
 
 class TrainBatch(Protocol):
-    """What the trainer needs to know of a batch."""
+    """The interface of a batch that the trainer needs."""
 
     @property
     def n_target_tokens(self) -> int:
-        """What the loss is averaged over."""
+        """Number of target tokens, by which the summed loss is divided."""
 
     def to(self, device: torch.device | str) -> "TrainBatch":
-        """The same batch on another device."""
+        """Return the batch on another device."""
 
 
 Batch = TypeVar("Batch", bound=TrainBatch)
 
 
 class Gradients(Generic[Batch]):
-    """Adds the gradients of batches to the parameters' own; `loss` gives the *sum* of a batch's token losses."""
+    """Accumulates the gradients of batches. `loss` returns the *sum* of a batch's token losses."""
 
     def __init__(
         self,
@@ -49,17 +50,17 @@ class Gradients(Generic[Batch]):
         self.autocast = autocast
 
     def clear(self) -> None:
-        """Forget all gradients."""
+        """Reset all gradients."""
         for parameter in self.parameters:
             parameter.grad = None
 
     def add(self, batch: Batch, *, divisor: float, scale: float) -> float:
-        """Add the gradients of loss / divisor · scale; the value of loss / divisor."""
+        """Add the gradient of loss / divisor * scale, and return loss / divisor."""
         return self._backward(batch.to(self.device), 1 / divisor, scale).item()  # type: ignore[arg-type]
 
-    def _backward(self, batch: Batch, share: "float | Tensor", scale: "float | Tensor") -> Tensor:
+    def _backward(self, batch: Batch, factor: "float | Tensor", scale: "float | Tensor") -> Tensor:
         with self.autocast():
-            loss = self.loss(batch) * share
+            loss = self.loss(batch) * factor
         (loss * scale).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
@@ -67,27 +68,28 @@ class Gradients(Generic[Batch]):
 class _Recording(NamedTuple):
     graph: Any
     batch: tuple[Tensor, ...]
-    """Where the graph reads its batch from."""
+    """The tensors that the graph reads its batch from."""
     loss: Tensor
 
 
 class GraphedGradients(Gradients[Batch]):
-    """The same by CUDA graphs, for batches that are tuples of tensors. Seeds mean what they mean elsewhere.
+    """Accumulates gradients by CUDA graphs, for batches that are tuples of tensors. Random seeds work as usual.
 
-    If a step cannot be recorded, this and all later steps are computed without graphs, and `warn` is called once.
+    If a step cannot be recorded, this and all later steps are computed eagerly, and `warn` is called once.
     """
 
     def __init__(self, *arguments: Any, warn: Callable[[str], None] = print, **keywords: Any):
         super().__init__(*arguments, **keywords)
         self.is_off = False
-        """Whether a step could not be recorded."""
+        """True after a step could not be recorded."""
         self._warn = warn
         self._recordings: dict[tuple[object, ...], _Recording] = {}
-        self._numbers = torch.ones(2, device=self.device)  # share and scale, where all graphs read them
+        self._numbers = torch.ones(2, device=self.device)  # 1 / divisor and scale, read by all graphs
         self._pool = torch.cuda.graph_pool_handle()
 
+    @override
     def clear(self) -> None:
-        """Zero them in place: the graphs know their addresses."""
+        """Set the gradients to zero in place, because the graphs contain their addresses."""
         if self.is_off:
             super().clear()
             return
@@ -95,8 +97,8 @@ class GraphedGradients(Gradients[Batch]):
         if gradients:
             torch._foreach_zero_(gradients)
 
+    @override
     def add(self, batch: Batch, *, divisor: float, scale: float) -> float:
-        """As above."""
         assert isinstance(batch, tuple)
         key = tuple((x.shape, x.dtype) for x in batch)
         if key not in self._recordings and not self.is_off and len(self._recordings) < MAX_GRAPHS:
@@ -111,7 +113,7 @@ class GraphedGradients(Gradients[Batch]):
         return recording.loss.item()
 
     def _try_to_record(self, key: tuple[object, ...], batch: Batch) -> None:
-        """Record a step of this shape, or switch the graphs off."""
+        """Record a step of this batch shape, or switch graphs off."""
         kept: Any = batch.to(self.device)
         if not self._recordings:
             self._warm_up(kept)
@@ -122,21 +124,21 @@ class GraphedGradients(Gradients[Batch]):
             )
         except CaptureError as error:
             for parameter, gradient in zip(self.parameters, gradients, strict=True):
-                parameter.grad = gradient  # the recording may have made places that nothing was written to
-            self._recordings.clear()  # they would draw other random numbers than the seed asks for
+                parameter.grad = gradient  # the failed recording may have allocated uninitialized gradients
+            self._recordings.clear()  # after a failed capture they would draw other random numbers
             self.is_off = True
             reason = (str(error).strip() or "no reason given").splitlines()[0].rstrip(".")
             self._warn(
-                f"CUDA graphs are off: a training step could not be recorded ({reason}). The training continues "
+                f"CUDA graphs are off: a training step could not be recorded ({reason}). Training continues "
                 "without them, with the same results, and may be slower"
             )
         else:
             self._recordings[key] = _Recording(graph, tuple(kept), loss)
 
     def _warm_up(self, batch: Any) -> None:
-        """Once, before the first recording: libraries set themselves up, and gradients get their place."""
+        """Run two steps before the first recording, so that libraries initialize and gradients are allocated."""
         state = torch.cuda.get_rng_state(self.device)
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # recording needs what ran on a side stream
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # capture requires a warm-up on a side stream
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(2):
@@ -147,6 +149,6 @@ class GraphedGradients(Gradients[Batch]):
 
 
 def can_graph(model: nn.Module, device: torch.device) -> bool:
-    """Whether every step of this model asks for the same kernels, on a device that can record them."""
+    """Whether every training step of the model launches the same kernels, on a device with CUDA graphs."""
     stacks = [module for module in model.modules() if isinstance(module, Stack)]
     return device.type == "cuda" and not any(stack.layer_drop or stack.gradient_checkpointing for stack in stacks)

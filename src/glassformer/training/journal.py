@@ -1,4 +1,4 @@
-"""What a run tells: a line of `log.jsonl` for every update and validation, TensorBoard beside it, and the terminal."""
+"""The log of a run: `log.jsonl`, TensorBoard events, and progress on the terminal."""
 
 import json
 from contextlib import ExitStack
@@ -17,18 +17,18 @@ LOG, EVENTS = "log.jsonl", "events.out.tfevents.*"
 
 
 class Journal:
-    """Use as a context manager around a run."""
+    """Writes the log of a run. Use it as a context manager around the run."""
 
     def __init__(self, folder: Path, config: TrainConfig):
         self.config, self.folder = config, folder
         self.updates = config.updates
-        """How many there will be, as far as is known."""
+        """Planned number of updates."""
         with naming_write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             self._log = (folder / LOG).open("a", encoding="utf-8")
             self._board = _tensorboard(folder)
         self.validation = ""
-        """On what and how each validation scores: "greedy, 500 validation pairs"."""
+        """How validations score, such as "greedy, 500 validation pairs"."""
         self._best = ""
         self._tokens = self._seconds = 0.0
         self._cleanup = ExitStack()
@@ -47,15 +47,15 @@ class Journal:
                 self._board.close()
 
     def say(self, text: str) -> None:
-        """A line for the user."""
+        """Print a line for the user."""
         say(text)
 
     def update(self, update: Update) -> None:
-        """Note one update."""
+        """Log one update."""
         self._write({"kind": "update", **update._asdict()})
         for name in ("loss", "lr", "gradient_norm"):
             self._chart(f"train/{name}", getattr(update, name), update.update)
-        # A mean that forgets: speed over about the last hundred updates.
+        # Exponential moving average of the speed, over about 100 updates.
         self._tokens = 0.99 * self._tokens + update.tokens
         self._seconds = 0.99 * self._seconds + update.seconds
         speed = self._tokens / max(self._seconds, 1e-9)
@@ -66,7 +66,7 @@ class Journal:
         self._step.show(update.update, text=text, total=self.updates)
 
     def correction(self, plan: Plan, *, tell_from: float) -> None:
-        """Note a corrected plan; tell the user if the number of updates changed by more than this share."""
+        """Log a corrected plan. Print a line if the number of updates changed by more than this fraction."""
         change = plan.end / self.updates - 1
         if abs(change) > tell_from:
             why = "that is what the time allows" if plan.end > self.updates else "to end in time"
@@ -74,7 +74,7 @@ class Journal:
         self.updates = plan.end
 
     def evaluation(self, evaluation: Evaluation) -> None:
-        """Note one validation."""
+        """Log one validation."""
         self._write({"kind": "evaluation", "update": evaluation.update, **evaluation.scores})
         for name, value in evaluation.scores.items():
             self._chart(f"valid/{name}", value, evaluation.update)
@@ -95,16 +95,16 @@ class Journal:
 
 
 class LogEntry(NamedTuple):
-    """What a run noted at one update."""
+    """Values that a run logged at one update."""
 
     update: int
     seconds: float
-    """Of training, since its first update."""
+    """Training time since the first update."""
     values: dict[str, float]
 
 
 def read_log(folder: Path) -> list[LogEntry]:
-    """Losses and scores of a run, oldest first. Updates that were made again after a stop are told once."""
+    """Return the losses and scores of a run, oldest first. Updates that a resumed run repeated appear once."""
     entries: dict[tuple[str, int], LogEntry] = {}
     seconds: dict[int, float] = {}
     path = folder / LOG
@@ -124,7 +124,7 @@ def read_log(folder: Path) -> list[LogEntry]:
 
 
 def prepare_tensorboard() -> Any:
-    """Load TensorBoard's writer; None without the extra `track`. log.jsonl has everything too."""
+    """Return TensorBoard's writer; None without the extra `track`. log.jsonl has the same values."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

@@ -1,8 +1,8 @@
-"""Low-rank adapters (LoRA, Hu et al. 2021): a large model learns by few numbers, and is a plain model afterwards.
+"""Low-rank adapters (LoRA, Hu et al. 2021): train a few parameters, then merge them into a plain model.
 
-An adapted matrix is W + scale · up @ down, with W frozen and `up` zero at first. The sum is made in each forward, in
-the parameters' own precision, and only then met by what the layer reads: so an adapted model and the merged one give
-the same bits. (The usual W x + scale · up (down x) rounds otherwise, and saves the memory of the sum.)
+An adapted matrix is W + scale * up @ down, with W frozen and `up` zero at first. Every forward pass computes this sum
+in the precision of the parameters and uses it as the weight, so that the adapted and the merged model give the same
+bits. (The usual W x + scale * up (down x) needs less memory, but rounds differently.)
 """
 
 import math
@@ -18,7 +18,7 @@ from glassformer.training.train_config import TrainConfig
 
 
 class LowRank(nn.Module):
-    """What is added to one matrix."""
+    """The adapter of one matrix, as a torch parametrization."""
 
     def __init__(self, weight: Tensor, rank: int, scale: float):
         super().__init__()
@@ -28,16 +28,16 @@ class LowRank(nn.Module):
         self.up = nn.Parameter(weight.new_zeros(n_out, rank))
 
     def forward(self, weight: Tensor) -> Tensor:
-        """(out, in) -> (out, in)."""
-        # Not in half precision, whatever the rest is computed in: what is merged in the end is this sum.
+        """Return the adapted matrix (out, in)."""
+        # Without autocast: the merged model will hold this sum in full precision.
         with torch.autocast(weight.device.type, enabled=False):
             return torch.addmm(weight, self.up, self.down, alpha=self.scale)
 
 
 def add_adapters(model: nn.Module, config: TrainConfig, fresh: Collection[str] = ()) -> list[str]:
-    """Freeze all parameters but those called `fresh`, and adapt the matrices that `config` asks for; their names.
+    """Freeze the model, add adapters to the matrices in `config.lora_layers`, and return the names of those matrices.
 
-    Norms, biases and embeddings are frozen too. The same seed gives the same adapters.
+    `fresh` names parameters that are trained fully, such as a new head. The adapters depend on `config.seed` only.
     """
     found = dict(_matrices(model))
     wanted = set(config.lora_layers)
@@ -57,7 +57,7 @@ def add_adapters(model: nn.Module, config: TrainConfig, fresh: Collection[str] =
 
 
 def merge_adapters(model: nn.Module) -> None:
-    """Make it a plain model again, whose matrices are what the adapters made of them; nothing is frozen any more."""
+    """Merge all adapters into their matrices and unfreeze the model."""
     for module in [*model.modules()]:
         if parametrize.is_parametrized(module, "weight"):
             parametrize.remove_parametrizations(module, "weight", leave_parametrized=True)
@@ -65,9 +65,9 @@ def merge_adapters(model: nn.Module) -> None:
 
 
 def fold_adapters(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The parameters of an adapted model with each adapter's product added to its matrix, and a zero adapter.
+    """Return the parameters of an adapted model with each adapter added to its matrix and set to zero.
 
-    The mean of several models is the mean of their matrices. The mean of their factors is another matrix.
+    Needed before averaging models: the product of averaged factors is not the average of the products.
     """
     folded = dict(tensors)
     for name, module in model.named_modules():
@@ -80,12 +80,12 @@ def fold_adapters(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, 
 
 
 def n_trained(model: nn.Module) -> int:
-    """Numbers that learn."""
+    """Return the number of parameters that are not frozen."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
 def _matrices(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
-    """Those of attention and feed-forward, in whichever layers."""
+    """Yield the linear layers of attention and feed-forward modules, by name."""
     for name, module in model.named_modules():
         if isinstance(module, MultiHeadAttention | FeedForward):
             for part, child in module.named_children():

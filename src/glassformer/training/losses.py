@@ -1,40 +1,53 @@
-"""What a model is trained to make small."""
+"""The loss of every task that predicts tokens or classes: cross-entropy with label smoothing and ignored positions."""
+
+from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor
 
 
 def label_smoothed_cross_entropy(
-    logits: Tensor, targets: Tensor, *, smoothing: float = 0.0, ignore: int | None = None
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    smoothing: float = 0.0,
+    ignore: int | None = None,
+    reduction: Literal["mean", "sum"] = "mean",
 ) -> Tensor:
-    """Mean loss over the real tokens: logits (..., V), targets (...) -> a number.
+    """Return the cross-entropy of logits (..., V) and target ids (...) as a scalar.
 
-    The wanted distribution gives 1 - smoothing to the target and spreads the rest evenly over all tokens. Targets equal
-    to `ignore` (padding) count neither in the sum nor in the number it is divided by; with nothing to count it is 0.
+    Training and evaluation both call this function; evaluation leaves `smoothing` at 0.
+
+    Args:
+        smoothing: Probability mass that is spread evenly over all V classes; the target keeps the rest
+            (Szegedy et al. 2016, section 7).
+        ignore: Target id, such as padding, whose positions count neither in the sum nor in the mean.
+        reduction: "sum" over the counted positions, or their "mean". Without any counted position both are 0.
     """
-    ignored = -100 if ignore is None else ignore
-    losses = F.cross_entropy(
-        logits.flatten(0, -2), targets.flatten(), reduction="none", label_smoothing=smoothing, ignore_index=ignored
-    )
-    return losses.sum() / (targets != ignored).sum().clamp_min(1)
+    ignored = -100 if ignore is None else ignore  # -100 is never a class
+    flat_logits, flat_targets = logits.flatten(0, -2), targets.flatten()  # (N, V), (N,)
+    total = F.cross_entropy(flat_logits, flat_targets, ignore_index=ignored, reduction="sum", label_smoothing=smoothing)
+    return total if reduction == "sum" else total / (flat_targets != ignored).sum().clamp_min(1)
 
 
 def summed_loss(logits: Tensor, answers: Tensor, *, ignored: int, smoothing: float, r_drop: float) -> Tensor:
-    """The sum of smoothed losses: logits (N, V), answers (N). With R-Drop (Liang et al. 2021) the second half is the
-    first once more, under other dropout, and their disagreement counts `r_drop` times.
+    """Return the summed training loss of logits (N, V) and target ids (N,), with R-Drop if `r_drop` is above 0.
+
+    R-Drop (Liang et al. 2021) runs each batch twice with different dropout. The second half of the rows must then
+    repeat the first half. The loss is the mean of both passes plus `r_drop` times their disagreement.
     """
-    loss = F.cross_entropy(logits, answers, ignore_index=ignored, reduction="sum", label_smoothing=smoothing)
+    loss = label_smoothed_cross_entropy(logits, answers, smoothing=smoothing, ignore=ignored, reduction="sum")
     if not r_drop:
         return loss
-    differs = disagreement(*logits.chunk(2)) * (answers.chunk(2)[0] != ignored)
-    return loss / 2 + r_drop * differs.sum()
+    is_counted = answers.chunk(2)[0] != ignored
+    return loss / 2 + r_drop * (disagreement(*logits.chunk(2)) * is_counted).sum()
 
 
 def disagreement(first: Tensor, second: Tensor) -> Tensor:
-    """A quarter of the symmetric Kullback-Leibler divergence of two predictions for each token: (N, V) twice -> (N).
+    """Return a quarter of the symmetric KL divergence of two predictions, per row: logits (N, V) twice -> (N,).
 
-    R-Drop's equation 2 has a half; the other half is that the losses of the two passes are averaged here. As
-    p·log(p/q) + q·log(q/p) = (p - q)·(log p - log q), one product serves both directions.
+    R-Drop's equation 2 has a factor of one half. The second half arises because `summed_loss` averages the two passes,
+    where the paper adds them. Both KL directions together are sum((p - q) * (log p - log q)).
     """
-    a, b = first.float().log_softmax(-1), second.float().log_softmax(-1)
-    return ((a.exp() - b.exp()) * (a - b)).sum(-1) / 4
+    log_p, log_q = first.float().log_softmax(-1), second.float().log_softmax(-1)
+    return ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(-1) / 4

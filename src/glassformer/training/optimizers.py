@@ -1,4 +1,4 @@
-"""How gradients move parameters: Adam and AdamW, torch's own, and Muon for the matrices of the layers."""
+"""Optimizers: torch's Adam and AdamW, and Muon for the weight matrices of the layers."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -6,18 +6,23 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from glassformer.nn import Stack
 from glassformer.training.train_config import TrainConfig
 
-# Of all odd quintics the nearest to 1, between a hundredth and 1 in the first round, and over what is left by it in the
-# next (Amsel et al. 2025): after three a singular value above a hundredth is between 0.73 and 1.27.
+# Coefficients of odd quintic polynomials, one per iteration, each the closest to 1 over the range that the singular
+# values can have by then (Polar Express, Amsel et al. 2025). After three iterations, singular values that were between
+# 0.01 and 1 are between 0.73 and 1.27.
 MARGIN = 1.01
 QUINTICS = ((8.0934, -23.6204, 17.4462), (3.6366, -2.7219, 0.5365), (2.6613, -1.9772, 0.4526))
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """The optimizer of what is not frozen, Adam's share in one fused kernel; weight decay is for matrices alone."""
+    """Return the optimizer that `config.optimizer` names, for all parameters that are not frozen.
+
+    Weight decay applies to matrices only. Adam runs as one fused kernel.
+    """
     learned = [p for p in model.parameters() if p.requires_grad]
     by_muon = list(_layer_matrices(model)) if config.optimizer == "muon" else []
     known = {id(p) for p in by_muon}
@@ -35,7 +40,7 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
 
 
 def _layer_matrices(model: nn.Module) -> Iterator[nn.Parameter]:
-    """The weights of all linear layers inside the stacks: no embedding, no head, nothing that is frozen."""
+    """Yield the weights of the linear layers inside the stacks, without embeddings, head and frozen ones."""
     seen: set[int] = set()
     for stack in (module for module in model.modules() if isinstance(module, Stack)):
         for layer in (module for module in stack.modules() if isinstance(module, nn.Linear)):
@@ -46,11 +51,11 @@ def _layer_matrices(model: nn.Module) -> Iterator[nn.Parameter]:
 
 
 class Muon(torch.optim.AdamW):
-    """Muon (Jordan et al. 2024) for some matrices, AdamW for the rest.
+    """Muon (Jordan et al. 2024) for `matrices`, AdamW for the `rest` of the parameters.
 
-    A matrix's gradient is mostly a few strong directions; Muon makes all directions of the step equally strong, so
-    that the rare ones are learned too. Its steps are scaled to be as large as Adam's usually are (Liu et al. 2025), so
-    that one learning rate does for both.
+    The gradient of a matrix is dominated by a few directions. Muon orthogonalizes it, so that all directions of the
+    step have the same size. Steps are scaled to the typical size of Adam's (Liu et al. 2025), so that both parts can
+    use one learning rate.
     """
 
     def __init__(self, matrices: list[nn.Parameter], rest: Iterable[dict[str, Any]], *, momentum: float, **adam: Any):
@@ -59,43 +64,45 @@ class Muon(torch.optim.AdamW):
         self.weight_decay = adam["weight_decay"]
         self.matrices = matrices
 
+    @override
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Move everything that has a gradient."""
         result = super().step(closure)
         lr = self.param_groups[0]["lr"]
-        alike: dict[torch.Size, list[nn.Parameter]] = defaultdict(list)
+        by_shape: dict[torch.Size, list[nn.Parameter]] = defaultdict(list)
         for matrix in self.matrices:
             if matrix.grad is not None:
-                alike[matrix.shape].append(matrix)
-        for (n_out, n_in), matrices in alike.items():  # one product for all of a shape
-            steps = orthogonalise(torch.stack([self._direction(matrix) for matrix in matrices]))
+                by_shape[matrix.shape].append(matrix)
+        for (n_out, n_in), matrices in by_shape.items():  # one batched product per shape
+            steps = orthogonalize(torch.stack([self._direction(matrix) for matrix in matrices]))
             size = 0.2 * max(n_out, n_in) ** 0.5
             for matrix, step in zip(matrices, steps, strict=True):
                 matrix.mul_(1 - lr * self.weight_decay).add_(step, alpha=-lr * size)
         return result
 
     def _direction(self, matrix: nn.Parameter) -> Tensor:
-        """The gradient, steadied by those before it (Nesterov's way)."""
+        """Return the gradient with Nesterov momentum."""
         assert matrix.grad is not None
         state = self.state[matrix]
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(matrix)
-        kept: Tensor = state["momentum"].lerp_(matrix.grad, 1 - self.momentum)
-        return matrix.grad.lerp(kept, self.momentum)
+        momentum: Tensor = state["momentum"].lerp_(matrix.grad, 1 - self.momentum)
+        return matrix.grad.lerp(momentum, self.momentum)
 
 
-def orthogonalise(matrices: Tensor) -> Tensor:
-    """(N, m, n), each with all its singular values brought near 1, but for the very smallest: by products alone
-    (Newton-Schulz)."""
+def orthogonalize(matrices: Tensor) -> Tensor:
+    """Move the singular values of each matrix (N, m, n) near 1 by Newton-Schulz iteration, which needs products only.
+
+    Singular values far below 1 % of the largest stay small.
+    """
     is_tall = matrices.size(-2) > matrices.size(-1)
-    # Where products of half the width are fast, they are exact enough: the values need only be near 1.
+    # bfloat16 is precise enough, because the singular values need only be near 1.
     x = matrices.bfloat16() if matrices.is_cuda else matrices
     x = x.mT.contiguous() if is_tall else x
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp_min(1e-30)
-    gram = x @ x.mT.contiguous()  # of a transposed view, products are half as fast on some CPUs
-    # No singular value is above 1 now; this keeps it so and brings them nearer to it, which saves a round. The margin
-    # is for rounding: above 1 the quintics rise steeply.
+    gram = x @ x.mT.contiguous()  # contiguous, because products with a transposed view take twice as long on some CPUs
+    # No singular value is above 1 now. Dividing by a tighter bound moves them closer to 1, which saves an iteration.
+    # The margin covers rounding errors: the quintics grow steeply above 1.
     bound = gram.norm(dim=(-2, -1), keepdim=True).clamp_min(1e-30) * MARGIN**2
     x, gram = x / bound.sqrt(), gram / bound
     for n_left, (a, b, c) in zip(range(len(QUINTICS))[::-1], QUINTICS, strict=True):

@@ -1,4 +1,4 @@
-"""How fast this machine trains a model, measured on random tokens before there are any others."""
+"""Measure how fast this machine trains a model, on random tokens, before any data is read."""
 
 import os
 import time
@@ -6,28 +6,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-import torch.nn.functional as F
 
 from glassformer.models import EncoderDecoderModel, ModelConfig, build_model
 from glassformer.models.costs import training_flops
+from glassformer.training.losses import label_smoothed_cross_entropy
 from glassformer.training.optimizers import make_optimizer
 from glassformer.training.precision import autocast, choose_device, choose_precision
 from glassformer.training.train_config import TrainConfig
 
 PILOT_SECONDS, PILOT_SHARE = 1.5, 0.01
-"""How long is measured, after the first step: so many seconds, but at most this share of `minutes`. Another program
-that is busy for a moment then leaves some steps undisturbed."""
+"""Duration of the measurement after the first step, in seconds, and at most as a fraction of `minutes`. It is long
+enough that a short burst of another program leaves some steps undisturbed."""
 MAX_STEPS = 500
 
 
 WORTH = 1.3
-"""How much faster fewer threads must be to be preferred to all."""
+"""Fewer threads must be this many times faster to be preferred over all."""
 
 
 def measure_training_speed(config: ModelConfig, train: TrainConfig, length: int) -> float:
-    """Operations per second of training steps on batches of `train.max_tokens` tokens in rows of `length`.
+    """Return operations per second of training on batches of `train.max_tokens` tokens in rows of `length`.
 
-    The steps include the backward pass and the optimizer. The fastest one counts. The random state stays as it was.
+    A step includes the backward pass and the optimizer. The fastest step counts. The random state does not change.
     """
     most = min(PILOT_SECONDS, PILOT_SHARE * 60 * train.minutes) if train.minutes else PILOT_SECONDS
     with using_threads(train.threads):
@@ -36,10 +36,10 @@ def measure_training_speed(config: ModelConfig, train: TrainConfig, length: int)
 
 
 def fastest_threads(config: ModelConfig, train: TrainConfig, length: int) -> int:
-    """The number of threads to train with; 0 is as many as torch uses by itself.
+    """Return the number of threads to train with; 0 means torch's default.
 
     Threads wait for each other after every operation. If another program keeps one core busy, the thread on that core
-    holds up all others, and fewer threads are many times faster.
+    delays all others, and fewer threads are many times faster.
     """
     if train.threads or "OMP_NUM_THREADS" in os.environ or choose_device(train.device).type != "cpu":
         return train.threads
@@ -56,7 +56,7 @@ def fastest_threads(config: ModelConfig, train: TrainConfig, length: int) -> int
 
 @contextmanager
 def using_threads(threads: int) -> Iterator[None]:
-    """Compute with so many threads; 0 changes nothing."""
+    """Set torch's number of threads inside the block; 0 keeps it."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads or before)
     try:
@@ -66,9 +66,9 @@ def using_threads(threads: int) -> Iterator[None]:
 
 
 def _time_steps(config: ModelConfig, train: TrainConfig, length: int, most: float) -> tuple[int, list[float]]:
-    """The operations of a training step, and the seconds of each of several steps, `most` seconds or a little more."""
+    """Return the operations of a training step and the durations of several steps, for about `most` seconds."""
     if config.kind == "encoder" and config.head != "language_model":
-        config = config.with_head("token_class", n_labels=2)  # any head that answers each token
+        config = config.with_head("token_class", n_labels=2)  # any head with an output per token
     device = choose_device(train.device)
     length = max(2, min(length, config.max_len or length))
     rows = max(1, train.max_tokens // length)
@@ -82,7 +82,7 @@ def _time_steps(config: ModelConfig, train: TrainConfig, length: int, most: floa
             began = time.perf_counter()
             with autocast(precision, device):
                 logits = model(tokens, tokens) if isinstance(model, EncoderDecoderModel) else model(tokens)
-            loss = F.cross_entropy(logits.float().flatten(0, 1), tokens.flatten() % logits.shape[-1])
+            loss = label_smoothed_cross_entropy(logits.float(), tokens % logits.shape[-1])
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             optimizer.zero_grad()

@@ -1,4 +1,4 @@
-"""Which device and which numbers to compute with."""
+"""The device and the precision to compute with."""
 
 import statistics
 from contextlib import AbstractContextManager, nullcontext
@@ -13,15 +13,15 @@ Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` is cuda where there is one, else cpu."""
+    """Return the torch device of this name; "auto" is cuda if available, else cpu."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ValueError(f"device={name!r} is no device that torch knows: expected auto, cpu or cuda") from None
+        raise ValueError(f"device={name!r} is not a torch device: expected auto, cpu or cuda") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device={name!r}: no CUDA device is there; expected 'cpu' or 'auto'")
+        raise ValueError(f"device={name!r}: no CUDA device is available; expected 'cpu' or 'auto'")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(f"device={name!r}: there are {torch.cuda.device_count()} CUDA devices, counted from 0")
     if device.type not in ("cpu", "cuda"):
@@ -33,16 +33,16 @@ def choose_device(name: str) -> torch.device:
 
 
 WIDE = 384
-"""From about this width on, a CPU with units for bf16 gains more by them than it loses by converting to and fro."""
+"""Width from which bf16 matrix units of a CPU save more time than the conversions cost (measured)."""
 
 
 def choose_precision(precision: Precision, device: torch.device, model: nn.Module) -> Literal["fp32", "bf16", "fp16"]:
-    """`auto` is bf16 where the device has units for it, and the model is wide enough for them to pay."""
+    """Resolve "auto": bf16 if the device has hardware for it and the model is wide enough to profit, else fp32."""
     if precision != "auto":
         return precision
     if device.type == "cuda":
         return "bf16" if torch.cuda.is_bf16_supported() else "fp32"
-    # An adapter is narrow by design, and the matrix it belongs to is among the parameters too.
+    # Leave out LoRA adapters: they are narrow, and the matrices that they belong to count already.
     adapters = {id(p) for module in model.modules() if isinstance(module, LowRank) for p in module.parameters()}
     widths = [min(p.shape) for p in model.parameters() if p.dim() == 2 and id(p) not in adapters]
     is_wide = bool(widths) and statistics.median(widths) >= WIDE
@@ -50,7 +50,7 @@ def choose_precision(precision: Precision, device: torch.device, model: nn.Modul
 
 
 def autocast(precision: Literal["fp32", "bf16", "fp16"], device: torch.device) -> AbstractContextManager[object]:
-    """Compute matrix products in half precision, where the choice says so; parameters stay float32."""
+    """Return the autocast context of this precision. Parameters stay float32."""
     if precision == "fp32":
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16 if precision == "bf16" else torch.float16)

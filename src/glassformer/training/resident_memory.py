@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def forget_peak() -> None:
-    """Let the peak begin anew at what is in use now, where the system can: on Linux, and not in every container."""
+    """Reset the peak to the current use, if the system supports it (Linux, but not in every container)."""
     try:
         Path("/proc/self/clear_refs").write_bytes(b"5")
     except OSError:
@@ -16,7 +16,7 @@ def forget_peak() -> None:
 
 
 def peak_resident() -> int | None:
-    """The most bytes of memory this process has had; None where the system does not say (Windows)."""
+    """Return the peak resident memory of this process in bytes; None if unknown (Windows)."""
     found = _status("VmHWM")
     if found is not None:
         return found
@@ -28,12 +28,12 @@ def peak_resident() -> int | None:
 
 
 def resident() -> int | None:
-    """The bytes of memory this process has now; None where the system does not say (other than Linux)."""
+    """Return the current resident memory of this process in bytes; None if unknown (not Linux)."""
     return _status("VmRSS")
 
 
 def _status(name: str) -> int | None:
-    """A size from the kernel's own account of this process. Not every kernel that calls itself Linux gives each."""
+    """Return a field of /proc/self/status in bytes; None if the kernel does not provide it."""
     try:
         text = Path("/proc/self/status").read_bytes()  # bytes: the name of a program may be in any encoding
     except OSError:
@@ -43,10 +43,9 @@ def _status(name: str) -> int | None:
 
 
 def give_back_freed() -> None:
-    """Return to the system what the C library holds back of freed memory, where it can.
+    """Return freed memory from the C library to the system, if it supports that (glibc).
 
-    Memory that is used again from there adds nothing to the peak, so that a run after others in one process would seem
-    to take less.
+    Otherwise a later run in the same process would reuse that memory, and its measured peak would be too low.
     """
     with suppress(AttributeError, OSError, TypeError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,8 +1,8 @@
-"""The folder of a training run: what the run is bound to, and what it needs to resume.
+"""The folder of a training run: its settings, inputs and everything needed to resume it.
 
 `run.json` records the settings, a fingerprint of every input, the plan, the tokenizer files that the run keeps, and
-each change made with `--continue`. It is written once the data has been read, so that a run that failed before its
-first update binds nothing. One process at a time works in the folder.
+each change made with `--continue`. It is written after the data has been read, so that a run that fails before its
+first update leaves no record. A lock allows one process at a time.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from glassformer.training.state import checkpoint_path, clean_checkpoints, saved
 RECORD, CHECKPOINTS, TOKENS, KEPT = "run.json", "checkpoints", "tokens", "kept"
 LOCK, LOG = "lock", "log.jsonl"
 TOKEN_FOLDER = "[0-9a-f]{16}"
-"""Names of the folders inside `tokens`."""
+"""Pattern of the names of folders inside `tokens`."""
 KEPT_FILES = frozenset(
     {
         "defaults.json",
@@ -60,46 +60,47 @@ FREE = frozenset(
         "data.target_language",
     }
 )
-"""Settings that change no update: they may differ when a run resumes. Other languages of a corpus are other inputs."""
-SHAPE = ("model.", "tokenizer.", "train.optimizer", "train.lora_")
-"""Settings that the saved weights or the optimizer state depend on: a run keeps them for ever, but for dropout."""
+"""Settings that do not change any update: they may differ when a run resumes. (The languages of a corpus are part of
+its fingerprint.)"""
+FIXED = ("model.", "tokenizer.", "train.optimizer", "train.lora_")
+"""Settings that the shapes of weights or optimizer state depend on. They cannot change, except dropout."""
 
 
 class RunMismatchError(ValueError):
-    """A run folder belongs to other settings or other data."""
+    """The run folder was started with other settings or other data."""
 
 
 @dataclass
 class RunFolder:
-    """A run on disk. A fresh one has no record yet."""
+    """A training run on disk. A fresh run has no record yet."""
 
     path: Path
     record: dict[str, Any] | None = None
-    """What run.json says, if the run has started before."""
+    """Contents of run.json; None for a fresh run."""
     id: str = ""
-    """Marks the model folder that this run writes as its own."""
+    """Random id, stored in the model folder too, so that the run may replace only its own model."""
     task: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     inputs: dict[str, str] = field(default_factory=dict)
     changes: list[dict[str, Any]] = field(default_factory=list)
     _new: dict[str, str] = field(default_factory=dict)
-    """Texts to keep that are not on disk yet."""
+    """Kept files that are not on disk yet, by name."""
 
     @property
     def checkpoints(self) -> Path:
-        """Where the trainer saves."""
+        """The folder of the checkpoints."""
         return self.path / CHECKPOINTS
 
     @property
     def tokens(self) -> Path:
-        """The folder for tokenized data. Other data or other settings have another folder."""
+        """The folder of the tokenized data. Its name depends on the data and the settings."""
         settings = flatten(self.config, self.inputs)
         relevant = {name: value for name, value in settings.items() if not name.startswith("train.")}
         key = json.dumps([relevant, settings.get("train.seed"), self.inputs], sort_keys=True)
         return self.path / TOKENS / hashlib.sha256(key.encode()).hexdigest()[:16]
 
     def has_tokens(self, name: str) -> bool:
-        """Whether the tokenized data called `name` is there from an earlier start of this run, unchanged."""
+        """Whether the tokenized data `name` exists, unchanged, from an earlier start of this run."""
         if self.record is None:
             return False
         known = self.record["tokens"]
@@ -107,25 +108,25 @@ class RunFolder:
         return bool(digests) and digests == self._token_digests(name)
 
     def _token_digests(self, name: str = "") -> dict[str, str]:
-        """The SHA-256 of each file of the tokenized data, or of the part called `name`."""
+        """Return the SHA-256 of each file of the tokenized data, or of the part `name`."""
         folder = self.path / TOKENS
         files = sorted(file for file in (self.tokens / name).rglob("*") if file.is_file())
         return {file.relative_to(folder).as_posix(): sha256(file) for file in files}
 
     def keep(self, name: str, make: Callable[[], str]) -> str:
-        """The text that this run keeps under `name`, such as its tokenizer. `make` is called in a fresh run only."""
+        """Return the kept file `name`, such as the tokenizer. `make` creates it in a fresh run."""
         path = self.path / KEPT / name
         if self.record is not None and name in self.record["kept"]:
             if not path.is_file() or sha256(path) != self.record["kept"][name]:
                 raise CorruptFolderError(f"{path} is missing or has changed. Use --restart to discard the run")
             text = path.read_text(encoding="utf-8")
         else:
-            assert name in KEPT_FILES, f"{name} is no name of a kept file"
+            assert name in KEPT_FILES, f"{name} is not in KEPT_FILES"
             text = self._new[name] = make()
         return text
 
     def keep_json(self, name: str, make: Callable[[], Any]) -> Any:
-        """The same for a value that JSON can hold."""
+        """Like `keep`, for a value that is stored as JSON."""
         return json.loads(self.keep(name, lambda: json.dumps(make(), ensure_ascii=False)))
 
     def bind(self, task: str, config: Any, inputs: Mapping[str, str], *, accept_changes: bool = False) -> None:
@@ -157,16 +158,16 @@ class RunFolder:
         )
         if not accept_changes and (bound or data):
             raise RunMismatchError(self._mismatch(bound, data))
-        if fixed := [name for name in bound if name.startswith(SHAPE) and not name.endswith("dropout")]:
+        if fixed := [name for name in bound if name.startswith(FIXED) and not name.endswith("dropout")]:
             raise RunMismatchError(
-                f"{self.path} was started with {_told(fixed[0], bound[fixed[0]])}, which its weights depend on. "
+                f"{self.path} was started with {_change(fixed[0], bound[fixed[0]])}, which its weights depend on. "
                 f"{way_out}"
             )
         if changed or data:
             self.changes.append({"settings": changed, "inputs": data})
 
     def _mismatch(self, bound: Mapping[str, list[Any]], data: list[str]) -> str:
-        what = [_told(name, values) for name, values in bound.items()]
+        what = [_change(name, values) for name, values in bound.items()]
         if data:
             what.append(f"other data ({', '.join(data)})")
         return (
@@ -175,13 +176,13 @@ class RunFolder:
         )
 
     def plan(self) -> Plan | None:
-        """The plan that the run was started with."""
+        """Return the plan in the record; None for a fresh run."""
         return None if self.record is None else Plan(**self.record["plan"])
 
     def begin(self, plan: Plan, position: int) -> None:
-        """Write run.json: from now on the run is bound to its settings, inputs and plan.
+        """Write run.json, which binds the run to its settings, inputs and plan.
 
-        A fresh run discards what an earlier one left, now that its own data has been read without an error.
+        A fresh run removes the files of an earlier run only here, after its own data has been read without an error.
         """
         before: dict[str, Any] = {"kept": {}, "changes": []} if self.record is None else self.record
         if self.record is None:
@@ -210,7 +211,7 @@ class RunFolder:
                     shutil.rmtree(folder, ignore_errors=True)
 
     def correct_plan(self, plan: Plan) -> None:
-        """Record a corrected plan, before the first update that follows it."""
+        """Record a corrected plan. Call it before the first update that uses the plan."""
         assert self.record is not None, "a run has a record before its first update"
         self.record["plan"] = asdict(plan)
         write_text(self.path / RECORD, json.dumps(self.record, indent=2, ensure_ascii=False))
@@ -218,10 +219,10 @@ class RunFolder:
 
 @contextmanager
 def open_run(out: Path, *, restart: bool = False) -> Iterator[RunFolder]:
-    """The run that writes the model folder `out`, held by this process. Its folder is `out.run`, beside `out`.
+    """Open the run of the model folder `out` and lock it for this process. The run folder is `out.run`.
 
-    With `restart` it is a fresh run, which discards an earlier one when it begins. Raises FolderInUseError if another
-    process trains into `out`.
+    With `restart` it is a fresh run, whose `begin` discards the earlier one. Raises FolderInUseError if another process
+    trains into `out`.
     """
     path = out.with_name(f"{out.name}.run")
     if path.exists() and not path.is_dir():
@@ -243,7 +244,7 @@ def open_run(out: Path, *, restart: bool = False) -> Iterator[RunFolder]:
 
 
 def _leave_no_trace(path: Path) -> None:
-    """Remove what a run wrote before it began: token files and the lock. Files of other names stay."""
+    """Remove the token files and the lock of a run that failed before `begin`. Other files stay."""
     tokens = path / TOKENS
     if tokens.is_dir():
         for folder in tokens.iterdir():
@@ -257,7 +258,7 @@ def _leave_no_trace(path: Path) -> None:
 
 
 def flatten(config: Mapping[str, Any], leave_out: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a config by dotted name, without those that `leave_out` names."""
+    """Return the settings of a nested config by dotted name, without those in `leave_out`."""
     names = {name.partition("[")[0] for name in leave_out}
     found: dict[str, Any] = {}
 
@@ -272,13 +273,14 @@ def flatten(config: Mapping[str, Any], leave_out: Mapping[str, Any]) -> dict[str
     return found
 
 
-def _told(name: str, values: list[Any]) -> str:
+def _change(name: str, values: list[Any]) -> str:
+    """Describe a changed setting: "lr 0.002 (now 0.003)"."""
     before, now = values
     return f"{name.rpartition('.')[2]} {before} (now {now})"
 
 
 def _check_own(path: Path) -> None:
-    """Raise unless the folder is a run of this version, or holds nothing but what a run prepared before its record."""
+    """Raise unless the folder holds a run, or only the files that a run writes before its record."""
     present = {file.name for file in path.iterdir()}
     if RECORD in present:
         return
@@ -294,7 +296,7 @@ def _check_own(path: Path) -> None:
     ]
     if prepared:
         raise ValueError(
-            f"{min(prepared)} is no part of a run: expected a run folder. Choose another --out, or move it"
+            f"{min(prepared)} is not part of a run: expected a run folder. Choose another --out, or move it"
         )
 
 

@@ -1,7 +1,7 @@
-"""Everything a training run needs to go on as if it had never stopped, on disk.
+"""Checkpoints of a training run: parameters, optimizer state and counters.
 
-A checkpoint belongs to a position: the number of updates tried so far. The data, the dropout and the schedule of
-whatever comes next are functions of the seed and of these numbers, so there is no random state to save.
+A checkpoint belongs to a position, the number of updates tried so far. Data order, dropout and learning rate are
+functions of the seed and these counters, so there is no random state to save.
 """
 
 import json
@@ -27,7 +27,7 @@ OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
 
 @dataclass
 class Evaluation:
-    """The scores of one validation."""
+    """Scores of one validation."""
 
     position: int
     update: int
@@ -36,34 +36,34 @@ class Evaluation:
 
 @dataclass
 class TrainState:
-    """Where a run is."""
+    """The counters of a run."""
 
     position: int = 0
-    """Updates tried: this many groups of batches are used up."""
+    """Updates tried. Each one uses `accumulate` batches."""
     update: int = 0
-    """Updates made: what the schedule goes by. Skipped ones do not count."""
+    """Updates made, without skipped ones. The schedule depends on it."""
     skipped: int = 0
     bad_in_a_row: int = 0
-    """Updates in a row without finite gradients. In fp16, an overflow counts only once the loss scale is 1."""
+    """Consecutive updates without finite gradients. In fp16, an overflow counts only if the loss scale is 1."""
     loss_scale: float = 1.0
     good_in_a_row: int = 0
-    """Updates in a row with finite gradients: after enough of them fp16 raises its loss scale."""
+    """Consecutive updates with finite gradients, after which fp16 raises its loss scale."""
     seconds: float = 0.0
-    """Of training alone."""
+    """Time spent on updates."""
     other_seconds: float = 0.0
-    """Of validations and saves."""
+    """Time spent on validations and saves."""
     tokens: int = 0
-    """Target tokens learned from."""
+    """Target tokens of all updates made."""
     evaluations: list[Evaluation] = field(default_factory=list)
 
 
 def checkpoint_path(folder: Path, position: int) -> Path:
-    """Where the checkpoint of a position stands."""
+    """Return the folder of the checkpoint of a position."""
     return folder / f"step-{position:08d}"
 
 
 def saved_positions(folder: Path) -> list[int]:
-    """The positions of all checkpoints in a folder, oldest first."""
+    """Return the positions of all checkpoints in a folder, oldest first."""
     found = (re.fullmatch(r"step-(\d{8})", path.name) for path in folder.glob("step-*"))
     return sorted(int(match.group(1)) for match in found if match)
 
@@ -73,9 +73,9 @@ class NotFiniteError(ValueError):
 
 
 def save_checkpoint(folder: Path, state: TrainState, model: nn.Module, optimizer: torch.optim.Optimizer) -> Path:
-    """Write a complete checkpoint, or none. A checkpoint that this position already has is kept.
+    """Write a checkpoint atomically and return its folder. An existing valid one of the same position is kept.
 
-    Raises NotFiniteError if a number to save is NaN or infinite.
+    Raises NotFiniteError if a parameter or an optimizer moment is NaN or infinite.
     """
     path = checkpoint_path(folder, state.position)
     if path.exists():
@@ -106,13 +106,13 @@ def save_checkpoint(folder: Path, state: TrainState, model: nn.Module, optimizer
 
 
 def newest_saved(folder: Path) -> str:
-    """Which checkpoint is the newest, for an error message."""
+    """Name the newest checkpoint, for an error message."""
     saved = saved_positions(folder)
     return f"the newest complete one is {checkpoint_path(folder, saved[-1])}" if saved else "none was saved before it"
 
 
 def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainState:
-    """Put a checkpoint's numbers into the model and the optimizer; where the run was."""
+    """Load a checkpoint into the model and the optimizer, and return the counters of the run."""
     sealed = verify_folder(path)
     values = read_json(sealed.file(STATE))
     load_parameters(model, read_tensors(sealed.file(WEIGHTS)), str(path / WEIGHTS))
@@ -120,7 +120,7 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
     for name, parameter in _learned(model):
         own = {key.removeprefix(f"{name}."): value for key, value in moments.items() if key.startswith(f"{name}.")}
         optimizer.state[parameter] = {
-            # The count of steps stays where the optimizer keeps it; moments live beside their parameter.
+            # Moments are on the device of their parameter. The step count is on the CPU, unless the optimizer is fused.
             key: value if key == "step" and not _counts_on_device(optimizer) else value.to(parameter.device)
             for key, value in own.items()
         }
@@ -128,7 +128,7 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
 
 
 def newest_state(folder: Path) -> TrainState:
-    """Where the newest complete checkpoint of a folder stands; the start where there is none."""
+    """Return the counters of the newest complete checkpoint; those of a fresh run if there is none."""
     for position in reversed(saved_positions(folder)):
         try:
             file = verify_folder(checkpoint_path(folder, position)).file(STATE)
@@ -139,7 +139,7 @@ def newest_state(folder: Path) -> TrainState:
 
 
 def _for_json(state: TrainState) -> dict[str, Any]:
-    """The state as JSON has it: a score that is NaN or infinite becomes null."""
+    """Return the state for JSON. Scores that are NaN or infinite become null."""
     values = asdict(state)
     for evaluation in values["evaluations"]:
         scores = evaluation["scores"]
@@ -159,17 +159,17 @@ def _from_json(values: Any, where: Path) -> TrainState:
 def load_newest(
     folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, warn: Callable[[str], None]
 ) -> TrainState:
-    """Go on from the newest checkpoint that is whole; unreadable ones are named and passed over."""
+    """Load the newest complete checkpoint, with a warning about each unreadable one. Without any, start fresh."""
     for position in reversed(saved_positions(folder)):
         try:
             return load_checkpoint(checkpoint_path(folder, position), model, optimizer)
         except CorruptFolderError as error:
-            warn(f"passing over an unreadable checkpoint: {error}")
+            warn(f"skipping an unreadable checkpoint: {error}")
     return TrainState()
 
 
 def clean_checkpoints(folder: Path) -> None:
-    """Remove what killed saves and removals left in a folder of checkpoints. Its run must be locked."""
+    """Remove temporary folders left by interrupted saves and removals. The caller must hold the run's lock."""
     for path in folder.glob(".step-*"):
         if re.fullmatch(r"\.step-\d{8}\.(removed|part-[0-9a-f]{8})", path.name):
             shutil.rmtree(path, ignore_errors=True)
@@ -180,7 +180,10 @@ def clean_checkpoints(folder: Path) -> None:
 def average_parameters(
     folder: Path, positions: list[int], fold: Callable[[dict[str, Tensor]], dict[str, Tensor]]
 ) -> dict[str, Tensor]:
-    """The mean of the parameters of some checkpoints, summed in float64. `fold` is applied to each of them first."""
+    """Return the mean of the parameters of some checkpoints, summed in float64.
+
+    `fold` is applied to the parameters of each checkpoint first; see `fold_adapters`.
+    """
     total: dict[str, Tensor] = {}
     for position in positions:
         sealed = verify_folder(checkpoint_path(folder, position))
@@ -190,7 +193,7 @@ def average_parameters(
 
 
 def _learned(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """What the optimizer keeps something for: a frozen parameter has no moments."""
+    """Yield the parameters that are not frozen. Only they have optimizer state."""
     return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
 
 

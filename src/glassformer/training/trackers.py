@@ -1,4 +1,4 @@
-"""Callbacks that send a run's numbers to Weights & Biases or MLflow. Each package is imported only when asked for."""
+"""Callbacks that send a run's numbers to Weights & Biases or MLflow. Each package is imported when it is first used."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -20,16 +20,16 @@ def wandb_callbacks(
     every: int = 10,
     **init: Any,
 ) -> Callbacks:
-    """Callbacks that log to Weights & Biases: `task.train("m", **wandb_callbacks("my-project"))`.
+    """Return callbacks that log to Weights & Biases: `task.train("m", **wandb_callbacks("my-project"))`.
 
-    The active wandb run is used, or a new one is started at the first event, which ends when the model is saved. No
-    files are uploaded.
+    Logs to the active wandb run, or starts one at the first event and ends it when the model is saved. No files are
+    uploaded.
 
     Args:
         project: The project of a new run.
-        name: The name of a new run; wandb chooses one where it is None.
+        name: The name of a new run; None lets wandb choose one.
         config: Settings to show beside the run, such as `dataclasses.asdict(task.config)`.
-        every: Log one update in so many. Validations are always logged.
+        every: Log one of this many updates. Validations are always logged.
         init: More arguments of `wandb.init`, such as `mode="offline"` or `id="..."`.
     """
     _check_every(every)
@@ -58,16 +58,16 @@ def mlflow_callbacks(
     config: Mapping[str, Any] | None = None,
     every: int = 10,
 ) -> Callbacks:
-    """Callbacks that log to MLflow: `task.train("m", **mlflow_callbacks("my-experiment"))`.
+    """Return callbacks that log to MLflow: `task.train("m", **mlflow_callbacks("my-experiment"))`.
 
-    The active MLflow run is used, or a new one is started at the first event, which ends when the model is saved. No
-    files are uploaded.
+    Logs to the active MLflow run, or starts one at the first event and ends it when the model is saved. No files are
+    uploaded.
 
     Args:
         experiment: The experiment of a new run.
-        name: The name of a new run; MLflow chooses one where it is None.
+        name: The name of a new run; None lets MLflow choose one.
         config: Settings to log as parameters; a setting in a table is named `table.setting`.
-        every: Log one update in so many. Validations are always logged.
+        every: Log one of this many updates. Validations are always logged.
     """
     _check_every(every)
     mlflow = _import("mlflow", "MLflow")
@@ -102,7 +102,7 @@ TRACKERS: dict[str, Callable[..., Callbacks]] = {"wandb": wandb_callbacks, "mlfl
 def _callbacks(
     every: int, log: Callable[[Mapping[str, float], int], None], finish: Callable[[SaveEvent], None]
 ) -> Callbacks:
-    """Callbacks that log one update in `every` and all validations, and call `finish` when the model is saved."""
+    """Return callbacks that log every `every`-th update and all validations, and call `finish` at the end."""
 
     def on_step(event: StepEvent) -> None:
         if event.update % every == 0:
@@ -124,7 +124,7 @@ def _named(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
 
 
 def _flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings in tables by their dotted names."""
+    """Return nested settings by their dotted names."""
     found: dict[str, Any] = {}
     for name, value in settings.items():
         inner = value if isinstance(value, Mapping) else {}
@@ -133,7 +133,7 @@ def _flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _mlflow_name(name: str) -> str:
-    """A metric's name in the characters that MLflow allows; labels may hold others."""
+    """Replace characters of a metric's name that MLflow does not allow."""
     return re.sub(r"[^\w./ -]", "_", name, flags=re.ASCII)
 
 

@@ -1,4 +1,4 @@
-"""Everything about how a model is trained, whatever the task."""
+"""The training settings that all tasks share."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -11,7 +11,10 @@ Seed = Annotated[int, Range("a whole number, 0 or more and below 2**63", 0, 2**6
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(Checked):
-    """Each field is a flag of the command line and a key of a recipe. The comments are the headings of `--help-all`."""
+    """Training settings: each field is a command-line flag and a recipe key.
+
+    The comments between the fields are the headings of `--help-all`.
+    """
 
     # Length and batches
     updates: Count = 8000

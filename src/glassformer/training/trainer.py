@@ -1,8 +1,8 @@
-"""The training loop: exact to resume, careful with bad steps, the same for every task.
+"""The training loop, the same for every task.
 
-What happens at position p is a function of the seed, of p and of the recorded plan: its batches, its dropout, its
-learning rate. So a run that was stopped anywhere, even between two accumulated batches, ends with the same bits as one
-that was not.
+The batches, the dropout and the learning rate of a step are functions of the seed, the step's number and the recorded
+plan. A run that is interrupted anywhere, even between two accumulated batches, and resumed therefore ends with the same
+bits as an uninterrupted one (on the same device and versions).
 """
 
 import math
@@ -45,41 +45,47 @@ from glassformer.training.state import (
 from glassformer.training.train_config import TrainConfig
 
 MAX_BAD = 5
-"""This many updates in a row without finite gradients end a run: it has diverged."""
+"""Number of consecutive updates without finite gradients after which a run has diverged."""
 START_SCALE, SCALE_GROWTH = 2.0**16, 2000
-"""fp16 multiplies the loss by this at first, halves the factor at each overflow, and doubles it after so many updates
-without one."""
+"""Loss scaling of fp16: the first factor, and the number of updates without overflow after which it doubles. It is
+halved at every overflow."""
 
 
 AnyBatch = TypeVar("AnyBatch", bound=TrainBatch, covariant=True)
 
 
 class Batches(Protocol[AnyBatch]):
-    """Batches by number, without end."""
+    """An endless sequence of batches, with random access."""
 
     def __getitem__(self, step: int) -> AnyBatch:
-        """The batch of this step, whatever was asked for before."""
+        """Return the batch of this step. The result does not depend on earlier calls."""
 
 
 class Update(NamedTuple):
-    """What one update did, for whoever watches."""
+    """Statistics of one update, for `on_update`."""
 
     position: int
+    """Updates tried so far, this one included."""
     update: int
+    """Updates made so far, without skipped ones."""
     loss: float
+    """Mean loss per target token."""
     lr: float
     gradient_norm: float
+    """Norm of the gradient before clipping."""
     tokens: int
+    """Target tokens of this update."""
     seconds: float
     skipped: int
+    """Updates skipped so far because their gradients were not finite."""
 
 
 class DivergedError(RuntimeError):
-    """Too many steps in a row had no finite gradient."""
+    """Training diverged: too many consecutive steps had NaN or infinite gradients, or a parameter is not finite."""
 
 
 class Interrupted(Exception):  # noqa: N818  # not an error: the user asked for it
-    """A signal asked the run to stop; everything is saved."""
+    """A signal stopped the run, after a checkpoint was saved."""
 
     def __init__(self, signal_number: int):
         super().__init__(f"stopped by {signal.Signals(signal_number).name}; everything is saved")
@@ -87,7 +93,7 @@ class Interrupted(Exception):  # noqa: N818  # not an error: the user asked for 
 
 
 class StoppedAtOnceError(KeyboardInterrupt):
-    """A second signal asked the run to stop without saving."""
+    """A second signal stopped the run without saving."""
 
     def __init__(self, signal_number: int):
         super().__init__(f"stopped by {signal.Signals(signal_number).name}")
@@ -96,21 +102,28 @@ class StoppedAtOnceError(KeyboardInterrupt):
 
 @dataclass(kw_only=True)
 class Trainer(Generic[Batch]):
-    """Trains a model. `loss` gives the *sum* of a batch's token losses; `evaluate` gives named scores."""
+    """Trains a model with gradient accumulation, validation, checkpoints and exact resume.
+
+    `run()` resumes from the newest checkpoint in `folder`, if there is one. A *position* is the number of updates tried
+    so far; it selects the batches and the dropout. An *update* is one that changed the parameters; it selects the
+    learning rate. The two differ by the updates that were skipped because their gradients were not finite.
+    """
 
     model: nn.Module
     config: TrainConfig
     batches: Batches[Batch]
     loss: Callable[[Batch], Tensor]
+    """Returns the *sum* of a batch's token losses. The trainer divides it by the tokens of all accumulated batches."""
     evaluate: Callable[[], dict[str, float]]
+    """Returns validation scores by name. `config.metric`, or else the first score, selects the best checkpoint."""
     folder: Path
-    """Where checkpoints go."""
+    """Folder of the checkpoints."""
     plan: Plan | None = None
-    """How many updates to make and how the learning rate moves; None follows `config`."""
+    """Number of updates and learning-rate schedule; None takes them from `config`."""
     correct: Callable[[TrainState], Plan | None] = lambda state: None
-    """Asked before each update: another plan from here on, recorded already, or None."""
+    """Called before each update. Returns the plan to follow from here on, after recording it; None keeps the plan."""
     wants_validation: Callable[[TrainState], bool] = lambda state: False
-    """Asked before each update: whether to validate here too, beside the places that `config.eval_every` gives."""
+    """Called before each update. Returns whether to validate now, in addition to every `config.eval_every` updates."""
     on_update: Callable[[Update], None] = lambda update: None
     on_evaluation: Callable[[Evaluation], None] = lambda evaluation: None
     on_save: Callable[[Path], None] = lambda path: None
@@ -123,30 +136,28 @@ class Trainer(Generic[Batch]):
         self.model.to(self.device)
         self.optimizer = make_optimizer(self.model, self.config)
         graphed = self.config.cuda_graphs and not self.config.compile and can_graph(self.model, self.device)
-        kind = partial(GraphedGradients, warn=lambda told: self.warn(told)) if graphed else Gradients
+        kind = partial(GraphedGradients, warn=lambda message: self.warn(message)) if graphed else Gradients
         self.gradients: Gradients[Batch] = kind(
             self.model, self.loss, device=self.device, autocast=lambda: autocast(self.precision, self.device)
         )
         self.state = TrainState()
         self.validation_seconds: float | None = None
-        """What the last validation of this process took; None before the first."""
+        """Duration of the last validation in this process; None before the first."""
         self.save_seconds = 0.0
-        """What the last save of this process took."""
+        """Duration of the last save in this process."""
         self._stop_signal: int | None = None
 
-    @property
-    def _plan(self) -> Plan:
-        updates = self.config.updates
-        return self.plan or Plan(updates=updates, warmup=warmup_updates(self.config.warmup, updates))
-
     def run(self) -> dict[str, Tensor]:
-        """Train to the end, from the newest checkpoint where there is one; the parameters to keep."""
+        """Train to the end and return the chosen parameters, which the model then has too.
+
+        Raises Interrupted after SIGINT or SIGTERM, and DivergedError.
+        """
         self.state = load_newest(self.folder, self.model, self.optimizer, self.warn)
         if not self.state.position or self.precision != "fp16":
             self.state.loss_scale = START_SCALE if self.precision == "fp16" else 1.0
         with self._signals():
             while True:
-                # Looked at before each update, not after: a run stopped in between must not miss a validation.
+                # Checked before each update instead of after, so that a run stopped in between misses no validation.
                 if self._is_evaluation_due():
                     self._evaluate()
                     self.save()
@@ -156,18 +167,10 @@ class Trainer(Generic[Batch]):
                 if self._is_over():
                     break
                 self._update()
-        return self._choose()
-
-    def _is_evaluation_due(self) -> bool:
-        state = self.state
-        is_done = bool(state.evaluations) and state.evaluations[-1].position == state.position
-        if not state.position or is_done:
-            return False
-        is_place = state.position % self.config.eval_every == 0 or state.update >= self._plan.end
-        return is_place or self.wants_validation(state)
+        return self._choose_parameters()
 
     def save(self) -> None:
-        """Write a checkpoint of the last finished update, and remove those no longer needed."""
+        """Write a checkpoint of the last finished update, and remove old checkpoints."""
         began = time.perf_counter()
         is_new = not checkpoint_path(self.folder, self.state.position).exists()
         try:
@@ -185,21 +188,32 @@ class Trainer(Generic[Batch]):
         if is_new:
             self.on_save(path)
 
-    def _regular(self, positions: list[int]) -> list[int]:
-        """Those that any run saves: not the ones that a signal made, which must not change an average."""
-        return [position for position in positions if position % self.config.save_every == 0]
-
     def best(self) -> Evaluation | None:
-        """The best validation so far; the earlier one of equals."""
+        """Return the best validation so far, the earliest one if several are equal; None before the first."""
         return max(self.state.evaluations, key=self._goodness, default=None)
 
+    @property
+    def _plan(self) -> Plan:
+        updates = self.config.updates
+        return self.plan or Plan(updates=updates, warmup=warmup_updates(self.config.warmup, updates))
+
+    def _is_evaluation_due(self) -> bool:
+        state = self.state
+        is_done = bool(state.evaluations) and state.evaluations[-1].position == state.position
+        if not state.position or is_done:
+            return False
+        is_place = state.position % self.config.eval_every == 0 or state.update >= self._plan.end
+        return is_place or self.wants_validation(state)
+
+    def _regular(self, positions: list[int]) -> list[int]:
+        """Return the positions at multiples of `save_every`. Checkpoints made by a signal must not enter an average."""
+        return [position for position in positions if position % self.config.save_every == 0]
+
     def _goodness(self, evaluation: Evaluation) -> float:
-        # The first is the one that the task goes by.
+        """Return the score that decides which checkpoint is best; higher is better."""
         metric = self.config.metric or next(iter(evaluation.scores))
         if metric not in evaluation.scores:
-            raise ValueError(
-                f"metric={metric!r} is no score of the validation: {suggestion(metric, evaluation.scores)}"
-            )
+            raise ValueError(f"metric={metric!r} is not a validation score: {suggestion(metric, evaluation.scores)}")
         score = evaluation.scores[metric]
         if math.isnan(score):
             return -math.inf
@@ -215,6 +229,7 @@ class Trainer(Generic[Batch]):
         return len(since) >= self.config.patience
 
     def _update(self) -> None:
+        """Make one update from `accumulate` batches. It equals an update with one batch of all their rows."""
         began = time.perf_counter()
         config, state = self.config, self.state
         first = state.position * config.accumulate
@@ -241,12 +256,14 @@ class Trainer(Generic[Batch]):
         self._stop_if_asked()
 
     def _gradient_norm(self) -> float:
+        """Undo the loss scale of fp16 and return the norm of the gradient."""
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         if self.state.loss_scale != 1.0:
             torch._foreach_div_(gradients, self.state.loss_scale)
         return nn.utils.get_total_norm(gradients).item()
 
     def _apply(self, lr: float, norm: float) -> None:
+        """Clip the gradient and step the optimizer."""
         if self.config.clip and norm > self.config.clip:
             gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
             torch._foreach_mul_(gradients, self.config.clip / norm)
@@ -260,11 +277,11 @@ class Trainer(Generic[Batch]):
             self.state.loss_scale *= 2
 
     def _skip(self) -> None:
-        """A step with a NaN or an infinity changes no parameter, and the schedule does not move."""
+        """Count an update whose gradients are not finite. Parameters and schedule stay as they are."""
         state = self.state
         state.skipped += 1
         state.good_in_a_row = 0
-        if state.loss_scale > 1.0:  # fp16: the scale was too large for this batch, which says nothing of the model
+        if state.loss_scale > 1.0:  # fp16: the loss scale was too large for this batch; that is no divergence
             state.loss_scale = max(state.loss_scale / 2, 1.0)
             return
         state.bad_in_a_row += 1
@@ -286,8 +303,8 @@ class Trainer(Generic[Batch]):
         self.state.evaluations.append(evaluation)
         self.on_evaluation(evaluation)
 
-    def _choose(self) -> dict[str, Tensor]:
-        """The parameters to keep: of the best checkpoint, or the average of the last ones where that is better."""
+    def _choose_parameters(self) -> dict[str, Tensor]:
+        """Load and return the parameters of the best checkpoint, or the average of the last ones if that is better."""
         positions = saved_positions(self.folder)
         best = self.best()
         assert best is not None
@@ -307,12 +324,12 @@ class Trainer(Generic[Batch]):
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGINT and SIGTERM stop the run at the next safe place; a second one stops it at once.
+        """Handle SIGINT and SIGTERM: the first stops the run after a checkpoint, the second stops it at once.
 
-        Python handles signals in the main thread alone: a run in another thread leaves them to the caller.
+        Python allows signal handlers in the main thread only; in other threads the caller's handlers stay.
         """
 
-        def ask(number: int, frame: FrameType | None) -> None:
+        def request_stop(number: int, frame: FrameType | None) -> None:
             if self._stop_signal is not None:
                 raise StoppedAtOnceError(number)
             self._stop_signal = number
@@ -321,7 +338,7 @@ class Trainer(Generic[Batch]):
             yield
             return
 
-        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, request_stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
@@ -329,14 +346,14 @@ class Trainer(Generic[Batch]):
                 signal.signal(number, handler)
 
     def _stop_if_asked(self) -> None:
-        """Between two batches: what is not yet an update is forgotten, and done again after resuming."""
+        """Save and raise if a signal arrived. An unfinished update is discarded; resuming repeats it."""
         if self._stop_signal is not None:
             self.save()
             raise Interrupted(self._stop_signal)
 
 
 def _mix(*numbers: int) -> int:
-    """One seed from several numbers, different for different ones."""
+    """Combine several numbers into one seed."""
     mixed = 0
     for number in numbers:
         mixed = (mixed * 0x9E3779B97F4A7C15 + number + 1) % 2**63
