@@ -1,7 +1,7 @@
-"""How alike a converted model and its source are, each computed by the library that its format belongs to.
+"""Compare a converted model with its source, each computed by the library of its format.
 
-The source is HF's folder or a GGUF file where HF Transformers or llama.cpp can run it; otherwise it is the model as
-Glassformer has read it. What is printed says which.
+The source is computed by HF Transformers or llama.cpp if they can run it, otherwise by Glassformer. The printed result
+names the library.
 """
 
 import importlib.util
@@ -26,29 +26,29 @@ from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 Format = Literal["hf", "safetensors", "gguf", "ct2", "onnx"]
 AnyModel = EncoderModel | DecoderModel | EncoderDecoderModel
 Answer = Callable[[Tensor, Tensor | None], Tensor]
-"""Logits for tokens, or for a source and a target."""
+"""Computes logits for tokens, or for a source and a target."""
 OURS, HF, LLAMA_CPP = "Glassformer", "HF Transformers", "llama.cpp"
 N_TEXTS, MAX_LENGTH = 8, 24
 
 
 class DisagreementError(ValueError):
-    """A converted model answers otherwise than its source, by more than the tolerance."""
+    """The outputs of a converted model differ from those of its source by more than the tolerance."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerance:
-    """What may differ; None is not measured."""
+    """The largest allowed differences; None is not checked."""
 
     difference: float | None = None
-    """The largest difference of a logit, as a share of the largest logit, or of 1 where all are smaller."""
+    """Largest difference of a logit, relative to the largest logit or to 1 if all logits are smaller."""
     divergence: float | None = None
     """Mean Kullback-Leibler divergence of the next token's distribution, in nats."""
     same_tokens: float | None = None
-    """Least share of positions where the most likely token is the same."""
+    """Smallest share of positions with the same most likely token."""
 
 
 EXACT = Tolerance(difference=1e-4)
-"""For weights that are written as they are: what is left is float32 rounding."""
+"""For weights that are written unchanged: only float32 rounding differs."""
 ROUNDED: dict[Numbers, Tolerance] = {
     "f32": Tolerance(divergence=1e-4, same_tokens=0.98),  # for llama.cpp, whose products are less exact
     "f16": Tolerance(divergence=1e-4, same_tokens=0.98),
@@ -60,24 +60,24 @@ with another activation; trained models, whose logits are further apart, by less
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """How alike two models are over random texts, and what was allowed."""
+    """The differences of two models on random texts, and the tolerance."""
 
     reference: str
-    """What computed the source."""
+    """The library that computed the source."""
     tool: str
-    """What loaded the result."""
+    """The library that loaded the result."""
     largest_difference: float
     """Of any logit."""
     scale: float
-    """The largest logit of the source, or 1 where all are smaller."""
+    """The largest logit of the source, or 1 if all are smaller."""
     divergence: float | None
-    """Mean Kullback-Leibler divergence in nats; None where the answers are no distributions of tokens."""
+    """Mean Kullback-Leibler divergence in nats; None if the outputs are not token distributions."""
     same_tokens: float
-    """Share of positions, or texts, with the same largest number."""
+    """Share of positions, or texts, with the same argmax."""
     tolerance: Tolerance
 
     def lines(self) -> Iterator[str]:
-        """The result for people, each number with its tolerance."""
+        """Yield the result as lines of text, each number with its tolerance."""
         limit = self.tolerance
         yield f"compared with {self.reference}; the result was loaded by {self.tool}"
         allowed = "" if limit.difference is None else f" (tolerance {limit.difference * self.scale:.2e})"
@@ -89,7 +89,7 @@ class Agreement:
         yield f"equal most likely tokens: {self.same_tokens:.1%}{allowed}"
 
     def check(self, out: Path) -> None:
-        """Raise unless every number is within its tolerance; one that is not a number is not."""
+        """Raise unless every number is within its tolerance. NaN never is."""
         limit, problems = self.tolerance, []
         if limit.difference is not None and not self.largest_difference <= limit.difference * self.scale:
             problems.append(
@@ -101,7 +101,7 @@ class Agreement:
             problems.append(f"{self.same_tokens:.1%} of tokens are equal, below {limit.same_tokens:.0%}")
         if problems:
             raise DisagreementError(
-                f"{out} does not answer as its source does: {'; '.join(problems)}. It was written all the same: do not "
+                f"{out} differs from its source: {'; '.join(problems)}. It was written all the same: do not "
                 "use it, or write it with more exact numbers"
             )
 
@@ -109,7 +109,7 @@ class Agreement:
 def verify(
     source: Path, model: AnyModel, out: Path, to: Format, *, numbers: Numbers = "f16", allow_pickle: bool = False
 ) -> Agreement:
-    """Compare what was written with its source. `model` is the source as it was read here."""
+    """Compare the written model with its source. `model` is the source as Glassformer loaded it."""
     reference, answer = _open_source(source, model, allow_pickle)
     padding = _padding(source, out)
     if to in ("onnx", "ct2"):
@@ -139,9 +139,9 @@ def compare(
     padding: int | None = None,
     seed: int = 0,
 ) -> Agreement:
-    """Hold two ways to compute a model against each other, on random texts that both are given whole.
+    """Compare two ways to compute a model on random texts.
 
-    The texts have no `padding`: HF's RoBERTa counts positions without it.
+    The texts do not contain the token `padding`, because HF's RoBERTa does not count its positions.
     """
     config, random = model.config, torch.Generator().manual_seed(seed)
     shape = N_TEXTS, min(config.max_len or MAX_LENGTH, MAX_LENGTH)
@@ -174,7 +174,7 @@ def compare(
 
 
 def _open_source(source: Path, model: AnyModel, allow_pickle: bool) -> tuple[str, Answer]:
-    """The library that the source belongs to, where it can be run here."""
+    """Return the source's own library if it is installed, otherwise Glassformer, and the function that computes it."""
     if source.is_dir() and is_foreign(source) and is_installed("transformers"):
         family = family_called(read_foreign(source, allow_pickle=allow_pickle).config.get("model_type"))
         return HF, _hf(source, family.write_config(model.config)["architectures"][0])
@@ -184,12 +184,12 @@ def _open_source(source: Path, model: AnyModel, allow_pickle: bool) -> tuple[str
 
 
 def _open_result(out: Path, to: Format) -> tuple[str, Answer]:
-    """The library that the result was written for, or ours where it cannot be run here."""
+    """Return the result's own library if it is installed, otherwise Glassformer, and the function that computes it."""
     if to == "gguf" and is_installed("llama_cpp"):
         return LLAMA_CPP, _llama_cpp(out)
     if to == "hf" and is_installed("transformers"):
         return HF, _hf(out, read_json_table(out / CONFIG)["architectures"][0], is_complete=True)
-    # HF reads GGUF only beside one more package.
+    # HF reads GGUF only if accelerate is installed.
     if to == "gguf" and is_installed("transformers") and is_installed("accelerate"):
         import transformers
 
@@ -199,7 +199,7 @@ def _open_result(out: Path, to: Format) -> tuple[str, Answer]:
 
 
 def _padding(*paths: Path) -> int | None:
-    """The `pad_token_id` of the first of these folders whose `config.json` has one."""
+    """Return the `pad_token_id` of the first folder whose `config.json` has one."""
     for path in paths:
         found = read_json_table(path / CONFIG).get("pad_token_id") if (path / CONFIG).is_file() else None
         if isinstance(found, int):
@@ -210,7 +210,7 @@ def _padding(*paths: Path) -> int | None:
 def _through_ours(
     model: AnyModel, out: Path, to: Format, reference: str, source: Answer, padding: int | None
 ) -> Agreement:
-    """The difference from the source to our reading of it, and from there to the result, which runs step by step."""
+    """Add the differences from the source to our model and from our model to the result, which decodes step by step."""
     first = compare(model, source, _ours(model), reference=reference, tool=OURS, tolerance=EXACT, padding=padding)
     if to == "onnx":
         tool, (difference, same) = "onnxruntime", verify_onnx(out, model)
@@ -222,11 +222,13 @@ def _through_ours(
 
 
 def _hf(folder: Path, name: str, *, is_complete: bool = False) -> Answer:
-    """A folder as HF's class of this name reads it, where `is_complete` with every tensor and no other."""
+    """Load a folder with HF's class of this name. `is_complete` requires every tensor and no other."""
     import transformers
 
     loaded, report = getattr(transformers, name).from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
-    missing = [key for key in report["missing_keys"] if "pooler" not in key]  # which is no part of a body's answer
+    missing = [
+        key for key in report["missing_keys"] if "pooler" not in key
+    ]  # the pooler does not affect the compared outputs
     problems = {"missing": missing, "unexpected": report["unexpected_keys"], "mismatched": report["mismatched_keys"]}
     problems = {key: names for key, names in problems.items() if names}
     if is_complete and problems:
@@ -246,7 +248,7 @@ def _theirs(model: Any) -> Answer:
     model.eval()
 
     def answer(source: Tensor, target: Tensor | None) -> Tensor:
-        # Without a mask, some classes take a token that equals their padding's id for padding.
+        # Without a mask, some classes treat a token with the id of their padding as padding.
         given = {"input_ids": source, "attention_mask": torch.ones_like(source)}
         found = model(**given) if target is None else model(**given, decoder_input_ids=target)
         if "start_logits" in found:
@@ -258,7 +260,7 @@ def _theirs(model: Any) -> Answer:
 
 
 def _llama_cpp(path: Path) -> Answer:
-    """A GGUF file as llama.cpp runs it, with its cache in float32."""
+    """Load a GGUF file with llama.cpp, with a float32 cache."""
     import llama_cpp
 
     exact = {"type_k": llama_cpp.GGML_TYPE_F32, "type_v": llama_cpp.GGML_TYPE_F32}
@@ -276,7 +278,7 @@ def _llama_cpp(path: Path) -> Answer:
 
 
 def _compare_ct2(model: EncoderDecoderModel, out: Path, *, n_steps: int = 16) -> tuple[float, float]:
-    """Compare log-probabilities of given targets, and the greedy translations."""
+    """Compare the log-probabilities of given targets and the greedy translations."""
     import ctranslate2
 
     translator = ctranslate2.Translator(str(out), device="cpu", compute_type="float32")
@@ -303,4 +305,4 @@ def _compare_ct2(model: EncoderDecoderModel, out: Path, *, n_steps: int = 16) ->
         for token, name in zip(text.tokens, found.hypotheses[0], strict=False)
     ]
     same = sum(a == b for a, b in pairs) / max(len(pairs), 1)
-    return torch.tensor(differences).max().item(), same  # which keeps a NaN
+    return torch.tensor(differences).max().item(), same  # torch's max keeps NaN, Python's does not

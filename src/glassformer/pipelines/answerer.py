@@ -1,4 +1,4 @@
-"""TODO."""
+"""Answer questions about a text with a trained encoder-decoder, which writes the answer."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,20 +15,20 @@ from glassformer.text.tokenizer import Tokenizer
 
 
 class Reasoned(NamedTuple):
-    """An answer, and what it follows from."""
+    """An answer and the evidence that it follows from."""
 
     evidence: str
     answer: str
 
 
 def as_reasoned(written: str) -> Reasoned:
-    """What a model wrote that quotes before it answers; one that never came to its answer has none."""
+    """Split the output of a model that quotes evidence before it answers. A missing answer is empty."""
     evidence, _, answer = written.partition(THEREFORE.strip(" "))
     return Reasoned(evidence.strip(), answer.strip())
 
 
 class Answerer(Seq2SeqPipeline[Question]):
-    """A trained model with its tokenizers: a question and a text in, an answer out."""
+    """Answers a question about a text in its own words."""
 
     task, kept = "answering", "last"
     search = GenerationConfig(max_new_tokens=64)
@@ -52,7 +52,7 @@ class Answerer(Seq2SeqPipeline[Question]):
         self._layout = layout
 
     def answer(self, question: str, context: str) -> str:
-        """The answer; empty where the model finds none."""
+        """Return the answer; empty if the model finds none."""
         return self.answers((check_text(question, "question"), check_text(context, "context")))
 
     @overload
@@ -60,7 +60,7 @@ class Answerer(Seq2SeqPipeline[Question]):
     @overload
     def answers(self, asked: list[Pair], *, beam: int | None = None) -> list[str]: ...
     def answers(self, asked: Pair | list[Pair], *, beam: int | None = None) -> str | list[str]:
-        """Answer one (question, context), or each of a list in the same order."""
+        """Answer one (question, context), or each of a list."""
         return each_pair(asked, lambda several: [one.answer for one in self.reason(several, beam=beam)], "asked")
 
     @overload
@@ -68,7 +68,7 @@ class Answerer(Seq2SeqPipeline[Question]):
     @overload
     def reason(self, asked: list[Pair], *, beam: int | None = None) -> list[Reasoned]: ...
     def reason(self, asked: Pair | list[Pair], *, beam: int | None = None) -> Reasoned | list[Reasoned]:
-        """The same with the evidence for each, where the model has learned to quote it."""
+        """Answer like `answers`, with the evidence if the model was trained to quote it."""
 
         def reason(several: list[Pair]) -> list[Reasoned]:
             return [self._reasoned(text) for text in self.write(self._sources(several), beam=beam)]
@@ -76,11 +76,11 @@ class Answerer(Seq2SeqPipeline[Question]):
         return each_pair(asked, reason, "asked")
 
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
-        """The answer to each line: a question, a tab and a text."""
-        told = [index for index, line in enumerate(lines) if line.strip()]
-        sources = self._sources([as_asked(lines[index]) for index in told])
+        """Return the answer to each line, which is a question, a tab and a text."""
+        with_text = [index for index, line in enumerate(lines) if line.strip()]
+        sources = self._sources([as_asked(lines[index]) for index in with_text])
         found = self.candidates(sources, request.generation, with_scores=request.with_scores)
-        candidates = dict(zip(told, found, strict=True))
+        candidates = dict(zip(with_text, found, strict=True))
         return [answer_of(candidates.get(index, []), request, self._described, "answer") for index in range(len(lines))]
 
     def _sources(self, asked: Sequence[Pair]) -> list[str]:
@@ -94,14 +94,14 @@ class Answerer(Seq2SeqPipeline[Question]):
         return {"answer": reasoned.answer, "evidence": reasoned.evidence} if self._quotes else {"answer": written}
 
     def score(self, examples: Sequence[Question]) -> Scores:
-        """Exact match and F1, as SQuAD counts them."""
+        """Return exact match and F1 as SQuAD defines them."""
         found = self.answers([(example.question, example.context) for example in examples])
         return score_answers(found, [example.answers for example in examples])
 
 
 def as_asked(line: str) -> tuple[str, str]:
-    """A question and a text, from a line."""
+    """Split a line at its first tab into a question and a text."""
     question, tab, context = line.partition("\t")
     if not tab or not question.strip() or not context.strip():
-        raise ValueError(f"{line[:60]!r} is no question about a text: expected a question, a tab and a text")
+        raise ValueError(f"{line[:60]!r} is not a question about a text: expected a question, a tab and a text")
     return question, context

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Classify texts, or pairs of texts, with a trained encoder."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,14 +23,14 @@ from glassformer.pipelines.pipeline import (
 
 
 class Prediction(NamedTuple):
-    """A class, and how likely the model finds it."""
+    """A label and its probability."""
 
     label: str
     probability: float
 
 
 class Classifier(EncoderPipeline[LabeledText]):
-    """A trained model with its tokenizer and the names of its classes."""
+    """Assigns one label to a text, or with `multi_label` any number."""
 
     task, head = "classification", "sequence_class"
 
@@ -41,7 +41,7 @@ class Classifier(EncoderPipeline[LabeledText]):
         self.labels, self.multi_label = list(labels), multi_label
 
     def probabilities(self, texts: str | ManyInputs, *, max_batch_tokens: int = 8192) -> Tensor:
-        """The probability of each class for each text, or tuple of two texts: (N, classes). One string: (classes,)."""
+        """Return the probability of each class for each text or pair of texts: (N, classes). One string: (classes,)."""
         if isinstance(texts, str):
             return self.probabilities([texts], max_batch_tokens=max_batch_tokens)[0]
         inputs = check_inputs(texts)
@@ -56,7 +56,7 @@ class Classifier(EncoderPipeline[LabeledText]):
     @overload
     def classify(self, texts: ManyInputs) -> list[list[Prediction]]: ...
     def classify(self, texts: str | ManyInputs) -> list[Prediction] | list[list[Prediction]]:
-        """The most likely class of each text; with several labels per text, all above a probability of 0.5.
+        """Return the most likely class of each text; with `multi_label` all classes with a probability above 0.5.
 
         One string gives one list of predictions. An input of two texts is a tuple, in a list: `[("one", "two")]`.
         """
@@ -69,7 +69,7 @@ class Classifier(EncoderPipeline[LabeledText]):
         return [Prediction(self.labels[index], float(row[index])) for index in chosen]
 
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
-        """The labels of each line, with commas between them; a pair of texts has a tab between them."""
+        """Return the labels of each line, separated by commas. The two texts of a pair are separated by a tab."""
         blank = LineAnswer("", {"labels": []})
         return answer_lines_with_text(lines, blank, lambda told: self._label_lines(told, request.n_best))
 
@@ -87,7 +87,7 @@ class Classifier(EncoderPipeline[LabeledText]):
         return answers
 
     def score(self, examples: Sequence[LabeledText]) -> Scores:
-        """Accuracy and macro-F1, with the confusion of a few classes; of several labels a text micro-F1 first."""
+        """Return accuracy, macro-F1 and the confusion matrix of few classes; with `multi_label` micro-F1 first."""
         found, true = self._compare(examples)
         if self.multi_label:
             return score_label_sets(found, true)
@@ -95,12 +95,12 @@ class Classifier(EncoderPipeline[LabeledText]):
         return replace(score_classes(one, other), tables=confusion_tables(one, other, self.labels))
 
     def confusion(self, examples: Sequence[LabeledText]) -> list[list[int]]:
-        """How often each class (rows) was taken for each (columns), in the order of `labels`."""
+        """Return how often each class (rows) was predicted as each class (columns), in the order of `labels`."""
         found, true = self._compare(examples)
         return confusion([labels[0] for labels in found], [labels[0] for labels in true], self.labels)
 
     def numbers(self, example: LabeledText) -> list[int]:
-        """The numbers of an example's labels."""
+        """Return the class indices of an example's labels."""
         for label in example.labels:
             if label not in self.labels:
                 raise unknown_label(label, self.labels, example.where)

@@ -37,7 +37,7 @@ TEXTS = (
     "source_tokenizer.json",
     "target_tokenizer.json",
 )
-"""Files about text, which go along as they are."""
+"""Tokenizer and generation files, which are copied unchanged."""
 
 
 def convert(
@@ -49,7 +49,7 @@ def convert(
     allow_pickle: bool = False,
     overwrite: bool = False,
 ) -> AnyModel:
-    """Write the model at `path` to `out` in another format; the model itself, to compare with.
+    """Write the model at `path` to `out` in another format, and return the model for a comparison.
 
     `out` must be new or an empty folder; with `overwrite` it may be another model. Other files are never replaced.
     """
@@ -74,7 +74,7 @@ def convert(
         texts["tokenizer.json"] = foreign.tokenizer_json
         texts["tokenizer_config.json"] = json.dumps(dict(foreign.tokenizer_config), indent=2)
     if (foreign is None) != (to == "safetensors"):
-        search = json.loads(texts.pop("generation_config.json", "{}"))  # it speaks of our search to them, or of theirs
+        search = json.loads(texts.pop("generation_config.json", "{}"))  # each library has its own settings
         if to == "hf" and origin is None:
             texts |= hf_texts(model, texts, search, values)
             values |= hf_labels(path, model)
@@ -109,7 +109,7 @@ def convert(
 
 
 def expressible_in(model: AnyModel) -> list[Format]:
-    """The formats of other libraries that can express a model, as far as its settings decide it."""
+    """Return the formats that can express a model, judged by its config."""
     config, found = model.config, list[Format]()
     with suppress(UnsupportedModelError):
         family_of(config)
@@ -124,7 +124,7 @@ def expressible_in(model: AnyModel) -> list[Format]:
 
 
 def _both_sides(model: EncoderDecoderModel, texts: dict[str, str], ids: dict[str, Any], reads_end: bool) -> Vocabulary:
-    """The tokens CTranslate2 is told of. Foreign tokenizers put the end behind a source themselves."""
+    """Return the vocabularies for CTranslate2. Tokenizers of other libraries append the end token themselves."""
     sides = []
     for name, size in (("source", model.config.source_vocab), ("target", model.config.vocab_size)):
         text = texts.get(f"{name}_tokenizer.json", texts.get("tokenizer.json"))
@@ -143,7 +143,7 @@ def _both_sides(model: EncoderDecoderModel, texts: dict[str, str], ids: dict[str
 
 
 def _vocabulary(texts: dict[str, str]) -> dict[str, Any]:
-    """What a GGUF file is told of the tokenizer, where there is one."""
+    """Return the tokenizer arguments of a GGUF file, if there is a tokenizer."""
     if "tokenizer.json" not in texts:
         return {}
     config = json.loads(texts.get("tokenizer_config.json", "{}"))

@@ -1,4 +1,4 @@
-"""TODO."""
+"""A pretrained denoising encoder-decoder (T5, BART) that fills in blanks with any number of words."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -24,15 +24,15 @@ from glassformer.text.tokenizer import PAD
 from glassformer.training.losses import label_smoothed_cross_entropy
 
 MASK, SENTINEL = "<mask>", "<extra_id_{}>"
-"""The special tokens that stand for something hidden: one for all, or one for each."""
+"""Special tokens for hidden text: one for all spans (infilling), or one per span (spans)."""
 
 
 ROOM = 3
-"""What a row must leave free of a model's longest text: BEGIN or END, and the first and the last sentinel."""
+"""Tokens of the model's longest text that a row leaves free: BEGIN or END, and the first and the last sentinel."""
 
 
 class Denoiser(Seq2SeqPipeline[PlainText]):
-    """A trained model with its tokenizer: it fills in blanks, each with any number of words."""
+    """Fills in blanks, each with any number of words."""
 
     task = "denoising"
     search = GenerationConfig(num_beams=4, max_source_ratio=2.0)
@@ -63,10 +63,10 @@ class Denoiser(Seq2SeqPipeline[PlainText]):
         self.marks = [source_tokenizer.special_id(name) for name in special]
 
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
-        """Each line with something in each blank, written as three underscores; a line without any stays as it is."""
+        """Return each line with its blanks (three underscores) filled in. A line without blanks is unchanged."""
         config = request.generation or self.generation
-        told = [index for index, line in enumerate(lines) if BLANK in line]
-        cut = [without_blanks(lines[index]) for index in told]
+        with_blanks = [index for index, line in enumerate(lines) if BLANK in line]
+        cut = [without_blanks(lines[index]) for index in with_blanks]
         read = self.source_tokenizer.offsets_batch([(line, None) for line, _ in cut])
         sources = []
         for (_, places), one in zip(cut, read, strict=True):
@@ -76,21 +76,21 @@ class Denoiser(Seq2SeqPipeline[PlainText]):
             ids = put_marks(one, places, marks)
             sources.append(self._read(ids[:-1]))  # END is put back
         answers = [[Candidate(line)] for line in lines]
-        for index, several in zip(told, self._generate(sources, config, request.with_scores), strict=True):
+        for index, several in zip(with_blanks, self._generate(sources, config, request.with_scores), strict=True):
             filled = [self._filled(lines[index], written.tokens) for written in several]
             pairs = zip(several, filled, strict=True)
             answers[index] = [candidate_of(written, text, config.length_penalty) for written, text in pairs]
         return [answer_of(one, request) for one in answers]
 
     def _filled(self, line: str, tokens: list[int]) -> str:
-        """A line with what was written in its blanks."""
+        """Return a line with the generated spans in its blanks."""
         decode = self.target_tokenizer.decode
         if self.noise == "infilling":
             return decode(tokens)
         return fill_in(line, map(decode, written_spans(tokens, self.marks).values()))
 
     def score(self, examples: Sequence[PlainText]) -> Scores:
-        """The mean loss of what should be written, and how much of it is guessed, each token after the right ones."""
+        """Return the mean loss and the accuracy of the target tokens, by teacher forcing."""
         device = next(self.model.parameters()).device
         was_training = self.model.training
         self.model.eval()
@@ -109,11 +109,11 @@ class Denoiser(Seq2SeqPipeline[PlainText]):
         return score_guesses(loss, hits, count)
 
     def scoring_method(self) -> str:
-        """Without a search: `score` predicts each token after the correct ones before it."""
+        """Teacher forcing: `score` predicts each token after the correct ones before it, without a search."""
         return "each token predicted after the correct ones"
 
     def batches(self, rows: Rows, *, max_tokens: int, seed: int) -> DenoisingBatches:
-        """Rows with something missing, as this model learns them."""
+        """Return batches of corrupted rows, with the noise that this model is trained on."""
         if self.noise == "spans":
             spans = partial(hide_spans, share=self.share, mean_span=self.mean_span, sentinels=self.marks)
             return DenoisingBatches(rows, spans, self._span_sizes, max_tokens=max_tokens, seed=seed)
@@ -131,7 +131,7 @@ class Denoiser(Seq2SeqPipeline[PlainText]):
 
 
 def specials_of(noise: NoiseName, longest: int, share: float, mean_span: float) -> list[str]:
-    """The special tokens that stand for what is hidden: of spans as many as the longest row may need, and one more."""
+    """Return the special tokens for hidden text. `spans` needs one per span of the longest row, and one more."""
     if noise == "infilling":
         return [MASK]
     most = int(span_counts(np.arange(1, longest + 1), share, mean_span)[1].max())

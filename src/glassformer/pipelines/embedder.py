@@ -1,4 +1,4 @@
-"""A model that makes one vector of a text: texts that mean alike lie near each other."""
+"""An encoder of another library that turns a text into a vector."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ POOLINGS: dict[str, Pooling] = {"pooling_mode_mean_tokens": "mean", "pooling_mod
 
 
 class Embedder(Pipeline):
-    """An encoder with its tokenizer."""
+    """A pretrained encoder (BERT, sentence-transformers) with its tokenizer."""
 
     def __init__(self, model: EncoderModel, tokenizer: PretrainedTokenizer, *, max_len: int | None = None):
         if model.config.head != "embedding":
@@ -28,7 +28,7 @@ class Embedder(Pipeline):
         self.max_len = min(limits, default=None)
 
     def embed(self, texts: str | Sequence[str], *, max_batch_tokens: int = 8192) -> Tensor:
-        """A vector of length 1 for each text, (N, C), in their order; for one string (C,). What is too long is cut."""
+        """Return a vector of length 1 for each text: (N, C), or (C,) for one string. A text that is too long is cut."""
         if isinstance(texts, str):
             return self.embed([texts], max_batch_tokens=max_batch_tokens)[0]
         rows = [self._read(text) for text in check_texts(texts)]
@@ -48,18 +48,18 @@ class Embedder(Pipeline):
         return vectors
 
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
-        """The vectors as JSON lists, one a line."""
+        """Return the vector of each line as a JSON list."""
         return [vector_answer(row) for row in self.embed(lines).tolist()]
 
     def _read(self, text: str) -> list[int]:
         tokens = self.tokenizer.encode(text)
         if self.max_len is None or len(tokens) <= self.max_len:
             return tokens
-        return [*tokens[: self.max_len - 1], tokens[-1]]  # the last one is the end, which the model expects
+        return [*tokens[: self.max_len - 1], tokens[-1]]  # keep the last token, which ends the text
 
 
 def with_pooling(folder: Path, config: ModelConfig) -> ModelConfig:
-    """The config of an encoder as an embedder: pooled as a sentence-transformers folder says, else by the mean."""
+    """Return the config with an embedding head. A sentence-transformers folder names the pooling; default is mean."""
     path = folder / "1_Pooling" / "config.json"
     if not path.is_file():
         return config.with_head("embedding", pooling="mean")
@@ -69,19 +69,19 @@ def with_pooling(folder: Path, config: ModelConfig) -> ModelConfig:
             f"{path} asks for {', '.join(asked) or 'nothing'}: expected one of {', '.join(POOLINGS)}"
         )
     if list(folder.glob("*_Dense")):
-        raise UnsupportedModelError(f"{folder} has a dense layer behind its pooling, which is not supported")
+        raise UnsupportedModelError(f"{folder} has a dense layer after its pooling, which is not supported")
     return config.with_head("embedding", pooling=POOLINGS[asked[0]])
 
 
 def as_embedder(model: EncoderModel, folder: Path) -> EncoderModel:
-    """The same body under the head of an embedder, which has no parameters of its own."""
+    """Return the model with an embedding head, which has no parameters."""
     if model.config.head == "embedding":
         return model
     return model.under(with_pooling(folder, model.config)).eval()
 
 
 def longest_text(folder: Path) -> int | None:
-    """How many tokens a sentence-transformers folder says its texts may have."""
+    """Return the limit of tokens that a sentence-transformers folder sets, if any."""
     path = folder / "sentence_bert_config.json"
     limit = read_json_table(path).get("max_seq_length") if path.is_file() else None
     return limit if isinstance(limit, int) and limit > 1 else None

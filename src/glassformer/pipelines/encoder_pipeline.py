@@ -1,4 +1,4 @@
-"""TODO."""
+"""The base class of pipelines with an encoder, and the tokenizer of an encoder."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,33 +29,33 @@ from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 from glassformer.text.tokenizer import PAD, UNKNOWN
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
-"""What is taken along from a checkpoint: BERT's vocabulary, or the file that holds any tokenizer."""
+"""Tokenizer files that are copied from a checkpoint into the model folder."""
 
 
 Example = TypeVar("Example")
 CHUNK = 4096
-"""Texts tokenized at a time."""
+"""Number of texts that are tokenized at a time."""
 
 
 Texts = tuple[str, str | None]
-"""What a model reads at once: a text, or two."""
+"""An input of the model: one text, or two."""
 
 
 class Hiding(NamedTuple):
-    """What a hidden word is read as, and the tokens that are never hidden."""
+    """The token that replaces hidden words, and the tokens that are never hidden."""
 
     token: int
     never: tuple[int, ...]
 
     def hide(self, tokens: Tensor, chosen: Tensor) -> Tensor:
-        """The tokens, hidden where they are chosen."""
+        """Return the tokens with those at `chosen` replaced, except special tokens."""
         for special in self.never:
             chosen = chosen & (tokens != special)
         return tokens.masked_fill(chosen, self.token)
 
 
 class Reader:
-    """Texts to what an encoder reads: by a tokenizer that was trained here, or by a checkpoint's own."""
+    """Tokenizes texts for an encoder, with a tokenizer that was trained here or that of a pretrained checkpoint."""
 
     def __init__(self, tokenizer: Tokenizer | PretrainedTokenizer, files: dict[str, str]):
         self.tokenizer = tokenizer
@@ -65,24 +65,22 @@ class Reader:
 
     @classmethod
     def own(cls, tokenizer: Tokenizer) -> "Reader":
-        """By a tokenizer of ours."""
+        """Make a reader with a tokenizer that was trained here."""
         return cls(tokenizer, {"tokenizer.json": tokenizer.to_json()})
 
     @classmethod
     def of_checkpoint(cls, folder: Path) -> "Reader":
-        """By the tokenizer of somebody's model."""
+        """Make a reader with the tokenizer of a pretrained checkpoint."""
         files = {
             name: (folder / name).read_text(encoding="utf-8") for name in TOKENIZER_FILES if (folder / name).is_file()
         }
         if not files.keys() & {"tokenizer.json", "vocab.txt"}:
-            raise ValueError(
-                f"{folder} has no tokenizer that can be taken along: expected tokenizer.json, or vocab.txt"
-            )
+            raise ValueError(f"{folder} has no tokenizer that can be copied: expected tokenizer.json or vocab.txt")
         return cls(PretrainedTokenizer.from_folder(folder), files)
 
     @classmethod
     def from_folder(cls, folder: Path, kind: object) -> "Reader":
-        """The reader that a model folder holds, of the kind that its `task.json` names."""
+        """Load the reader of a model folder. `kind` is the entry "tokenizer" of its `task.json`."""
         if kind not in ("own", "pretrained"):
             raise CorruptFolderError(f"{folder / TASK} has tokenizer={shown(kind)}: expected 'own' or 'pretrained'")
         if kind == "own":
@@ -91,12 +89,12 @@ class Reader:
 
     @property
     def kind(self) -> str:
-        """Whose tokenizer it is: own, or pretrained."""
+        """Whether the tokenizer was trained here ("own") or comes from a checkpoint ("pretrained")."""
         return "own" if isinstance(self.tokenizer, Tokenizer) else "pretrained"
 
     @property
     def hides(self) -> "Hiding":
-        """How a word is hidden from a model."""
+        """The token that hides words, and the tokens that are never hidden."""
         tokenizer = self.tokenizer
         if isinstance(tokenizer, Tokenizer):
             return Hiding(UNKNOWN, tuple(sorted(tokenizer.special_ids)))
@@ -104,7 +102,7 @@ class Reader:
         return Hiding(self.pad if token is None else token, tuple(sorted(tokenizer.special_ids)))
 
     def read(self, texts: Sequence[Texts], limit: int | None = None) -> list[Encoded]:
-        """One for each; those that are longer than the limit are cut."""
+        """Tokenize each text. An input longer than the limit is cut."""
         found: list[Encoded] = []
         with Step("tokenizing", len(texts)) as step:
             for begin in range(0, len(texts), CHUNK):
@@ -114,10 +112,10 @@ class Reader:
 
 
 class EncoderPipeline(TrainedPipeline[Example]):
-    """An encoder with its reader."""
+    """An encoder with its tokenizer."""
 
     head: ClassVar[str]
-    """The head its model must have."""
+    """The head that the model must have."""
 
     def __init__(self, model: EncoderModel, reader: Reader, **settings: Any):
         if model.config.head != self.head:
@@ -143,11 +141,11 @@ class EncoderPipeline(TrainedPipeline[Example]):
         return self.reader.files
 
     def read(self, texts: Sequence[Texts]) -> list[Encoded]:
-        """What the model reads; what is too long is cut."""
+        """Tokenize texts and cut those that are longer than the model's limit."""
         return self.reader.read(texts, self.model.config.max_len)
 
     def embed(self, texts: str | Sequence[str], *, max_batch_tokens: int = 8192) -> Tensor:
-        """A vector of length 1 for each text, whatever the head: the mean of its last hidden states.
+        """Return a vector of length 1 for each text: the mean of the last hidden states, whatever the head is.
 
         A list gives (N, C), one string (C,).
         """
@@ -160,9 +158,9 @@ class EncoderPipeline(TrainedPipeline[Example]):
     def answers(
         self, rows: Sequence[Encoded], *, max_batch_tokens: int = 8192, ask: "Ask | None" = None
     ) -> list[Tensor]:
-        """The head's answer to each, in their order; of a head that answers each token, for the row's own tokens.
+        """Return the head's output for each row, in their order. An output per token has no padding.
 
-        `ask` asks the model for something else of a batch.
+        `ask` computes something else from the model and a batch.
         """
         ask = ask or read_batch
         found = [torch.empty(0)] * len(rows)
@@ -186,13 +184,13 @@ class EncoderPipeline(TrainedPipeline[Example]):
 
 
 def read_batch(model: nn.Module, batch: LabeledBatch) -> Tensor:
-    """The head's answers to a batch."""
+    """Return the head's outputs for a batch."""
     config: ModelConfig = model.config  # type: ignore[assignment]
     return model(batch.tokens, batch.mask, token_types=batch.token_types if config.token_types else None)
 
 
 def mean_vectors(model: nn.Module, batch: LabeledBatch) -> Tensor:
-    """One vector of length 1 for each row of a batch: (B, T) -> (B, C)."""
+    """Return the normalized mean of the last hidden states of each row: (B, T) -> (B, C)."""
     assert isinstance(model, EncoderModel)
     types = batch.token_types if model.config.token_types else None
     return F.normalize(pool(model.encode(batch.tokens, batch.mask, token_types=types), batch.mask, "mean"), dim=-1)
@@ -202,7 +200,7 @@ Ask = Callable[[nn.Module, LabeledBatch], Tensor]
 
 
 def unknown_label(label: str, known: Sequence[str], where: str) -> ValueError:
-    """The error about an example at `where` whose label the model does not know."""
+    """Return the error about an example at `where` with a label that the training data does not have."""
     place = f"{where}: " if where else ""
     names = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
     return ValueError(
@@ -212,6 +210,6 @@ def unknown_label(label: str, known: Sequence[str], where: str) -> ValueError:
 
 
 def embed_lines(tool: EncoderPipeline[Any], lines: Sequence[str]) -> list[LineAnswer]:
-    """The vector of each line as a JSON list; a blank one stays blank."""
+    """Return the vector of each line as a JSON list. A blank line stays blank."""
     blank = LineAnswer("", {"vector": None})
     return answer_lines_with_text(lines, blank, lambda told: [vector_answer(row) for row in tool.embed(told).tolist()])

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Types of labeled examples, which tasks read and pipelines are scored on. Imports no torch."""
 
 from typing import Literal, NamedTuple
 
@@ -6,63 +6,63 @@ from glassformer.text.sentences import split_sentences
 
 
 class LabeledText(NamedTuple):
-    """A text, or two, and its labels: one, or with `multi_label` any number."""
+    """A text or a pair of texts with its labels: one label, or with `multi_label` any number."""
 
     text: str
     labels: tuple[str, ...]
     second: str | None = None
     where: str = ""
-    """File and line it was read from."""
+    """File and line that it was read from."""
 
 
 THEREFORE = "\n "
-"""Between the evidence and the answer. The space makes the answer's first word the same token as elsewhere."""
+"""Separates evidence and answer. The space gives the answer's first word the same token as inside a text."""
 
 
 class Question(NamedTuple):
-    """A question about a text, its answers, and what the model reads of them."""
+    """A question about a text, its answers, and the source text that the model reads."""
 
     question: str
     context: str
     answers: tuple[str, ...]
-    """Any of them is right; none where the text does not answer it."""
+    """Alternative correct answers; empty if the text does not answer the question."""
     source: str
     evidence: str = ""
-    """What the answer follows from, where that is to be learned too."""
+    """Sentences that the answer follows from, if the model learns to quote them."""
 
     @property
     def answer(self) -> str:
-        """The first answer, or nothing."""
+        """The first answer; empty if there is none."""
         return self.answers[0] if self.answers else ""
 
     @property
     def target(self) -> str:
-        """What is learned: the answer, and before it the evidence, if any."""
+        """The text that the model learns to write: the evidence, if any, and the answer."""
         return f"{self.evidence}{THEREFORE}{self.answer}" if self.evidence else self.answer
 
 
 def as_source(question: str, context: str, *, number_sentences: bool = False, last_sentences: int = 0) -> str:
-    """What the model reads: the context, and on the next line the question.
+    """Return the source text: the context, and on the next line the question.
 
-    So what was told last is next to the question, as it so often should be.
+    The question comes last, so that the end of the context, which often holds the answer, is next to it.
     """
     if number_sentences or last_sentences:
-        told = split_sentences(context)[-last_sentences:]
-        first = len(told)
-        context = " ".join(f"{first - place} {one}" if number_sentences else one for place, one in enumerate(told))
-    # The space makes the question's first word the same token as elsewhere.
+        sentences = split_sentences(context)[-last_sentences:]
+        first = len(sentences)
+        context = " ".join(f"{first - place} {one}" if number_sentences else one for place, one in enumerate(sentences))
+    # The space gives the question's first word the same token as inside a text.
     return f"{' '.join(context.split())}\n {' '.join(question.split())}"
 
 
 class Summary(NamedTuple):
-    """A text, what is learned to write of it, and its summaries."""
+    """A text, the target that the model learns to write, and its reference summaries."""
 
     source: str
     target: str
     references: tuple[str, ...]
-    """Any of them is good."""
+    """Alternative reference summaries."""
     sentences: tuple[str, ...]
-    """The text's own."""
+    """The sentences of the text."""
 
 
 NoiseName = Literal["spans", "infilling"]

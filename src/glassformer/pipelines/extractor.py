@@ -1,4 +1,4 @@
-"""TODO."""
+"""Extract the answer to a question from a text: an encoder scores where the answer starts and ends."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, overload
@@ -26,27 +26,27 @@ from glassformer.text.text_windows import windows
 
 
 class Found(NamedTuple):
-    """An answer: its words, where they stand, and how much better than no answer, or than the text's beginning."""
+    """An answer: its text, its place and its score relative to the score of no answer."""
 
     text: str
     start: int
-    """Its first character in the text; -1 where there is no answer."""
+    """Index of its first character in the text; -1 if there is no answer."""
     score: float
 
 
 class Extractor(EncoderPipeline[SpanQuestion]):
-    """A trained model with its tokenizer: a question and a text in, words of the text out."""
+    """Finds the answer to a question in a text."""
 
     task, head = "extraction", "span"
 
     def __init__(self, model: EncoderModel, reader: Reader, *, abstains: bool, overlap: int, longest_answer: int):
         super().__init__(model, reader, abstains=abstains, overlap=overlap, longest_answer=longest_answer)
         self.abstains = abstains
-        """Whether it may find that there is no answer: it has learned from such questions."""
+        """Whether it may return no answer. It may if the training data had unanswerable questions."""
         self.overlap, self.longest_answer = overlap, longest_answer
 
     def windows(self, asked: Sequence[tuple[str, str]]) -> list[list[Encoded]]:
-        """What the model reads of each question and text: one window, or where the text is long several."""
+        """Return the model inputs of each question and text: one window, or several overlapping ones of a long text."""
         limit = self.model.config.max_len
         return [windows(read, limit, self.overlap) for read in self.reader.read(list(asked))]
 
@@ -55,7 +55,7 @@ class Extractor(EncoderPipeline[SpanQuestion]):
     @overload
     def find(self, asked: list[Pair]) -> list[Found]: ...
     def find(self, asked: Pair | list[Pair]) -> Found | list[Found]:
-        """The answer to one (question, text), or to each of a list: of the legal spans of all windows the best one."""
+        """Return the answer to one (question, text) or to each of a list: the best valid span of all windows."""
         return each_pair(asked, self._find, "asked")
 
     def _find(self, asked: list[Pair]) -> list[Found]:
@@ -67,20 +67,20 @@ class Extractor(EncoderPipeline[SpanQuestion]):
             for window in several:
                 own = next(scores)
                 best = max(best, best_span(own, window, self.longest_answer))
-                nothing = min(nothing, float(own[0].sum()))  # a window without the answer says so; all must
+                nothing = min(nothing, float(own[0].sum()))  # no answer only if every window says so
             score, start, end = best
             is_there = end > start and (not self.abstains or score > nothing)
             text = context[start:end] if is_there else ""
-            start += len(text) - len(text.lstrip())  # a token may carry the space before it
+            start += len(text) - len(text.lstrip())  # a token may include the space before it
             found.append(Found(text.strip(), start if is_there else -1, score - nothing))
         return found
 
     def answer(self, question: str, context: str) -> str:
-        """The answer in the text's own words; empty where the model finds none."""
+        """Return the answer, a part of the text; empty if the model finds none."""
         return self.find((check_text(question, "question"), check_text(context, "context"))).text
 
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
-        """The answer to each line: a question, a tab and a text."""
+        """Return the answer to each line, which is a question, a tab and a text."""
         return answer_lines_with_text(lines, LineAnswer("", {"answer": ""}), self._find_lines)
 
     def _find_lines(self, lines: list[str]) -> list[LineAnswer]:
@@ -93,13 +93,13 @@ class Extractor(EncoderPipeline[SpanQuestion]):
         return answers
 
     def score(self, examples: Sequence[SpanQuestion]) -> Scores:
-        """Exact match and F1, as SQuAD counts them."""
+        """Return exact match and F1 as SQuAD defines them."""
         found = self.find([(example.question, example.context) for example in examples])
         return score_answers([one.text for one in found], [example.answers for example in examples])
 
 
 def best_span(scores: Tensor, window: Encoded, longest: int) -> tuple[float, int, int]:
-    """The score of the best span of a window's text (T, 2), and its first character and the one after its last."""
+    """Return the score, the first character and the end of the best span, from start and end scores (T, 2)."""
     inside = torch.tensor([source == 1 for source in window.sources])
     if not inside.any():
         return float("-inf"), 0, 0

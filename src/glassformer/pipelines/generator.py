@@ -1,4 +1,4 @@
-"""A model that goes on writing: text in, the rest of it out; or a conversation in, the answer out."""
+"""A decoder that continues a text, or answers a conversation."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -37,12 +37,12 @@ class Generator(Pipeline):
 
     @property
     def end(self) -> int:
-        """The token that ends a text; one that is never chosen where the model knows none."""
+        """Id of the token that ends a text; -1, which is never generated, if the model has none."""
         return -1 if self.tokenizer.end is None else self.tokenizer.end
 
     @property
     def can_chat(self) -> bool:
-        """Whether the model says how a conversation is written."""
+        """Whether the model has a chat template."""
         return self.tokenizer.chat_template is not None
 
     @overload
@@ -52,7 +52,7 @@ class Generator(Pipeline):
     def run(
         self, lines: str | ManyTexts, *, chat: bool = False, config: GenerationConfig | None = None
     ) -> str | list[str]:
-        """Continue each text, or with `chat` answer it. One string gives one text. No text depends on the others."""
+        """Continue each text, or answer it with `chat`. One string gives one string. The texts are independent."""
         request = LineRequest(chat=chat, generation=config)
         return each_text(lines, lambda several: self._run(several, request), "lines")
 
@@ -76,11 +76,11 @@ class Generator(Pipeline):
         return self.stream_after(self.read(check_text(text)), config)
 
     def chat(self, messages: Sequence[Mapping[str, str]], config: GenerationConfig | None = None) -> Iterator[str]:
-        """The answer to a conversation, `{"role": ..., "content": ...}` each, as it is written."""
+        """Yield the pieces of the answer to a conversation of `{"role": ..., "content": ...}` messages."""
         return self.stream_after(self.answer_to(messages), config)
 
     def stream_after(self, prompt: list[int], config: GenerationConfig | None = None) -> Iterator[str]:
-        """What follows these tokens, as it is written."""
+        """Yield the pieces of the text that follows these tokens."""
         config = config or self.generation
         pieces = TextStream(self.tokenizer, config.stop_strings)
         plain = replace(config, stop_strings=())
@@ -91,24 +91,24 @@ class Generator(Pipeline):
         yield pieces.finish()
 
     def read(self, text: str) -> list[int]:
-        """The tokens of a prompt; an empty one is the token that begins a text."""
+        """Tokenize a prompt. An empty prompt is the token that begins a text."""
         tokens = self.tokenizer.encode(text)
         if tokens:
             return tokens
         begin = self.tokenizer.begin if self.tokenizer.begin is not None else self.tokenizer.end
         if begin is None:
-            raise ValueError("the prompt is empty, and the model knows no token to begin with: expected some text")
+            raise ValueError("the prompt is empty, and the model has no token that begins a text: expected some text")
         return [begin]
 
     def answer_to(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """The tokens of a conversation, up to where the answer begins."""
+        """Tokenize a conversation, up to the start of the answer."""
         template = self.tokenizer.chat_template
         if template is None or isinstance(self.tokenizer, Tokenizer):
-            raise ValueError("the model has no chat template: expected one that was trained for conversations")
+            raise ValueError("the model has no chat template: expected a model that was trained for conversations")
         return render_chat(messages, template, self.tokenizer)
 
     def _fit(self, prompt: list[int], config: GenerationConfig) -> list[int]:
-        """The end of a prompt that is too long, so that there is room to write."""
+        """Return the end of a prompt that is too long, so that new tokens fit into the context."""
         limit = self.model.config.max_len
         if limit is None or len(prompt) < limit:
             return prompt
@@ -116,6 +116,6 @@ class Generator(Pipeline):
 
 
 def said(text: str, system: str | None = None) -> list[dict[str, str]]:
-    """A conversation of one message from the user, after the system message if there is one."""
+    """Return a conversation of one user message, after the system message if there is one."""
     first = [] if system is None else [{"role": "system", "content": system}]
     return [*first, {"role": "user", "content": text}]

@@ -1,4 +1,4 @@
-"""Files beside the weights of a model that was trained here, as HF Transformers reads them."""
+"""Write the tokenizer and generation files of a model that was trained here as HF Transformers reads them."""
 
 import json
 from collections.abc import Mapping
@@ -16,16 +16,17 @@ from glassformer.text.tokenizer import BEGIN, END, PAD, SPECIAL, UNKNOWN
 
 AnyModel = EncoderModel | DecoderModel | EncoderDecoderModel
 SEARCH_FIELDS = ("num_beams", "length_penalty", "no_repeat_ngram_size", "repetition_penalty", "min_new_tokens")
-"""Settings of a search that mean the same in HF's generation_config.json."""
+"""Generation settings that mean the same in HF's generation_config.json."""
 
 
 def hf_texts(
     model: AnyModel, texts: Mapping[str, str], search: Mapping[str, Any], ids: Mapping[str, Any]
 ) -> dict[str, str]:
-    """The tokenizer's files and generation_config.json, by name.
+    """Return the tokenizer's files and generation_config.json, by name.
 
     `AutoTokenizer` then gives the ids that the model was trained on: text never becomes a special token, and the end
-    follows each text that an encoder reads. Two tokenizers, one for each side, have no such form and stay as they are.
+    token follows each text that an encoder reads. HF has no form for two tokenizers, one for each side, so these are
+    copied unchanged.
     """
     found = {}
     if "tokenizer.json" in texts:
@@ -49,7 +50,7 @@ def hf_texts(
 
 
 def hf_labels(folder: Path, model: AnyModel) -> dict[str, Any]:
-    """The names of the classes as `config.json` holds them, where `task.json` names each one."""
+    """Return the class names in the form of HF's `config.json`, if `task.json` names every class."""
     about = read_json_object(folder / TASK) if (folder / TASK).is_file() else {}
     names = about.get("labels")
     if not isinstance(names, list) or len(names) != model.config.n_labels:
@@ -62,10 +63,10 @@ def hf_labels(folder: Path, model: AnyModel) -> dict[str, Any]:
 
 
 def _as_hf_reads(model: AnyModel, text: str) -> str:
-    """A tokenizer that ends each text as this model reads it; a decoder's texts have no end before they go on.
+    """Return a tokenizer that appends the end token as this model reads it. A decoder reads no end token.
 
-    What an encoder-decoder writes is a whole text, so the space that `prefix_space` put before it is removed again. A
-    decoder's text may continue another one, where that space is meant.
+    An encoder-decoder writes a whole text, so the space that `prefix_space` adds is removed again. A decoder's text may
+    continue another text, so its space is kept.
     """
     inner = tokenizers.Tokenizer.from_str(text)
     if isinstance(model, DecoderModel) or inner.post_processor is not None:
@@ -80,11 +81,11 @@ def _as_hf_reads(model: AnyModel, text: str) -> str:
 
 
 def _search(model: AnyModel, search: Mapping[str, Any]) -> dict[str, Any]:
-    """What HF's generation_config.json can hold of our search."""
+    """Return the generation settings that HF's generation_config.json can express."""
     found = {key: search[key] for key in SEARCH_FIELDS if key in search}
     if found.get("num_beams", 1) > 1:
         found["early_stopping"] = search.get("early_stopping", "never")
-    longest = search.get("max_new_tokens", 256) + 1  # HF counts the token that a text begins with
+    longest = search.get("max_new_tokens", 256) + 1  # HF counts the start token
     limit = model.config.max_len
     if isinstance(model, EncoderDecoderModel):
         found["max_length"] = longest if limit is None else min(longest, limit)

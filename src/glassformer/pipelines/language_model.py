@@ -1,4 +1,4 @@
-"""A trained decoder with its tokenizer: it goes on writing, and says how well it could foretell a text."""
+"""A decoder that was trained here: it continues texts and scores how well it predicts them."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ SEEDS_APART = 1000
 
 @dataclass
 class _Draft:
-    """A text that is written in rounds."""
+    """A text that is generated in rounds, each of at most one context."""
 
     prompt: list[int]
     tokens: list[int] = field(default_factory=list)
@@ -48,12 +48,12 @@ class _Draft:
     goes_on: bool = False
 
     def candidate(self, length_penalty: float) -> Candidate:
-        """The text with its score."""
+        """Return the text with its score."""
         return candidate_of(Written(self.tokens, self.score, self.log_probs), self.text, length_penalty)
 
 
 class LanguageModel(Generator, TrainedPipeline[Document]):
-    """A model with its tokenizer. What it writes may be longer than what it sees at once."""
+    """A decoder with its tokenizer. It can generate texts longer than its context."""
 
     task = "language"
 
@@ -68,7 +68,7 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
         super().__init__(model, tokenizer, generation or GenerationConfig())
         self.tokenizer: Tokenizer = tokenizer
         self.has_documents = has_documents
-        """Whether it learned from many documents, each after END, rather than from one long text without any."""
+        """Whether the training text was many documents, separated by END, instead of one long text."""
 
     @override
     @classmethod
@@ -89,23 +89,23 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
 
     @property
     def context(self) -> int:
-        """Tokens that the model sees at once."""
+        """Number of tokens that the model reads at once."""
         return self.model.config.max_len or 512
 
     @property
     def start(self) -> list[int]:
-        """What stands before a text: the end of another, or where all was one text a new line."""
+        """Tokens before a text: END, or a line break if the model was trained on one long text."""
         return [END] if self.has_documents else self.tokenizer.encode("\n")[:1] or [END]
 
     def read(self, text: str) -> list[int]:
-        """The tokens of a prompt."""
+        """Tokenize a prompt."""
         tokens = self.tokenizer.encode(text)
         return tokens if tokens and not self.has_documents else [*self.start, *tokens]
 
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
-        """What follows each line; a blank one stays blank."""
+        """Return the continuation of each line. A blank line stays blank."""
         if request.chat:
-            self.answer_to([])  # says why not
+            self.answer_to([])  # raises: there is no chat template
         blank = answer_of([], request)
         return answer_lines_with_text(
             lines, blank, lambda texts: super(LanguageModel, self).answer_lines(texts, request)
@@ -123,21 +123,21 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
         return each_text(text, lambda texts: self.write_after([self.read(one) for one in texts], config), "text")
 
     def write_after(self, prompts: Sequence[list[int]], config: GenerationConfig | None = None) -> list[str]:
-        """What follows each of these tokens. Who has no room left goes on after the last half of what it sees."""
+        """Return the continuation of each prompt. A text that fills the context continues after its last half."""
         return [several[0].text for several in self.candidates_after(prompts, config)]
 
     def candidates_after(
         self, prompts: Sequence[list[int]], config: GenerationConfig | None = None, *, with_scores: bool = False
     ) -> list[list[Candidate]]:
-        """Write in rounds: a text that fills the context is continued after the last half of it."""
+        """Generate in rounds: a text that fills the context continues in a new one that starts with its last half."""
         config = config or self.generation
         copies = config.num_return_sequences
         drafts = [[_Draft(prompt) for _ in range(copies)] for prompt in prompts]
-        # The copies of a prompt are written together at first. Later each has a context of its own.
+        # The copies of a prompt are generated together in the first round. Later each has its own context.
         groups, round_number = [(0, drafts)] if drafts else [], 0
         while groups:
             for copy, rows in groups:
-                # All that wait have written alike much or have ended, but for what their prompts left them.
+                # Unfinished texts have about the same length; the longest remaining length is generated for all.
                 part = self._part(config, max(config.max_new_tokens - len(row[0].tokens) for row in rows), round_number)
                 part = replace(part, num_return_sequences=len(rows[0]), seed=part.seed + SEEDS_APART * copy)
                 given = [self._fit(row[0].prompt + row[0].tokens, part) for row in rows]
@@ -152,7 +152,7 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
         return [[draft.candidate(config.length_penalty) for draft in row] for row in drafts]
 
     def _extend(self, draft: "_Draft", written: Written, config: GenerationConfig) -> None:
-        """Add what one round wrote."""
+        """Add the tokens of one round."""
         left = config.max_new_tokens - len(draft.tokens)
         draft.tokens += written.tokens[:left]
         draft.log_probs += (written.log_probs or [])[:left]
@@ -161,7 +161,7 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
         draft.goes_on = written.reason == "length" and not is_stopped and len(draft.tokens) < config.max_new_tokens
 
     def stream_after(self, prompt: list[int], config: GenerationConfig | None = None) -> Iterator[str]:
-        """What follows these tokens, as it is written; the same text as `write_after` gives."""
+        """Yield the pieces of the continuation. Together they are the text of `write_after`."""
         config = config or self.generation
         pieces = TextStream(self.tokenizer, config.stop_strings)
         written: list[int] = []
@@ -178,14 +178,14 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
                 yield pieces.push(token)
                 if pieces.is_stopped:
                     return
-            if new < room:  # it came to an end
+            if new < room:  # the text has ended
                 break
             round_number += 1
         yield pieces.finish()
 
     def _part(self, config: GenerationConfig, left: int, round_number: int) -> GenerationConfig:
-        """The wishes for one round, when so many tokens are left to write."""
-        # Where all was one text nobody has learned what the special tokens mean: their scores are chance.
+        """Return the generation settings of one round, with `left` tokens to generate."""
+        # A model of one long text has never seen special tokens, so their logits are untrained.
         never = () if self.has_documents else tuple(sorted(self.tokenizer.special_ids))
         return replace(
             config,
@@ -197,19 +197,19 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
         )
 
     def _fit(self, prompt: list[int], config: GenerationConfig) -> list[int]:
-        """The end of a prompt that is too long: half of what the model sees, so that there is room to write."""
+        """Return a prompt that fits: the last half of the context if it is too long, so that new tokens fit."""
         return prompt if len(prompt) < self.context else prompt[-max(self.context // 2, 1) :]
 
     def scoring_method(self) -> str:
-        """The windows of `score`."""
+        """Describe the windows of `score`."""
         return windows_in_words(self.context, max(1, self.context // 2))
 
     def score(self, examples: Sequence[Document], *, stride: int | None = None) -> Scores:
-        """Bits a byte, nats a token, perplexity: of all of each text, every token foretold once.
+        """Return bits per byte, nats per token and perplexity. Each token of each text is predicted once.
 
-        A window slides along by `stride` tokens, half of what the model sees where none is given; the end of a
-        document is foretold too, and counted, where the model learned from documents. Bytes are those of the text that
-        the model predicts: where its tokenizer lower-cases, of the lower-cased text.
+        A window slides by `stride` tokens, by default half the context. The end of a document is predicted and counted
+        too if the model was trained on documents. Bytes are counted in the text that the model predicts: in the
+        lower-cased text if its tokenizer lower-cases.
         """
         texts = self.tokenizer.encode_batch([example.text for example in examples])
         last = [END] if self.has_documents else []
@@ -221,13 +221,13 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
             nats, sum(len(row) - 1 for row in rows), n_bytes, by_character=self.tokenizer.is_of_characters
         )
         n_unknown = sum(row.count(UNKNOWN) for row in texts)
-        if n_unknown:  # they cost next to nothing to foretell: the score is better than it should be
+        if n_unknown:  # <unk> is easy to predict, so the score is too good
             return Scores(scores.values, dict.fromkeys(scores.values, f"{n_unknown} unknown characters"))
         return scores
 
 
 def windows_in_words(context: int, stride: int) -> str:
-    """How a text that is longer than the context is scored: "windows of 128 tokens every 64"."""
+    """Describe how a text longer than the context is scored: "windows of 128 tokens every 64"."""
     return f"windows of {context} tokens every {stride}"
 
 

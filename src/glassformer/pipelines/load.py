@@ -1,4 +1,4 @@
-"""The one door to a model on disk, ours or anybody's: it comes back as what it can do."""
+"""Load a model from disk, ours or of another library, as its pipeline."""
 
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,11 @@ Loaded = TrainedPipeline[Any] | Generator | Embedder | TextToText
 
 
 def load(path: Path | str, *, dtype: torch.dtype = torch.float32, allow_pickle: bool = False) -> Loaded:
-    """A model that is ready to use.
+    """Load a model as a pipeline that is ready to use.
 
-    A folder that was trained here is the tool of its task: a `Translator`, a `Classifier`. Of HF's folders, GGUF files
-    and llama2.c's files, a decoder is a `Generator`, an encoder an `Embedder`, an encoder-decoder a `TextToText`.
-    Nothing is fetched, and nothing in the files is run.
+    A folder that was trained here gives the pipeline of its task, such as a `Translator` or a `Classifier`. Of Hugging
+    Face folders, GGUF files and llama2.c files, a decoder gives a `Generator`, an encoder an `Embedder` and an
+    encoder-decoder a `TextToText`. Nothing is downloaded, and no code in the files is run.
     """
     path = Path(path)
     with naming_errors(path):
@@ -60,8 +60,8 @@ def _load(path: Path, dtype: torch.dtype, allow_pickle: bool) -> Loaded:
         return Embedder(as_embedder(model, path), tokenizer, max_len=longest_text(path))
     if model.config.head != "language_model":
         raise ValueError(
-            f"{path} holds a model with head={model.config.head!r}, which writes no words: expected one that was saved "
-            "with its language-model head (architectures in config.json)"
+            f"{path} holds a model with head={model.config.head!r}, which generates no text: expected one that was "
+            "saved with its language-model head (architectures in config.json)"
         )
     if isinstance(model, DecoderModel):
         return Generator(model, tokenizer)
@@ -70,8 +70,8 @@ def _load(path: Path, dtype: torch.dtype, allow_pickle: bool) -> Loaded:
     begin = whole(settings, "decoder_start_token_id", default=-1)
     if not 0 <= begin < model.config.vocab_size:
         raise ValueError(
-            f"{path} does not say what its texts begin with: expected decoder_start_token_id in config.json, an id "
-            f"below {model.config.vocab_size}"
+            f"{path} does not say which token its texts begin with: expected decoder_start_token_id in "
+            f"config.json, an id below {model.config.vocab_size}"
         )
     beams, longest = whole(settings, "num_beams", default=4), whole(settings, "max_length", default=512)
     check_cost(path, beams, longest)
@@ -80,11 +80,11 @@ def _load(path: Path, dtype: torch.dtype, allow_pickle: bool) -> Loaded:
     pad = target.pad
     search = GenerationConfig(
         num_beams=beams,
-        max_new_tokens=max(longest - 1, 1),  # HF counts the token that a text begins with
+        max_new_tokens=max(longest - 1, 1),  # HF counts the start token
         length_penalty=number(settings, "length_penalty", default=1.0),
         no_repeat_ngram_size=whole(settings, "no_repeat_ngram_size", default=0),
         early_stopping="never" if stops == "never" else flag(settings, "early_stopping", default=False),
-        # Marian's padding has a score like any token, and is never meant.
+        # Marian has a logit for padding, which must never be generated.
         suppress_tokens=() if pad is None or pad == target.end else (pad,),
     )
     return TextToText(model, tokenizer, target, begin=begin, generation=search)

@@ -1,4 +1,4 @@
-"""TODO."""
+"""A pretrained masked language model (BERT) that fills in blanks with one token each."""
 
 from collections.abc import Sequence
 from typing import Any, overload
@@ -24,11 +24,11 @@ from glassformer.text.tokenizer import UNKNOWN
 from glassformer.training.losses import label_smoothed_cross_entropy
 
 MASK = "<mask>"
-"""The special token that hides a word from a model of ours."""
+"""The mask token of tokenizers that were trained here."""
 
 
 class MaskFiller(EncoderPipeline[PlainText]):
-    """A trained model with its tokenizer: it fills in blanks, and makes vectors of texts."""
+    """Fills in blanks, and turns texts into vectors."""
 
     task, head = "masking", "language_model"
 
@@ -41,9 +41,9 @@ class MaskFiller(EncoderPipeline[PlainText]):
     @overload
     def fill(self, lines: ManyTexts) -> list[str]: ...
     def fill(self, lines: str | ManyTexts) -> str | list[str]:
-        """Put a word into each blank of a line, written as three underscores. Each word is one token.
+        """Fill each blank of a line (three underscores) with the most likely token.
 
-        One string gives one line, a list a list. A line without blanks stays as it is.
+        One string gives one line, a list gives a list. A line without blanks is returned unchanged.
         """
         return each_text(lines, self._fill, "lines")
 
@@ -69,13 +69,13 @@ class MaskFiller(EncoderPipeline[PlainText]):
 
     @override
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
-        """A line without blanks stays as it is."""
+        """Return each line with its blanks filled in. A line without blanks is returned unchanged."""
         filled = iter(self._fill([line for line in lines if BLANK in line]))
         texts = [next(filled) if BLANK in line else line for line in lines]
         return [LineAnswer(text, {"text": text}) for text in texts]
 
     def score(self, examples: Sequence[PlainText]) -> Scores:
-        """The mean loss of hidden tokens, and how many of them are guessed; what is hidden is always the same."""
+        """Return the mean loss and the accuracy of masked tokens. The same tokens are masked in every call."""
         device = next(self.model.parameters()).device
         was_training = self.model.training
         self.model.eval()
@@ -94,16 +94,16 @@ class MaskFiller(EncoderPipeline[PlainText]):
 
     @property
     def longest(self) -> int:
-        """Tokens of a text that the model reads at once, beside what it expects around it."""
+        """The most tokens of a text that the model reads at once, without the special tokens around it."""
         return max(1, (self.model.config.max_len or 512) - len(frame_of(self.reader)))
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """The tokens of each text alone."""
+        """Return the token ids of each text, without special tokens."""
         read = self.reader.read([(text, None) for text in texts])
         return [[i for i, source in zip(one.ids, one.sources, strict=True) if source is not None] for one in read]
 
     def batches(self, rows: Rows, *, max_tokens: int, seed: int) -> MaskedBatches:
-        """Rows with hidden tokens, as this model learns them."""
+        """Return batches of rows with masked tokens."""
         return MaskedBatches(
             rows,
             frame_of(self.reader),
@@ -116,31 +116,31 @@ class MaskFiller(EncoderPipeline[PlainText]):
 
 
 def masked_answers(model: nn.Module, batch: MaskedBatch) -> Tensor:
-    """Logits of the hidden tokens alone, for most are not: (B, T) -> (B, P, V)."""
-    body: Any = model  # a compiled model's `encode` is the one that was not compiled
+    """Return the logits of the masked positions only, because most tokens are not masked: (B, T) -> (B, P, V)."""
+    body: Any = model  # a compiled model's `encode` is not compiled
     hidden = body.encode(batch.tokens, batch.mask)
     chosen = hidden.gather(1, batch.places[:, :, None].expand(-1, -1, hidden.shape[-1]))  # (B, P, C)
     return body.apply_head(chosen)
 
 
 def mask_of(reader: Reader) -> int:
-    """What hides a word: a checkpoint's own token for it; of ours <mask>, or <unk>, which no text of ours holds."""
+    """Return the id of the mask token. Tokenizers that were trained here without <mask> use <unk>."""
     tokenizer = reader.tokenizer
     if isinstance(tokenizer, Tokenizer):
         return tokenizer.special_id(MASK) if tokenizer.has_special(MASK) else UNKNOWN
     if tokenizer.mask is None:
-        raise ValueError("the tokenizer has no token to hide words by: expected a mask_token")
+        raise ValueError("the tokenizer has no mask token: expected a mask_token in its files")
     return tokenizer.mask
 
 
 def words_of(reader: Reader, model: EncoderModel) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """The tokens that texts are made of."""
+    """Return the ids of all tokens that are not special."""
     size = min(reader.tokenizer.vocab_size, model.config.vocab_size)
     return np.array([index for index in range(size) if index not in reader.tokenizer.special_ids], dtype=np.int64)
 
 
 def frame_of(reader: Reader) -> Frame:
-    """What stands around every text."""
+    """Return the special tokens that the tokenizer puts around every text."""
     read = reader.read([("a", None)])[0]
     own = [place for place, source in enumerate(read.sources) if source is not None]
     return Frame(read.ids[: own[0]], read.ids[own[-1] + 1 :], reader.pad)

@@ -1,4 +1,4 @@
-"""What all pipelines share: they take one text or a list of texts, and answer the lines of `glassformer run`."""
+"""The base class of all pipelines: one text or a list of texts in, and the answers that `glassformer run` prints."""
 
 import json
 import math
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
     from glassformer.decoding import GenerationConfig, Written
 
 ManyTexts = list[str] | tuple[str, ...]
-"""A list of texts. Not `Sequence[str]`: a string is one of those too, and must not be read as its characters."""
+"""A list of texts. Not `Sequence[str]`, because a string is a sequence of its characters."""
 Pair = tuple[str, str]
 ManyPairs = list[Pair] | tuple[Pair, ...]
 Input = tuple[str, str | None]
-"""What an encoder reads at once: a text, or two."""
+"""An input of an encoder: one text, or two."""
 ManyInputs = ManyTexts | Sequence[Input] | list[str | Input] | list[Pair]
 T = TypeVar("T")
 
 
 def each_text(texts: object, answer: Callable[[list[str]], list[T]], name: str = "texts") -> T | list[T]:
-    """Answer one string with one answer, and a list of strings with a list of answers."""
+    """Return one answer for a string, and a list of answers for a list of strings."""
     if isinstance(texts, str):
         return answer([texts])[0]
     return answer(check_texts(texts, name))
 
 
 def each_pair(pairs: object, answer: Callable[[list[Pair]], list[T]], name: str = "pairs") -> T | list[T]:
-    """Answer one tuple of two strings with one answer, and a list of such pairs with a list of answers."""
+    """Return one answer for a tuple of two strings, and a list of answers for a list of such pairs."""
     if _is_pair(pairs) and isinstance(pairs, tuple):
         return answer([pairs])[0]
     found = as_list(pairs, name, "a tuple of two strings or a list of such tuples")
@@ -41,7 +41,7 @@ def each_pair(pairs: object, answer: Callable[[list[Pair]], list[T]], name: str 
 
 
 def check_texts(texts: object, name: str = "texts") -> list[str]:
-    """The strings of a list; a TypeError for anything else."""
+    """Return the strings of a list. Raise a TypeError for anything else."""
     found = as_list(texts, name, "a string or a list of strings")
     for place, text in enumerate(found):
         if not isinstance(text, str):
@@ -50,7 +50,7 @@ def check_texts(texts: object, name: str = "texts") -> list[str]:
 
 
 def check_inputs(inputs: object, name: str = "texts") -> list[Input]:
-    """The inputs of a list, each a string or a tuple of two; a TypeError for anything else."""
+    """Return the inputs of a list, each a string or a tuple of two. Raise a TypeError for anything else."""
     found: list[Input] = []
     for place, one in enumerate(as_list(inputs, name, "a string, or a list of strings or of tuples of two strings")):
         if isinstance(one, str):
@@ -63,15 +63,15 @@ def check_inputs(inputs: object, name: str = "texts") -> list[Input]:
 
 
 def check_text(text: object, name: str = "text") -> str:
-    """One string; a TypeError for anything else."""
+    """Return the string. Raise a TypeError for anything else."""
     if not isinstance(text, str):
         raise TypeError(f"{name} is {shown(text)}: expected a string{_decode_hint(text)}")
     return text
 
 
 def as_list(values: object, name: str, expected: str) -> list[Any]:
-    """The values of a list or another ordered collection; a TypeError for anything else."""
-    # The order of a set is not the caller's, and the keys of a table are hardly what was meant.
+    """Return the values of a list or another ordered collection. Raise a TypeError for anything else."""
+    # A set has no order, and iterating over a dict gives its keys, which is rarely meant.
     if isinstance(values, str | bytes | bytearray | Mapping | set | frozenset) or not isinstance(values, Iterable):
         raise TypeError(f"{name} is {shown(values)}: expected {expected}{_decode_hint(values)}")
     return list(values)
@@ -90,13 +90,13 @@ class LineRequest:
     """Options of `answer_lines`."""
 
     n_best: int | None = None
-    """The number of alternatives; None is one, or for labels all of them."""
+    """Number of alternatives; None is one, or all for labels."""
     with_scores: bool = False
-    """Whether scores are needed. They cost time where a text is written without a beam."""
+    """Whether scores are needed. Without a beam search, computing them takes extra time."""
     generation: "GenerationConfig | None" = None
-    """The search for a text; None is the model's own."""
+    """Generation settings; None uses those of the model."""
     chat: bool = False
-    """Whether each line is a message to answer, rather than a text to continue."""
+    """Whether each line is a message to answer instead of a text to continue."""
     system: str | None = None
     """The system message of each conversation."""
 
@@ -111,18 +111,18 @@ class LineAnswer(NamedTuple):
     texts: tuple[str, ...] = ()
     """The alternatives, best first."""
     scores: tuple[float | None, ...] = ()
-    """The score of each alternative, where there are scores."""
+    """The score of each alternative, if there are scores."""
 
 
 class Candidate(NamedTuple):
-    """A text that a model wrote, and its score: log-probability / length ** length_penalty."""
+    """A generated text and its score: log-probability / length ** length_penalty."""
 
     text: str
     score: float | None = None
 
 
 def candidate_of(written: "Written", text: str, length_penalty: float = 1.0) -> Candidate:
-    """A text with its score: the beam's, or computed from the log-probabilities where these were asked for."""
+    """Return a text with its score: that of the beam search, or computed from the log-probabilities."""
     score = written.score
     if score is None and written.log_probs:
         score = sum(written.log_probs) / len(written.log_probs) ** length_penalty
@@ -135,9 +135,9 @@ def answer_of(
     describe: Callable[[str], dict[str, Any]] = lambda text: {"text": text},
     key: str = "text",
 ) -> LineAnswer:
-    """The answer to a line that texts were written for; none where the line is blank.
+    """Return the answer to a line from its generated texts. A blank line has no texts.
 
-    `describe` gives the JSON fields of a text; the one named `key` is printed as the line.
+    `describe` returns the JSON fields of a text. The field named `key` is printed as the line.
     """
     entries = [describe(candidate.text) for candidate in candidates] or [describe("")]
     texts = tuple(entry[key] for entry in entries)
@@ -152,37 +152,37 @@ def answer_of(
 
 
 def vector_answer(vector: list[float]) -> LineAnswer:
-    """The answer to a line that was turned into a vector."""
+    """Return the answer to a line that was turned into a vector."""
     numbers = [as_json_number(number) for number in vector]
     return LineAnswer(json.dumps(numbers), {"vector": numbers})
 
 
 def as_json_number(value: float) -> float | None:
-    """A number with six digits after the point; None for infinity and NaN, which JSON does not have."""
+    """Return a number rounded to six digits; None for infinity and NaN, which JSON does not have."""
     return round(value, 6) if math.isfinite(value) else None
 
 
 def answer_lines_with_text(
     lines: Sequence[str], blank: LineAnswer, answer: Callable[[list[str]], list[LineAnswer]]
 ) -> list[LineAnswer]:
-    """The answers to the lines; a blank line gets `blank`."""
+    """Return the answers to the lines. A blank line gets `blank`."""
     answers = iter(answer([line for line in lines if line.strip()]))
     return [next(answers) if line.strip() else blank for line in lines]
 
 
 class Pipeline(ABC):
-    """A model that is ready to use on texts."""
+    """A model with its tokenizer, ready to use on texts."""
 
     @abstractmethod
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
-        """One answer for each line, in their order."""
+        """Return one answer for each line, in their order."""
 
     @overload
     def run(self, lines: str) -> str: ...
     @overload
     def run(self, lines: ManyTexts) -> list[str]: ...
     def run(self, lines: str | ManyTexts) -> str | list[str]:
-        """One line of answer for each line; one string gives one answer."""
+        """Return one line of output for each line of input. One string gives one string."""
         return each_text(lines, lambda several: self._run(several, LineRequest()), "lines")
 
     def _run(self, lines: list[str], request: LineRequest) -> list[str]:

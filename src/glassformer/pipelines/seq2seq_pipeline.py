@@ -1,4 +1,4 @@
-"""A trained encoder-decoder with its tokenizers: one text in, another out."""
+"""The base class of pipelines with an encoder-decoder: one text in, another text out."""
 
 import json
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import BEGIN, END
 
 GENERATION = "generation_config.json"
-# What a hostile folder may ask for; real ones stay below a tenth of it.
+# Limits for the files of untrusted folders. Real models stay below a tenth of them.
 MAX_BEAMS = 1 << 8
 MAX_LENGTH = 1 << 16
 
@@ -42,22 +42,22 @@ Example = TypeVar("Example")
 
 
 class Explained(NamedTuple):
-    """A text and what the model looked at while it wrote it."""
+    """A generated text with its cross-attention weights."""
 
     text: str
     source_pieces: list[str]
     target_pieces: list[str]
     weights: Tensor
-    """(layers, heads, target pieces, source pieces): the cross-attention."""
+    """Cross-attention weights: (layers, heads, target pieces, source pieces)."""
 
 
 class Seq2SeqPipeline(TrainedPipeline[Example]):
-    """A trained model with its tokenizers: text in, text out."""
+    """A trained encoder-decoder with a tokenizer for each side."""
 
     kept: ClassVar[Kept] = "first"
-    """What is read of a text that is too long: its first tokens, or its last."""
+    """Which part of a source that is too long is read: its first or its last tokens."""
     search: ClassVar[GenerationConfig]
-    """How a text is searched for, unless the folder says otherwise."""
+    """Generation settings of a new model. A model folder has its own."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
 
     @classmethod
     def read_folder(cls, folder: Path) -> Self:
-        """The tool saved in a model folder."""
+        """Load the pipeline of a model folder."""
         model, about = cls.open_folder(folder, EncoderDecoderModel)
         check_settings(cls, about, folder / TASK)
         source, target = load_tokenizers(folder)
@@ -100,10 +100,9 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
     def write(
         self, texts: str | ManyTexts, *, beam: int | None = None, max_batch_tokens: int = 4096
     ) -> str | list[str]:
-        """Write one text for each, in the same order; a blank text stays blank. One string gives one text.
+        """Write one text for each source. A blank source gives a blank text. One string gives one string.
 
-        Sources longer than the model's limit are cut to it. `beam` is how many sentences are kept at each step; 1 is
-        greedy.
+        A source longer than the model's limit is cut. `beam` is the beam width; 1 is greedy search.
         """
 
         def write(several: list[str]) -> list[str]:
@@ -120,25 +119,25 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
         with_scores: bool = False,
         max_batch_tokens: int = 4096,
     ) -> list[list[Candidate]]:
-        """Write `num_return_sequences` texts for each text, best first; none for a blank one."""
+        """Write `num_return_sequences` texts for each source, best first; none for a blank source."""
         config = generation or self.generation
-        told = [index for index, text in enumerate(texts) if text.strip()]
-        encoded = self.source_tokenizer.encode_batch([texts[index] for index in told])
+        with_text = [index for index, text in enumerate(texts) if text.strip()]
+        encoded = self.source_tokenizer.encode_batch([texts[index] for index in with_text])
         found = self._generate([self._read(ids) for ids in encoded], config, with_scores, max_batch_tokens)
         answers: list[list[Candidate]] = [[] for _ in texts]
-        for index, several in zip(told, found, strict=True):
+        for index, several in zip(with_text, found, strict=True):
             decode = self.target_tokenizer.decode
             answers[index] = [candidate_of(one, decode(one.tokens), config.length_penalty) for one in several]
         return answers
 
     def scoring_method(self) -> str:
-        """The search: greedy, or a beam and its width."""
+        """Describe the search: "greedy", "sampling" or "beam 4"."""
         if self.generation.do_sample:
             return "sampling"
         return "greedy" if self.generation.num_beams == 1 else f"beam {self.generation.num_beams}"
 
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
-        """A text for each line; a blank line stays blank."""
+        """Return one text for each line. A blank line stays blank."""
         found = self.candidates(lines, request.generation, with_scores=request.with_scores)
         return [answer_of(one, request) for one in found]
 
@@ -147,7 +146,7 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
     @overload
     def run(self, lines: ManyTexts, *, beam: int | None = None) -> list[str]: ...
     def run(self, lines: str | ManyTexts, *, beam: int | None = None) -> str | list[str]:
-        """A text for each line; one string gives one text. `beam` is how many sentences the search keeps."""
+        """Return one text for each line. One string gives one string. `beam` is the beam width."""
         request = LineRequest(generation=self._search(beam))
         return each_text(lines, lambda several: self._run(several, request), "lines")
 
@@ -165,7 +164,7 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
         )
 
     def _read(self, ids: list[int]) -> list[int]:
-        """What the model reads: as much as it can, and END."""
+        """Return the source that the model reads: the tokens, cut to its limit, and END."""
         limit = self.model.config.max_len
         if limit is not None and len(ids) >= limit:
             ids = ids[len(ids) - limit + 1 :] if self.kept == "last" else ids[: limit - 1]
@@ -175,13 +174,15 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
         return self.generation if beam is None else replace(self.generation, num_beams=beam)
 
     def explain(self, text: str) -> Explained:
-        """Rewrite one text, and look again at where the decoder looked as it wrote each piece.
+        """Generate a text for one source and return it with the cross-attention weights of each token.
 
-        Both lists end with the end of the text, which the model reads and writes too.
+        Both lists of tokens end with "(end)", the END token that the model reads and writes.
         """
         source = self._read(self.source_tokenizer.encode(check_text(text)))
         written = generate(self.model, [source], self.generation, begin=BEGIN, end=END)[0][0].tokens
-        target = written[: (self.model.config.max_len or len(written) + 1) - 1]  # with BEGIN it must fit
+        target = written[
+            : (self.model.config.max_len or len(written) + 1) - 1
+        ]  # BEGIN and the target must fit into max_len
         device = next(self.model.parameters()).device
         with torch.inference_mode(), capture_attention(self.model, kinds=["cross_attn"]) as captured:
             self.model(torch.tensor([source], device=device), torch.tensor([[BEGIN, *target]], device=device))
@@ -195,7 +196,7 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
 
 
 def read_search(folder: Path) -> GenerationConfig:
-    """The search that a folder of ours asks for, if it is one that can be made."""
+    """Read the generation settings of a model folder. Raise if they would take too much memory or time."""
     file = SealedFolder(folder).file(GENERATION)
     with refusing_wrong_values(file):
         search = GenerationConfig.from_dict(read_json_object(file))
@@ -204,7 +205,7 @@ def read_search(folder: Path) -> GenerationConfig:
 
 
 def check_cost(path: Path, beams: int, longest: int) -> None:
-    """Raise where a file asks for a search that no machine could make."""
+    """Raise if a file asks for more beams or longer texts than any real model needs."""
     if not 1 <= beams <= MAX_BEAMS or not 1 <= longest <= MAX_LENGTH:
         raise ValueError(
             f"{path} asks for {shown(beams)} beams and texts of {shown(longest)} tokens: expected at most {MAX_BEAMS}, "
@@ -213,7 +214,7 @@ def check_cost(path: Path, beams: int, longest: int) -> None:
 
 
 def load_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
-    """Of what a model folder's model reads and writes: one and the same where it has one."""
+    """Load the source and the target tokenizer of a model folder. They are the same object if it has one tokenizer."""
     joint = folder / "tokenizer.json"
     if joint.is_file():
         tokenizer = Tokenizer.load(joint)

@@ -1,4 +1,4 @@
-"""The settings of a tool as its `task.json` holds them: each must have the type that the tool's constructor names."""
+"""Check the settings in `task.json` against the type hints of the pipeline's constructor."""
 
 import inspect
 import math
@@ -13,15 +13,15 @@ from glassformer.checkpoint.safe_files import CorruptFolderError
 MAX_WHOLE = 2**31 - 1
 
 
-def check_settings(tool: type[Any], settings: Mapping[str, Any], file: Path) -> None:
-    """Raise unless `tool` can be made with these settings: none is missing, unknown, or of another type."""
-    parameters = inspect.signature(tool).parameters.values()
-    hints = typing.get_type_hints(tool.__init__)
+def check_settings(pipeline: type[Any], settings: Mapping[str, Any], file: Path) -> None:
+    """Raise if a setting of the pipeline class is missing, unknown or of another type."""
+    parameters = inspect.signature(pipeline).parameters.values()
+    hints = typing.get_type_hints(pipeline.__init__)
     named = {one.name: one for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY}
     takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
     for name, parameter in named.items():
         if name not in settings and parameter.default is inspect.Parameter.empty:
-            raise CorruptFolderError(f"{file} has no {name!r}: expected it, for a {tool.__name__}")
+            raise CorruptFolderError(f"{file} has no {name!r}: expected it, for a {pipeline.__name__}")
     for name, value in settings.items():
         if name in named:
             expected = _problem(hints[name], value)
@@ -32,7 +32,7 @@ def check_settings(tool: type[Any], settings: Mapping[str, Any], file: Path) -> 
 
 
 def _problem(hint: Any, value: Any) -> str:
-    """What was expected of a value instead, or nothing where it is as its type says."""
+    """Return what was expected instead of a value; empty if it has the type."""
     if hint is bool:
         return "" if isinstance(value, bool) else "true or false"
     if hint is int:

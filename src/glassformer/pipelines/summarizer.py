@@ -1,4 +1,4 @@
-"""TODO."""
+"""Summarize texts with a trained encoder-decoder."""
 
 from collections.abc import Sequence
 from typing import overload
@@ -12,7 +12,7 @@ from glassformer.pipelines.seq2seq_pipeline import Seq2SeqPipeline
 
 
 class Summarizer(Seq2SeqPipeline[Summary]):
-    """A trained model with its tokenizers: a text in, its summary out."""
+    """Writes a summary of a text."""
 
     task = "summarization"
     search = GenerationConfig(num_beams=4, max_new_tokens=128, no_repeat_ngram_size=3)
@@ -22,10 +22,10 @@ class Summarizer(Seq2SeqPipeline[Summary]):
     @overload
     def summarize(self, texts: ManyTexts, *, beam: int | None = None) -> list[str]: ...
     def summarize(self, texts: str | ManyTexts, *, beam: int | None = None) -> str | list[str]:
-        """Summarize one text, or each of a list in the same order. What is longer than the model's limit is cut."""
+        """Summarize one text, or each text of a list. A text longer than the model's limit is cut."""
         return self.write(texts, beam=beam)
 
     def score(self, examples: Sequence[Summary]) -> Scores:
-        """ROUGE-1, ROUGE-2 and ROUGE-L."""
+        """Return ROUGE-1, ROUGE-2 and ROUGE-L."""
         found = self.summarize([example.source for example in examples])
         return score_summaries(found, [example.references for example in examples])

@@ -1,4 +1,4 @@
-"""A trained tagger in use: words in, entities out."""
+"""Find entities in texts with a trained encoder."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -19,22 +19,22 @@ from glassformer.text.word_split import cut_words
 from glassformer.text.word_windows import Window, first_pieces, joined, windows, word_of_each
 
 AT_ONCE = 256
-"""Sentences whose tags are searched for together."""
+"""Number of sentences whose best tags are searched for together."""
 
 
 class Reading(NamedTuple):
-    """What the model reads of some words of a sentence, and where the answers stand."""
+    """A model input with some words of a sentence, and the token positions of these words."""
 
     sentence: int
     words: range
-    """Whose answers are taken from here."""
+    """The words whose tags are taken from this input."""
     encoded: Encoded
     places: list[int | None]
-    """Of each of these words, where its first token stands."""
+    """Position of the first token of each of these words; None for a word without tokens."""
 
 
 class TextEntity(NamedTuple):
-    """An entity of a text: its characters from `start` to before `end`, and what they are."""
+    """An entity of a text: the characters from `start` up to `end`, and their label."""
 
     text: str
     label: str
@@ -47,11 +47,11 @@ ManySentences = ManyTexts | Sequence[list[str]] | Sequence[tuple[str, ...]]
 
 
 class Tagger(EncoderPipeline[TaggedSentence]):
-    """A trained model with its tokenizer and the labels it knows.
+    """Finds entities and labels them.
 
-    It scores the BIOES tags of each word, by its first token, and gives the best tags that stand for entities. BIOES
-    rather than IOB2, for it names the last word of an entity too: where one ends is learned like where it begins, and
-    fewer sequences are legal.
+    The model scores the BIOES tags of each word at its first token, and the best valid sequence of tags is chosen.
+    BIOES is used instead of IOB2 because it marks the last word of an entity too: the model learns where entities end,
+    and fewer sequences are valid.
     """
 
     task, head = "tagging", "token_class"
@@ -66,9 +66,9 @@ class Tagger(EncoderPipeline[TaggedSentence]):
     @overload
     def tag(self, sentences: ManySentences, *, max_batch_tokens: int = 8192) -> list[list[Entity]]: ...
     def tag(self, sentences: str | ManySentences, *, max_batch_tokens: int = 8192) -> list[Entity] | list[list[Entity]]:
-        """The entities of each sentence, by the numbers of their words; one string gives the entities of one sentence.
+        """Return the entities of each sentence by word index. One string gives the entities of one sentence.
 
-        A sentence is a list of words, or a string, which is cut into words. `entities` gives places in the string.
+        A sentence is a list of words, or a string, which is split into words. `entities` returns character places.
         """
 
         def tag(several: list[str]) -> list[list[Entity]]:
@@ -85,14 +85,14 @@ class Tagger(EncoderPipeline[TaggedSentence]):
     def _tag(self, sentences: Sequence[Sequence[str]], max_batch_tokens: int = 8192) -> list[list[Entity]]:
         readings = self.read_words(sentences)
         answers = self.answers([reading.encoded for reading in readings], max_batch_tokens=max_batch_tokens)
-        # A word that became no token is left to its neighbours: all its tags score the same.
+        # A word without tokens gets equal scores for all tags, so that its neighbors decide.
         scores = [np.zeros((len(words), len(self.paths.tags)), dtype=np.float32) for words in sentences]
         for reading, answer in zip(readings, answers, strict=True):
-            told = [
+            found_words = [
                 (word, place) for word, place in zip(reading.words, reading.places, strict=True) if place is not None
             ]
-            if told:
-                words, places = zip(*told, strict=True)
+            if found_words:
+                words, places = zip(*found_words, strict=True)
                 scores[reading.sentence][list(words)] = answer[list(places)].log_softmax(-1).numpy()
         found: list[list[Entity]] = []
         for begin in range(0, len(scores), AT_ONCE):
@@ -104,7 +104,7 @@ class Tagger(EncoderPipeline[TaggedSentence]):
     @overload
     def entities(self, texts: ManyTexts) -> list[list[TextEntity]]: ...
     def entities(self, texts: str | ManyTexts) -> list[TextEntity] | list[list[TextEntity]]:
-        """The entities of each text, by their places in it; one string gives the entities of one text."""
+        """Return the entities of each text by character places. One string gives the entities of one text."""
         return each_text(texts, self._entities)
 
     def _entities(self, texts: list[str]) -> list[list[TextEntity]]:
@@ -116,7 +116,7 @@ class Tagger(EncoderPipeline[TaggedSentence]):
         return found
 
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
-        """Each line with its entities in brackets: [EU ORG] rejects [German MISC] call."""
+        """Return each line with its entities in brackets: [EU ORG] rejects [German MISC] call."""
         answers = []
         for line, entities in zip(lines, self._entities(list(lines)), strict=True):
             record = {"text": line, "entities": [one._asdict() for one in entities]}
@@ -124,13 +124,13 @@ class Tagger(EncoderPipeline[TaggedSentence]):
         return answers
 
     def score(self, examples: Sequence[TaggedSentence]) -> Scores:
-        """Entity F1, precision and recall; F1 of each label."""
+        """Return entity F1, precision and recall, and the F1 of each label."""
         for example in examples:
             self.numbers(example)
         return compare(self.tag([example.words for example in examples]), examples)
 
     def numbers(self, example: TaggedSentence) -> list[int]:
-        """The numbers of the tags of an example's words."""
+        """Return the tag index of each word of an example."""
         for entity in example.entities:
             if entity.label not in self.labels:
                 raise unknown_label(entity.label, self.labels, example.where)
@@ -138,7 +138,7 @@ class Tagger(EncoderPipeline[TaggedSentence]):
         return [known_tags[tag] for tag in tags_of(example.entities, len(example.words), "bioes")]
 
     def read_words(self, sentences: Sequence[Sequence[str]]) -> list[Reading]:
-        """What the model reads: each sentence at once, or one that is too long in windows."""
+        """Return the model inputs: one for each sentence, or several windows of a sentence that is too long."""
         limit, found = self.model.config.max_len, []
         parts: list[tuple[int, Window]] = []  # of long sentences
         whole = self.reader.read([(joined(words), None) for words in sentences])
@@ -158,7 +158,7 @@ class Tagger(EncoderPipeline[TaggedSentence]):
 
 
 def compare(found: Sequence[Sequence[Entity]], examples: Sequence[TaggedSentence]) -> Scores:
-    """The scores of entities beside the true ones."""
+    """Return the scores of predicted entities against the true ones."""
     sizes = [len(example.words) for example in examples]
     return score_entities(
         [tags_of(entities, size, "iob2") for entities, size in zip(found, sizes, strict=True)],
@@ -167,14 +167,14 @@ def compare(found: Sequence[Sequence[Entity]], examples: Sequence[TaggedSentence
 
 
 def words_in(text: str) -> list[str]:
-    """The words of a text, punctuation among them."""
+    """Split a text into words and punctuation marks."""
     return [text[begin:end] for begin, end in cut_words(text)]
 
 
 def in_brackets(text: str, spans: Sequence[tuple[int, int, str]]) -> str:
-    """A text whose spans stand in brackets, each with its label before the closing one."""
-    told, done = "", 0
+    """Return a text with its spans in brackets, each followed by its label."""
+    marked, done = "", 0
     for begin, end, label in spans:
-        told += f"{text[done:begin]}[{text[begin:end]} {label}]"
+        marked += f"{text[done:begin]}[{text[begin:end]} {label}]"
         done = end
-    return told + text[done:]
+    return marked + text[done:]

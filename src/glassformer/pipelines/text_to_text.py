@@ -1,4 +1,4 @@
-"""Somebody else's encoder-decoder: one text in, another out."""
+"""An encoder-decoder of another library: one text in, another text out."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
 
 class TextToText(Pipeline):
-    """T5, BART, Marian: a model with the tokenizers of what it reads and what it writes."""
+    """A pretrained encoder-decoder (T5, BART, Marian) with its source and target tokenizers."""
 
     def __init__(
         self,
@@ -41,22 +41,22 @@ class TextToText(Pipeline):
     @overload
     def run(self, lines: ManyTexts, *, beam: int | None = None) -> list[str]: ...
     def run(self, lines: str | ManyTexts, *, beam: int | None = None) -> str | list[str]:
-        """Write one text for each, in the same order; a blank one stays blank. One string gives one text."""
+        """Write one text for each line. A blank line stays blank. One string gives one string."""
         request = LineRequest(generation=None if beam is None else replace(self.generation, num_beams=beam))
         return each_text(lines, lambda several: self._run(several, request), "lines")
 
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
-        """A text for each line; a blank line stays blank."""
+        """Return one text for each line. A blank line stays blank."""
         found = self.candidates(lines, request.generation, with_scores=request.with_scores)
         return [answer_of(one, request) for one in found]
 
     def candidates(
         self, texts: Sequence[str], generation: GenerationConfig | None = None, *, with_scores: bool = False
     ) -> list[list[Candidate]]:
-        """Write `num_return_sequences` texts for each text, best first; none for a blank one."""
+        """Write `num_return_sequences` texts for each source, best first; none for a blank source."""
         config = generation or self.generation
-        told = [index for index, text in enumerate(texts) if text.strip()]
-        sources = [self._read(texts[index]) for index in told]
+        with_text = [index for index, text in enumerate(texts) if text.strip()]
+        sources = [self._read(texts[index]) for index in with_text]
         end = self.target_tokenizer.end
         found = generate(
             self.model,
@@ -68,11 +68,11 @@ class TextToText(Pipeline):
             tokenizer=self.target_tokenizer,
         )
         answers: list[list[Candidate]] = [[] for _ in texts]
-        for index, several in zip(told, found, strict=True):
+        for index, several in zip(with_text, found, strict=True):
             answers[index] = [candidate_of(one, one.text or "", config.length_penalty) for one in several]
         return answers
 
     def _read(self, text: str) -> list[int]:
-        """The tokens of a source; one that is too long is cut, and keeps its end."""
+        """Tokenize a source. One that is too long is cut, but keeps its last token, which ends the text."""
         tokens, limit = self.source_tokenizer.encode(text), self.model.config.max_len
         return tokens if limit is None or len(tokens) <= limit else [*tokens[: limit - 1], tokens[-1]]

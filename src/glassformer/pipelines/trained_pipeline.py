@@ -1,4 +1,4 @@
-"""A trained model with its tokenizer, in use: what every task makes."""
+"""The base class of pipelines whose model was trained by a task here: score, save and load."""
 
 import json
 from abc import abstractmethod
@@ -15,38 +15,38 @@ from glassformer.pipelines.pipeline import Pipeline
 from glassformer.pipelines.task_file import TASK, read_about
 
 DATA_SETTINGS = ("data", "language_origins")
-"""Entries of `task.json` about the data; they are no settings of the tool."""
+"""Entries of `task.json` about the training data. The others are settings of the pipeline."""
 AnyModel = TypeVar("AnyModel", bound=Model)
 Example = TypeVar("Example")
 
 
 class TrainedPipeline(Pipeline, Generic[Example]):
-    """A trained model in use."""
+    """A pipeline whose model was trained by a task here. It can be scored and saved."""
 
     task: ClassVar[str]
-    """Its task's name, as on the command line."""
+    """The name of its task on the command line."""
     model: Any
     """An EncoderModel, a DecoderModel or an EncoderDecoderModel."""
 
     @abstractmethod
     def score(self, examples: Sequence[Example]) -> Scores:
-        """How well it does."""
+        """Return the scores of the model on these examples."""
 
     @abstractmethod
     def files(self) -> dict[str, str]:
-        """What its folder holds beside the model: the tokenizer's files, by name."""
+        """Return the texts of the files beside the model by name: the tokenizer and the generation settings."""
 
     def scoring_method(self) -> str:
-        """How the answers that `score` counts are made: "greedy", "beam 4"; empty where there is only one way."""
+        """Describe how `score` generates text: "greedy", "beam 4"; empty if nothing is generated."""
         return ""
 
     def settings(self) -> dict[str, Any]:
-        """What `from_folder` needs to know beside model and tokenizer, for JSON."""
+        """Return the keyword arguments of the constructor, as JSON values. `task.json` stores them."""
         return {}
 
     @classmethod
     def from_folder(cls, folder: Path | str) -> Self:
-        """The tool that was saved there. An error names the file that is wrong."""
+        """Load the pipeline of a model folder. An error names the file that is wrong."""
         folder = Path(folder)
         if not folder.is_dir():
             raise FileNotFoundError(no_such_model(folder))
@@ -56,14 +56,14 @@ class TrainedPipeline(Pipeline, Generic[Example]):
     @classmethod
     @abstractmethod
     def read_folder(cls, folder: Path) -> Self:
-        """What `from_folder` does for this kind of tool: `open_folder`, then the tokenizer's files."""
+        """Load a pipeline of this class: `open_folder`, then the tokenizer's files. `from_folder` calls it."""
 
     @classmethod
     def open_folder(cls, folder: Path, kind: type[AnyModel]) -> tuple[AnyModel, dict[str, Any]]:
-        """The model of a folder that was saved by this tool, and the tool's settings."""
+        """Load the model of a folder that this class saved, and the pipeline's settings."""
         about = read_about(folder)
         if about.pop("task") != cls.task:
-            raise ValueError(f"{folder} was not trained for {cls.task}: glassformer info tells what it is")
+            raise ValueError(f"{folder} was not trained for {cls.task}: glassformer info shows what it is")
         for key in DATA_SETTINGS:
             about.pop(key, None)
         model = load_model(folder)

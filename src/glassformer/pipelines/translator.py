@@ -1,4 +1,4 @@
-"""TODO."""
+"""Translate sentences with a trained encoder-decoder."""
 
 from collections.abc import Sequence
 from typing import overload
@@ -11,7 +11,7 @@ from glassformer.pipelines.seq2seq_pipeline import Seq2SeqPipeline
 
 
 class Translator(Seq2SeqPipeline[Pair]):
-    """A trained model with its tokenizers: a sentence in, its translation out."""
+    """Translates sentences."""
 
     task = "translation"
     search = GenerationConfig(num_beams=4, max_source_ratio=2.0)
@@ -23,14 +23,13 @@ class Translator(Seq2SeqPipeline[Pair]):
     def translate(
         self, texts: str | ManyTexts, *, beam: int | None = None, max_batch_tokens: int = 4096
     ) -> str | list[str]:
-        """Translate one text, or each of a list in the same order; a blank text stays blank.
+        """Translate one text, or each text of a list. A blank text gives a blank translation.
 
-        Sources longer than the model's limit are cut to it. `beam` is how many sentences are kept at each step; 1 is
-        greedy.
+        A source longer than the model's limit is cut. `beam` is the beam width; 1 is greedy search.
         """
         return self.write(texts, beam=beam, max_batch_tokens=max_batch_tokens)
 
     def score(self, examples: Sequence[Pair], *, beam: int | None = None) -> Scores:
-        """BLEU and chrF of the translations of these sources against their targets."""
+        """Return BLEU and chrF of the translations of the sources, with the targets as references."""
         found = self.translate([pair.source for pair in examples], beam=beam)
         return score_translations(found, [pair.target for pair in examples])
