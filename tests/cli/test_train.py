@@ -85,10 +85,10 @@ def test_a_config_is_the_defaults_and_what_was_given():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--warmpu", "3"], "--warmpu is no option of train translation: did you mean --warmup?"),
-        (["--optimiser", "adam"], "--optimiser is no option of train translation: did you mean --optimizer?"),
-        (["--zzzzzz", "3"], "--zzzzzz is no option of train translation: glassformer train translation --help-all"),
-        (["-minutes", "3"], "-minutes is no option of train translation: did you mean --minutes?"),
+        (["--warmpu", "3"], "--warmpu is not an option of train translation: did you mean --warmup?"),
+        (["--optimiser", "adam"], "--optimiser is not an option of train translation: did you mean --optimizer?"),
+        (["--zzzzzz", "3"], "--zzzzzz is not an option of train translation: glassformer train translation --help-all"),
+        (["-minutes", "3"], "-minutes is not an option of train translation: did you mean --minutes?"),
         (["--lr", "x"], "--lr x: expected a number"),
         (["--lr", "-1"], "--lr -1: expected a finite number above 0"),
         (["--lr"], "--lr has no value: expected X after it"),
@@ -109,11 +109,11 @@ def test_a_wrong_flag_is_a_sentence_and_exit_code_2(call, arguments, message):
 def test_wrong_words_suggest_the_nearest(call):
     assert call("trian")[::2] == (
         2,
-        "glassformer: 'trian' is no verb: did you mean 'train'? (glassformer --help lists them)\n",
+        "glassformer: 'trian' is not a verb: did you mean 'train'? (glassformer --help lists them)\n",
     )
     code, _, err = call("train", "translatoin", "--out", "m")
     assert code == 2
-    assert err.startswith("glassformer: 'translatoin' is no task: did you mean 'translation'?")
+    assert err.startswith("glassformer: 'translatoin' is not a task: did you mean 'translation'?")
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_python_trains_with_the_same_options(tmp_path, reviews):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"warmpu": 3}, "'warmpu' is no option of TranslationConfig: did you mean 'warmup'"),
+        ({"warmpu": 3}, "'warmpu' is not an option of TranslationConfig: did you mean 'warmup'"),
         ({"lr": "x"}, "lr='x': expected a number"),
         ({"train.lr": "x"}, "lr='x': expected a number"),
         ({"source": 3}, "source=3: expected a list of paths"),
@@ -295,7 +295,7 @@ def test_python_trains_with_the_same_options(tmp_path, reviews):
 def test_python_options_are_checked_before_anything_is_written(tmp_path, options, message):
     with pytest.raises((TypeError, ValueError), match=message):
         glassformer.train("translation", out=tmp_path / "m", **options)
-    with pytest.raises(ValueError, match="'translatoin' is no task: did you mean 'translation'"):
+    with pytest.raises(ValueError, match="'translatoin' is not a task: did you mean 'translation'"):
         glassformer.train("translatoin", out=tmp_path / "m")
     assert not list(tmp_path.iterdir())
 

@@ -42,7 +42,7 @@ MISTAKES = {
     "typo in a task": Mistake(
         f"train clasification --data reviews.tsv {SHORT} --out new",
         2,
-        "'clasification' is no task: did you mean 'classification'?",
+        "'clasification' is not a task: did you mean 'classification'?",
         f"{CLASSIFY} --out new",
     ),
     "typo in a flag": Mistake(
@@ -158,7 +158,7 @@ MISTAKES = {
     "flags of another task": Mistake(
         f"train classification --source train.en --target train.de {SHORT} --out new",
         2,
-        "--source is no option of train classification: its data is given with --data PATH",
+        "--source is not an option of train classification: its data is given with --data PATH",
         f"{CLASSIFY} --out new",
     ),
     "no GPU": Mistake(
@@ -206,7 +206,7 @@ MISTAKES = {
     "eval with the data of another task": Mistake(
         "eval my-classifier --source test.en --target test.de",
         2,
-        "--source is no option of eval my-classifier: its data is given with --data PATH",
+        "--source is not an option of eval my-classifier: its data is given with --data PATH",
         "eval my-classifier --data test.tsv",
     ),
     "eval without data": Mistake(

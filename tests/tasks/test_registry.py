@@ -15,5 +15,5 @@ def test_the_old_spelling_of_a_task_names_the_new_one():
 
 
 def test_a_misspelled_task_gets_a_suggestion():
-    with pytest.raises(ValueError, match="'sumarization' is no task: did you mean 'summarization'"):
+    with pytest.raises(ValueError, match="'sumarization' is not a task: did you mean 'summarization'"):
         task_named("sumarization")

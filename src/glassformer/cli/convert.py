@@ -1,4 +1,4 @@
-"""`glassformer convert`: take a model elsewhere."""
+"""`glassformer convert`: write a model in the format of another library."""
 
 from pathlib import Path
 from typing import Literal

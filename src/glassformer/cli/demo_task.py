@@ -1,4 +1,4 @@
-"""`glassformer demo TASK`: train a task on what comes with it, in minutes, and try it."""
+"""`glassformer demo TASK`: train a small model on a built-in corpus in minutes, score it and try it."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from glassformer.tasks.task import Task
 
 MAX_MINUTES = 3.0
-"""How long a demo trains unless it is told otherwise."""
+"""The longest default training time of a demo."""
 SHARE = 0.95
-"""Of the minutes asked for, this much is for the training; the rest is for showing what was learned."""
+"""Share of the minutes that is used for training; the rest is for showing the results."""
 N_SHOWN = 5
-"""Held-out examples that are shown."""
+"""Number of held-out examples that are shown."""
 
 
 def demo_task(
@@ -30,7 +30,7 @@ def demo_task(
     out: Path = Path("demo"),
     seed: int = 0,
 ) -> None:
-    """Train a task's demo into `out/name`, or take what stands there; score it, show it, let the user try it."""
+    """Train a task's demo into `out/name`, or load it from there; print scores and examples, and answer lines."""
     from glassformer.pipelines.load import load
     from glassformer.pipelines.trained_pipeline import TrainedPipeline
     from glassformer.tasks.registry import task_named
@@ -58,17 +58,19 @@ def demo_task(
     test = list(splits.test)
     held_out = test or list(splits.valid)
     about = task.scored_on("test" if test else "validation", len(held_out), tool.scoring_method())
-    learned = "it has never seen" if test else "it has not learned from; the best checkpoint was chosen by them"
+    learned = (
+        "that are not in the training data" if test else "of the validation, by which the best checkpoint was chosen"
+    )
     print(f"\nscores on {about}, examples {learned}:\n")
     print(_beside(scores or tool.score(held_out), _baseline(task, splits)))
     _show(task, tool, held_out)
     for line, answer in zip(lines, tool.run(list(lines)), strict=True):
         print(f"\n  {line}\n  {answer}")
-    talk(lambda line: tool.run([line])[0], "Type a line to see what it makes of it; an empty one ends.")
+    talk(lambda line: tool.run([line])[0], "Type a line to see the answer of the model; an empty line ends.")
 
 
 def talk(answer: Callable[[str], str], invitation: str) -> None:
-    """On a terminal: answer what the user types, until an empty line."""
+    """On a terminal, answer the lines that the user types, until an empty line."""
     if sys.stdin is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return
     print(f"\n{invitation}")
@@ -81,7 +83,7 @@ def talk(answer: Callable[[str], str], invitation: str) -> None:
             return
         try:
             print(answer(line))
-        except ValueError as error:  # a line that this model cannot read; the next may be better
+        except ValueError as error:  # the model cannot read this line
             print(error)
 
 
@@ -93,7 +95,7 @@ def _baseline(task: "Task[Any, Any]", splits: "Splits[Any]") -> "tuple[str, Scor
 
 
 def _beside(scores: "Scores", baseline: "tuple[str, Scores] | None") -> str:
-    """The scores under those of the baseline, a column each."""
+    """Return a table with the scores of the baseline and of the model."""
     from glassformer.metrics.number_table import Table
     from glassformer.metrics.scores import title_of
 
@@ -103,9 +105,9 @@ def _beside(scores: "Scores", baseline: "tuple[str, Scores] | None") -> str:
 
 
 def _show(task: "Task[Any, Any]", tool: "TrainedPipeline[Any]", held_out: Sequence[Any]) -> None:
-    """A few held-out examples: what the model reads, what it answers, and what is right where that is not the same."""
+    """Print a few held-out examples: the input, the model's answer, and the correct answer if it differs."""
     try:
-        # From all over them: neighbours are often alike.
+        # Spread over all examples, because neighbors are often similar.
         shown = [task.show(example) for example in held_out[:: max(1, len(held_out) // N_SHOWN)][:N_SHOWN]]
     except NotImplementedError:
         return

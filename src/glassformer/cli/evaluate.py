@@ -1,4 +1,4 @@
-"""`glassformer eval FOLDER`: its flags are those that say where the data of the folder's task is."""
+"""`glassformer eval FOLDER`: score a model. The flags are the data options of the model's task."""
 
 import json
 import sys
@@ -28,7 +28,7 @@ glassformer eval FOLDER --help shows the options for the model in FOLDER."""
 
 @dataclass(frozen=True)
 class EvalOptions:
-    """Flags of `eval` beside those of the data."""
+    """Flags of `eval`, beside those of the data."""
 
     int8: bool = False
     """Compute with 8-bit weights, as run --int8 does."""
@@ -74,7 +74,7 @@ def evaluate(arguments: list[str]) -> None:
             f"{folder} is in another library's format and names no task: expected a folder that train wrote. "
             f"glassformer run {folder} --input FILE --output NEW_FILE writes its answers"
         )
-    SealedFolder(Path(folder))  # refuses a folder that is no model
+    SealedFolder(Path(folder))  # raises if the folder is not a model
     about = read_about(Path(folder))
     kind = data_named(about["task"])
     try:
@@ -96,8 +96,8 @@ def evaluate(arguments: list[str]) -> None:
     with reporting(quiet=asked.quiet):
         results, scored_on = _scored(folder, about["task"], data, asked)
     if asked.json:
-        told: dict[str, Any] = {name: _as_json(scores) for name, scores in results.items()}
-        print(json.dumps({**told.get("", told), "scored_on": scored_on}))
+        record: dict[str, Any] = {name: _as_json(scores) for name, scores in results.items()}
+        print(json.dumps({**record.get("", record), "scored_on": scored_on}))
         return
     for name, scores in results.items():
         _show(name, scores)
@@ -105,7 +105,7 @@ def evaluate(arguments: list[str]) -> None:
 
 
 def _scored(folder: str, task: str, data: Any, asked: EvalOptions) -> "tuple[dict[str, Scores], str]":
-    """The scores by the name of the search, and what was scored."""
+    """Return the scores by the name of the search, and a description of what was scored."""
     with Step("loading torch"):
         from glassformer.pipelines.load import load
         from glassformer.pipelines.trained_pipeline import TrainedPipeline
@@ -133,18 +133,18 @@ def _scored(folder: str, task: str, data: Any, asked: EvalOptions) -> "tuple[dic
 
 
 def _about(task: Any, data: Any, tool: Any, count: int) -> str:
-    """What was scored and how: "beam 4, 1,000 pairs from test.en, test.de"."""
+    """Describe what was scored and how: "beam 4, 1,000 pairs from test.en, test.de"."""
     from glassformer.tasks.card import in_short
 
     corpus = getattr(data, "corpus", "")
     origin = f"of {corpus}" if corpus else f"from {in_short(str(path) for path in data.training_files())}"
-    # A translator's lines name the search themselves.
+    # The score lines of a translator already name the search.
     method = "" if task.name == "translation" else tool.scoring_method()
     return f"{method}, " * bool(method) + f"{count:,} {task.unit} {origin}"
 
 
 def eval_options(task: str, usual: Any) -> dict[str, Option]:
-    """The flags for a model of this task, by name. The defaults of the data are those of `usual`."""
+    """Return the options for a model of this task, by name. The data options have the defaults of `usual`."""
     own = field_options(EvalOptions, EvalOptions(), "")
     others = {name for other, names in ONLY.items() if other != task for name in names}
     scoring = [replace(option, section="Scoring") for option in own if option.name not in others]
@@ -153,7 +153,7 @@ def eval_options(task: str, usual: Any) -> dict[str, Option]:
 
 
 def eval_help(folder: str, task: str, options: Mapping[str, Option]) -> str:
-    """The help for the model in this folder."""
+    """Return the help for the model in this folder."""
     about = f"Score the model in {folder} ({task}) on data of your own. Columns are read as in training."
     return help_text(f"glassformer eval {folder} {_files(options)} [OPTIONS]", about, options.values())
 
@@ -163,7 +163,7 @@ def _files(options: Mapping[str, Option]) -> str:
 
 
 def _has_data(data: Any) -> bool:
-    """Whether files or a corpus are named."""
+    """Return whether files or a corpus are named."""
     return any(getattr(data, name, None) for name in ("data", "source", "corpus"))
 
 
@@ -176,7 +176,7 @@ def _check_own(flag: str, task: str, options: Mapping[str, Option]) -> None:
 
 
 def _problems(tool: Any, path: Path, samples: int, sandbox: SandboxMode) -> "Scores":
-    """The share of problems whose tests its programs pass. Prints the active protections on stderr."""
+    """Return pass@k of the model's programs for the problems. Prints the active protections on stderr."""
     from glassformer.data.readers.code_problems import read_problems
     from glassformer.metrics.sandbox import check_sandbox
     from glassformer.pipelines.code_model import CodeModel
@@ -189,7 +189,7 @@ def _problems(tool: Any, path: Path, samples: int, sandbox: SandboxMode) -> "Sco
 
 
 def _translations(tool: Any, pairs: Any, beam: int | None, tokenized: str) -> "dict[str, Scores]":
-    """Greedy beside the beam, and older papers' BLEU where it is asked for."""
+    """Return the scores of greedy and beam search, with tokenized BLEU if `tokenized` names a language."""
     from glassformer.metrics import Scores, score_translations, tokenized_bleu
 
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Flags of `train` that are no part of a recipe."""
+    """Flags of `train` that are not part of a recipe."""
 
     out: Path | None = None
     """Model folder to write; what the run needs to resume is in OUT.run beside it."""
@@ -41,7 +41,7 @@ class RunOptions:
 
 def train(arguments: list[str]) -> None:
     """Parse `TASK [--recipe FILE] --out FOLDER [--any-config-field ...]` and train."""
-    began = time.perf_counter()  # before torch is loaded: --minutes counts that too
+    began = time.perf_counter()  # --minutes includes the time to load torch
     from glassformer.tasks.registry import TASKS, unknown_task
 
     if not arguments or arguments[0].startswith("-"):
@@ -78,7 +78,7 @@ def train(arguments: list[str]) -> None:
 
 
 def _callbacks(tracker: str, out: Path, config: Any) -> "Callbacks":
-    """The callbacks of --track; none where no tracker is named."""
+    """Return the callbacks of --track; none without a tracker."""
     if tracker == "none":
         return {}
     from glassformer.training.trackers import TRACKERS
@@ -87,9 +87,9 @@ def _callbacks(tracker: str, out: Path, config: Any) -> "Callbacks":
 
 
 def read_given(task: str, arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the flags ask for, by dotted name (`train.lr`), and the options of the run, the recipe among them.
+    """Return the given config options by dotted name (`train.lr`), and the options of the run, such as the recipe.
 
-    An option that was not given is not there, so that its default can still be chosen.
+    Options that were not given are missing, so that their defaults can still be chosen.
     """
     from glassformer.tasks.configs.task_options import options_of
     from glassformer.tasks.registry import config_named
@@ -104,7 +104,7 @@ def read_given(task: str, arguments: list[str]) -> tuple[dict[str, Any], dict[st
 
 
 def run_options() -> dict[str, Any]:
-    """The options of a run, by name on the command line: `continue` is a keyword in Python."""
+    """Return the options of a run, by name on the command line. `continue` is a keyword in Python."""
     from dataclasses import replace
 
     from glassformer.tasks.configs.task_options import field_options
@@ -115,7 +115,7 @@ def run_options() -> dict[str, Any]:
 
 
 def task_list() -> str:
-    """The tasks, and what each trains."""
+    """Return the list of the tasks and what each trains."""
     from glassformer.tasks.registry import TASKS
 
     lines = "\n".join(f"  {name:16}{entry.about}" for name, entry in TASKS.items())
@@ -127,7 +127,7 @@ def task_list() -> str:
 
 
 def task_help(task: str, everything: bool) -> str:
-    """The help of a task: the options that people need first, or all."""
+    """Return the help of a task: its most important options, or all."""
     from dataclasses import replace
 
     from glassformer.tasks.configs.defaults import default_minutes

@@ -57,7 +57,7 @@ class QuestionData(FileData[Question]):
 
     @property
     def layout(self) -> dict[str, Any]:
-        """How a question and a context become one text."""
+        """How a question and a context become one source text: the options of `as_source`."""
         return {"number_sentences": self.number_sentences, "last_sentences": self.last_sentences}
 
     @override
@@ -97,7 +97,7 @@ class QuestionData(FileData[Question]):
 
 
 def as_answers(cell: object, column: str) -> tuple[str, ...]:
-    """A cell that holds an answer, or a list of them."""
+    """Return the answers of a cell that holds one answer or a list of them."""
     if isinstance(cell, list):
         return tuple(as_text(answer, column) for answer in cell)
     if isinstance(cell, str) and not cell.strip():
@@ -113,14 +113,14 @@ class AnsweringConfig(TaskConfig):
 
     data: QuestionData = field(default_factory=QuestionData)
     model: ModelConfig = field(default_factory=lambda: small_encoder_decoder(max_len=512, positions="rotary"))
-    """Its vocab_size is the most tokens the tokenizer may learn."""
+    """The architecture of a new model. Its vocab_size is the most tokens the tokenizer may learn."""
     train: TrainConfig = field(
         default_factory=lambda: TrainConfig(lr=1e-3, warmup=400, schedule="linear", label_smoothing=0.0)
     )
 
 
 class Answering(Seq2SeqTask[Question]):
-    """Questions about texts to what answers them."""
+    """Train an encoder-decoder to answer questions about texts."""
 
     name, title = "answering", "An answerer"
     unit, sample_line = "questions", "Where is Anna?\tAnna is in the garden."
@@ -138,7 +138,7 @@ class Answering(Seq2SeqTask[Question]):
 
     @classmethod
     def demo(cls) -> AnsweringConfig:
-        """Made stories, by a small model."""
+        """Return the config of a small model on generated stories."""
         return AnsweringConfig(
             data=QuestionData(corpus="made-stories"),
             model=small_encoder_decoder(
@@ -166,7 +166,7 @@ class Answering(Seq2SeqTask[Question]):
 
     @override
     def baseline(self, splits: Splits[Question]) -> tuple[str, Scores]:
-        commonest = Counter(example.answer for example in splits.train).most_common(1)[0][0]
+        most_common = Counter(example.answer for example in splits.train).most_common(1)[0][0]
         asked = list(splits.test) or list(splits.valid)
-        scores = score_answers([commonest] * len(asked), [example.answers for example in asked])
-        return f"always the commonest answer ({commonest or 'none'!r})", scores
+        scores = score_answers([most_common] * len(asked), [example.answers for example in asked])
+        return f"always the most frequent answer ({most_common or 'none'!r})", scores

@@ -1,4 +1,4 @@
-"""The model card, `README.md` of a model folder: what the model is, its data, its scores and how to use it."""
+"""Write the model card, the `README.md` of a model folder: data, size, scores, use and recipe."""
 
 import re
 import shlex
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from glassformer.training.state import TrainState
 
 MAX_NAMED = 5
-"""Files that are named; of more, the others are counted."""
+"""Number of file names that are listed. Further files are only counted."""
 
 
 class CardFacts(NamedTuple):
@@ -29,17 +29,17 @@ class CardFacts(NamedTuple):
     validation: str
     """On what and how each validation scored."""
     is_test: bool
-    """Whether the scores are of examples that did not choose the checkpoint."""
+    """Whether the scores are of test examples, which were not used to choose the checkpoint."""
     folder: str
     """The name of the model folder."""
     sample_line: str
-    """A line that the model reads."""
+    """An example of an input line."""
     recipe: str
-    """In TOML."""
+    """The recipe in TOML."""
 
 
 def write_card(card: CardFacts) -> str:
-    """The card in Markdown."""
+    """Return the card in Markdown."""
     state = card.state
     chosen = (
         "They were held out from the training, and the checkpoint was not chosen by them."
@@ -94,7 +94,7 @@ def write_card(card: CardFacts) -> str:
 
 
 def size_in_words(config: ModelConfig, kind: str, n_parameters: int) -> str:
-    """A model's size: "encoder_decoder, 1,038,208 parameters; 1 + 1 layers, d_model 128, vocabulary 5,000"."""
+    """Describe a model's size: "encoder_decoder, 1,038,208 parameters; 1 + 1 layers, d_model 128, vocabulary 5,000"."""
     layers = " + ".join(str(n) for n in (config.n_encoder_layers, config.n_decoder_layers) if n)
     return (
         f"{kind}, {n_parameters:,} parameters; {layers} layers, d_model {config.d_model}, {config.n_heads} heads, "
@@ -103,14 +103,14 @@ def size_in_words(config: ModelConfig, kind: str, n_parameters: int) -> str:
 
 
 def in_short(names: Iterable[str]) -> str:
-    """Names with commas between them; of many, the first few and how many more there are."""
+    """Join names with commas. Of many names, list the first few and count the rest."""
     known = list(names)
     more = [f"and {len(known) - MAX_NAMED:,} more"] if len(known) > MAX_NAMED else []
     return ", ".join([*known[:MAX_NAMED], *more])
 
 
 def code(text: object) -> str:
-    """A name as code in Markdown, whatever characters it holds."""
+    """Return a name as Markdown code, even if it contains backticks."""
     shown = " ".join(str(text).split())
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", shown)), default=0))
     space = " " if "`" in shown else ""
@@ -118,16 +118,16 @@ def code(text: object) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text in a cell of a table."""
+    """Escape text for a table cell."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
 def _block(text: str, language: str) -> list[str]:
-    """A block of code that no line of the text can end."""
+    """Return a fenced code block whose fence is longer than any in the text."""
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
     return [f"{fence}{language}", text, fence]
 
 
 def _argument(name: str) -> str:
-    """A folder as an argument of a command: never read as an option."""
+    """Quote a folder name for a shell command, so that it is not parsed as an option."""
     return shlex.quote(f"./{name}" if name.startswith("-") else name)

@@ -1,4 +1,4 @@
-"""Choose a task's defaults: measure the corpus and the machine, then ask the rules in `configs/defaults.py`."""
+"""Choose a task's defaults: measure the speed of the machine and apply the rules in `configs/defaults.py`."""
 
 import time
 from collections.abc import Mapping
@@ -23,20 +23,20 @@ from glassformer.training.estimate import rough_duration
 from glassformer.training.pilot import fastest_threads, measure_training_speed
 
 REFERENCE_SPEED = 3e10
-"""Operations per second of two slow cores."""
+"""Operations per second of two slow CPU cores."""
 
 
 def choose(
     config: TaskConfig, given: Mapping[str, Any], corpus: CorpusSize, *, size: Size, began: float
 ) -> dict[str, Any]:
-    """Values for the options of a task that were not given, by dotted name.
+    """Return values for the options of a task that were not given, by dotted name.
 
     Args:
-        config: The defaults with what was given.
-        given: What was given, by dotted name.
-        corpus: How much there is to learn from.
+        config: The defaults with the given options.
+        given: The given options, by dotted name.
+        corpus: The size of the training data.
         size: The size of the model, or "auto".
-        began: When the command began, by `time.perf_counter`: what has passed is no longer there to train.
+        began: When the command began, by `time.perf_counter`. The time since then is not left for training.
     """
     kind = type(config)
     if config.start_from is not None:
@@ -53,23 +53,23 @@ def choose(
 
 
 def in_words(chosen: Mapping[str, Any], given: Mapping[str, Any]) -> str:
-    """What was chosen, in one line, as the command line spells it."""
-    told = []
+    """Return the chosen options in one line, as command-line flags."""
+    flags = []
     for path, value in chosen.items():
         name = path.rpartition(".")[2]
         if path not in given and name not in ("init", "init_std", "save_every", "minutes"):
-            told.append(f"--{name.replace('_', '-')} {value}")
+            flags.append(f"--{name.replace('_', '-')} {value}")
     minutes = chosen.get("train.minutes")
     time_told = f" and {rough_duration(60 * minutes)}" if minutes else ""
     usual = " (the default; --minutes changes it)" if minutes and "train.minutes" not in given else ""
     busy = (
         " (other programs are busy here: fewer threads are faster)" if "train.threads" in chosen.keys() - given else ""
     )
-    return f"chosen for this data{time_told}{usual}: {' '.join(told)}{busy}"
+    return f"chosen for this data{time_told}{usual}: {' '.join(flags)}{busy}"
 
 
 def _threads(config: TaskConfig, corpus: CorpusSize, minutes: float) -> int:
-    """The number of threads to train with, by steps of a small model; 0 is the usual number."""
+    """Measure with a small model how many threads are fastest. 0 is torch's default."""
     kind = type(config)
     unmeasured = Speed(TRAINING_SHARE * 60 * minutes, 0, lambda config: REFERENCE_SPEED)
     small = make_config(kind, choose_defaults(kind, {}, corpus, unmeasured))

@@ -75,7 +75,7 @@ class LabeledData(FileData[LabeledText]):
 
     def _labels(self, cell: object) -> tuple[str, ...]:
         if not self.multi_label:
-            cell = str(cell) if isinstance(cell, int) else cell  # JSON may number its classes
+            cell = str(cell) if isinstance(cell, int) else cell  # JSON may have numbers as classes
             return (as_text(cell, self.label_column),)
         if isinstance(cell, str):
             cell = [part for part in cell.split(",") if part.strip()]
@@ -92,7 +92,7 @@ class ClassificationConfig(TaskConfig):
 
     data: LabeledData = field(default_factory=LabeledData)
     model: ModelConfig = field(default_factory=small_encoder)
-    """Of a model from scratch. Its vocab_size is the most tokens the tokenizer may learn."""
+    """The architecture of a new model. Its vocab_size is the most tokens the tokenizer may learn."""
     train: TrainConfig = field(
         default_factory=lambda: TrainConfig(
             updates=2000, lr=1e-3, warmup=200, schedule="linear", label_smoothing=0.0, eval_every=250
@@ -108,7 +108,7 @@ class Classification(EncoderTask[LabeledText]):
 
     @override
     def unused(self) -> set[str]:
-        """Of several labels a text, each is asked for by itself."""
+        """With `multi_label` each label has a sigmoid, where these options are not defined."""
         return {"bpe_dropout", *(("r_drop", "word_dropout", "label_smoothing") if self.config.data.multi_label else ())}
 
     @override
@@ -124,8 +124,8 @@ class Classification(EncoderTask[LabeledText]):
                 f"all texts have the labels {labels}: expected at least two classes. Add texts of "
                 "another class, or name another column with --label-column"
             )
-        # From scratch with BERT's pooler, so that Hugging Face can express the model. A body that was trained under
-        # another head gets no further layer without trained weights.
+        # A new model has BERT's pooler, so that Hugging Face can express it. A pretrained body gets no untrained layer
+        # beside the output layer.
         is_fresh = self.config.start_from is None
         head = {"pooling": "first", "head_transform": True} if is_fresh else {"pooling": "mean"}
         return {"n_labels": len(labels), **head}, {"labels": labels, "multi_label": multi_label}
@@ -154,7 +154,7 @@ class Classification(EncoderTask[LabeledText]):
 
     @classmethod
     def demo(cls) -> ClassificationConfig:
-        """Which of 20 languages is it? Some are far from each other, some, as Danish and Norwegian, are not."""
+        """Return the config of a classifier of 20 languages, some of them as close as Danish and Norwegian."""
         return ClassificationConfig(
             data=LabeledData(corpus="interface-languages"),
             model=small_encoder(n_encoder_layers=1, dropout=0.1, embedding_dropout=0.1),
@@ -164,7 +164,7 @@ class Classification(EncoderTask[LabeledText]):
         )
 
     def baseline(self, splits: Splits[LabeledText]) -> tuple[str, Scores]:
-        """The commonest answer for every text."""
+        """Predict the most frequent label of the training data for every text."""
         counts = Counter(example.labels for example in splits.train)
         (labels, _), *_ = counts.most_common(1)
         true = [example.labels for example in splits.test or splits.valid]

@@ -45,7 +45,7 @@ class CodeConfig(LanguageConfig):
 
     data: CodeData = field(default_factory=CodeData)
     context: Count = 256
-    """Tokens that the model reads at once."""
+    """Number of tokens that the model reads at once."""
     fim: Probability = 0.5
     """Probability that a piece of code is learned with its middle last, so that the model can fill in gaps."""
 

@@ -42,7 +42,7 @@ class DenoisingConfig(TaskConfig):
 
     data: TextData = field(default_factory=TextData)
     model: ModelConfig = field(default_factory=lambda: small_encoder_decoder(dropout=0.1, embedding_dropout=0.1))
-    """Of a model from scratch. Its vocab_size is the most tokens the tokenizer may learn."""
+    """The architecture of a new model. Its vocab_size is the most tokens the tokenizer may learn."""
     train: TrainConfig = field(default_factory=lambda: TrainConfig(updates=10_000, label_smoothing=0.0))
     noise: NoiseName = "spans"
     """What the model restores: spans writes only the hidden spans, as T5; infilling writes the whole text, whose
@@ -59,12 +59,12 @@ class DenoisingConfig(TaskConfig):
 
     @property
     def hidden_share(self) -> float:
-        """How many of the tokens are hidden."""
+        """Share of the tokens that is hidden, with the paper's value for 0."""
         return self.share or {"spans": 0.15, "infilling": 0.3}[self.noise]
 
 
 class Denoising(Task[PlainText, "PairBatch"]):
-    """Texts to an encoder-decoder that puts them right."""
+    """Pretrain an encoder-decoder to restore corrupted texts."""
 
     name, title, unit, sample_line = "denoising", "An encoder-decoder", "texts", f"the {BLANK} sleeps"
     Config = DenoisingConfig
@@ -133,7 +133,7 @@ class Denoising(Task[PlainText, "PairBatch"]):
 
     @classmethod
     def demo(cls) -> DenoisingConfig:
-        """Docstrings of the standard library."""
+        """Return the config of a small model of the standard library's docstrings."""
         usual = DenoisingConfig()
         return DenoisingConfig(
             data=TextData(corpus="docstrings"),
@@ -144,7 +144,7 @@ class Denoising(Task[PlainText, "PairBatch"]):
         )
 
     def baseline(self, splits: Splits[PlainText]) -> tuple[str, Scores]:
-        """The commonest token of all."""
+        """Predict the most frequent token everywhere."""
         pipeline, _ = self.initialize(splits.train)
 
         def wanted(texts: Iterable[PlainText]) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:
@@ -156,15 +156,15 @@ class Denoising(Task[PlainText, "PairBatch"]):
 
         held_out = [*splits.test] or [*splits.valid]
         size = pipeline.model.config.vocab_size
-        return "the commonest token", score_commonest(wanted(splits.train), wanted(held_out), size)
+        return "the most frequent token", score_commonest(wanted(splits.train), wanted(held_out), size)
 
     @override
     def sides(self, example: PlainText) -> tuple[str, str]:
-        """The noise decides how much is written."""
+        """With `spans` the target is about a quarter of the text, with `infilling` the whole text."""
         return example.text, example.text[: len(example.text) // 4] if self.config.noise == "spans" else example.text
 
     def show(self, example: PlainText) -> tuple[str, str]:
-        """An example for people: a text with a blank, and the text."""
+        """Return a text with a blank, and the text without it."""
         words = example.text.split()[:12]
         half = len(words) // 2
         return " ".join([*words[:half], BLANK, *words[half + 1 :]]), " ".join(words)

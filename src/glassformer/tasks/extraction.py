@@ -82,7 +82,7 @@ class ExtractionConfig(TaskConfig):
             n_encoder_layers=4, max_len=384, positions="rotary", dropout=0.1, embedding_dropout=0.1
         )
     )
-    """Of a model from scratch. Its vocab_size is the most tokens the tokenizer may learn."""
+    """The architecture of a new model. Its vocab_size is the most tokens the tokenizer may learn."""
     overlap: Whole = 128
     """Tokens that two windows of a long text share."""
     longest_answer: Count = 30
@@ -100,7 +100,7 @@ class ExtractionConfig(TaskConfig):
 
 
 class Extraction(EncoderTask[SpanQuestion]):
-    """Questions about texts to what finds their answers there."""
+    """Train an encoder to find the answer to a question in a text."""
 
     name, title = "extraction", "An extractor of answers"
     unit, sample_line = "questions", "Where is Anna?\tAnna is in the garden."
@@ -125,7 +125,7 @@ class Extraction(EncoderTask[SpanQuestion]):
 
     @override
     def rows(self, pipeline: "Extractor", examples: Sequence[SpanQuestion]) -> "list[LabeledRow]":
-        """A row for each window, which answers with its first token where the answer is not in it."""
+        """Return one row per window. The target of a window without the answer is its first token."""
         from glassformer.data.batching.labeled_batches import LabeledRow
         from glassformer.pipelines.extractor import span_places
 
@@ -142,7 +142,7 @@ class Extraction(EncoderTask[SpanQuestion]):
 
     @override
     def loss(self, model: "nn.Module", batch: "LabeledBatch") -> "Tensor":
-        """The cross-entropy of the first token among all, and of the last."""
+        """Return the cross-entropy of the answer's first token and of its last token among all tokens."""
         from glassformer.training.losses import label_smoothed_cross_entropy
 
         scores = self.outputs(model, batch).masked_fill(~batch.mask[:, :, None], float("-inf"))  # (B, T, 2)
@@ -160,7 +160,7 @@ class Extraction(EncoderTask[SpanQuestion]):
 
     @classmethod
     def demo(cls) -> ExtractionConfig:
-        """Made stories, by a small model."""
+        """Return the config of a small model on generated stories."""
         return ExtractionConfig(
             data=SpanData(corpus="made-stories"),
             model=small_encoder(

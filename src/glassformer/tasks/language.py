@@ -29,7 +29,7 @@ class DocumentData(FileData[Document]):
     """Texts: text files with one document each; .jsonl, .tsv or .csv files with one per record; or folders of text
     files (.gz too)."""
     valid: tuple[Path, ...] = ()
-    """Texts for validation; without them, one document in twenty-five is kept for it, or the last tenth of a single
+    """Texts for validation; without them, one document in 25 is held out for it, or the last tenth of a single
     text."""
     valid_share: Probability = 0.0
     """Validate on this last share of the text instead: 0.1 is its last tenth."""
@@ -95,12 +95,14 @@ class LanguageConfig(TaskConfig):
         )
     )
     context: Count = 128
-    """Tokens that the model reads at once."""
+    """Number of tokens that the model reads at once."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.tokenizer.bpe_dropout:
-            raise ValueError(f"bpe_dropout={self.tokenizer.bpe_dropout}: expected 0, for a decoder learns one cut")
+            raise ValueError(
+                f"bpe_dropout={self.tokenizer.bpe_dropout}: expected 0, a decoder is trained on one tokenization"
+            )
 
 
 class Language(DecoderTask):

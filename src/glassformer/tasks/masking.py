@@ -40,7 +40,7 @@ class MaskingConfig(TaskConfig):
 
     data: TextData = field(default_factory=TextData)
     model: ModelConfig = field(default_factory=small_language_encoder)
-    """Of a model from scratch. Its vocab_size is the most tokens the tokenizer may learn."""
+    """The architecture of a new model. Its vocab_size is the most tokens the tokenizer may learn."""
     train: TrainConfig = field(
         default_factory=lambda: TrainConfig(
             updates=10_000, lr=1e-3, warmup=500, schedule="linear", label_smoothing=0.0, eval_every=500
@@ -56,7 +56,7 @@ class MaskingConfig(TaskConfig):
 
 
 class Masking(Task[PlainText, "MaskedBatch"]):
-    """Texts to an encoder that knows words by their neighbours."""
+    """Pretrain an encoder on masked words."""
 
     name, title, unit, sample_line = "masking", "An encoder", "texts", f"the {BLANK} sleeps"
     Config = MaskingConfig
@@ -134,7 +134,7 @@ class Masking(Task[PlainText, "MaskedBatch"]):
 
     @classmethod
     def demo(cls) -> MaskingConfig:
-        """Docstrings of the standard library."""
+        """Return the config of a small model of the standard library's docstrings."""
         usual = MaskingConfig()
         return MaskingConfig(
             data=TextData(corpus="docstrings"),
@@ -143,7 +143,7 @@ class Masking(Task[PlainText, "MaskedBatch"]):
         )
 
     def baseline(self, splits: Splits[PlainText]) -> tuple[str, Scores]:
-        """The commonest token of all."""
+        """Predict the most frequent token everywhere."""
         from glassformer.data.batching.labeled_batches import IGNORED
 
         pipeline, _ = self.initialize(splits.train)
@@ -157,14 +157,14 @@ class Masking(Task[PlainText, "MaskedBatch"]):
 
         held_out = [*splits.test] or [*splits.valid]
         size = pipeline.model.config.vocab_size
-        return "the commonest token", score_commonest(hidden(splits.train), hidden(held_out), size)
+        return "the most frequent token", score_commonest(hidden(splits.train), hidden(held_out), size)
 
     @override
     def sides(self, example: PlainText) -> tuple[str, str]:
         return example.text, ""
 
     def show(self, example: PlainText) -> tuple[str, str]:
-        """An example for people: a text with a blank, and the text."""
+        """Return a text with a blank, and the text without it."""
         words = example.text.split()[:12]
         hidden = [*words]
         hidden[len(words) // 2] = BLANK

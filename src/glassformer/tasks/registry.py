@@ -58,7 +58,7 @@ def data_named(name: str) -> type[Any]:
 
 
 def unknown_task(name: str) -> str:
-    """Return the error message about a name that is no task."""
+    """Return the error message about a name that is not a task."""
     if name in RENAMED_TASKS:
         return f"the task {name} is called {RENAMED_TASKS[name]} now: use train {RENAMED_TASKS[name]}"
-    return f"{shown(name)} is no task: {suggestion(name, TASKS)}"
+    return f"{shown(name)} is not a task: {suggestion(name, TASKS)}"

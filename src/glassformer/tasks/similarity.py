@@ -83,7 +83,7 @@ class SimilarityConfig(TaskConfig):
 
     data: SimilarityData = field(default_factory=SimilarityData)
     model: ModelConfig = field(default_factory=lambda: small_encoder(dropout=0.1, embedding_dropout=0.1))
-    """Of a model from scratch. Its vocab_size is the most tokens the tokenizer may learn."""
+    """The architecture of a new model. Its vocab_size is the most tokens the tokenizer may learn."""
     train: TrainConfig = field(
         default_factory=lambda: TrainConfig(
             updates=2000, lr=1e-3, warmup=200, schedule="linear", label_smoothing=0.0, eval_every=250
@@ -92,7 +92,7 @@ class SimilarityConfig(TaskConfig):
 
 
 class Similarity(EncoderTask[ScoredPair]):
-    """Pairs of texts with scores to a comparer."""
+    """Train an encoder on pairs of texts with scores: the cosine of their vectors becomes the score."""
 
     name, title, separate_encoding = "similarity", "A comparer of texts", True
     unit, sample_line = "pairs", "a first text\ta second text"
@@ -118,7 +118,7 @@ class Similarity(EncoderTask[ScoredPair]):
         return self.pair_rows(pipeline, examples, [(pair.score - pipeline.lowest) / scale for pair in examples])
 
     def loss(self, model: "nn.Module", batch: "LabeledBatch") -> "Tensor":
-        """The squared errors of the cosines, summed."""
+        """Return the sum of the squared errors of the cosines."""
         first, second = self.outputs(model, batch).chunk(2)
         return ((first * second).sum(-1) - batch.answers).square().sum()
 
@@ -131,7 +131,7 @@ class Similarity(EncoderTask[ScoredPair]):
 
     @classmethod
     def demo(cls) -> SimilarityConfig:
-        """Sentences made of synonyms in any order: what two of them share is meant, not spelled."""
+        """Return the config of a model on sentences made of synonyms, which share meaning and not words."""
         return SimilarityConfig(
             data=SimilarityData(corpus="made-pairs"),
             model=small_encoder(vocab_size=1000, d_model=64, d_ff=128, dropout=0.0, embedding_dropout=0.0),
@@ -147,7 +147,7 @@ class Similarity(EncoderTask[ScoredPair]):
         )
 
     def baseline(self, splits: Splits[ScoredPair]) -> tuple[str, Scores]:
-        """The share of words that both texts have."""
+        """Predict the share of words that both texts have in common."""
         held_out = list(splits.test) or list(splits.valid)
         words = [[set(text.lower().split()) for text in pair[:2]] for pair in held_out]
         overlaps = [len(a & b) / max(len(a | b), 1) for a, b in words]

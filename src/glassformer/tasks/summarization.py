@@ -79,14 +79,14 @@ class SummaryData(FileData[Summary]):
 
 @dataclass(frozen=True)
 class TrainingPairs:
-    """What is learned of some texts: each of their summaries, or their best sentence; and copies, where asked for."""
+    """The training pairs of some texts: one per summary, whose target is it or the best sentence, and copies."""
 
     examples: Iterable[Summary]
     data: SummaryData
 
     @property
     def skipped(self) -> Counter[str]:
-        """Bad records of the last pass."""
+        """Bad records of the last pass, by what was wrong with them."""
         return Counter(getattr(self.examples, "skipped", ()))
 
     def __iter__(self) -> Iterator[Summary]:
@@ -98,10 +98,12 @@ class TrainingPairs:
 
 
 def copies(example: Summary, count: int) -> Iterator[Summary]:
-    """Pairs whose target is a sentence of the text, and whose source is its first words, and the text's sentences in
-    another order: what is asked for must be found, wherever it stands. In every other pair the words of all sentences
-    are in another order too: nothing that is known of the language helps to write those, so they must be copied. The
-    same text gives the same pairs."""
+    """Yield `count` pairs that teach the model to copy a sentence of the text.
+
+    The source is the sentence's first words and the text's sentences in random order, so that the model must find the
+    sentence wherever it is. In every second pair the words of all sentences are shuffled too: knowledge of the language
+    does not help there, so the words must be copied. The same text always gives the same pairs.
+    """
     random = Random(example.source)
     for number in range(count):
         sentences = random.sample(example.sentences, len(example.sentences))
@@ -117,7 +119,7 @@ def _summary(sentences: Sequence[str], source: str, references: tuple[str, ...])
 
 
 def _texts(cell: object, column: str) -> list[str]:
-    """A cell that holds a text, or a list of them; what is blank in a list is passed over."""
+    """Return the texts of a cell that holds one text or a list of them. Blank entries of a list are skipped."""
     texts = [text for text in cell if text != "" and not str(text).isspace()] if isinstance(cell, list) else [cell]
     if not texts:
         raise ValueError(f"empty {column}")
@@ -132,14 +134,14 @@ class SummarizationConfig(TaskConfig):
 
     data: SummaryData = field(default_factory=SummaryData)
     model: ModelConfig = field(default_factory=lambda: small_encoder_decoder(max_len=512, positions="rotary"))
-    """Its vocab_size is the most tokens the tokenizer may learn."""
+    """The architecture of a new model. Its vocab_size is the most tokens the tokenizer may learn."""
     train: TrainConfig = field(
         default_factory=lambda: TrainConfig(lr=1e-3, warmup=1000, schedule="linear", max_tokens=8192)
     )
 
 
 class Summarization(Seq2SeqTask[Summary]):
-    """Texts and their summaries to a summarizer."""
+    """Train an encoder-decoder to summarize texts."""
 
     name, title, unit = "summarization", "A summarizer", "texts"
     Config = SummarizationConfig
@@ -147,7 +149,7 @@ class Summarization(Seq2SeqTask[Summary]):
 
     @classmethod
     def demo(cls) -> SummarizationConfig:
-        """The standard library's docstrings, by a small model."""
+        """Return the config of a small model of the standard library's docstrings."""
         return SummarizationConfig(
             data=SummaryData(corpus="docstrings"),
             model=small_encoder_decoder(
@@ -171,6 +173,6 @@ class Summarization(Seq2SeqTask[Summary]):
 
 
 def lead(examples: Sequence[Summary], count: int) -> Scores:
-    """The scores of the first few sentences of each text, taken for its summary."""
+    """Return the scores of the first `count` sentences of each text as its summary."""
     found = [" ".join(example.sentences[:count]) for example in examples]
     return score_summaries(found, [example.references for example in examples])

@@ -95,7 +95,7 @@ class TaggingConfig(TaskConfig):
     swap_entities: Probability = 0.0
     """Probability that an entity of the training text is replaced by another one of its label; see bpe_versions."""
     model: ModelConfig = field(default_factory=small_tagger)
-    """Of a model from scratch. Its vocab_size is the most tokens the tokenizer may learn."""
+    """The architecture of a new model. Its vocab_size is the most tokens the tokenizer may learn."""
     train: TrainConfig = field(
         default_factory=lambda: TrainConfig(
             updates=3000, lr=1e-3, warmup=200, schedule="linear", label_smoothing=0.1, word_dropout=0.1, eval_every=500
@@ -104,7 +104,7 @@ class TaggingConfig(TaskConfig):
 
 
 class Tagging(EncoderTask[TaggedSentence]):
-    """Tagged sentences to a tagger."""
+    """Train a tagger on tagged sentences."""
 
     name, title, unit = "tagging", "A tagger", "sentences"
     Config = TaggingConfig
@@ -135,7 +135,7 @@ class Tagging(EncoderTask[TaggedSentence]):
         return rows
 
     def versions(self, pipeline: "Tagger", train: Sequence[TaggedSentence]) -> "list[Callable[[], list[LabeledRow]]]":
-        """With BPE-dropout or swapped entities, `bpe_versions` of them: each differs in its tokens or names."""
+        """Return `bpe_versions` versions with BPE-dropout or swapped entities: their tokens or names differ."""
         config, tokenizer = self.config, pipeline.reader.tokenizer
         chance, seed = config.tokenizer.bpe_dropout, config.train.seed
         dropper = BpeDropout(tokenizer, chance, seed) if chance and isinstance(tokenizer, Tokenizer) else None
@@ -153,7 +153,7 @@ class Tagging(EncoderTask[TaggedSentence]):
     def _rows_with_bpe_dropout(
         self, pipeline: "Tagger", example: TaggedSentence, dropper: BpeDropout, version: int
     ) -> "list[LabeledRow]":
-        """A sentence whose words are cut by chance; one that gets too long for it is read as usual."""
+        """Return the rows of a sentence with BPE-dropout; without it if the sentence would become too long."""
         from glassformer.data.batching.labeled_batches import IGNORED, LabeledRow
 
         ids: list[int] = []
@@ -172,12 +172,12 @@ class Tagging(EncoderTask[TaggedSentence]):
 
     @override
     def hidden(self, batch: "LabeledBatch") -> "Tensor":
-        """Some words, all their tokens, which must then be told by the others."""
+        """Draw the words that word dropout hides: all tokens of a word, so that the context decides its tag."""
         import torch
 
         from glassformer.data.batching.labeled_batches import IGNORED
 
-        number = (batch.answers != IGNORED).cumsum(1)  # of the word that a token belongs to; 0 before the first
+        number = (batch.answers != IGNORED).cumsum(1)  # index of each token's word; 0 before the first word
         shape = len(number), number.shape[1] + 1
         chosen = torch.rand(shape, device=number.device) < self.config.train.word_dropout
         return chosen.gather(1, number) & (number > 0)
@@ -207,7 +207,7 @@ class Tagging(EncoderTask[TaggedSentence]):
     @override
     @classmethod
     def demo(cls) -> TaggingConfig:
-        """Names that do not exist, and others to score with."""
+        """Return the config of a tagger of generated names; the test split has other names."""
         return TaggingConfig(
             data=TaggedData(corpus="made-sentences"),
             model=small_tagger(vocab_size=600, d_model=64, d_ff=128, dropout=0.1, embedding_dropout=0.1),
@@ -218,7 +218,7 @@ class Tagging(EncoderTask[TaggedSentence]):
 
     @override
     def baseline(self, splits: Splits[TaggedSentence]) -> tuple[str, Scores]:
-        """Each word as it was tagged most often."""
+        """Give each word its most frequent tag in the training data."""
         from glassformer.pipelines.tagger import compare
 
         seen: dict[str, Counter[str]] = {}
@@ -230,18 +230,18 @@ class Tagging(EncoderTask[TaggedSentence]):
         found = []
         for example in scored:
             labels = [usual.get(word, "") for word in example.words]
-            # Neighbours of one label are one entity, as IOB1 has it.
+            # Neighboring words with the same label are one entity, as in IOB1.
             found.append(entities_of([f"I-{label}" if label else "O" for label in labels], "iob1"))
         return "each word as it was tagged most often", compare(found, scored)
 
 
 def _labels(entities: Sequence[Entity], length: int) -> list[str]:
-    """The label of each word; empty outside of entities."""
+    """Return the label of each word; empty outside of entities."""
     return ["" if tag == "O" else tag[2:] for tag in tags_of(entities, length, "iob2")]
 
 
 def _with_answers(rows: "Sequence[LabeledRow]") -> "list[LabeledRow]":
-    """Without those that teach nothing: sentences of which no word became a token."""
+    """Leave out rows without any target: sentences without tokens."""
     from glassformer.data.batching.labeled_batches import IGNORED
 
     return [row for row in rows if any(number != IGNORED for number in row.answer)]

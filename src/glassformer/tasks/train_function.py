@@ -1,4 +1,4 @@
-"""`glassformer.train`: training by one call, with the options of the command line."""
+"""`glassformer.train`: train with one call, with the options of the command line."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,12 +41,12 @@ def train(
     Args:
         task: A task, such as "translation" or "classification".
         out: The model folder to write. What the run needs to resume is in `out.run` beside it.
-        recipe: A TOML file with options. `options` go before it.
+        recipe: A TOML file with options. `options` override it.
         restart: Discard the run in `out.run` and start anew.
         accept_changes: Continue from the newest checkpoint with other settings or other data. `**{"continue": True}`,
             as the command line spells it, is the same.
         overwrite: Replace a model in `out` that another run wrote. Other files are never replaced.
-        size: The size of the model: "tiny", "small", "base", or "auto" for one that fits the data and the time.
+        size: The size of the model: "tiny", "small", "base", or "auto" to fit it to the data and the time.
         preset: A family whose architecture the model has, such as "llama"; the size is chosen all the same.
         on_step: Called after each update. If a callback raises, a checkpoint is saved and the run can be resumed.
         on_evaluation: Called after each validation.
@@ -71,16 +71,16 @@ def train(
 
 
 class TrainRequest(NamedTuple):
-    """A task and its options, checked. Making one does not import torch."""
+    """A task and its checked options. Does not import torch."""
 
     task: str
     config: TaskConfig
     given: Mapping[str, Any] | None
-    """By dotted name, if the other options are to be chosen; None if `config` is complete."""
+    """The given options by dotted name, if the others are to be chosen; None if `config` is complete."""
     size: Size
 
     def make(self) -> "Task[Any, Any]":
-        """The task, ready to train."""
+        """Return the task, ready to train."""
         made = task_named(self.task)(self.config)
         made.given, made.size = self.given, self.size
         return made
@@ -91,7 +91,7 @@ def read_request(
 ) -> TrainRequest:
     """Check the options of a task, by dotted name. Without a recipe, the others are chosen for the data and the time.
 
-    A recipe says everything itself: its other options have fixed defaults, so that it gives the same model anywhere.
+    A recipe is complete: its other options have fixed defaults, so that it gives the same model on every machine.
     """
     kind = config_named(task)
     if recipe is None:

@@ -1,4 +1,4 @@
-"""What every task's training has in common: the estimate, the plan, the journal, the trainer."""
+"""Run a training: the estimate, the plan, the journal and the trainer. All tasks use it."""
 
 import time
 import warnings
@@ -24,12 +24,12 @@ from glassformer.training.trainer import Batches, Trainer
 
 Batch = TypeVar("Batch", bound=TrainBatch)
 MIN_SAMPLE, SAMPLE_SHARE = 16, 16
-"""A rehearsal of the final scores takes one example in SAMPLE_SHARE, but at least so many."""
+"""The timing of the final scores uses one example in SAMPLE_SHARE, but at least MIN_SAMPLE."""
 FIRST_SAMPLE, SAMPLE_GROWTH, SAMPLE_SECONDS = 2, 4, 0.2
-"""The samples whose memory is measured before the run: the examples of the first one, how many times as many the next
-one has, and how much processor time a sample may take to be followed by a larger one."""
+"""The samples whose memory is measured before the run: the size of the first one, the factor to the next one, and the
+processor time below which a larger sample follows."""
 TOLD_SHARE = 0.1
-"""A correction of the plan is told if it changes the number of updates by more than this."""
+"""A correction of the plan is printed if it changes the number of updates by more than this share."""
 
 
 def train_run(
@@ -52,20 +52,20 @@ def train_run(
     """Train `model` in place, from the run's newest checkpoint, and return the state at the end.
 
     Args:
-        run: Where checkpoints and the plan are.
-        model: What learns.
-        config: How it learns.
-        batches: Its batches, by number.
-        loss: Makes the loss of a model, compiled or not.
-        evaluate: The scores of a validation.
+        run: The folder with the checkpoints and the plan.
+        model: The model to train.
+        config: The training options.
+        batches: The batches, by step number.
+        loss: Returns the loss function of a model, compiled or not.
+        evaluate: Returns the scores of a validation.
         flops: Counts the operations of training on a batch.
         notes: Printed first.
-        score: Makes the final scores of some examples, after this function. With `minutes` a sample of them is timed.
-        test: The examples that the final scores are of.
+        score: Computes the final scores of some examples. It is called on samples here, to measure time and memory.
+        test: The examples of the final scores.
         began: When the command began, by `time.perf_counter`; None is now. `minutes` counts from there.
         warmup_is_given: The user asked for this warm-up: a run of few updates does not shorten it, unless `minutes`
             chose their number.
-        validation: Says on what and how each validation scores.
+        validation: Describes on what and how each validation scores.
         callbacks: Called after the journal.
     """
     began = time.perf_counter() if began is None else began
@@ -79,7 +79,7 @@ def train_run(
         evaluate=evaluate,
         folder=run.checkpoints,
     )
-    # What the libraries of scores and charts take is no memory of the run: they are loaded before it is watched.
+    # Load the libraries of scores and charts first, so that their memory does not count as memory of the run.
     prepare_tensorboard()
     rehearse(model, score, test[:FIRST_SAMPLE])
     estimate = estimate_run(trainer, flops, lambda: score_samples(model, score, test))
@@ -130,9 +130,11 @@ def train_run(
 
 
 def _tell_plan(journal: Journal, plan: Plan, config: TrainConfig, state: TrainState) -> None:
-    """What is special about this plan, if anything."""
+    """Print what is special about this plan, if anything."""
     if 1 <= config.warmup > plan.warmup:
-        journal.say(f"the learning rate rises over {plan.warmup:,} of them, not {config.warmup:,}: there are too few")
+        journal.say(
+            f"the learning rate rises over {plan.warmup:,} of them, not {config.warmup:,}: the run has too few updates"
+        )
     elif plan.warmup >= plan.end:
         journal.say(f"the learning rate never reaches its peak: it rises over {plan.warmup:,} updates (--warmup)")
     if state.update:
@@ -142,32 +144,32 @@ def _tell_plan(journal: Journal, plan: Plan, config: TrainConfig, state: TrainSt
 
 
 def rehearse(model: nn.Module, score: Callable[[Sequence[Any]], Any], test: Sequence[Any]) -> float:
-    """The seconds that the final scores would take now: those of a sample, scaled to all examples."""
+    """Return the seconds that the final scores would take now: the time of a sample, scaled to all examples."""
     size = min(len(test), max(MIN_SAMPLE, len(test) // SAMPLE_SHARE))
     if not size:
         return 0.0
-    sample = [test[place * len(test) // size] for place in range(size)]  # from all over them
+    sample = [test[place * len(test) // size] for place in range(size)]  # spread over all examples
     began = time.perf_counter()
     _score_quietly(model, score, sample)
     return (time.perf_counter() - began) * len(test) / size
 
 
 def score_samples(model: nn.Module, score: Callable[[Sequence[Any]], Any], test: Sequence[Any]) -> None:
-    """Score the longest examples, more and more of them as long as that takes a moment, so that their memory is seen.
+    """Score growing samples of the longest examples while that is fast, so that their memory is measured.
 
-    A validation sorts its examples by length: the longest ones are its largest batch.
+    A validation sorts its examples by length, so the longest ones are in its largest batch.
     """
     longest = sorted(test, key=lambda example: -len(repr(example)))
     size, taken = 0, 0.0
     while size < len(longest) and taken < SAMPLE_SECONDS:
         size = size * SAMPLE_GROWTH or FIRST_SAMPLE
-        began = time.process_time()  # not the time of day: other programs must not change the estimate
+        began = time.process_time()  # processor time, so that other programs do not change the estimate
         _score_quietly(model, score, longest[:size])
         taken = time.process_time() - began
 
 
 def _score_quietly(model: nn.Module, score: Callable[[Sequence[Any]], Any], sample: Sequence[Any]) -> None:
-    """Score some examples for the time or the memory alone: the scores may be undefined for so few."""
+    """Score some examples to measure time or memory. Errors are ignored: scores of few examples may be undefined."""
     was_training = model.training
     model.eval()
     with torch.inference_mode(), warnings.catch_warnings(), suppress(ValueError):
@@ -185,7 +187,7 @@ def make_plan(
     began: float | None = None,
     warmup_is_given: bool = False,
 ) -> Plan:
-    """The plan of a run: as recorded, or new where the run is fresh or its training settings were changed.
+    """Return the plan of a run: the recorded one, or a new one if the run is new or its training options changed.
 
     A changed plan starts at the newest checkpoint. With `minutes`, the number of updates comes from the estimate and
     from the time since the command `began`.
@@ -213,7 +215,7 @@ def make_plan(
 
 
 def _fitting(config: TrainConfig, estimate: Estimate, state: TrainState, began: float | None) -> int:
-    """The updates that fit into what is left of `minutes`; 0 without them."""
+    """Return the number of updates that fit into the rest of `minutes`; 0 without `minutes`."""
     if not config.minutes:
         return 0
     budget = TimeBudget(seconds=60 * config.minutes, began=time.perf_counter() if began is None else began)
@@ -222,6 +224,6 @@ def _fitting(config: TrainConfig, estimate: Estimate, state: TrainState, began: 
 
 
 def _warmup(config: TrainConfig, updates: int, is_given: bool) -> int:
-    """A number of updates that `minutes` chose, or a warm-up that nobody asked for, makes it fit the plan."""
+    """Return the warm-up, shortened to fit the plan unless the user gave both it and the number of updates."""
     fitted = warmup_updates if is_given and not config.minutes else fit_warmup
     return fitted(config.warmup, updates)

@@ -26,7 +26,7 @@ class SideLanguage(NamedTuple):
     """The language of one side."""
 
     code: str
-    """As the user or the file names spell it; empty where it is not known."""
+    """As the user or the file names spell it; empty if it is not known."""
     origin: LanguageOrigin
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class PairData(TaskData[Pair]):
     target: tuple[Path, ...] = ()
     """Files to translate into, line by line the translations of --source."""
     valid_source: tuple[Path, ...] = ()
-    """Source files for validation; without them, one training pair in twenty-five is kept for it."""
+    """Source files for validation; without them, one training pair in 25 is held out for it."""
     valid_target: tuple[Path, ...] = ()
     """Target files for validation."""
     source_column: str = "source"
@@ -65,8 +65,8 @@ class PairData(TaskData[Pair]):
     target_language: str = ""
     """Language to translate into, likewise. (default: de for a corpus)"""
 
+    @override
     def splits(self) -> Splits[Pair]:
-        """The pairs of each side; there is no test where the files are the user's own."""
         if self.corpus:
             source, target = (language.code for language in self.languages())
             sides = open_corpus(self.corpus, folder=self.folder, source=source, target=target)
@@ -77,12 +77,12 @@ class PairData(TaskData[Pair]):
         halves = split_pairs(train, test=0.0)
         return Splits(halves["train"], halves["valid"])
 
+    @override
     def examples(self) -> list[Pair]:
-        """Everything in `source` and `target`; of a corpus what is kept for testing."""
         return list(self.splits().test if self.corpus else self._read(self.source, self.target))
 
     def languages(self) -> tuple[SideLanguage, SideLanguage]:
-        """The languages of source and target, and how they are known."""
+        """Return the languages of source and target, and how they are known."""
         return (
             _language(self.source_language, "en" if self.corpus else "", self.source),
             _language(self.target_language, "de" if self.corpus else "", self.target),
@@ -114,13 +114,14 @@ class TranslationConfig(TaskConfig):
 
 
 class Translation(Seq2SeqTask[Pair]):
-    """Sentence pairs to a translator."""
+    """Train a translator on sentence pairs."""
 
     name, title = "translation", "A translator"
     Config = TranslationConfig
 
+    @override
     def data_facts(self) -> list[tuple[str, str]]:
-        """The corpus or the files, and the language of each side."""
+        """Return the rows about the corpus or the files, and about the language of each side."""
         data: PairData = self.config.data
         if data.corpus in CORPORA:
             corpus = CORPORA[data.corpus]
@@ -156,4 +157,4 @@ nd ne ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc
 sr ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu
 """
 LANGUAGE_CODES = frozenset(CODES.split())
-"""ISO 639-1."""
+"""The two-letter codes of ISO 639-1."""

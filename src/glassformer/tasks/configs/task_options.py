@@ -1,4 +1,4 @@
-"""The options of a task: the fields of its config, by the flat names that flags and keyword arguments have."""
+"""The options of a task: the fields of its config, by the flat names of flags and keyword arguments."""
 
 import ast
 import inspect
@@ -35,10 +35,10 @@ Config = TypeVar("Config")
 
 @dataclass(frozen=True)
 class Option:
-    """One option: a field of a config, or of something else that the command line takes."""
+    """One option: a field of a config or of another dataclass of the command line."""
 
     name: str
-    """As a keyword argument: `max_tokens`."""
+    """Name as a keyword argument: `max_tokens`."""
     path: str
     """Dotted name of the field in the config: `train.max_tokens`."""
     hint: Any
@@ -48,12 +48,12 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """As on the command line: `--max-tokens`."""
+        """Name on the command line: `--max-tokens`."""
         return f"--{self.name.replace('_', '-')}"
 
 
 def options_of(kind: Any) -> dict[str, Option]:
-    """All options of a config class, by name."""
+    """Return all options of a config class, by name."""
     usual, found = kind(), {}
     for field in fields(kind):
         value = getattr(usual, field.name)
@@ -65,7 +65,7 @@ def options_of(kind: Any) -> dict[str, Option]:
 
 
 def field_options(kind: Any, usual: Any, part: str) -> list[Option]:
-    """The options of one part of a config, whose defaults are those of `usual`."""
+    """Return the options of one part of a config, with the defaults of `usual`."""
     return [_option(kind, usual, field.name, part) for field in fields(kind)]
 
 
@@ -77,19 +77,19 @@ def _option(kind: Any, usual: Any, name: str, part: str) -> Option:
 
 
 def given_options(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by option name (`lr`, or `train.lr`) as values by dotted name. An unknown name is a TypeError."""
+    """Convert values by option name (`lr` or `train.lr`) to values by dotted name. An unknown name is a TypeError."""
     options = options_of(kind)
     names = {**options, **{option.path: option for option in options.values()}}
     for name in values:
         if name not in names:
             near = nearest(name, options)
             hint = f"did you mean {near!r}?" if near else "glassformer train TASK --help-all lists the options"
-            raise TypeError(f"{name!r} is no option of {kind.__name__}: {hint}")
+            raise TypeError(f"{name!r} is not an option of {kind.__name__}: {hint}")
     return {names[name].path: value for name, value in values.items()}
 
 
 def make_config(kind: type[Config], given: Mapping[str, Any]) -> Config:
-    """The config of the defaults and the values that were given, by dotted name (`train.lr`)."""
+    """Return the config with the given values, by dotted name (`train.lr`), and defaults for the others."""
     usual: Any = kind()
     changes: dict[str, dict[str, Any]] = {"": {}}
     for path, value in given.items():
@@ -102,7 +102,7 @@ def make_config(kind: type[Config], given: Mapping[str, Any]) -> Config:
 
 @cache
 def field_docs(kind: Any) -> dict[str, tuple[str, str]]:
-    """The docstring of each field of a dataclass, and the heading above it: the last comment of one line, if any."""
+    """Return the docstring of each field of a dataclass, and its heading: the last one-line comment above it."""
     found: dict[str, tuple[str, str]] = {}
     for base in reversed(kind.__mro__):
         if "__dataclass_fields__" not in vars(base):
