@@ -3,8 +3,8 @@
 import pytest
 
 from glassformer.cli.evaluate import evaluate
-from glassformer.tasks.convert import convert
-from glassformer.tasks.translation import Translator
+from glassformer.pipelines.conversion import convert
+from glassformer.pipelines.translator import Translator
 from tasks.tiny_pipelines import make
 
 

@@ -4,22 +4,23 @@ import torch
 
 from glassformer.decoding import GenerationConfig
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
-from glassformer.tasks.answering import Answerer
-from glassformer.tasks.classification import Classifier
-from glassformer.tasks.code_model import MARKS, CodeModel
+from glassformer.pipelines.answerer import Answerer
+from glassformer.pipelines.blanks import GAP_TOKENS
+from glassformer.pipelines.classifier import Classifier
+from glassformer.pipelines.code_model import CodeModel
+from glassformer.pipelines.comparer import Comparer, ParaphraseDetector
+from glassformer.pipelines.denoiser import Denoiser, specials_of
+from glassformer.pipelines.embedder import Embedder
+from glassformer.pipelines.encoder_pipeline import Reader
+from glassformer.pipelines.extractor import Extractor
+from glassformer.pipelines.generator import Generator
+from glassformer.pipelines.language_model import LanguageModel
+from glassformer.pipelines.mask_filler import MaskFiller
+from glassformer.pipelines.summarizer import Summarizer
+from glassformer.pipelines.tagger import Tagger
+from glassformer.pipelines.text_to_text import TextToText
+from glassformer.pipelines.translator import Translator
 from glassformer.tasks.configs.small_models import small_decoder, small_encoder, small_encoder_decoder
-from glassformer.tasks.denoising import Denoiser, specials_of
-from glassformer.tasks.embedder import Embedder
-from glassformer.tasks.encoders import Reader
-from glassformer.tasks.extraction import Extractor
-from glassformer.tasks.generator import Generator
-from glassformer.tasks.language_model import LanguageModel
-from glassformer.tasks.masking import WordGuesser
-from glassformer.tasks.similarity import Comparer
-from glassformer.tasks.summarisation import Summariser
-from glassformer.tasks.tagger import Tagger
-from glassformer.tasks.text_to_text import TextToText
-from glassformer.tasks.translation import Translator
 from glassformer.text import Tokenizer, TokenizerConfig
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 from glassformer.text.tag_paths import TagPaths
@@ -71,18 +72,19 @@ def with_reader(kind, head, settings, **changes):
 
 MAKERS = {
     Translator: lambda: rewriter(Translator),
-    Summariser: lambda: rewriter(Summariser),
+    Summarizer: lambda: rewriter(Summarizer),
     Answerer: lambda: rewriter(Answerer),
     Denoiser: lambda: rewriter(Denoiser, *specials_of("spans", 60, 0.15, 3.0), **NOISE),
     Classifier: lambda: with_reader(Classifier, "sequence_class", {"labels": LABELS}, n_labels=3, pooling="mean"),
     Tagger: lambda: with_reader(Tagger, "token_class", {"labels": LABELS}, n_labels=len(TagPaths(LABELS).tags)),
     Comparer: lambda: with_reader(Comparer, "embedding", {"lowest": 0.0, "highest": 5.0}, pooling="mean"),
+    ParaphraseDetector: lambda: with_reader(ParaphraseDetector, "embedding", {"threshold": 0.25}, pooling="mean"),
     Extractor: lambda: with_reader(
         Extractor, "span", {"abstains": False, "overlap": 8, "longest_answer": 5}, token_types=2
     ),
-    WordGuesser: lambda: with_reader(WordGuesser, "language_model", {}),
+    MaskFiller: lambda: with_reader(MaskFiller, "language_model", {}),
     LanguageModel: lambda: LanguageModel(decoder(tokenizer()), tokenizer(), SHORT),
-    CodeModel: lambda: CodeModel(decoder(tokenizer(*MARKS)), tokenizer(*MARKS), SHORT),
+    CodeModel: lambda: CodeModel(decoder(tokenizer(*GAP_TOKENS)), tokenizer(*GAP_TOKENS), SHORT),
     Generator: lambda: Generator(decoder(pretrained()), pretrained(chat_template=TEMPLATE), SHORT),
     Embedder: lambda: Embedder(encoder(pretrained(), head="embedding", pooling="mean"), pretrained()),
     TextToText: text_to_text,
