@@ -20,7 +20,7 @@ from glassformer.pipelines.classifier import Classifier
 from glassformer.pipelines.trained_pipeline import TrainedPipeline
 from glassformer.pipelines.translator import Translator
 from glassformer.tasks.translation import PairData
-from tasks.tiny_pipelines import LABELS, MAKERS, ROLES, TEMPLATE, make, pretrained, tokenizer
+from pipelines.tiny_pipelines import LABELS, MAKERS, ROLES, TEMPLATE, make, pretrained, tokenizer
 
 OURS = [kind for kind in MAKERS if issubclass(kind, TrainedPipeline)]
 WITHOUT_TORCH = """

@@ -11,7 +11,7 @@ from glassformer.cli.run_options import EXTERNAL_MODELS, OPTION_GROUPS, WRITING
 from glassformer.pipelines.answerer import Answerer
 from glassformer.pipelines.classifier import Classifier
 from glassformer.pipelines.code_model import CodeModel
-from glassformer.pipelines.comparer import Comparer
+from glassformer.pipelines.comparer import Comparer, ParaphraseDetector
 from glassformer.pipelines.embedder import Embedder
 from glassformer.pipelines.extractor import Extractor
 from glassformer.pipelines.generator import Generator
@@ -21,10 +21,10 @@ from glassformer.pipelines.task_file import PIPELINES
 from glassformer.pipelines.text_to_text import TextToText
 from glassformer.pipelines.translator import Translator
 from glassformer.tasks.registry import TASKS
-from tasks.tiny_pipelines import LABELS, MAKERS, TEMPLATE, make
+from pipelines.tiny_pipelines import LABELS, MAKERS, TEMPLATE, make
 
 PAIR = "what color is it?\tit is red."
-LINE_OF = {Answerer: PAIR, Extractor: PAIR, Comparer: PAIR}
+LINE_OF = {Answerer: PAIR, Extractor: PAIR, Comparer: PAIR, ParaphraseDetector: PAIR}
 
 
 @pytest.fixture
@@ -261,7 +261,7 @@ def test_an_output_file_is_whole_or_not_there(run, tmp_path):
     options = ("--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt")
     code, _, err = run(make(Extractor), *options, "--on-bad", "error")
     assert code == 1
-    assert err.startswith(f"glassformer: {tmp_path / 'in.txt'}:2: 'no tab' is no question")
+    assert err.startswith(f"glassformer: {tmp_path / 'in.txt'}:2: 'no tab' is not a question")
     assert err.endswith(f"{tmp_path / 'out.txt'} was not written\n")
     assert [file.name for file in tmp_path.iterdir()] == ["in.txt"]
     code, _, err = run(make(Extractor), *options)
@@ -288,7 +288,7 @@ def test_a_file_that_came_in_the_meantime_is_not_replaced(run, tmp_path, monkeyp
 def test_a_bad_line_is_an_object_with_its_error_in_json(run):
     code, lines, err = run(make(Extractor), "--json", stdin=f"{PAIR}\nno tab\n")
     assert code == 1
-    assert json.loads(lines[1])["error"].startswith("'no tab' is no question about a text")
+    assert json.loads(lines[1])["error"].startswith("'no tab' is not a question about a text")
     assert err.splitlines()[-1].endswith("an object with the error stands for each in the output")
 
 

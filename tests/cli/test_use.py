@@ -86,8 +86,8 @@ def test_a_line_without_a_tab_costs_no_other_line_its_answer(run, kind):
     expected = [alone if line == good else b"\n" for line in lines]
     assert out.splitlines(keepends=True) == expected
     assert err.splitlines() == [
-        "glassformer: stdin:5: 'no tab here' is no question about a text: expected a question, a tab and a text",
-        "glassformer: stdin:10: 'question\\t ' is no question about a text: expected a question, a tab and a text",
+        "glassformer: stdin:5: 'no tab here' is not a question about a text: expected a question, a tab and a text",
+        "glassformer: stdin:10: 'question\\t ' is not a question about a text: expected a question, a tab and a text",
         "glassformer: 2 of 12 lines are bad: an empty line stands for each in the output",
     ]
 

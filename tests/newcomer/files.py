@@ -21,6 +21,13 @@ def write_files(folder):
     write_lines(folder / "texts.txt", TEXTS)
     for name in ("reviews.tsv", "test.tsv"):
         write_lines(folder / name, ["text\tlabel", *labeled()])
+    same = [
+        f"the {a} sleeps {n}\tthe {b} rests {n}\tsame"
+        for n in range(15)
+        for a, b in (("cat", "feline"), ("dog", "hound"))
+    ]
+    different = [f"the cat sleeps {n}\tthe hound rests {n + 1}\tdifferent" for n in range(30)]
+    write_lines(folder / "pairs.tsv", ["text\tsecond\tlabel", *same, *different])
     tagged = [f"{name} I-PERSON\nsaw O\n{place} I-PLACE\n" for name in ("Ada", "Bo", "Cy") for place in PLACES]
     write_lines(folder / "names.conll", tagged)
     write_task_files(folder)

@@ -28,7 +28,7 @@ from glassformer.pipelines.translator import Translator
 from glassformer.tasks.configs.small_models import small_decoder, small_encoder, small_encoder_decoder
 from glassformer.text import Tokenizer, TokenizerConfig
 from glassformer.text.tokenizer import END
-from tasks.tiny_pipelines import make
+from pipelines.tiny_pipelines import make
 
 
 def by_our_own_reader(monkeypatch):

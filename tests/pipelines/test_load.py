@@ -131,7 +131,7 @@ def test_a_decoder_without_its_output_is_refused(tmp_path):
     draw, _ = hf_models.DECODERS["llama"]
     hf_models.make(draw(random.Random(3)), "LlamaModel", 3).save_pretrained(tmp_path)
     save_tokenizer(tmp_path)
-    with pytest.raises(ValueError, match="head='none', which writes no words"):
+    with pytest.raises(ValueError, match="head='none', which generates no text"):
         load(tmp_path)
 
 

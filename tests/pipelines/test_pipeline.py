@@ -7,7 +7,7 @@ import pkgutil
 import pytest
 import torch
 
-import glassformer.tasks
+import glassformer.pipelines
 from glassformer.decoding import GenerationConfig
 from glassformer.pipelines.classifier import Classifier
 from glassformer.pipelines.comparer import Comparer
@@ -16,12 +16,17 @@ from glassformer.pipelines.language_model import LanguageModel
 from glassformer.pipelines.pipeline import LineRequest, Pipeline
 from glassformer.pipelines.tagger import Tagger
 from glassformer.pipelines.translator import Translator
-from tasks.tiny_pipelines import MAKERS, decoder, make, tokenizer
+from pipelines.tiny_pipelines import MAKERS, decoder, make, tokenizer
 
 TEXT_PARAMETERS = {"texts", "lines", "sentences", "text", "prompt"}
 PAIR_PARAMETERS = {"pairs", "asked"}
 PAIR = ("what color is it?", "it is red.")
-LINES = {"answering": "\t".join(PAIR), "extraction": "\t".join(PAIR), "similarity": "\t".join(PAIR)}
+LINES = {
+    "answering": "\t".join(PAIR),
+    "extraction": "\t".join(PAIR),
+    "paraphrase": "one\ttwo",
+    "similarity": "\t".join(PAIR),
+}
 # Methods that take one text by their nature, and those that `run` is made of.
 ONE_TEXT = {"explain", "stream", "read"}
 INNER = {"answer_lines", "candidates", "stream_after", "windows", "read_words", "encode"}
@@ -29,8 +34,8 @@ INNER = {"answer_lines", "candidates", "stream_after", "windows", "read_words", 
 
 def pipelines():
     """Every concrete pipeline class of the package."""
-    for module in pkgutil.iter_modules(glassformer.tasks.__path__):
-        importlib.import_module(f"glassformer.tasks.{module.name}")
+    for module in pkgutil.iter_modules(glassformer.pipelines.__path__):
+        importlib.import_module(f"glassformer.pipelines.{module.name}")
     found, waiting = set(), [Pipeline]
     while waiting:
         kind = waiting.pop()
@@ -98,7 +103,7 @@ def tools():
     return {kind: make(kind) for kind in MAKERS}
 
 
-ONE_TEXT_METHODS = {"answer": 2, "similarity": 2, "infill": 2, "stream": 1, "explain": 1}
+ONE_TEXT_METHODS = {"answer": 2, "paraphrase": "one\ttwo", "similarity": 2, "infill": 2, "stream": 1, "explain": 1}
 
 
 @pytest.mark.parametrize(

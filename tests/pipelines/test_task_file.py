@@ -8,7 +8,7 @@ from glassformer.checkpoint.safe_files import CorruptFolderError, seal_folder
 from glassformer.pipelines.load import load
 from glassformer.pipelines.summarizer import Summarizer
 from glassformer.pipelines.task_file import TASK, read_about
-from tasks.tiny_pipelines import make
+from pipelines.tiny_pipelines import make
 
 
 def test_a_folder_of_version_0_1_that_says_summarisation_still_loads(tmp_path):

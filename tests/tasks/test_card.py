@@ -19,7 +19,7 @@ from glassformer.tasks.registry import TASKS, config_named, task_named
 from glassformer.tasks.train_task import make_card
 from glassformer.tasks.translation import PairData, Translation, TranslationConfig
 from glassformer.training.state import TrainState
-from tasks.tiny_pipelines import make
+from pipelines.tiny_pipelines import make
 
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf"}
 SIZES = {"vocab_size": 300, "d_model": 16, "n_heads": 2, "d_ff": 16, "max_len": 64, "dropout": 0.0}
