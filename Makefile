@@ -9,7 +9,7 @@ TASK ?= translation
 LANG_TO ?= de
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-full test-everywhere test-pretrained fuzz storm check verify-documents verify-gpu benchmark-train benchmark-decode format clean
+.PHONY: help install demo test test-full test-everywhere test-pretrained fuzz storm check docs verify-documents verify-gpu benchmark-train benchmark-decode format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -51,6 +51,9 @@ check: $(READY) ## lint, formatting and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(READY) ## build the documentation site in build/site; needs no network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict # not --quiet: it would hide the warnings that --strict counts
 
 verify-documents: $(READY) ## run the five documents' own code beside ours: DOCUMENTS=folder
 	$(BIN)/python tools/verify_documents.py $(DOCUMENTS)

@@ -41,7 +41,7 @@ HELD_OUT = 1000
 SCORING = """
 import json, sys
 from pathlib import Path
-from glassformer.tasks.configs.options import make_config
+from glassformer.tasks.configs.task_options import make_config
 from glassformer.pipelines.load import load
 from glassformer.tasks.registry import task_named
 

@@ -1,6 +1,6 @@
 """Training speed beside torch.nn.Transformer and HF Marian: the same batches, the same threads, one interleaved run.
 
-    python benchmarks/train.py [--size demo|base] [--rounds 7] [--threads 2] [--precision fp32]
+    python benchmarks/train.py [--size demo|base] [--rounds 7] [--threads 2] [--precision fp32] [--out FILE]
 
 Every contender takes the same full batches (no padding, so that nobody gains by handling it better) through forward,
 label-smoothed loss, backward, clipping and a fused Adam step, in training mode with the same dropout; in float32, and
@@ -15,11 +15,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from glassformer.bench.result_file import check_new, write_result
 from glassformer.data.batching.pair_batches import PairBatch
 from glassformer.models import EncoderDecoderModel, ModelConfig
 from glassformer.tasks.seq2seq_task import pair_loss
@@ -185,7 +187,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--precision", choices=["fp32", "bf16"], action="append")
+    parser.add_argument("--out", type=Path, help="also write the seconds of every step to this new JSON file")
     arguments = parser.parse_args()
+    if arguments.out is not None:
+        check_new(arguments.out)
+    rows: list[list[str | float]] = []
     has_units = torch.cpu._is_amx_tile_supported()
     precisions: list[Precision] = arguments.precision or ["fp32", *(["bf16"] if has_units else [])]
     torch.set_num_threads(arguments.threads)
@@ -213,6 +219,11 @@ def main() -> None:
             share = tokens / median * size.flops_a_target_token() / rates[precision]
             speed = f"{median * 1e3:.0f} | {tokens / median:,.0f} | {median / ours:.2f} | {share:.0%}"
             print(f"| {label}, {precision} | {speed} |", flush=True)
+            rows.append([name, label, precision, tokens, *seconds])
+    if arguments.out is not None:
+        rounds = [f"round {number + 1}: seconds" for number in range(arguments.rounds)]
+        columns = ["size", "trainer", "precision", "target tokens per step", *rounds]
+        write_result(arguments.out, title="Training speed", columns=columns, rows=rows)
 
 
 if __name__ == "__main__":

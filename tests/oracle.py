@@ -1,4 +1,4 @@
-"""Hold a torch model against its NumPy twin: the same parameters, the same inputs, the same outputs and gradients."""
+"""Compare a torch model with the NumPy reference: same parameters and inputs, same outputs and gradients."""
 
 from dataclasses import asdict
 
@@ -10,7 +10,7 @@ from glassformer.models import ModelConfig, build_model
 
 
 def random_model(config: ModelConfig, *, dtype=torch.float64, backend="sdpa"):
-    """A model whose every parameter is random: a norm of ones or a bias of zeros would hide mistakes."""
+    """Return a model with random parameters. Norms of one and biases of zero would hide mistakes."""
     model = build_model(config, backend=backend).to(dtype).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -20,7 +20,7 @@ def random_model(config: ModelConfig, *, dtype=torch.float64, backend="sdpa"):
 
 
 def random_inputs(config: ModelConfig, *, batch=3, length=7, source_length=6, padding=True, segments=False):
-    """Keyword arguments of a forward, with padding on the right of some rows and on the left of others."""
+    """Return keyword arguments of a forward, with padding on the right of some rows and on the left of others."""
 
     def mask(size):
         result = torch.ones(batch, size, dtype=torch.bool)
@@ -47,7 +47,7 @@ def twin(model) -> reference.EncoderModel | reference.EncoderDecoderModel:
 
 
 def assert_oracle_agrees(config: ModelConfig, *, output_tolerance=1e-10, gradient_tolerance=1e-8, **input_options):
-    """Outputs and every parameter's gradient of a random model agree with the oracle's, in float64."""
+    """Assert that outputs and all gradients of a random model agree with the oracle in float64."""
     model = random_model(config)
     inputs = random_inputs(config, **input_options)
     output = model(**inputs)

@@ -1,4 +1,4 @@
-"""Small models whose texts end at different times, for tests of recorded steps."""
+"""Small models whose texts end after different numbers of tokens, for tests of recorded steps."""
 
 from dataclasses import replace
 
@@ -7,6 +7,7 @@ import torch
 
 from glassformer.decoding.generate import Written
 from glassformer.models import DecoderModel, EncoderDecoderModel, ModelConfig
+from glassformer.runtime.choose_runner import ExpectedWork, choose_execution
 
 END, BEGIN = 2, 1
 SMALL = ModelConfig(
@@ -20,8 +21,13 @@ DECODERS = {
     "window": replace(SMALL, positions="learned", sliding_window=3),
 }
 FORGETFUL = replace(SMALL, positions="rotary", sliding_window=3)
-"""What it writes next depends on the last few tokens alone, so that different texts may have the same probability."""
+"""The next token depends on the last few tokens only, so that different texts may have the same probability."""
 PAIR = replace(SMALL, n_encoder_layers=1)
+
+
+def recordings_of(model):
+    """The recordings that a plain request for this model uses, or None."""
+    return choose_execution(model, ExpectedWork(rows=1, capacity=1)).recordings
 
 
 def make(config: ModelConfig) -> DecoderModel | EncoderDecoderModel:
@@ -30,13 +36,12 @@ def make(config: ModelConfig) -> DecoderModel | EncoderDecoderModel:
     model = kind(config).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.normal_(std=0.6)  # so that ends come at different times
+            parameter.normal_(std=0.6)  # so that texts end at different steps
     return model
 
 
 def assert_same(expected, found, tolerance=1e-9):
-    """Two ways of writing gave the same texts and the same scores. Of texts that are tied up to rounding, either may
-    win: they may differ where their scores do not."""
+    """Assert that two ways to generate gave the same texts and scores. Texts may differ where their scores are tied."""
     assert len(expected) == len(found)
     for one, other in zip(expected, found, strict=True):
         assert len(one) == len(other)
@@ -53,7 +58,7 @@ def assert_one_or_tied(a, b, tolerance):
         if a.log_probs is not None:
             assert a.log_probs == pytest.approx(b.log_probs, abs=tolerance)
         return
-    if a.score is None:  # greedy: up to where they part everything is the same, and there both were as likely
+    if a.score is None:  # greedy: equal up to the first difference, where both tokens were equally likely
         assert a.log_probs is not None, f"{a.tokens} and {b.tokens}"
         apart = next((n for n, (x, y) in enumerate(zip(a.tokens, b.tokens, strict=False)) if x != y), None)
         apart = min(len(a.tokens), len(b.tokens)) if apart is None else apart
@@ -62,8 +67,7 @@ def assert_one_or_tied(a, b, tolerance):
 
 
 def written_by_hf(model, found, start, end):
-    """The texts that HF's `generate` has found behind the first `start` tokens, as ours gives them; log-probabilities
-    are those after the rules."""
+    """Return the texts of HF's `generate` after the first `start` tokens as `Written`; scores are after the rules."""
     texts = []
     for row, tokens in enumerate(found.sequences[:, start:].tolist()):
         length = tokens.index(end) if end in tokens else len(tokens)

@@ -1,117 +1,75 @@
-"""Glassformer: the Transformer, whole and transparent.
+"""Glassformer: train, use and look inside Transformers.
 
-Everything in `__all__` is importable from here and is loaded when first asked for, so that `import
-glassformer.reference` needs NumPy alone and the command line answers `--help` without waiting for torch.
+    import glassformer as gf
+
+    gf.train("translation", source="train.en", target="train.de", out="my-model", minutes=5)
+    print(gf.load("my-model").run(["one two three"]))
+
+`dir(glassformer)` lists the names that most programs need. Packages such as `glassformer.nn` and the classes of the
+five documents (docs/documents.md) can be imported from here too. Every name is imported when it is first used, so that
+`import glassformer.reference` needs NumPy alone and the command line prints `--help` before torch is loaded.
 """
 
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from glassformer.documents import (
-        BERTModel,
-        Decoder,
-        DecoderBlock,
-        DecoderLayer,
-        Encoder,
-        EncoderBlock,
-        EncoderLayer,
-        FeedForward,
-        FeedForwardBlock,
-        GPTModel,
-        InputEmbedding,
-        LayerNormalization,
-        MultiHeadAttention,
-        PositionalEncoding,
-        PositionWiseFeedForward,
-        ProjectionLayer,
-        ResidualConnection,
-        T5Model,
-        TokenEmbedding,
-        Transformer,
-        build_transformer,
-        load_document_weights,
-    )
-    from glassformer.models import (
-        PRESETS,
-        DecoderModel,
-        EncoderDecoderModel,
-        EncoderModel,
-        ModelConfig,
-        build_model,
-        preset,
-    )
-    from glassformer.nn import KVCache, Mask, attend, capture_attention, sinusoids
+    from glassformer.decoding import GenerationConfig, generate
+    from glassformer.documents import *  # noqa: F403
+    from glassformer.inspect import draw_attention
+    from glassformer.models import ModelConfig, build_model, preset
+    from glassformer.nn import capture_attention
+    from glassformer.pipelines.conversion import convert
+    from glassformer.pipelines.load import load
     from glassformer.tasks.train_function import train
 
 __version__ = "0.1.0"
-ROOMS = (
-    "checkpoint",
-    "data",
-    "decoding",
-    "documents",
-    "inspect",
-    "metrics",
-    "models",
-    "nn",
-    "progress",
-    "reference",
-    "tasks",
-    "text",
-    "training",
-)
 __all__ = [
-    "PRESETS",
-    "BERTModel",
-    "Decoder",
-    "DecoderBlock",
-    "DecoderLayer",
-    "DecoderModel",
-    "Encoder",
-    "EncoderBlock",
-    "EncoderDecoderModel",
-    "EncoderLayer",
-    "EncoderModel",
-    "FeedForward",
-    "FeedForwardBlock",
-    "GPTModel",
-    "InputEmbedding",
-    "KVCache",
-    "LayerNormalization",
-    "Mask",
+    "GenerationConfig",
     "ModelConfig",
-    "MultiHeadAttention",
-    "PositionWiseFeedForward",
-    "PositionalEncoding",
-    "ProjectionLayer",
-    "ResidualConnection",
-    "T5Model",
-    "TokenEmbedding",
-    "Transformer",
-    "attend",
     "build_model",
-    "build_transformer",
     "capture_attention",
-    "load_document_weights",
+    "convert",
+    "draw_attention",
+    "generate",
+    "load",
     "preset",
-    "sinusoids",
     "train",
 ]
 
+_MODULES = {
+    "GenerationConfig": "decoding",
+    "ModelConfig": "models",
+    "build_model": "models",
+    "capture_attention": "nn",
+    "convert": "pipelines.conversion",
+    "draw_attention": "inspect",
+    "generate": "decoding",
+    "load": "pipelines.load",
+    "preset": "models",
+    "train": "tasks.train_function",
+}
+"""The module of each name in `__all__`."""
+
 
 def __getattr__(name: str) -> Any:
-    if name == "train":
-        return import_module("glassformer.tasks.train_function").train
-    if name in __all__:
-        # Documents first: where a document's class and a block of ours share a name, the plain name is the document's.
-        for home in ("glassformer.documents", "glassformer.models", "glassformer.nn"):
-            module = import_module(home)
-            if hasattr(module, name):
-                return getattr(module, name)
-    if name in ROOMS:
+    if name in _MODULES:
+        return getattr(import_module(f"glassformer.{_MODULES[name]}"), name)
+    if name.startswith("_"):  # Python and its tools ask for such names, and expect no more than the error
+        raise AttributeError(f"module 'glassformer' has no attribute {name!r}")
+    packages = [package.name for package in iter_modules(__path__)]  # noqa: F405
+    if name in packages:
         return import_module(f"glassformer.{name}")
-    raise AttributeError(f"module 'glassformer' has no attribute {name!r}")
+    documents = import_module("glassformer.documents")
+    if name in documents.__all__:
+        return getattr(documents, name)
+    from glassformer.base.names import nearest, suggestion
+
+    found = nearest(name, [*__all__, *packages, *documents.__all__])
+    hint = f"did you mean {found!r}?" if found else suggestion(name, __all__)
+    raise AttributeError(f"module 'glassformer' has no attribute {name!r}: {hint}")
 
 
 def __dir__() -> list[str]:
-    return [*__all__, *ROOMS]
+    return [*__all__]

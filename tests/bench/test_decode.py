@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from glassformer.bench.decode import Limits, measure, table
+from glassformer.bench.decode import MachineLimits, measure, table
 from glassformer.bench.works import Work, works
 from glassformer.cli.bench import bench
 from glassformer.cli.options import UsageError
@@ -28,16 +28,16 @@ def test_all_engines_write_the_same_tokens(name, beam):
     for contender in exact:
         assert contender.texts == exact[0].texts, contender.name
         assert all(len(text) == 5 for text in contender.texts)
-    limits = Limits({"float32": 1e9}, 1e9)
+    limits = MachineLimits({"float32": 1e9}, 1e9)
     told = table(TINY[name], contenders, limits, batch=2, beam=beam)
     assert "times as fast" in told
     assert told.count("\n| ") == len(contenders) + 1
 
 
-def test_some_can_be_chosen():
+def test_only_selects_engines():
     chosen = measure(TINY["gpt2"], batch=1, beam=1, rounds=1, device="cpu", compiled=False, only=["HF, float32"])
     assert [contender.title for contender in chosen] == ["HF, float32"]
-    assert "times as fast" not in table(TINY["gpt2"], chosen, Limits({"float32": 1e9}, 1e9), batch=1, beam=1)
+    assert "times as fast" not in table(TINY["gpt2"], chosen, MachineLimits({"float32": 1e9}, 1e9), batch=1, beam=1)
 
 
 @pytest.mark.parametrize("only", [["hf"], ["HF", "glasformer"]])
@@ -49,18 +49,18 @@ def test_a_name_that_matches_no_engine_is_refused_with_the_names_there_are(only)
 @pytest.mark.parametrize("only", ["glassformer, float32", "HF, float32"])
 def test_a_table_without_a_comparison_ends_with_its_last_row(only):
     found = measure(TINY["gpt2"], batch=1, beam=1, rounds=1, device="cpu", compiled=False, only=[only])
-    told = table(TINY["gpt2"], found, Limits({"float32": 1e9}, 1e9), batch=1, beam=1)
+    told = table(TINY["gpt2"], found, MachineLimits({"float32": 1e9}, 1e9), batch=1, beam=1)
     assert told.splitlines()[-1].startswith(f"| {only.split(',')[0]} | float32 | ")
 
 
-def test_the_works_are_what_they_are_called():
+def test_workloads_have_the_named_sizes():
     assert {work.config.kind for work in works().values()} == {"encoder_decoder", "decoder"}
     assert works()["gpt2"].flops(1, 1) > 2 * 85e6 * 256  # two for each weight of the layers and token, at least
     assert works()["translation"].flops(2, 1) == 2 * works()["translation"].flops(1, 1)
 
 
 @pytest.mark.parametrize("wrong", [{"batch": (0,)}, {"beam": (4, -1)}, {"rounds": 0}, {"threads": -2}])
-def test_what_cannot_be_measured_is_said(wrong):
+def test_invalid_bench_options_are_refused(wrong):
     (name,) = wrong
     with pytest.raises(UsageError, match=f"--{name} (0|-1|-2): expected (at least 1|0 or more)"):
         bench(**wrong)

@@ -23,7 +23,7 @@ def make_expressible(drawn, family):
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
-def test_a_random_model_comes_back_whole_or_is_refused(family, tmp_path, count, monkeypatch):
+def test_a_random_model_round_trips_or_is_refused(family, tmp_path, count, monkeypatch):
     monkeypatch.setattr("glassformer.pipelines.agreement.is_installed", lambda name: name == "transformers")
     seeds = (seed for seed in range(10_000) if random_hf.draw(family, seed).refusal is None)
     tally = {"written": 0, "refused": 0}

@@ -102,7 +102,7 @@ def rotary_scores(q, k, *, pairs):
     return np.einsum("thd,shd->hts", turned(q), turned(k))
 
 
-def test_a_config_in_the_words_of_hf(tmp_path):
+def test_header_becomes_an_hf_config(tmp_path):
     assert read_gguf(write(tmp_path / "model.gguf")).config == {
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],
@@ -152,7 +152,7 @@ def test_tensors_come_back_as_they_are_stored(tmp_path, kind, tolerance):
 
 
 @pytest.mark.parametrize("kind", [Kind.Q2_K, Kind.Q3_K, Kind.Q4_K, Kind.Q5_K, Kind.Q6_K, Kind.IQ4_XS])
-def test_quantisations_of_256_numbers_are_read(tmp_path, kind):
+def test_quantizations_with_blocks_of_256_are_read(tmp_path, kind):
     wide = {"ffn_gate.weight": (256, WIDTH), "ffn_up.weight": (256, WIDTH), "ffn_down.weight": (WIDTH, 256)}
     blocks = np.random.default_rng(2).integers(0, 60, (WIDTH, gguf.GGML_QUANT_SIZES[kind][1]), np.uint8)
     raw = {"blk.0.ffn_down.weight": (blocks, kind)}
@@ -280,7 +280,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_what_is_not_built_or_does_not_fit_is_named(tmp_path, changes, message):
+def test_unsupported_or_mismatched_settings_are_named(tmp_path, changes, message):
     path = write(tmp_path / "model.gguf", **changes)
     with pytest.raises(ValueError, match=message) as caught:
         read_gguf(path)
@@ -303,7 +303,7 @@ def info(name=b"t", dims=(32,), kind=0, offset=0):
     ("content", "message"),
     [
         (b"", "has 0 bytes: expected a GGUF file"),
-        (header(magic=b"GGML"), "begins with b'GGML': expected b'GGUF'"),
+        (header(magic=b"GGML"), "starts with b'GGML': expected b'GGUF'"),
         (header(version=1), "version 1: expected little-endian, version 2 or 3"),
         (header(version=3 << 24), "expected little-endian"),
         (header(tensors=2**63), "9223372036854775808 tensors: expected at most 65536"),
@@ -322,12 +322,12 @@ def info(name=b"t", dims=(32,), kind=0, offset=0):
         (header(tensors=2, rest=info() * 2), "has 't' twice"),
         (header(tensors=1, rest=info(kind=4)), "stored in 4: expected a known type"),
         (header(tensors=1, rest=info(kind=8, dims=(31,))), "expected rows of 32 in a block"),
-        (header(tensors=1, rest=info(dims=(2**63, 2**63))), "expected a place of its own"),
-        (header(tensors=1, rest=info(offset=2**60)), "expected a place of its own"),
-        (header(tensors=2, rest=info() + info(b"u") + bytes(256)), "expected a place of its own"),
+        (header(tensors=1, rest=info(dims=(2**63, 2**63))), "expected a separate range"),
+        (header(tensors=1, rest=info(offset=2**60)), "expected a separate range"),
+        (header(tensors=2, rest=info() + info(b"u") + bytes(256)), "expected a separate range"),
     ],
 )
-def test_a_header_that_lies_is_refused(tmp_path, content, message):
+def test_a_corrupt_header_is_refused(tmp_path, content, message):
     path = tmp_path / "model.gguf"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=message) as caught:
@@ -345,7 +345,7 @@ def test_a_header_without_end_is_refused_before_it_is_read(tmp_path):
         read_gguf(path)
 
 
-def test_mutations_load_or_are_refused_and_none_takes_long(tmp_path):
+def test_mutated_files_load_or_are_refused_quickly(tmp_path):
     small = {name: shape for name, shape in shapes().items() if not name.startswith("blk.1.")}
     good = write(tmp_path / "good.gguf", tensors=random_tensors(small), kind=Kind.Q8_0, block_count=1).read_bytes()
     end = good.index(b"blk.0.ffn_down.weight") + 60

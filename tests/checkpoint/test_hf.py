@@ -184,7 +184,7 @@ def test_gradients_are_the_same(family):
 
 def compare_gradients(family, ours, theirs):
     gradients = {name: parameter.grad for name, parameter in ours.named_parameters()}
-    rows = {row.theirs: row for row in FAMILIES[family].table(ours.config) if row.ours[0] in gradients}
+    rows = {rule.hf_name: rule for rule in FAMILIES[family].table(ours.config) if rule.names[0] in gradients}
     n_compared = 0
     for name, parameter in theirs.named_parameters():
         if name in rows and parameter.grad is not None:
@@ -229,7 +229,7 @@ def test_generate_writes_the_same(family, seed, search):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("family", [*EVERYTHING, *hf_models.ENCODERS])
-def test_there_and_back_again(family, seed, tmp_path):
+def test_export_returns_the_imported_tensors(family, seed, tmp_path):
     theirs = make(family, seed) if family in EVERYTHING else make_encoder(family, "ForMaskedLM", seed)
     ours = take_over(theirs)
     _, tensors = export_model(ours, FAMILIES[family])
@@ -268,9 +268,9 @@ def test_a_family_that_is_asked_for_must_have_a_place_for_everything():
         export_model(model, FAMILIES["gpt2"])
 
 
-def test_what_no_family_has_is_said():
+def test_settings_that_no_family_supports_are_named():
     model = build_model(replace(preset("tiny-llama"), positions="alibi"))
-    with pytest.raises(UnsupportedModelError, match=r"the nearest, llama, cannot express positions='alibi' \(expected"):
+    with pytest.raises(UnsupportedModelError, match=r"the closest, llama, cannot express positions='alibi' \(expected"):
         export_model(model)
 
 

@@ -18,7 +18,7 @@ def paths(tmp_path_factory):
 
 
 @pytest.mark.parametrize("first", range(0, 400, 100))
-def test_broken_files_are_refused_in_good_order(first, paths, tmp_path):
+def test_broken_files_are_refused_with_clear_errors(first, paths, tmp_path):
     outcomes = [run_case(case, paths, tmp_path) for case in range(first, first + 100)]
     assert [outcome for outcome in outcomes if outcome.violation] == []
     # Some do no harm, most do: else the cases would test nothing.
@@ -68,7 +68,7 @@ WRONG = [
     ("own", "task.json", {"task": {}}, "names the task {}"),
     ("own", "task.json", {"task": LONG}, "names the task 'xxx"),
     ("own", "task.json", "[" * 100_000, "cannot be read"),
-    ("own", "task.json", '{"task": "translation", "task": "code"}', "'task' is there twice"),
+    ("own", "task.json", '{"task": "translation", "task": "code"}', "'task' occurs twice"),
     ("own", "task.json", {"task": "translation", "data": float("nan")}, "it holds NaN"),
     ("own", "generation_config.json", {"max_source_ratio": INFINITE}, "it holds Infinity"),
     ("own", "generation_config.json", '{"max_source_ratio": 1e999}', "it holds '1e999'"),

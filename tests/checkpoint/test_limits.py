@@ -21,7 +21,7 @@ PAPER = preset("tiny-transformer-base")
 
 
 @pytest.mark.parametrize("limits", [*gguf_out.LIMITS.values(), ct2_out.LIMITS], ids=lambda limits: limits.format)
-def test_a_format_says_of_every_field_whether_it_is_written(limits):
+def test_a_format_classifies_every_config_field(limits):
     other = {key for kind, keys in POSITION_FIELDS.items() if kind not in limits.required["positions"] for key in keys}
     assert not limits.written & set(limits.required)
     every = {field.name for field in fields(ModelConfig)}
@@ -57,7 +57,7 @@ def test_a_format_says_of_every_field_whether_it_is_written(limits):
         (QWEN3, {"head_dim": 6}, None),
     ],
 )
-def test_what_llama_cpp_would_compute_otherwise_is_refused(base, changes, message, tmp_path):
+def test_settings_that_llama_cpp_does_not_support_are_refused(base, changes, message, tmp_path):
     model = build_model(replace(base, **changes))
     if message is None:
         write_gguf(tmp_path / "model.gguf", model)
@@ -87,7 +87,7 @@ VOCABULARY = Vocabulary(source=WORDS, target=WORDS, begin="<s>", end="</s>", unk
         ({"qk_norm": True, "head_dim": 6, "final_norm": True}, "qk_norm=True .*, head_dim=6 .*, final_norm=True"),
     ],
 )
-def test_what_ctranslate2_would_compute_otherwise_is_refused(changes, message, tmp_path):
+def test_settings_that_ctranslate2_does_not_support_are_refused(changes, message, tmp_path):
     with pytest.raises(UnsupportedModelError, match=message):
         export_ct2(build_model(replace(PAPER, **changes)), tmp_path / "ct2", VOCABULARY)
     assert not list(tmp_path.iterdir())

@@ -73,7 +73,7 @@ def write_tokenizer(path, pieces=((" a", -1.0), ("ab", -2.0))):
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_hf_gives_the_same_numbers_with_what_is_read(tmp_path, tied):
+def test_hf_gives_the_same_outputs_with_the_read_tensors(tmp_path, tied):
     model = hf_model(tied=tied)
     tail = () if tied else (model.lm_head.weight,)
     sizes = SIZES if tied else (*SIZES[:5], -VOCAB, LENGTH)
@@ -153,7 +153,7 @@ def test_truncated_files_are_refused(tmp_path):
         read_llama2c(tmp_path / "nothing.bin")
 
 
-def test_mutations_of_the_tokenizer_load_or_are_refused_and_none_takes_long(tmp_path):
+def test_mutated_tokenizers_load_or_are_refused_quickly(tmp_path):
     path, other = write(tmp_path / "model.bin", hf_model()), write_tokenizer(tmp_path / "tokenizer.bin")
     good, rng, refused = other.read_bytes(), random.Random(0), []
     for turn in range(200):
@@ -174,7 +174,7 @@ def test_mutations_of_the_tokenizer_load_or_are_refused_and_none_takes_long(tmp_
     assert all(str(other) in message for message in refused)
 
 
-def test_a_score_that_is_no_number_is_refused(tmp_path):
+def test_a_piece_score_that_is_not_a_number_is_refused(tmp_path):
     path = write(tmp_path / "model.bin", hf_model())
     write_tokenizer(tmp_path / "tokenizer.bin", (("ab", np.nan), ("ac", -1.0)))
     with pytest.raises(ValueError, match="'ab' has the score nan"):

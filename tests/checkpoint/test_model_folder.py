@@ -22,7 +22,7 @@ from oracle import random_model
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("tiny-")])
-def test_a_model_survives_its_folder_to_the_last_bit(name, tmp_path):
+def test_a_saved_model_loads_bit_for_bit(name, tmp_path):
     model = random_model(preset(name), dtype=torch.float32)
     save_model(tmp_path / "model", model, {"tokenizer.json": "{}", "README.md": "a card"})
     loaded = load_model(tmp_path / "model")
@@ -76,7 +76,7 @@ def test_damage_is_found_and_named(tmp_path, damage):
 
 
 @pytest.mark.parametrize("unlisted", ["model.safetensors", "config.json", "all"])
-def test_what_the_manifest_does_not_list_is_not_read(tmp_path, unlisted):
+def test_files_not_listed_in_the_manifest_are_not_read(tmp_path, unlisted):
     folder = tmp_path / "model"
     save_model(folder, random_model(preset("tiny-gpt2"), dtype=torch.float32))
     weights = folder / "model.safetensors"
@@ -132,7 +132,7 @@ BAD_MANIFESTS = [
     ({"sha256": {"..": "0" * 64}}, "expected a plain file name"),
     ({"sha256": {"a\x00": "0" * 64}}, "expected a plain file name"),
     ({"sha256": {"manifest.json": "0" * 64}}, "expected a plain file name"),
-    ('{"sha256": {"a": "x", "a": "y"}}', "the key 'a' is there twice"),
+    ('{"sha256": {"a": "x", "a": "y"}}', "the key 'a' occurs twice"),
     ("[" * 100_000, "cannot be read"),
     ('{"sha256": NaN}', "it holds NaN"),
 ]

@@ -88,7 +88,7 @@ def test_one_file_serves_every_size_and_stands_alone(tmp_path, monkeypatch):
     assert share < 1.0
 
 
-def test_what_cannot_be_written_is_named_and_leaves_nothing(tmp_path):
+def test_unsupported_models_are_refused_and_nothing_is_written(tmp_path):
     pooled = build_model(preset("tiny-bart-base").with_head("sequence_class", n_labels=2))
     with pytest.raises(ValueError, match=r"ONNX cannot express head='sequence_class' \(expected 'language_model'\)"):
         export_onnx(pooled, tmp_path / "out")

@@ -157,7 +157,7 @@ def test_a_model_left_without_its_name_is_found_by_the_next_reader(tmp_path):
     assert load_model(tmp_path / "m").config == model.config
 
 
-def test_what_a_living_process_writes_is_not_cleaned_up(tmp_path):
+def test_the_folder_of_a_running_writer_is_not_removed(tmp_path):
     folder = tmp_path / "out"
     with new_folder(folder) as work:
         (work / "a").write_text("one", encoding="utf-8")

@@ -99,7 +99,7 @@ def same_numbers(ours, theirs, seed):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_random_model_gives_hfs_numbers_or_is_refused_by_name(family, tmp_path, count):
+def test_a_random_hf_model_gives_the_same_outputs_or_is_refused_by_name(family, tmp_path, count):
     tally = {"loaded": 0, "refused": 0}
     for seed in range(count(3, 100)):
         drawn, folder = random_hf.draw(family, seed), tmp_path / str(seed)
@@ -119,7 +119,7 @@ def test_a_random_model_gives_hfs_numbers_or_is_refused_by_name(family, tmp_path
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_random_model_goes_out_to_hf_with_the_same_numbers(family, tmp_path, count):
+def test_a_random_model_exported_to_hf_gives_the_same_outputs(family, tmp_path, count):
     seeds = (seed for seed in range(10_000) if random_hf.draw(family, seed).refusal is None)
     for seed, _ in zip(seeds, range(count(3, 100)), strict=False):
         drawn = random_hf.draw(family, seed)
@@ -237,7 +237,7 @@ def test_a_tied_copy_is_the_same_or_an_error_by_name(family, tmp_path):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_absent_setting_means_what_hf_takes_it_to_mean(family, tmp_path, count):
+def test_an_absent_config_key_has_hfs_default(family, tmp_path, count):
     seed = first_seed(family)
     drawn = random_hf.draw(family, seed)
     save(drawn, tmp_path / "model", seed)
@@ -268,7 +268,7 @@ def test_mistral_has_a_window_unless_it_says_that_it_has_none(tmp_path):
 
 
 @pytest.mark.parametrize("family", ["marian", "pegasus"])
-def test_waves_may_be_stored_and_no_other_table_may(family, tmp_path):
+def test_stored_sinusoids_are_accepted_and_other_tables_refused(family, tmp_path):
     drawn = tied(family)
     model = save(drawn, tmp_path, 0)
     waves = model.model.encoder.embed_positions.weight.detach().clone()

@@ -6,7 +6,7 @@ from torch import nn
 
 from glassformer.checkpoint import load_model
 from glassformer.checkpoint.gguf_export import write_gguf
-from glassformer.checkpoint.hf.equivalent_forms import UNSCALED
+from glassformer.checkpoint.hf.equivalent_forms import FOLD_EMBEDDING_SCALE
 from glassformer.checkpoint.hf.folder import save_hf_folder
 from glassformer.models import build_model, preset
 
@@ -34,10 +34,10 @@ def scaled_model(name, **changes):
 )
 def test_the_logits_stay_and_a_shared_table_stays_shared(name, changes, tie):
     model, tokens = scaled_model(name, **changes), torch.randint(0, 10, (2, 7))
-    config = UNSCALED.config(model.config)
+    config = FOLD_EMBEDDING_SCALE.config(model.config)
     assert config.tie == tie
     plain = build_model(config).eval()
-    rewritten = UNSCALED.parameters(model.config, dict(model.named_parameters()))
+    rewritten = FOLD_EMBEDDING_SCALE.parameters(model.config, dict(model.named_parameters()))
     assert rewritten.keys() == dict(plain.named_parameters()).keys()
     plain.load_state_dict(rewritten, strict=False)
     torch.testing.assert_close(plain(tokens), model(tokens), rtol=1e-5, atol=1e-5)

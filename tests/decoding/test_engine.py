@@ -73,8 +73,8 @@ def test_a_request_in_the_engine_equals_the_same_request_alone(name, arrivals, m
             break
         engine.step()
         now += 1
-        if engine._writer is not None:
-            assert engine._writer.cache.batch_size * engine._writer.cache.capacity <= engine.max_tokens
+        if engine._runner is not None:
+            assert engine._runner.cache.batch_size * engine._runner.cache.capacity <= engine.max_tokens
     assert engine.is_idle
     for number, request, _ in submitted:
         assert request.is_done
@@ -129,7 +129,7 @@ def test_memory_is_bounded_and_a_full_engine_says_so():
         engine.submit([5], GenerationConfig(max_new_tokens=100))
     config = GenerationConfig(max_new_tokens=20, suppress_tokens=(END,))
     requests = [engine.submit([5], config) for _ in range(2)]
-    with pytest.raises(EngineFullError, match="2 requests wait already"):
+    with pytest.raises(EngineFullError, match="2 requests are waiting: expected fewer than max_waiting=2"):
         engine.submit([5], config)
     engine.step()
     requests += [engine.submit([6], config) for _ in range(2)]

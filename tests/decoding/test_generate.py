@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from glassformer import reference
 from glassformer.decoding import GenerationConfig, generate, score_pairs, stream
-from glassformer.decoding.beam import Search, stay_in_place
+from glassformer.decoding.beam import BeamSearch, stay_in_place
 from glassformer.decoding.generate import Written
+from glassformer.kernels.kernel_set import stable_topk
 from glassformer.models import build_model, preset
 from glassformer.nn import capture_attention
-from glassformer.nn.choice_kernels import few_highest
 from oracle import random_model, twin
 from recording import assert_same
 
@@ -76,7 +76,7 @@ def test_batched_beams_equal_the_oracles_one_by_one(name, width, length_penalty)
 
 def test_what_was_paid_decides_the_choice_of_a_group():
     config = GenerationConfig(max_new_tokens=3, num_beams=2, num_beam_groups=2, diversity_penalty=2.5)
-    search = Search(None, torch.tensor([[0]]), None, config, end=4, limits=torch.tensor([3]), room=3)
+    search = BeamSearch(None, torch.tensor([[0]]), None, config, end=4, limits=torch.tensor([3]), room=3)
     logs = torch.tensor([[0.05, 0.80, 0.12, 0.02, 0.01]]).log()
     step = search.advance(logs.expand(2, -1), 0)
     assert step.tokens.tolist() == [[1, 2]]  # less 2.5 the best is worse than the second
@@ -109,10 +109,10 @@ def test_ties_have_one_rule(seed, width, max_new, length_penalty):
     config = GenerationConfig(
         max_new_tokens=max_new, num_beams=width, num_return_sequences=width, length_penalty=length_penalty
     )
-    search = Search(None, torch.tensor([[0]]), None, config, END, limits=torch.tensor([max_new]), room=max_new)
+    search = BeamSearch(None, torch.tensor([[0]]), None, config, END, limits=torch.tensor([max_new]), room=max_new)
     for length in range(max_new):
         logs = torch.tensor(language(search.tokens[0, :, :length].numpy()), dtype=torch.float32)
-        search._extend_by(*few_highest(logs, min(2 * width, TIED_VOCABULARY)))
+        search._extend_by(*stable_topk(logs, min(2 * width, TIED_VOCABULARY)))
         if search.are_decided().all():
             break
     expected = reference.beam_search(language, [], END, max_new, width=width, length_penalty=length_penalty)
@@ -123,7 +123,7 @@ def test_ties_have_one_rule(seed, width, max_new, length_penalty):
 
 def test_of_equal_wishes_a_group_takes_the_lower_token():
     config = GenerationConfig(max_new_tokens=3, num_beams=4, num_beam_groups=2, diversity_penalty=0.5)
-    search = Search(None, torch.tensor([[0]]), None, config, end=6, limits=torch.tensor([3]), room=3)
+    search = BeamSearch(None, torch.tensor([[0]]), None, config, end=6, limits=torch.tensor([3]), room=3)
     step = search.advance(torch.zeros(4, 7), 0)
     assert step.tokens.tolist() == [[0, 1, 2, 3]], "those that the first group took cost the second more"
 
@@ -135,7 +135,7 @@ def test_of_equal_scores_the_lower_token_comes_first(rows, width, share, seed):
     scores = torch.randint(-4, 4, (rows, width)).float()
     scores[torch.rand(rows, width) > 0.9] = -torch.inf
     count = 1 + int(share * (width - 1))
-    values, tokens = few_highest(scores, count)
+    values, tokens = stable_topk(scores, count)
     ordered = scores.sort(descending=True, stable=True)
     assert torch.equal(values, ordered.values[:, :count])
     is_possible = values > -torch.inf
@@ -288,7 +288,7 @@ def test_what_cannot_be_written_is_told():
             ),
             "forbid every token",
         ),
-        (lambda: list(stream(gpt, [5], GenerationConfig(num_beams=2), end=END)), "cannot be streamed"),
+        (lambda: list(stream(gpt, [5], GenerationConfig(num_beams=2), end=END)), "only one text can be streamed"),
         (
             lambda: generate(build_model(preset("tiny-gpt2").with_head("none")), [[5]], end=END),
             "head='none': expected 'language_model'",

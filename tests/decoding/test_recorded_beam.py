@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.decoding import GenerationConfig, generate, record_steps
-from glassformer.decoding.beam import Search
-from glassformer.decoding.recorded import RecordedWriter, Recordings, recordings_of
+from glassformer.decoding.beam import BeamSearch
 from glassformer.decoding.recorded_beam import RecordedSearch
-from recording import BEGIN, DECODERS, END, PAIR, assert_same, make
+from glassformer.runtime.recorded import RecordedStepRunner, Recordings
+from recording import BEGIN, DECODERS, END, PAIR, assert_same, make, recordings_of
 
 INPUTS = [[5, 6, 7], [8, 9], [11, 12, 13, 14]]
 BEAMS = {
@@ -38,9 +38,9 @@ OTHERS = {
 def played(monkeypatch):
     """As on a GPU: whole steps of a search follow each other before anybody has seen what came of them."""
     steps = []
-    by_itself = RecordedSearch.play
-    monkeypatch.setattr(RecordedSearch, "play", lambda search, count: (steps.append(count), by_itself(search, count)))
-    monkeypatch.setattr(RecordedWriter, "is_fed", property(lambda writer: writer._are_first))
+    by_itself = RecordedSearch.run
+    monkeypatch.setattr(RecordedSearch, "run", lambda search, count: (steps.append(count), by_itself(search, count)))
+    monkeypatch.setattr(RecordedStepRunner, "can_chain_steps", property(lambda runner: runner._in_order))
     monkeypatch.setattr(Recordings, "should_read", lambda self, sources: True)
     return steps
 
@@ -76,7 +76,7 @@ def test_whatever_is_asked_for(search, inputs):
     model = make(PAIR)
     plain = generate(model, inputs, search, begin=BEGIN, end=END)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RecordedWriter, "is_fed", property(lambda writer: writer._are_first))
+        patch.setattr(RecordedStepRunner, "can_chain_steps", property(lambda runner: runner._in_order))
         record_steps(model)
         assert_same(plain, generate(model, inputs, search, begin=BEGIN, end=END))
 
@@ -120,7 +120,7 @@ def test_a_search_that_was_left_half_way_leaves_nothing_behind(played, monkeypat
     record_steps(model)
     plain = generate(model, INPUTS, BEAMS["short"], begin=BEGIN, end=END)
     with monkeypatch.context() as patch:
-        patch.setattr(Search, "_collect", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(BeamSearch, "_collect", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             generate(model, INPUTS, BEAMS["short"], begin=BEGIN, end=END)
     assert_same(plain, generate(model, INPUTS, BEAMS["short"], begin=BEGIN, end=END))

@@ -65,5 +65,5 @@ def test_generation_ends_at_a_stop_string():
     assert cut.text == "the c"
     assert cut.reason == "stop"
     assert cut.tokens == plain.tokens[: len(cut.tokens)]
-    with pytest.raises(ValueError, match="stop_strings were given without a tokenizer"):
+    with pytest.raises(ValueError, match="stop_strings without a tokenizer"):
         generate(model, [[50, 60]], replace(config, stop_strings=("on",)), end=2)

@@ -9,8 +9,8 @@ import glassformer
 from glassformer.decoding.engine import Engine
 from glassformer.decoding.generate import generate, stream
 from glassformer.decoding.generation_config import GenerationConfig
-from glassformer.decoding.recorded import record_steps
 from glassformer.decoding.scoring import score_pairs, score_texts
+from glassformer.runtime.choose_runner import record_steps
 
 V, END, BEGIN = 23, 3, 2
 SIZES = {"d_model": 16, "num_heads": 4, "d_ff": 20, "dropout": 0.0, "max_seq_len": 40}
@@ -48,7 +48,7 @@ def inputs():
 
 
 def begin_of(model):
-    return None if isinstance(model, glassformer.DecoderModel) else BEGIN
+    return None if isinstance(model, glassformer.models.DecoderModel) else BEGIN
 
 
 def tokens_of(found):

@@ -95,7 +95,7 @@ def test_a_document_is_run_beside_ours(tool, monkeypatch, capsys, width, activat
     assert (report.counts["blocks"], report.counts["definitions"], report.counts["signatures"]) == (1, 1, 2)
 
 
-def test_a_definition_without_a_case_and_a_case_without_a_definition_are_told(tool, monkeypatch, capsys):
+def test_definitions_and_cases_that_do_not_match_are_reported(tool, monkeypatch, capsys):
     monkeypatch.setitem(tool.CASES, "000", {"test_transformer": tool.CASES["000"]["test_transformer"]})
     report = tool.verify("000", DOCUMENT.format(width=2048, activation="relu"))
     assert report.counts["bad"] == 2
@@ -104,7 +104,7 @@ def test_a_definition_without_a_case_and_a_case_without_a_definition_are_told(to
     assert "000 test_transformer: the document doesn't define it" in printed
 
 
-def test_a_folder_that_is_none_is_told(tool, monkeypatch, capsys, tmp_path):
+def test_a_path_that_is_no_folder_is_refused(tool, monkeypatch, capsys, tmp_path):
     for arguments in ([], [str(tmp_path / "nothing")], [str(tmp_path)]):
         monkeypatch.setattr(sys, "argv", ["verify_documents.py", *arguments])
         assert tool.main() == 2

@@ -129,7 +129,7 @@ def test_a_feed_forward_network_alone(make, names, activation):
     close(model(X), linear(state, names[1], activation(linear(state, names[0], X))))
 
 
-def test_the_smallest_parts_alone():
+def test_single_blocks_load_document_weights():
     norm_state = random_state({"gamma": (WIDTH,), "beta": (WIDTH,)})
     norm, residual = document_003.LayerNormalization(WIDTH), document_003.ResidualConnection(WIDTH).eval()
     load_document_weights(norm, norm_state)
@@ -218,7 +218,7 @@ def bert():
         ),
     ],
 )
-def test_what_does_not_fit_is_refused_in_a_sentence(make, state, message):
+def test_weights_that_do_not_fit_are_refused_and_nothing_is_copied(make, state, message):
     model = make()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     with pytest.raises(ValueError, match=message):
@@ -253,6 +253,6 @@ def test_a_shared_table_with_two_values_is_refused():
         load_document_weights(glassformer.T5Model(V, **sizes), random_state(shapes))
 
 
-def test_a_state_that_is_no_state_is_refused():
+def test_an_invalid_state_is_refused():
     with pytest.raises(TypeError, match=r"state is a list: expected a state_dict\(\)"):
         load_document_weights(bert(), [1, 2])

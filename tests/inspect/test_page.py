@@ -261,9 +261,9 @@ def test_any_curve_stays_inside_its_drawing(tmp_path_factory, points):
 
 
 def test_without_curve_or_samples_their_sections_are_left_out(tmp_path):
-    assert written(tmp_path).texts("h2") == ["How it learned", "Where it looked"]
-    assert written(tmp_path, curve=[]).texts("h2") == ["Where it looked"]
-    assert written(tmp_path, samples=[]).texts("h2") == ["How it learned"]
+    assert written(tmp_path).texts("h2") == ["Learning curves", "Attention"]
+    assert written(tmp_path, curve=[]).texts("h2") == ["Attention"]
+    assert written(tmp_path, samples=[]).texts("h2") == ["Learning curves"]
     bare = written(tmp_path, curve=[], samples=[], summary=[])
     assert bare.texts("h1") == ["A page"]
     assert not bare.texts("h2") + bare.texts("dl")

@@ -49,7 +49,7 @@ def test_long_inputs_thin_their_labels_instead_of_crashing():
     assert len(figure.axes[0].get_xticks()) <= 48
 
 
-def test_wrong_pictures_are_named(tmp_path):
+def test_invalid_picture_arguments_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"weights has shape \(2, 3, 3\): expected \(heads, 3, 2\)"):
         draw_attention(torch.rand(2, 3, 3), list("abc"), list("xy"))
     with pytest.raises(IndexError, match=r"heads=\[5\]: expected some of 0 to 1"):

@@ -48,7 +48,7 @@ def test_confusion_counts_as_scikit_learn_does(pairs):
     assert confusion(found, true, CLASSES) == confusion_matrix(true, found, labels=CLASSES).tolist()
 
 
-def test_a_few_classes_are_shown_and_many_are_not():
+def test_confusion_matrix_is_shown_for_few_classes_only():
     table = confusion_tables(["ant", "bee", "bee"], ["ant", "ant", "bee"], ["ant", "bee"])["confusion"]
     assert str(table).splitlines() == ["     ant  bee", "ant    1    1", "bee    0    1"]
     assert table.to_dict() == {"columns": ["ant", "bee"], "rows": {"ant": [1, 1], "bee": [0, 1]}}
@@ -56,7 +56,7 @@ def test_a_few_classes_are_shown_and_many_are_not():
     assert confusion_tables(many, many, many) == {}
 
 
-def test_what_cannot_be_scored_is_named():
+def test_inputs_that_cannot_be_scored_are_named():
     with pytest.raises(ValueError, match="2 predictions and 1 answers: expected as many"):
         score_classes(["a", "b"], ["a"])
     with pytest.raises(ValueError, match="there are no answers"):

@@ -18,7 +18,7 @@ def test_identical_texts_score_100_and_the_signatures_say_how():
     assert "case:mixed" in scores.signatures["chrf"]
 
 
-def test_case_counts_unless_it_is_told_not_to():
+def test_bleu_is_case_sensitive_unless_lowercase():
     small = [text.lower() for text in REFERENCES]
     assert score_translations(small, REFERENCES)["bleu"] < 90
     scores = score_translations(small, REFERENCES, lowercase=True)
@@ -26,7 +26,7 @@ def test_case_counts_unless_it_is_told_not_to():
     assert "case:lc" in scores.signatures["bleu"]
 
 
-def test_tokenised_bleu_by_hand():
+def test_tokenized_bleu_equals_a_hand_computed_value():
     # Six tokens, the last one wrong: 5/6 words, 4/5 pairs, 3/4 triples and 2/3 fours, whose product is 1/3.
     score = tokenized_bleu(["ein Hund läuft im Schnee!"], ["Ein Hund läuft im Schnee."], "de")
     assert score.bleu == pytest.approx(100 * (1 / 3) ** (1 / 4))
@@ -35,7 +35,7 @@ def test_tokenised_bleu_by_hand():
     assert score.bleu == pytest.approx(100 * math.exp(1 - 6 / 5))
 
 
-def test_tokenised_bleu_is_not_smoothed():
+def test_tokenized_bleu_is_not_smoothed():
     assert tokenized_bleu(["Ein Hund läuft langsam."], ["Ein Hund läuft schnell."], "de").bleu == 0
 
 
@@ -49,7 +49,7 @@ def test_tokenised_bleu_is_not_smoothed():
         ("The sign says Mr.", "the sign says mr .", "en"),
     ],
 )
-def test_texts_are_cut_as_in_the_files_that_papers_score_on(text, tokens, language):
+def test_texts_are_tokenized_as_in_multi30ks_files(text, tokens, language):
     """Without its last dot a text lacks one token, and the penalty for that tells how many there are."""
     count = len(tokens.split())
     assert tokenized_bleu([text[:-1]], [text], language).bleu == pytest.approx(100 * math.exp(1 - count / (count - 1)))
@@ -74,7 +74,7 @@ def test_texts_that_cannot_be_scored_are_named(score):
         score([], [])
 
 
-def test_a_language_is_a_code():
+def test_a_language_name_instead_of_a_code_is_refused():
     with pytest.raises(ValueError, match="language='German': expected a code such as \"de\""):
         tokenized_bleu(REFERENCES, REFERENCES, "German")
 

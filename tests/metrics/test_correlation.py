@@ -14,7 +14,7 @@ pairs = st.lists(st.tuples(values, values), min_size=2, max_size=50)
 
 
 @given(pairs)
-def test_both_correlations_are_scipys(numbers):
+def test_correlations_equal_scipy(numbers):
     found, true = zip(*numbers, strict=True)
     assume(len({*found}) > 1 and len({*true}) > 1)
     scores = score_correlation(found, true)
@@ -34,11 +34,11 @@ def test_the_size_of_the_numbers_does_not_matter():
         assert score_correlation([scale, 2 * scale, 3 * scale], [3, 2, 1])["spearman"] == pytest.approx(-100)
 
 
-def test_what_does_not_vary_follows_nothing():
+def test_a_constant_sequence_has_correlation_0():
     assert score_correlation([0.1, 0.1, 0.1], [1, 2, 3]).values == {"spearman": 0, "pearson": 0}
 
 
-def test_what_cannot_be_scored_is_named():
+def test_inputs_that_cannot_be_scored_are_named():
     with pytest.raises(ValueError, match="2 predictions and 1 answers: expected as many"):
         score_correlation([1, 2], [1])
     with pytest.raises(ValueError, match="1 answers: expected at least two"):

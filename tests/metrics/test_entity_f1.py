@@ -73,7 +73,7 @@ def test_the_first_score_counts_and_is_signed():
     assert (title_of("f1"), title_of("f1_first_name")) == ("F1", "F1 of first_name")
 
 
-def test_nothing_to_find_and_nothing_found():
+def test_no_entities_expected_and_none_predicted():
     assert score_entities([["O"]], [["O"]])["f1"] == 0
     with pytest.raises(ValueError, match="no sentences"):
         score_entities([], [])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.metrics.exact_match import best_of, exact_match, f1, normalise, score_answers
+from glassformer.metrics.exact_match import best_of, exact_match, f1, normalize, score_answers
 
 WORDS = ["the", "The", "a", "an", "cat", "Cat!", "the-cat", "dog,", "dog", "theatre", "1,000", "...", "\t", "U.S.", "é"]
 phrases = st.lists(st.sampled_from(WORDS), max_size=6).map(" ".join) | st.text(max_size=12)
@@ -38,7 +38,7 @@ def f1_plainly(answer, reference):
 
 @given(phrases, phrases)
 def test_an_answer_scores_as_another_program_counts_it(answer, reference):
-    assert normalise(answer) == plainly(answer)
+    assert normalize(answer) == plainly(answer)
     assert exact_match(answer, reference) == (plainly(answer) == plainly(reference))
     assert f1(answer, reference) == pytest.approx(f1_plainly(answer, reference))
 
@@ -71,12 +71,12 @@ def test_answers_worked_out_by_hand(answer, reference, exact, overlap):
     assert f1(answer, reference) == pytest.approx(overlap)
 
 
-def test_nothing_is_right_where_nothing_is_to_be_said():
+def test_an_empty_answer_is_right_for_an_unanswerable_question():
     assert score_answers(["", "a cat"], [[], []])["exact_match"] == 50
     assert best_of("the", [], f1) == 1  # an article alone says nothing
 
 
-def test_what_cannot_be_scored_is_refused():
+def test_inputs_that_cannot_be_scored_are_refused():
     with pytest.raises(ValueError, match="1 answers and 2 questions"):
         score_answers(["a"], [["a"], ["b"]])
     with pytest.raises(ValueError, match="expected at least one"):

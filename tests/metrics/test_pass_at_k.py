@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from glassformer.metrics.pass_at_k import Problem, pass_at_k, passes, score_programs
 from glassformer.metrics.perplexity import compressed_bits, score_surprise
-from glassformer.metrics.sandbox import Limits, WeakSandboxError, check_sandbox
+from glassformer.metrics.sandbox import SandboxLimits, WeakSandboxError, check_sandbox
 
-LIMITS = Limits(seconds=20)
+LIMITS = SandboxLimits(seconds=20)
 """Far more than any of these programs needs, so that a busy machine changes no result."""
 
 
@@ -98,7 +98,7 @@ def test_a_program_that_ends_early_or_replaces_things_has_not_passed(program, sa
     assert not passes(DOUBLE, program, LIMITS, sandbox)
 
 
-def test_surprise_in_every_unit():
+def test_perplexity_and_bits_equal_their_formulas():
     scores = score_surprise(100.0, 50, 80)
     assert scores["loss"] == 2.0
     assert scores["bits_per_byte"] == pytest.approx(100 / 0.6931471805599453 / 80)
@@ -108,7 +108,7 @@ def test_surprise_in_every_unit():
         score_surprise(0.0, 0, 0)
 
 
-def test_a_compressor_profits_from_what_it_has_seen():
+def test_compressor_needs_fewer_bits_after_seen_text():
     text = "".join(random.Random(0).choices("abcdefgh", k=3000))
     assert compressed_bits([text], after=[text]) < 0.5 < compressed_bits([text])
     with pytest.raises(ValueError, match="no text to compress"):

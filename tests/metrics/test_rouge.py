@@ -56,6 +56,6 @@ def test_the_best_sentence_is_the_nearest():
     ("found", "references", "message"),
     [([], [], "at least one"), (["a"], [], "expected as many"), (["a"], [[]], "has no reference")],
 )
-def test_what_cannot_be_scored_is_refused(found, references, message):
+def test_inputs_that_cannot_be_scored_are_refused(found, references, message):
     with pytest.raises(ValueError, match=message):
         score_summaries(found, references)

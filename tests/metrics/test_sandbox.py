@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from glassformer.metrics import sandbox
-from glassformer.metrics.sandbox import Limits, Protections, WeakSandboxError, check_sandbox, run_program
+from glassformer.metrics.sandbox import Protections, SandboxLimits, WeakSandboxError, check_sandbox, run_program
 
-LIMITS = Limits(seconds=20)
+LIMITS = SandboxLimits(seconds=20)
 ALL = ("user", "pid", "net", "ipc", "mount", "landlock", "seccomp", "nobody")
 """Protections that a run can leave out, to test those that are left."""
 SOME = [(), ("mount",), ("landlock",), ("pid", "net", "ipc", "mount"), ("pid", "landlock"), ("seccomp",), ALL]
@@ -60,7 +60,7 @@ def test_a_program_has_an_exit_code_and_output():
     assert weak("import ctypes; ctypes.string_at(0)").code == 128 + 11
 
 
-def test_nothing_of_ours_is_there(monkeypatch):
+def test_environment_and_packages_of_the_caller_are_hidden(monkeypatch):
     monkeypatch.setenv("SECRET", "secret")
     program = "import os, sys; print(os.environ.get('SECRET'), os.listdir('.'), sys.flags.isolated, sys.argv)"
     assert weak(program).output == "None [] 1 ['program.py']\n"
@@ -74,17 +74,17 @@ def test_the_standard_library_works(strict):
 
 
 def test_time_is_limited():
-    outcome = weak("while True: pass", Limits(seconds=0.5))
+    outcome = weak("while True: pass", SandboxLimits(seconds=0.5))
     assert outcome.timed_out
     assert outcome.code == -9
-    assert weak("import time; time.sleep(60)", Limits(seconds=0.5)).timed_out
+    assert weak("import time; time.sleep(60)", SandboxLimits(seconds=0.5)).timed_out
 
 
 def test_a_programs_time_begins_with_the_program():
     """The preparations take longer than this, and longer still on a busy machine."""
-    assert weak("", Limits(seconds=0.001)).code in (0, -9)
+    assert weak("", SandboxLimits(seconds=0.001)).code in (0, -9)
     with pytest.raises(WeakSandboxError):
-        sandbox._run("", None, Limits(seconds=0.001), "strict", ALL)
+        sandbox._run("", None, SandboxLimits(seconds=0.001), "strict", ALL)
 
 
 @linux
@@ -103,7 +103,7 @@ import time
 for number in range(40): open(str(number), "wb").write(bytes(1 << 18))
 time.sleep(60)
 """
-    outcome, protections = run(program, Limits(seconds=40, total_size=1 << 21), without)
+    outcome, protections = run(program, SandboxLimits(seconds=40, total_size=1 << 21), without)
     assert outcome.code != 0
     assert not outcome.timed_out
     means = "tmpfs" if "(tmpfs)" in str(protections) else "watched"
@@ -134,7 +134,7 @@ print(json.dumps({{
 
 @linux
 @pytest.mark.parametrize("without", SOME, ids=lambda names: "-".join(names) or "nothing")
-def test_what_is_reported_is_in_force(open_folder, without):
+def test_reported_protections_are_in_force(open_folder, without):
     """Each protection that is named as active refuses an attempt that would succeed without it."""
     mine = open_folder / "mine"
     mine.write_text("mine", encoding="utf-8")
@@ -158,7 +158,7 @@ def test_what_is_reported_is_in_force(open_folder, without):
 
 
 @linux
-def test_other_peoples_secrets_cannot_be_read(strict):
+def test_system_files_cannot_be_read(strict):
     for path in ("/etc/shadow", "/etc/passwd", "/proc/self/environ", os.path.abspath(__file__)):
         assert run_program(f"open({path!r})", LIMITS).code == 1
     assert run_program("import os; os.execv('/bin/sh', ['sh'])", LIMITS).code == 1
@@ -199,7 +199,7 @@ def test_nothing_outlives_a_program(without, then):
         return found
 
     before = running()
-    outcome, _ = run(LIVES_ON.format(then=then), Limits(seconds=1 if "sleep" in then else 20), without)
+    outcome, _ = run(LIVES_ON.format(then=then), SandboxLimits(seconds=1 if "sleep" in then else 20), without)
     assert outcome.timed_out == ("sleep" in then)
     left = running() - before
     for _ in range(600):  # programs of other tests may be among them: those end by themselves
@@ -229,7 +229,7 @@ def test_a_refused_program_does_not_run(open_folder):
     assert not trace.exists()
 
 
-def test_the_sandbox_tells_what_is_in_force(monkeypatch):
+def test_check_sandbox_reports_the_protections_in_force(monkeypatch):
     protections = check_sandbox("weak")
     assert str(protections).startswith("sandbox: ")
     assert "limits: 5 s, 512 MiB of memory" in str(protections)

@@ -1,6 +1,8 @@
 """The reader's own files that the README and the docs speak of, generated and small."""
 
 import gzip
+import itertools
+import json
 import random
 
 WORDS = (("one", "eins"), ("two", "zwei"), ("three", "drei"), ("four", "vier"), ("five", "fünf"))
@@ -28,8 +30,28 @@ def write_files(folder):
     write_lines(folder / "pairs.tsv", ["text\tsecond\tlabel", *same, *different])
     tagged = [f"{name} I-PERSON\nsaw O\n{place} I-PLACE\n" for name in ("Ada", "Bo", "Cy") for place in PLACES]
     write_lines(folder / "names.conll", tagged)
+    write_task_files(folder)
     for name in ("train.tsv.gz", "dev.tsv.gz"):
         write_lines(folder / name, ["sentence\tlabel", *labeled()])
+
+
+def write_task_files(folder):
+    """Write the files of the guides in docs/tasks."""
+    write_lines(folder / "book.txt", TEXTS * 4)
+    places = [(name, place) for name in ("Ada", "Bo", "Cy") for place in PLACES]
+    answers = [{"question": f"where is {name}", "context": f"{name} is in {place}."} for name, place in places]
+    records = [{**one, "answer": place} for one, (_, place) in zip(answers, places, strict=True)]
+    write_lines(folder / "questions.jsonl", [json.dumps(one) for one in records])
+    write_lines(folder / "questions.txt", [f"{one['question']}\t{one['context']}" for one in answers[:3]])
+    articles = [{"source": f"{text} on the mat all day", "target": text} for text in TEXTS]
+    write_lines(folder / "articles.jsonl", [json.dumps(one) for one in articles])
+    pairs = [f"{text}\t{other}\t{(n % 10) / 10}" for n, (text, other) in enumerate(itertools.pairwise(TEXTS))]
+    write_lines(folder / "pairs.tsv", ["text\tsecond\tscore", *pairs])
+    write_lines(folder / "pairs.txt", ["the cat sleeps\tthe cat sits", "the dog sits\tthe bird sleeps"])
+    (folder / "my-project").mkdir()
+    for name in ("first", "second", "third"):
+        lines = [f"def {name}_{n}(value):\n    return value + {n}\n" for n in range(60)]
+        write_lines(folder / "my-project" / f"{name}.py", lines)
 
 
 def write_pairs(folder, name, count=120):

@@ -116,13 +116,13 @@ MISTAKES = {
     "some bad lines": Mistake(
         f"train classification --data holes.tsv {SHORT} --out new",
         1,
-        "holes.tsv:42: empty text (on_bad='skip', or --on-bad skip, passes over such records)",
+        "holes.tsv:42: empty text (on_bad='skip', or --on-bad skip, skips such records)",
         f"train classification --data holes.tsv {SHORT} --on-bad skip --out new",
     ),
     "texts where a table is expected": Mistake(
         f"train classification --data texts.txt {SHORT} --out new",
         1,
-        "for texts alone there are the tasks language and masking",
+        "for unlabeled text use the tasks language or masking",
         f"train masking --data texts.txt {SHORT} --out new",
     ),
     "a folder as a file": Mistake(
@@ -381,7 +381,7 @@ def test_a_file_that_may_not_be_read_is_named_with_the_command_that_allows_it(sh
         patch.setattr(os, "access", lambda one, mode: os.stat(one).st_mode & 0o400 != 0 and may(one, mode))
         ended = shell.run(f"glassformer {CLASSIFY} --out new")
     assert ended.code == 1
-    assert "reviews.tsv may not be read by this user: chmod u+r reviews.tsv allows it" in sentence_of(ended)
+    assert "reviews.tsv is not readable by this user: chmod u+r reviews.tsv makes it" in sentence_of(ended)
     path.chmod(0o600)
     assert shell.run(f"glassformer {CLASSIFY} --out new").code == 0
 

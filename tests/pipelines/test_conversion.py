@@ -125,7 +125,7 @@ def test_what_a_format_cannot_hold_is_said(tmp_path):
     [
         (
             "hf",
-            r"nearest, pegasus, cannot express qk_norm=True \(expected False\), gated=True \(expected False\)\.",
+            r"closest, pegasus, cannot express qk_norm=True \(expected False\), gated=True \(expected False\)\.",
         ),
         ("ct2", r"CTranslate2 cannot express qk_norm=True \(expected False\)\."),
         ("gguf", "'encoder_decoder': expected a decoder, for a GGUF file"),

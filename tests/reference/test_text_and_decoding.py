@@ -78,7 +78,7 @@ def test_a_beam_of_one_is_greedy(seed):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_stopping_early_changes_no_result(seed, monkeypatch):
+def test_early_stopping_does_not_change_the_result(seed, monkeypatch):
     language = random_language(seed)
     stopped = reference.beam_search(language, [9], END, 7, width=3, length_penalty=0.8)
     monkeypatch.setattr("glassformer.reference.decoding._is_decided", lambda *_: False)

@@ -13,10 +13,10 @@ from glassformer.data.readers.records import BadRecordError
 from glassformer.decoding import GenerationConfig, Written
 from glassformer.metrics import sandbox
 from glassformer.metrics.pass_at_k import Problem
-from glassformer.metrics.sandbox import Limits, Outcome, Protections, WeakSandboxError
-from glassformer.pipelines import code_model
+from glassformer.metrics.sandbox import Outcome, Protections, SandboxLimits, WeakSandboxError
 from glassformer.pipelines.code_model import CodeModel, prompt_of
 from glassformer.pipelines.load import load
+from glassformer.tasks import code_model
 from glassformer.tasks.code import Code, CodeConfig, CodeData
 from glassformer.text import TokenizerConfig
 from glassformer.text.tokenizer import END
@@ -83,7 +83,7 @@ def test_a_gap_is_told_as_it_was_learned(trained, monkeypatch):
         code_model, "generate", lambda _, prompts, *rest, **more: asked.append(prompts[0]) or [[ANSWER]]
     )
     assert model.infill("def f", "return") == "answer"
-    marks = tuple(model.tokenizer.special_id(mark) for mark in code_model.GAP_TOKENS)
+    marks = tuple(model.tokenizer.special_id(mark) for mark in code_model.MARKS)
     (learned,) = encode_cuts([Cut("def f", "", "return")], model.tokenizer.encode_batch, marks)
     assert asked == [[END, *learned]]
     model.infill("x = 1\n" * 200, "y = 2\n" * 200)
@@ -104,7 +104,7 @@ def test_no_text_becomes_a_mark(trained):
 def test_problems_are_solved_in_the_sandbox(trained, monkeypatch):
     model, _ = trained
     problems = [Problem("zero", ("assert ff(3) == 0",)), Problem("one", ("assert ff(3) == 1",))]
-    limits = Limits(seconds=4)
+    limits = SandboxLimits(seconds=4)
     drawn = model.solve(problems[:1], samples=2, limits=limits, max_new_tokens=20, sandbox="weak")
     assert list(drawn.values) == ["pass_at_1", "pass_at_2"]
     monkeypatch.setattr(model, "write_after", lambda prompts, config: [source("ff")] * len(prompts))

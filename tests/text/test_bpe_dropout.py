@@ -30,14 +30,14 @@ ANY_TEXT = st.one_of(
 
 @pytest.mark.parametrize("lowercase", TOKENIZERS)
 @given(texts=st.lists(ANY_TEXT, max_size=4), seed=st.integers(), version=st.integers())
-def test_without_a_chance_it_cuts_as_the_tokenizer(lowercase, texts, seed, version):
+def test_chance_0_segments_as_the_tokenizer(lowercase, texts, seed, version):
     tokenizer = TOKENIZERS[lowercase]
     assert BpeDropout(tokenizer, 0, seed).encode_batch(texts, version) == tokenizer.encode_batch(texts)
 
 
 @pytest.mark.parametrize("lowercase", TOKENIZERS)
 @given(text=ANY_TEXT, chance=st.floats(0, 1), version=st.integers(0, 9))
-def test_other_cuts_are_the_same_text_and_never_special(lowercase, text, chance, version):
+def test_dropout_segmentations_decode_to_the_same_text(lowercase, text, chance, version):
     tokenizer = TOKENIZERS[lowercase]
     [ids] = BpeDropout(tokenizer, chance).encode_batch([text], version)
     assert all(index >= len(SPECIAL) for index in ids)
@@ -54,7 +54,7 @@ def test_a_cut_depends_on_seed_version_and_text_alone(order, split):
     assert again == [once[i] for i in order]
 
 
-def test_what_was_forgotten_is_drawn_alike(monkeypatch):
+def test_evicted_segmentations_are_drawn_again_equally(monkeypatch):
     expected = [BpeDropout(TOKENIZERS[False], 0.4).encode_batch(TEXTS, version) for version in range(3)]
     monkeypatch.setattr(bpe_dropout, "REMEMBERED", 2)
     forgetful = BpeDropout(TOKENIZERS[False], 0.4)
@@ -113,7 +113,7 @@ def toy_tokenizer(*merges):
         ),
     ],
 )
-def test_cuts_come_as_often_as_they_should(merges, word, expected):
+def test_segmentations_occur_with_the_right_frequency(merges, word, expected):
     tokenizer = toy_tokenizer(*merges)
     counts = Counter()
     for seed in range(300):
@@ -132,7 +132,7 @@ def test_long_words_take_no_longer_than_their_length():
 
 
 @pytest.mark.parametrize("chance", [-0.1, 1.1, float("nan"), True, "0.1"])
-def test_a_chance_is_a_probability(chance):
+def test_chance_outside_0_to_1_is_refused(chance):
     with pytest.raises(ValueError, match=r"chance=.*: expected a probability, from 0 to 1"):
         BpeDropout(TOKENIZERS[False], chance)
 

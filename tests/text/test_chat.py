@@ -114,7 +114,7 @@ def control_tokens(ids):
 
 @pytest.mark.parametrize("name", TEMPLATES)
 @pytest.mark.parametrize("prompt", [True, False])
-def test_a_conversation_is_what_hf_makes_of_it(name, prompt):
+def test_rendered_conversation_equals_hf(name, prompt):
     ids = render_chat(CHAT, TEMPLATES[name], TOKENIZER, add_generation_prompt=prompt)
     assert ids == told(CHAT, TEMPLATES[name], add_generation_prompt=prompt)
     assert control_tokens(ids)
@@ -182,7 +182,7 @@ def test_a_token_made_of_the_templates_and_a_messages_letters_is_no_token():
         assert control_tokens(ids) == ["<s>"]
 
 
-def test_where_origins_cannot_be_told_the_template_is_refused():
+def test_a_template_whose_control_tokens_are_ambiguous_is_refused():
     loud = "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content | upper }}{% endfor %}"
     picky = "{% if messages[0].content != 'a' %}{{ raise_exception('no') }}{% endif %}" + loud
     for template, content in ((loud, "hello <|stop|>"), (picky, "a")):

@@ -52,13 +52,13 @@ def test_the_longer_text_loses_its_end_first_and_special_tokens_stay(n_first, n_
         assert kept == [(place, place + 1) for place in range(len(kept))]
 
 
-def test_what_fits_is_not_touched():
+def test_a_text_within_the_limit_is_unchanged():
     whole = encoded(3, 4)
     assert whole.cut(len(whole)) == whole
     assert whole.cut(1000) == whole
 
 
-def test_books_are_cut_as_soon_as_read():
+def test_truncating_long_texts_is_fast():
     whole = encoded(30_000, 30_000)
     begin = time.perf_counter()
     assert len(whole.cut(512)) == 512

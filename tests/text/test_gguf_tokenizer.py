@@ -50,7 +50,7 @@ def best_score_first(text, pieces):
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_text_comes_back_from_both_kinds(text):
+def test_text_round_trips_with_both_kinds(text):
     for tokenizer in (byte_level(["Ġ c", "Ġc a"]), scored({"▁c": -1.0, "▁ca": -2.0})):
         tokenizer.encode_special_tokens = True
         assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False).ids, skip_special_tokens=False) == text
@@ -158,7 +158,7 @@ def test_metadata_becomes_the_two_files_of_hf():
     assert tokenizer_from_metadata({}) == (None, {})
 
 
-def test_whether_a_begin_is_added_is_said_or_known_by_the_kind():
+def test_begin_token_follows_the_metadata_or_the_kind():
     def first(**changes):
         text, config = tokenizer_from_metadata(metadata(**changes))
         begins = tokenizers.Tokenizer.from_str(text).encode("a").ids[0] == 256
@@ -172,7 +172,7 @@ def test_whether_a_begin_is_added_is_said_or_known_by_the_kind():
     assert first(model="llama", scores=[0.0] * 258)
 
 
-def test_files_from_before_the_rule_are_cut_by_their_architecture():
+def test_files_without_a_pre_tokenization_rule_use_their_architectures():
     def words(architecture):
         text, _ = tokenizer_from_metadata(metadata(pre=None) | {"general.architecture": architecture})
         return len(tokenizers.Tokenizer.from_str(text).pre_tokenizer.pre_tokenize_str("123"))
@@ -199,7 +199,7 @@ def test_files_from_before_the_rule_are_cut_by_their_architecture():
         ({"model": "llama", "scores": [float("nan")] * 258}, "has the score nan: expected a number"),
     ],
 )
-def test_what_makes_no_tokenizer_is_named(changes, message):
+def test_invalid_tokenizer_data_is_refused_by_name(changes, message):
     with pytest.raises(ValueError, match=message):
         tokenizer_from_metadata(metadata(**changes))
 

@@ -108,7 +108,7 @@ def berts(tmp_path_factory):
 
 @given(text=st.one_of(ANY_TEXT, st.text(alphabet="Helo WORLD café,日本[SEP]1", max_size=20)))
 @example(text="[CLS] hello [SEP] [MASK]")
-def test_vocab_txt_is_cut_as_by_hf(berts, text):
+def test_vocab_txt_encodes_as_hf(berts, text):
     for tokenizer, peer in berts:
         assert_same(tokenizer, peer, text)
 
@@ -155,7 +155,7 @@ def byte_levels(tmp_path_factory):
 
 @given(text=ANY_TEXT)
 @example(text="<|endoftext|> <mask> <s></s>")
-def test_vocab_json_and_merges_are_cut_as_by_hf(byte_levels, text):
+def test_vocab_json_and_merges_encode_as_hf(byte_levels, text):
     for name, (tokenizer, peer) in byte_levels.items():
         assert_same(tokenizer, peer, text)
         if name != "bart":
@@ -173,7 +173,7 @@ def test_byte_level_roles_and_the_mask_that_takes_a_space_along(byte_levels):
     assert tokenizer.encode_parts([("<mask>", False)]) == tokenizer.encode_plain("<mask>")
 
 
-def test_a_tokenizer_json_is_read_as_by_hf(tmp_path):
+def test_tokenizer_json_encodes_as_hf(tmp_path):
     inner = byte_level(special=["<s>", "</s>", "<|user|>"])
     inner.enable_truncation(3)
     inner.enable_padding(length=20)
@@ -311,13 +311,13 @@ def t5(tmp_path_factory):
 
 
 @given(text=st.text(alphabet="the cat is a lamp dot", max_size=25))
-def test_a_spiece_model_is_cut_as_by_hf(t5, text):
+def test_spiece_model_segments_as_hf(t5, text):
     tokenizer, peer = t5
     assert tokenizer.encode(text) == peer(text)["input_ids"]
     assert tokenizer.decode(tokenizer.encode(text)) == peer.decode(peer(text)["input_ids"], skip_special_tokens=True)
 
 
-def test_the_blanks_of_t5_are_counted_down(t5):
+def test_t5_sentinels_count_down(t5):
     tokenizer, peer = t5
     assert [tokenizer.id_of(f"<extra_id_{index}>") for index in (0, 3)] == [len(peer) - 1, len(peer) - 4]
     text = "the <extra_id_0> a"
@@ -348,7 +348,7 @@ def test_a_llama_reads_its_begin_first_and_may_put_a_space_after_special_tokens(
     assert tokenizer.encode_parts([("<more>", True)]) == [262]
 
 
-def test_marian_cuts_with_one_file_and_counts_with_another(tmp_path):
+def test_marian_segments_with_its_spm_files_and_takes_ids_from_vocab_json(tmp_path):
     shared = [("</s>", 0.0, 3), ("<unk>", 0.0, 2), ("▁", -1.0, 1), ("a", -1.1, 1), ("b", -1.2, 1)]
     (tmp_path / "source.spm").write_bytes(file_of([*shared, ("▁ab", -0.5, 1), ("▁aa", -0.4, 1)], UNIGRAM))
     (tmp_path / "target.spm").write_bytes(file_of([*shared, ("▁ba", -0.5, 1)], UNIGRAM))
@@ -373,7 +373,7 @@ def test_ids_stream_back_as_text(byte_levels):
     assert "".join([stream.push(token) for token in tokenizer.encode(text)] + [stream.finish()]) == text
 
 
-def test_every_token_tells_where_it_came_from(berts):
+def test_every_token_has_its_source_text_and_span(berts):
     text = "Hello, nap"
     encoded = berts[0][0].offsets(text, "x")
     assert [text[start:end] for start, end in encoded.spans[1:5]] == ["Hello", ",", "na", "p"]
@@ -440,7 +440,7 @@ def spoil(value, rng):
     return value
 
 
-def test_spoilt_files_make_a_tokenizer_or_an_error_at_once():
+def test_corrupted_files_load_or_are_refused_quickly():
     rng = random.Random(0)
     inner = tokenizers.Tokenizer.from_str(trapped("merges"))
     inner.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 22)])

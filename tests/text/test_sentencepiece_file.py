@@ -114,7 +114,7 @@ TOKENIZERS = {
 @example(text="  a  b ")
 @example(text="<s>ab</s> <unk> <0x0A>")
 @example(text="")
-def test_texts_are_cut_by_the_rule_itself(kind, rule, text):
+def test_texts_are_segmented_by_the_models_rule(kind, rule, text):
     scores = {word: struct.unpack("<f", struct.pack("<f", score))[0] for word, score, _ in NORMAL}
     tokenizer = TOKENIZERS[kind]
     expected = [piece if piece in scores else "<unk>" for piece in fused(rule(marked(text), scores), scores)]
@@ -132,14 +132,14 @@ WITH_BYTES = {
 @pytest.mark.parametrize("kind", [UNIGRAM, MERGES])
 @given(text=st.text(max_size=30).filter(lambda text: "▁" not in text and "\x00" not in text))
 @example(text="<0x41> </s>")
-def test_with_bytes_for_the_unknown_any_text_comes_back(kind, text):
+def test_byte_fallback_round_trips_any_text(kind, text):
     tokenizer = WITH_BYTES[kind]
     tokenizer.encode_special_tokens = True
     ids = tokenizer.encode(text, add_special_tokens=False).ids
     assert tokenizer.decode(ids, skip_special_tokens=False) == text
 
 
-def test_a_file_is_read_whole_and_fields_of_others_are_stepped_over(tmp_path):
+def test_known_fields_are_read_and_unknown_fields_skipped(tmp_path):
     pieces = [*SPECIAL, ("<pad>", 0.0, Kind.CONTROL), ("<tag>", 0.0, Kind.USER_DEFINED), ("a", -1.5, Kind.NORMAL)]
     data = file_of(pieces, MERGES, rules={3: 0, 4: 0}, trainer={35: 1, 43: 3, 42: -1, 99: b"?"}) + field(4, b"more")
     data += varint(77 << 3 | 1) + bytes(8)
@@ -208,7 +208,7 @@ def test_bad_files_are_named_with_their_fault(tmp_path, why):
         read_sentencepiece(tmp_path / "tokenizer.model")
 
 
-def test_spoilt_files_make_a_tokenizer_or_an_error_at_once(tmp_path):
+def test_corrupted_files_load_or_are_refused_quickly(tmp_path):
     rng = random.Random(0)
     wholes = [file_of(SPECIAL + NORMAL, kind, rules={4: 0}, trainer={35: 1}) for kind in (UNIGRAM, MERGES)]
     read = 0

@@ -45,7 +45,7 @@ def test_entities_to_tags_and_back(example, scheme):
 
 
 @given(tagged(), st.sampled_from(SCHEMES), st.sampled_from(SCHEMES))
-def test_any_scheme_becomes_any_other(example, one, other):
+def test_tags_convert_between_all_schemes(example, one, other):
     entities, length = example
     tags = tags_of(entities, length, one)
     through = tags_of(entities_of(tags_of(entities_of(tags, one), length, other), other), length, one)
@@ -82,13 +82,13 @@ def test_the_schemes_are_those_of_the_literature():
         ("BI-PER", "iob2", 0, "is no tag"),
     ],
 )
-def test_a_tag_that_cannot_stand_there_is_named(tags, scheme, place, message):
+def test_an_invalid_tag_is_named_with_its_position(tags, scheme, place, message):
     with pytest.raises(BadTagError, match=message) as error:
         entities_of(tags.split(), scheme)
     assert error.value.place == place
 
 
-def test_two_schemes_at_once_are_told():
+def test_mixed_tagging_schemes_are_reported():
     with pytest.raises(MixedTagsError) as error:
         detect_scheme([["O", "I-PER"], ["O", "O", "B-PER"]])
     assert (error.value.as_iob1, error.value.as_iob2) == ((0, 1), (1, 2))
@@ -118,7 +118,7 @@ def test_the_best_legal_tags_are_those_of_a_search_through_all(lengths, seed):
         assert found == max(legal, key=lambda pair: pair[0])[1]
 
 
-def test_words_that_tell_nothing_are_outside():
+def test_words_with_equal_scores_are_tagged_o():
     assert TagPaths(["A", "B"]).best([np.zeros((3, 9), dtype=np.float32)]) == [["O", "O", "O"]]
 
 
@@ -136,7 +136,7 @@ def test_words_that_tell_nothing_are_outside():
         ("  ", ""),
     ],
 )
-def test_words_are_cut_as_it_is_told(text, words):
+def test_words_are_split_by_the_given_rule(text, words):
     assert [text[begin:end] for begin, end in cut_words(text)] == [word for word in words.split(" ") if word]
 
 
@@ -158,7 +158,7 @@ def test_each_word_has_its_first_piece(words):
         assert tokenizer.decode(encoded.ids[place:after]) == word
 
 
-def test_a_word_without_a_piece_has_no_place():
+def test_a_word_without_tokens_has_no_position():
     encoded = Encoded([1, 7, 9, 2], [(0, 0), (0, 2), (5, 6), (0, 0)], [0] * 4, [None, 0, 0, None])
     assert first_pieces(["ab", "\x01", "c"], encoded) == [1, None, 2]
     assert first_pieces(["ab", "", "\x01c"], encoded) == [1, None, 2]

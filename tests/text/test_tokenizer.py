@@ -13,7 +13,7 @@ TOKENIZERS = {kind: Tokenizer.train(TEXTS, 320, TokenizerConfig(kind=kind)) for 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @given(text=st.text(max_size=40).map(lambda text: text.replace("\x00", "")))
-def test_any_text_comes_back_and_none_becomes_special(kind, text):
+def test_any_text_round_trips_and_never_becomes_a_special_token(kind, text):
     tokenizer = TOKENIZERS[kind]
     ids = tokenizer.encode(text)
     assert all(index >= len(SPECIAL) for index in ids)
@@ -89,7 +89,7 @@ EXACT = {
 
 @pytest.mark.parametrize("kind", EXACT)
 @given(text=st.text(max_size=40) | st.text(" \t\n\r ab<s>/", max_size=40))
-def test_without_a_space_before_it_every_text_comes_back_exactly(kind, text):
+def test_without_prefix_space_every_text_round_trips_exactly(kind, text):
     for tokenizer in (EXACT[kind], Tokenizer.from_json(EXACT[kind].to_json())):
         ids = tokenizer.encode(text)
         assert all(index >= len(SPECIAL) for index in ids)
@@ -102,7 +102,7 @@ def test_bytes_are_one_token_each():
 
 
 @given(text=st.text(max_size=40))
-def test_characters_come_back_where_they_were_learned(text):
+def test_character_tokenizer_round_trips_known_characters(text):
     alphabet = "the catsonm</>\n"
     tokenizer = Tokenizer.train([alphabet], 1000, TokenizerConfig(kind="characters"))
     assert tokenizer.vocab_size == len(SPECIAL) + len(set(alphabet))

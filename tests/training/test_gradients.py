@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from glassformer.nn.cuda_graphs import CaptureError
+from glassformer.runtime.cuda_graphs import CaptureError
 from glassformer.training import gradients, trainer
 from training.test_trainer import fingerprint, make_trainer
 
@@ -33,7 +33,7 @@ def record(monkeypatch):
 
     fake.n_calls, fake.n_good, fake.parameters = 0, 10**9, []
     monkeypatch.setattr(trainer, "can_graph", lambda model, device: True)
-    monkeypatch.setattr(gradients, "record", fake)
+    monkeypatch.setattr(gradients, "capture_graph", fake)
     monkeypatch.setattr(gradients.GraphedGradients, "_warm_up", lambda self, batch: None)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
     return fake

@@ -32,7 +32,7 @@ def run():
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
-def test_files_not_in_the_manifest_are_not_read(run, name, tmp_path):
+def test_files_not_listed_in_the_manifest_are_not_read(run, name, tmp_path):
     path = save_checkpoint(tmp_path, TrainState(position=3), *run)
     manifest = path / "manifest.json"
     sums = json.loads(manifest.read_text(encoding="utf-8"))["sha256"]

@@ -1,1 +1,1 @@
-"""How fast this machine writes, beside the libraries one could use instead."""
+"""Decoding speed of Glassformer and other libraries on this machine."""

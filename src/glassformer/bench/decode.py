@@ -1,4 +1,4 @@
-"""Writing speed: every contender takes its turn, round after round, so that a noisy machine is noisy for all."""
+"""Measure decoding speed. Engines take turns in every round, so that noise of the machine affects all of them."""
 
 import copy
 import statistics
@@ -14,9 +14,9 @@ import torch
 from glassformer.bench import peers
 from glassformer.bench.works import Work, Write
 from glassformer.decoding import record_steps
-from glassformer.decoding.cpu_kernels import NoKernelsError
-from glassformer.decoding.int8 import quantise
-from glassformer.decoding.packed import pack
+from glassformer.kernels.cpp_library import KernelBuildError
+from glassformer.runtime.int8 import quantize
+from glassformer.runtime.packed import pack
 from glassformer.training.resident_memory import forget_peak, peak_resident
 
 Numbers = Literal["float32", "bfloat16", "int8"]
@@ -25,43 +25,43 @@ BYTES: dict[Numbers, int] = {"float32": 4, "bfloat16": 2, "int8": 1}
 
 @dataclass
 class Contender:
-    """Who writes, and how long it took."""
+    """One engine and its measured times."""
 
     name: str
     numbers: Numbers
     write: Write
     weights: int
-    """Bytes of its parameters."""
+    """Size of its parameters in bytes."""
     memory: int = 0
-    """Bytes at the peak, weights included. On a CPU by how much the process grew, where the system tells."""
+    """Peak memory in bytes, weights included. On a CPU, the growth of the process if the system reports it."""
     texts: list[list[int]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
 
     @property
     def title(self) -> str:
-        """Name and numbers."""
+        """Return the engine's name and number format."""
         return f"{self.name}, {self.numbers}"
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is this library."""
+        """Return whether this engine is Glassformer."""
         return self.name.startswith("glassformer")
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What the machine can do, measured in the same run."""
+class MachineLimits:
+    """Measured limits of the machine."""
 
     flops: dict[Numbers, float]
-    """Operations a second of a matrix product of 2,048 cubed."""
+    """FLOP/s of a 2048 x 2048 x 2048 matrix product, by number format."""
     bandwidth: float
-    """Bytes a second of a copy, read and written."""
+    """Memory bandwidth of a copy in bytes per second, counting reads and writes."""
 
 
 def measure(
     work: Work, *, batch: int, beam: int, rounds: int, device: str, compiled: bool, only: Sequence[str] = ()
 ) -> list[Contender]:
-    """All contenders that this machine has, after `rounds` rounds; or `only` those with such words in their titles."""
+    """Measure all available engines for `rounds` rounds, or those whose title contains a word of `only`."""
     with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
         contenders, titles = [], []
         for one in _contenders(work, batch, beam, device, compiled, folder, stack):
@@ -87,7 +87,7 @@ def measure(
 
 
 def _warm_up(contender: Contender, device: str) -> None:
-    """The first time allocates, records, compiles; what it keeps, and what the second needs beyond it, is memory."""
+    """Run twice before measuring. The first run allocates and compiles; memory is measured over both."""
     if device != "cuda":
         forget_peak()
         before = peak_resident()
@@ -132,13 +132,13 @@ def _contenders(
     size, whole = _size(model), pack(model)
     yield Contender("glassformer", "float32", work.ours(whole, inputs, beam), size)
     try:
-        small = quantise(whole)
+        small = quantize(whole)
         yield Contender("glassformer", "int8", work.ours(small, inputs, beam), size // 4)
         if compiled:
-            fused = quantise(whole)
-            record_steps(fused, compile=True, kept_as=torch.float16)
+            fused = quantize(whole)
+            record_steps(fused, compile=True, cache_dtype=torch.float16)
             yield Contender("glassformer, compiled, half cache", "int8", work.ours(fused, inputs, beam), size // 4)
-    except NoKernelsError:
+    except KernelBuildError:
         pass
     has_bf16 = torch.cpu._is_amx_tile_supported()
     if has_bf16:
@@ -157,8 +157,8 @@ def _contenders(
                 yield Contender("CTranslate2", numbers, write, size // (4 // BYTES[numbers]))
 
 
-def limits(device: str) -> Limits:
-    """Measure what the machine can do."""
+def limits(device: str) -> MachineLimits:
+    """Measure the machine's limits."""
     kinds: dict[Numbers, torch.dtype] = {"float32": torch.float32}
     if device == "cuda" or torch.cpu._is_amx_tile_supported():
         kinds["bfloat16"] = torch.bfloat16
@@ -168,7 +168,7 @@ def limits(device: str) -> Limits:
         flops[name] = 2 * 2048**3 / _fastest(lambda a=a, b=b: a @ b, device)  # type: ignore[misc]
     source = torch.zeros(2**28 if device == "cuda" else 2**26, device=device)
     target = torch.empty_like(source)
-    return Limits(flops, 2 * source.nbytes / _fastest(lambda: target.copy_(source), device))
+    return MachineLimits(flops, 2 * source.nbytes / _fastest(lambda: target.copy_(source), device))
 
 
 def _fastest(step: Callable[[], object], device: str) -> float:
@@ -184,8 +184,8 @@ def _fastest(step: Callable[[], object], device: str) -> float:
     return min(seconds)
 
 
-def table(work: Work, contenders: list[Contender], found: Limits, *, batch: int, beam: int) -> str:
-    """The comparison in Markdown."""
+def table(work: Work, contenders: list[Contender], found: MachineLimits, *, batch: int, beam: int) -> str:
+    """Return the comparison as a Markdown table."""
     right = contenders[0].texts
     lines = [
         f"{work.name}, batch {batch}, {'greedy' if beam == 1 else f'beam {beam}'}: {work.n_read} tokens read, "
@@ -215,9 +215,11 @@ def table(work: Work, contenders: list[Contender], found: Limits, *, batch: int,
     return "\n".join(lines)
 
 
-def _least_seconds(work: Work, contender: Contender, found: Limits, batch: int, beam: int) -> float:
-    """What binds: the products at their rate, or the bytes at theirs. int8 products count at the float32 rate times 4,
-    the ratio of their widths."""
+def _least_seconds(work: Work, contender: Contender, found: MachineLimits, batch: int, beam: int) -> float:
+    """Return the roofline bound in seconds: the larger of compute time and memory time.
+
+    int8 products count at four times the float32 rate, the ratio of their widths.
+    """
     rate = found.flops.get(contender.numbers, 4 * found.flops["float32"])
     moved = work.bytes_moved(batch, beam, BYTES[contender.numbers])
     return max(work.flops(batch, beam) / rate, moved / found.bandwidth)

@@ -1,4 +1,4 @@
-"""The libraries one could use instead, each with the same weights. What is not installed does not take part."""
+"""Other libraries, run with the same weights. Libraries that are not installed are skipped."""
 
 import importlib.util
 import os
@@ -9,17 +9,17 @@ import torch
 
 from glassformer.bench.works import Work, Write
 from glassformer.checkpoint.gguf_export import write_gguf
-from glassformer.decoding.writer import TextModel
 from glassformer.models import DecoderModel
+from glassformer.runtime.step_runner import TextModel
 
 
 def is_installed(name: str) -> bool:
-    """Whether a package can be imported."""
+    """Return whether a package can be imported."""
     return importlib.util.find_spec(name) is not None
 
 
 def hf_model(work: Work, model: TextModel) -> Any:
-    """HF's model with the weights of ours; in float32 on the CPU."""
+    """Return HF's model with our weights, in float32 on the CPU."""
     import transformers
 
     values, tensors = work.for_hf(model)
@@ -35,7 +35,7 @@ def hf_model(work: Work, model: TextModel) -> Any:
 
 
 def hf(work: Work, model: Any, inputs: list[list[int]], beam: int, *, compiled: bool = False) -> Write:
-    """HF Transformers: `generate`, as it is or with a static cache and compiled."""
+    """Return a run of HF Transformers' `generate`, optionally with a static cache and compilation."""
     ids = torch.tensor(inputs, device=model.device)
     more: dict[str, Any] = {"cache_implementation": "static"} if compiled else {}
 
@@ -58,7 +58,7 @@ def hf(work: Work, model: Any, inputs: list[list[int]], beam: int, *, compiled: 
 
 
 def ctranslate2(work: Work, model: Any, inputs: list[list[int]], beam: int, kind: str, folder: str) -> Write:
-    """CTranslate2, converted from the same weights; translation alone."""
+    """Return a run of CTranslate2 with the same weights. Translation only."""
     import ctranslate2
     from ctranslate2.converters.transformers import MarianMTLoader
 
@@ -89,7 +89,7 @@ def ctranslate2(work: Work, model: Any, inputs: list[list[int]], beam: int, kind
 
 
 def llama_cpp(work: Work, model: TextModel, inputs: list[list[int]], folder: str) -> Write:
-    """llama.cpp by its Python package, from a Q8_0 file of the same weights: one Llama-shaped text, greedily."""
+    """Return a run of llama.cpp (Python package) from a Q8_0 file of the same weights, greedy, one text."""
     import llama_cpp as llama
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""What is measured: three models of usual size, with random weights. All contenders write texts of one length."""
+"""Benchmark workloads: three models of usual size with random weights. All engines generate the same length."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,58 +8,58 @@ import torch
 
 from glassformer.checkpoint.hf import FAMILIES, export_model
 from glassformer.decoding import GenerationConfig, generate
-from glassformer.decoding.writer import TextModel
 from glassformer.models import ModelConfig, build_model, preset
 from glassformer.models.costs import count_parameters, forward_flops
+from glassformer.runtime.step_runner import TextModel
 
 Write = Callable[[], list[list[int]]]
-"""One run of a contender: the tokens it wrote for each input."""
+"""One run of an engine: returns the tokens it generated for each input."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """A model, and how much it reads and writes."""
+    """A model, and the input and output lengths."""
 
     name: str
     config: ModelConfig
     family: str
-    """Whose shape it has, so that HF can run the same weights."""
+    """HF family of its architecture, so that HF can run the same weights."""
     n_read: int
     n_written: int
 
     @property
     def end(self) -> int:
-        """The token that ends a text; here it is never written."""
+        """Return the end token, which is never generated here."""
         return 0
 
     @property
     def begin(self) -> int | None:
-        """What a translation begins with: the padding, as Marian does."""
+        """Return the token that starts a translation: the padding token, as in Marian."""
         return self.padding if self.config.n_encoder_layers else None
 
     @property
     def padding(self) -> int:
-        """The last token of the vocabulary."""
+        """Return the padding token: the last of the vocabulary."""
         return self.config.vocab_size - 1
 
     def model(self) -> TextModel:
-        """Ours."""
+        """Build our model."""
         torch.manual_seed(0)
         model = build_model(self.config).eval()
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if parameter.dim() > 1:
-                    # Twice the usual, so that a layer adds more than it passes on, and texts are not one word long.
+                    # Twice the usual initialization, so that layers change their input and the generated tokens vary.
                     wide = 1 if "embeddings" in name else 2
                     parameter.normal_(std=wide * parameter.shape[-1] ** -0.5)
                 elif name == "head.out_proj.bias":
                     parameter.zero_()
             table = model.get_parameter("source_embeddings.tokens.weight" if self.begin else "embeddings.tokens.weight")
-            table[self.padding] = 0  # as Marian has it, and no text contains it
+            table[self.padding] = 0  # as in Marian; no text contains it
         return model  # type: ignore[return-value]
 
     def for_hf(self, model: TextModel) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-        """HF's config and tensors of the same model."""
+        """Return HF's config and tensors of the same model."""
         values, tensors = export_model(model, FAMILIES[self.family])
         ids: dict[str, int | None] = {"pad_token_id": self.padding, "eos_token_id": self.end, "bos_token_id": 1}
         if self.begin is not None:
@@ -67,12 +67,12 @@ class Work:
         return values | ids, tensors
 
     def inputs(self, batch: int) -> list[list[int]]:
-        """What is read: random tokens, as long as each other, so that nobody gains by handling padding better."""
+        """Return random inputs of equal length, so that handling of padding does not matter."""
         random = torch.Generator().manual_seed(1)
         return torch.randint(2, self.padding, (batch, self.n_read), generator=random).tolist()
 
     def search(self, beam: int) -> GenerationConfig:
-        """How ours writes: exactly so many tokens."""
+        """Return our generation settings, which produce exactly `length` tokens."""
         return GenerationConfig(
             max_new_tokens=self.n_written,
             min_new_tokens=self.n_written,
@@ -81,7 +81,7 @@ class Work:
         )
 
     def ours(self, model: TextModel, inputs: Sequence[Sequence[int]], beam: int) -> Write:
-        """A contender of ours."""
+        """Return a run of our model."""
 
         def write() -> list[list[int]]:
             config, begin = self.search(beam), self.begin
@@ -91,7 +91,7 @@ class Work:
         return write
 
     def flops(self, batch: int, beam: int) -> float:
-        """Operations of one run: the input once, then a token at a time in every beam."""
+        """Return the FLOPs of one run: the input once, then one token at a time in every beam."""
         given: dict[str, int] = {"batch": batch}
         if self.begin is None:
             whole = forward_flops(self.config, **given, target_length=self.n_read + self.n_written)
@@ -101,10 +101,10 @@ class Work:
         return encoder + beam * (whole - encoder)
 
     def bytes_moved(self, batch: int, beam: int, bytes_a_number: int) -> float:
-        """Memory read in one run: at each step the weights that write, and the keys and values kept so far."""
+        """Return the bytes read in one run: at each step the decoder's weights and the cached keys and values."""
         config = self.config
         weights = count_parameters(config)
-        if self.begin is not None:  # about half of the layers only read
+        if self.begin is not None:  # about half of the layers belong to the encoder
             layers = config.n_encoder_layers + config.n_decoder_layers
             weights = int(weights * config.n_decoder_layers / layers)
         kept = 2 * config.n_decoder_layers * config.kv_heads * config.head_size
@@ -113,7 +113,7 @@ class Work:
 
 
 def works() -> dict[str, Work]:
-    """All of them, by name."""
+    """Return all workloads by name."""
     marian = preset("marian", vocab_size=8000, activation="relu", max_len=256, dropout=0.0, embedding_dropout=0.0)
     return {
         "translation": Work("translation", marian, "marian", 25, 25),

@@ -1,4 +1,4 @@
-"""Models on disk: safetensors and JSON, written so that a crash loses nothing, read so that nothing is trusted."""
+"""Model files: safetensors and JSON with checksums, written atomically and checked when they are read."""
 
 from typing import TYPE_CHECKING
 

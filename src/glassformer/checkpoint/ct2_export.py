@@ -1,4 +1,4 @@
-"""Encoder-decoders as CTranslate2's folders."""
+"""Export encoder-decoder models to CTranslate2."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from glassformer.checkpoint.limits import Limits, refuse
+from glassformer.checkpoint.limits import FormatLimits, refuse
 from glassformer.checkpoint.output_folder import new_folder
 from glassformer.models import EncoderDecoderModel, ModelConfig
 from glassformer.nn import Embeddings, Layer, LearnedPositions, MultiHeadAttention, Stack, sinusoids
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
-LIMITS = Limits(
+LIMITS = FormatLimits(
     format="CTranslate2",
     written=frozenset(
         {
@@ -67,20 +67,20 @@ LIMITS = Limits(
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """The tokens of both sides in the order of their ids, and those with a meaning."""
+    """The source and target tokens in id order, and the special tokens."""
 
     source: Sequence[str]
     target: Sequence[str]
     begin: str
-    """What a translation begins with."""
+    """The token that starts a translation."""
     end: str
     unknown: str
     reads_end: bool = True
-    """Whether a source must end with `end`, which CTranslate2 then adds."""
+    """Whether CTranslate2 appends `end` to the source."""
 
 
 def export_ct2(model: EncoderDecoderModel, folder: Path, vocabulary: Vocabulary, *, overwrite: bool = False) -> None:
-    """Write a folder that CTranslate2 loads; what it cannot express is an error that names it.
+    """Write a CTranslate2 model folder. Raises UnsupportedModelError naming the settings it cannot express.
 
     An existing model folder is replaced only with `overwrite`.
     """
@@ -99,14 +99,14 @@ def export_ct2(model: EncoderDecoderModel, folder: Path, vocabulary: Vocabulary,
         "rms_norm": config.norm == "rms",
     }
     if config.positions == "rotary":
-        # All of a head is turned; its first half with its second, as in HF.
+        # Rotate the whole head, pairing its first half with its second, as HF does.
         shape |= {"rotary_dim": 0, "rotary_interleave": False, "rotary_base": config.rope_theta}
     if config.kv_heads != config.n_heads:
         shape["num_heads_kv"] = config.kv_heads
     try:
         encoder = specs.TransformerEncoderSpec(config.n_encoder_layers, config.n_heads, **shape)
         decoder = specs.TransformerDecoderSpec(config.n_decoder_layers, config.n_heads, **shape)
-    except TypeError as error:  # an older version knows no encoder with rotary positions or grouped heads
+    except TypeError as error:  # older versions lack encoders with rotary positions or grouped heads
         raise ImportError(
             f"ctranslate2 {ctranslate2.__version__} cannot express this model: expected 4.8 or later; "
             "pip install --upgrade ctranslate2"
@@ -141,7 +141,7 @@ def export_ct2(model: EncoderDecoderModel, folder: Path, vocabulary: Vocabulary,
 
 
 def blocking_ct2(config: ModelConfig) -> list[str]:
-    """The settings that block an export, with those that must follow from others."""
+    """Return the settings that block an export, including those that must agree with each other."""
     problems = {
         f"head_dim={config.head_dim} (expected d_model / n_heads, {config.d_model / config.n_heads:g})": (
             config.head_size * config.n_heads != config.d_model
@@ -194,7 +194,7 @@ def _embed(spec: Any, embeddings: Embeddings) -> None:
 
 
 def _linear(spec: Any, linears: list[nn.Linear]) -> None:
-    """One linear layer of theirs, from ours one after the other."""
+    """Set one CTranslate2 linear layer from ours, concatenated."""
     spec.weight = _array(torch.cat([linear.weight for linear in linears]))
     if linears[0].bias is not None:
         spec.bias = _array(torch.cat([linear.bias for linear in linears]))

@@ -1,4 +1,4 @@
-"""Other people's models, whatever they come in: HF's folders, GGUF files, llama2.c's files."""
+"""Load models of other libraries: Hugging Face folders, GGUF files and llama2.c files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.base.names import path_suggestion
-from glassformer.checkpoint.external_model import ForeignModel
+from glassformer.checkpoint.external_model import ExternalModel
 from glassformer.checkpoint.gguf_file import read_gguf
 from glassformer.checkpoint.hf import import_model
 from glassformer.checkpoint.hf.folder import is_hf_folder, read_hf_folder
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 ORIGIN = "origin.json"
 
 
-def is_foreign(path: Path) -> bool:
-    """Whether somebody else's library wrote this; a folder of ours names no `model_type` in its config."""
+def is_external(path: Path) -> bool:
+    """Return whether another library wrote `path`. Our own config.json has no `model_type`."""
     return path.is_file() or (path.is_dir() and is_hf_folder(path))
 
 
 def read_origin(folder: Path) -> dict[str, Any] | None:
-    """What a folder of ours says of the foreign model it was made from: its family, and the ids of special tokens."""
+    """Return what a converted folder says about its original: the model family and special token ids."""
     if not (folder / MANIFEST).is_file():
         return None  # `load_model` refuses a folder of ours without one
     sealed = SealedFolder(folder)
     return read_json_object(sealed.file(ORIGIN)) if sealed.has(ORIGIN) else None
 
 
-def read_foreign(path: Path, *, allow_pickle: bool = False) -> ForeignModel:
-    """What a foreign folder or file holds; tensors are read when they are asked for."""
+def read_external(path: Path, *, allow_pickle: bool = False) -> ExternalModel:
+    """Open a model of another library. Tensors are read only when they are accessed."""
     if path.is_dir():
         return read_hf_folder(path, allow_pickle=allow_pickle)
     if not path.exists():
@@ -49,7 +49,7 @@ def read_foreign(path: Path, *, allow_pickle: bool = False) -> ForeignModel:
         return read_gguf(path)
     if path.suffix == ".bin":
         return read_llama2c(path)
-    raise ValueError(f"{path}: expected a folder, a GGUF file, or a .bin file of llama2.c's")
+    raise ValueError(f"{path}: expected a model folder, a GGUF file, or a llama2.c .bin file")
 
 
 def load_model(
@@ -59,24 +59,24 @@ def load_model(
     adapt: Callable[[ModelConfig], ModelConfig] | None = None,
     allow_pickle: bool = False,
 ) -> EncoderModel | DecoderModel | EncoderDecoderModel:
-    """The model in a folder or file of any format that is known here, in evaluation mode, on the CPU.
+    """Load a model folder or file of any supported format, in eval mode, on the CPU.
 
-    `adapt` changes a foreign model's config before it is built: to put another head on it, say. A foreign model's
-    numbers become `dtype`, which is float32 unless given.
+    `adapt` may change the config of an external model before it is built, for example to replace its head. The weights
+    of an external model are converted to `dtype` (default float32).
     """
     from glassformer.checkpoint.model_folder import load_model as load_own
 
     path = Path(path)
     with naming_errors(path):
-        if not is_foreign(path):
+        if not is_external(path):
             return load_own(path)
         verify_seal(path)
-        foreign = read_foreign(path, allow_pickle=allow_pickle)
-        return import_model(foreign.config, foreign.tensors, dtype=dtype, adapt=adapt)
+        external = read_external(path, allow_pickle=allow_pickle)
+        return import_model(external.config, external.tensors, dtype=dtype, adapt=adapt)
 
 
 def verify_seal(path: Path) -> None:
-    """Compare the checksums of a foreign folder that was written here; other people's manifests say other things."""
+    """Verify the checksums of an HF folder that Glassformer wrote. Other libraries' manifests are ignored."""
     manifest = path / MANIFEST
     try:
         is_ours = manifest.is_file() and isinstance(read_json_object(manifest).get("sha256"), dict)

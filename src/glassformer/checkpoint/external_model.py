@@ -1,4 +1,4 @@
-"""Other people's models, as their readers hand them over: a config, tensors by name, and what turns text into ids."""
+"""The common form of a model read from another library's format: config, tensors and tokenizer."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ if TYPE_CHECKING:
 
 
 class Tensors(Protocol):
-    """Tensors by name, each read when it is asked for: a file larger than memory can stand behind them."""
+    """A lazy mapping from tensor names to tensors, so that a file may be larger than memory."""
 
     def keys(self) -> Iterator[str]:
-        """The names of all of them."""
+        """Return the names of all tensors."""
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """What one would be like, without reading it."""
+        """Return a tensor's shape without reading its values."""
 
     def stored_as(self, name: str) -> str:
-        """The type of its numbers in the file, such as F32, BF16 or Q4_K."""
+        """Return the number format of a stored tensor, such as F32, BF16 or Q4_K."""
 
     def __getitem__(self, name: str) -> Tensor:
-        """One of them."""
+        """Read one tensor."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForeignModel:
-    """What every reader of a foreign format gives: the same as HF's `config.json` and HF's names of tensors."""
+class ExternalModel:
+    """A model as every reader returns it: HF's `config.json` values and HF's tensor names, whatever the format."""
 
     config: Mapping[str, Any]
-    """As HF writes it, `model_type` included."""
+    """The values of HF's `config.json`, including `model_type`."""
     tensors: Tensors
     tokenizer_json: str | None = None
-    """A `tokenizer.json` of the `tokenizers` library, where the format holds a vocabulary."""
+    """The contents of a `tokenizer.json` (`tokenizers` library), if the format stores a vocabulary."""
     tokenizer_config: Mapping[str, Any] = field(default_factory=dict)
-    """As HF's `tokenizer_config.json`: `chat_template`, `bos_token`, `eos_token`, `pad_token`, where they are known."""
+    """The known keys of HF's `tokenizer_config.json`: `chat_template`, `bos_token`, `eos_token`, `pad_token`."""

@@ -1,4 +1,4 @@
-"""Llama-style models as GGUF files, for llama.cpp and what is built on it."""
+"""Export Llama-style models to GGUF, for llama.cpp and tools built on it."""
 
 import json
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from glassformer.base.write_errors import naming_write_errors
 from glassformer.checkpoint.hf import FAMILIES, blocking_settings, export_model, rewritten
-from glassformer.checkpoint.limits import Limits, refuse
+from glassformer.checkpoint.limits import FormatLimits, refuse
 from glassformer.checkpoint.output_folder import check_output_file
 from glassformer.checkpoint.safe_files import replacing
 from glassformer.models import DecoderModel, ModelConfig
@@ -36,9 +36,9 @@ NAMES = {
 Numbers = Literal["f32", "f16", "q8_0"]
 
 
-def _limits(architecture: str, **biases_and_norms: tuple[bool, ...]) -> Limits:
-    """What llama.cpp computes by this architecture, which has its activation, norms and positions built in."""
-    return Limits(
+def _limits(architecture: str, **biases_and_norms: tuple[bool, ...]) -> FormatLimits:
+    """Return the limits of a llama.cpp architecture, whose activation, norm and positions are fixed."""
+    return FormatLimits(
         format=f"llama.cpp's architecture {architecture!r}",
         written=frozenset(
             {
@@ -67,7 +67,7 @@ def _limits(architecture: str, **biases_and_norms: tuple[bool, ...]) -> Limits:
             "final_norm": (True,),
             "positions": ("rotary",),
             "position_offset": (0,),
-            "scale_embeddings": (False,),  # the factor is in the table by then
+            "scale_embeddings": (False,),  # the scale has been folded into the table
             "token_types": (0,),
             "embedding_norm": (False,),
             "embedding_width": (None,),
@@ -104,12 +104,11 @@ def write_gguf(
     chat_template: str | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write a GGUF file, whole or not at all. `numbers` is for matrices; vectors stay float32.
+    """Write a GGUF file atomically. `numbers` is the format of matrices; vectors stay float32.
 
     An existing GGUF file is replaced only with `overwrite`. A missing folder is created.
 
-    A BPE tokenizer goes into the file, on bytes or of SentencePiece's kind; `roles` names the tokens that begin and end
-    a text (`bos`, `eos`).
+    The tokenizer must be a byte-level BPE or a SentencePiece-style BPE. `roles` maps `bos` and `eos` to token ids.
     """
     contents = None if tokenizer_json is None else json.loads(tokenizer_json)
     kind = _architecture_of(model.config, contents)
@@ -125,7 +124,7 @@ def write_gguf(
         writer = gguf.GGUFWriter(work, kind)
         _write_config(writer, values)
         if contents is None:
-            writer.add_tokenizer_model("none")  # said, or llama.cpp refuses the file
+            writer.add_tokenizer_model("none")  # llama.cpp refuses files without this key
         else:
             _write_tokenizer(writer, gguf, contents, roles or {}, chat_template)
         for name, tensor in tensors.items():
@@ -141,7 +140,7 @@ def write_gguf(
 
 
 def blocking_gguf(config: ModelConfig) -> dict[str, list[str]]:
-    """The settings that block an export as each of llama.cpp's architectures that are written here."""
+    """Return, for each supported llama.cpp architecture, the settings that block an export."""
     found = {}
     for kind, limits in LIMITS.items():
         plain = rewritten(FAMILIES[kind], config)
@@ -157,7 +156,7 @@ def blocking_gguf(config: ModelConfig) -> dict[str, list[str]]:
 
 
 def _architecture_of(config: ModelConfig, tokenizer: Mapping[str, Any] | None) -> str:
-    """The architecture to write; the error names all that blocks the nearest one, the tokenizer's settings too."""
+    """Return the architecture to write. The error names everything that blocks the closest one, tokenizer included."""
     found = blocking_gguf(config)
     nearest = min(found, key=lambda kind: len(found[kind]))
     of_tokenizer = [] if tokenizer is None else _blocking_tokenizer(tokenizer)
@@ -166,7 +165,7 @@ def _architecture_of(config: ModelConfig, tokenizer: Mapping[str, Any] | None) -
 
 
 def gguf_name(name: str) -> str:
-    """llama.cpp's name for a tensor of HF's."""
+    """Convert an HF tensor name to llama.cpp's."""
     module, kind = name.rsplit(".", 1)
     if module.startswith("model.layers."):
         number, inner = module.removeprefix("model.layers.").split(".", 1)
@@ -175,7 +174,7 @@ def gguf_name(name: str) -> str:
 
 
 def pairs_from_halves(rows: NDArray[Any], n_heads: int) -> NDArray[Any]:
-    """The rows of each head, from HF's order (first halves, then second) to llama.cpp's (pair by pair)."""
+    """Reorder the rows of each head from HF's order (first halves, then second) to llama.cpp's (pair by pair)."""
     split = rows.reshape(n_heads, 2, len(rows) // n_heads // 2, *rows.shape[1:])
     return split.swapaxes(1, 2).reshape(rows.shape)
 
@@ -192,9 +191,9 @@ def _add(writer: Any, gguf: Any, name: str, array: NDArray[Any], numbers: Number
 
 
 def _write_tensors(writer: Any) -> None:
-    """What the writer's `write_tensors_to_file` does, but with Python's writes.
+    """Write the tensors like `GGUFWriter.write_tensors_to_file`, but with Python's writes.
 
-    The library calls NumPy's `tofile`, which loses the error of a full disk: the file was cut off in silence.
+    The library uses NumPy's `tofile`, which ignores a full disk and leaves a truncated file.
     """
     writer.write_ti_data_to_file()
     (file,), (tensors,) = writer.fout, writer.tensors
@@ -230,7 +229,7 @@ def _write_tokenizer(
         vocabulary[token["content"]] = token["id"]
         special[token["id"]] = gguf.TokenType.CONTROL if token["special"] else gguf.TokenType.USER_DEFINED
     order = sorted(vocabulary, key=lambda token: vocabulary[token])
-    if inner.get("byte_fallback"):  # SentencePiece's kind: merges are told by scores, the earlier the higher
+    if inner.get("byte_fallback"):  # SentencePiece style: a score per token gives the merge order
         ranks: dict[str, int] = {}
         for rank, parts in enumerate(merges):
             ranks.setdefault("".join(parts), rank)
@@ -253,14 +252,14 @@ def _write_tokenizer(
 
 
 def _blocking_tokenizer(contents: Mapping[str, Any]) -> list[str]:
-    """The parts of a `tokenizer.json` that llama.cpp has no rule for, with the setting that made them."""
+    """Return the parts of a `tokenizer.json` that llama.cpp does not support, with the setting that caused them."""
     inner, normalizer, cutter = contents["model"], contents.get("normalizer"), contents.get("pre_tokenizer") or {}
     if inner.get("type") != "BPE":
         return [f"a tokenizer of type {inner.get('type')!r} (expected 'BPE')"]
     if inner.get("byte_fallback"):
         return []
     found = []
-    # llama.cpp does not normalize; NFC changes only texts that are not composed already.
+    # llama.cpp does not normalize. NFC only changes text that is not composed yet.
     if normalizer is not None and normalizer.get("type") != "NFC":
         cause = "lowercase=True, " if normalizer.get("type") == "Lowercase" else ""
         found.append(f"a tokenizer with {cause}normalizer {json.dumps(normalizer)[:80]} (expected none)")
@@ -274,7 +273,7 @@ def _blocking_tokenizer(contents: Mapping[str, Any]) -> list[str]:
 
 
 def _rule_of_words(contents: Mapping[str, Any]) -> str | None:
-    """llama.cpp's name for how a byte-level tokenizer cuts words, or None where it has no name."""
+    """Return llama.cpp's name for a byte-level pre-tokenizer, or None."""
     cutter = contents.get("pre_tokenizer") or {}
     steps = cutter.get("pretokenizers", []) if cutter.get("type") == "Sequence" else [cutter]
     patterns = [pattern for step in steps for pattern in _patterns(step)]
@@ -282,7 +281,7 @@ def _rule_of_words(contents: Mapping[str, Any]) -> str | None:
 
 
 def _patterns(step: Mapping[str, Any]) -> list[str]:
-    """The patterns that a step of a `pre_tokenizer` cuts by; one that matches no rule where there is none."""
+    """Return the split patterns of one `pre_tokenizer` step; a pattern that matches no rule if it is unsupported."""
     kind = step.get("type")
     if kind == "ByteLevel" and not step.get("add_prefix_space"):
         return [GPT2_WORDS] if step.get("use_regex", True) else []

@@ -1,8 +1,7 @@
-"""GGUF, llama.cpp's file: one model whole, its numbers often quantised, read here as if HF had written it.
+"""Read GGUF files (llama.cpp's format) as if HF had written them. Quantized tensors are dequantized.
 
-The header is walked by our own code, every length measured against the file before it is believed: the `gguf`
-package's reader trusts them, and takes seconds for a vocabulary. What a block of quantised numbers means is left to the
-package.
+We parse the header ourselves and check every length against the file size, because the `gguf` package's reader trusts
+the lengths and takes seconds for a vocabulary. The package dequantizes the blocks.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.checkpoint.external_model import ForeignModel
+from glassformer.checkpoint.external_model import ExternalModel
 from glassformer.checkpoint.safe_files import CorruptFolderError
 from glassformer.text.gguf_tokenizer import token_id, tokenizer_from_metadata
 
@@ -29,13 +28,13 @@ MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
-# What a hostile header may cost. The largest real ones stay below three quarters of each.
+# Limits for hostile headers. The largest real headers stay below three quarters of each.
 MAX_HEADER = 1 << 26
 MAX_ENTRIES = 1 << 16
 MAX_ITEMS = 1 << 21
 MAX_CONTEXT = 1 << 24
 
-# The types of values by their numbers; 8 is a string, 9 an array.
+# Value type numbers. 8 is a string, 9 an array.
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
 
@@ -52,13 +51,13 @@ PARTS = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-"""Parts of a layer, by their names here and at HF."""
+"""Layer tensor names: GGUF -> HF."""
 
 
-def read_gguf(path: Path) -> ForeignModel:
-    """The model in a GGUF file of the architectures llama, qwen2 and qwen3, its tensors read when asked for.
+def read_gguf(path: Path) -> ExternalModel:
+    """Open a GGUF file of architecture llama, qwen2 or qwen3. Tensors are read when they are accessed.
 
-    They come in float32, whatever they are stored in, and in HF's order of rows.
+    Tensors are returned in float32 and in HF's row order, whatever the file stores.
     """
     path, gguf = Path(path), _library()
     header = _Header(path, gguf)
@@ -73,13 +72,13 @@ def read_gguf(path: Path) -> ForeignModel:
         raise
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    return ForeignModel(
+    return ExternalModel(
         config=config, tensors=tensors, tokenizer_json=tokenizer_json, tokenizer_config=tokenizer_config
     )
 
 
 def halves_from_pairs(rows: NDArray[np.float32], n_heads: int) -> NDArray[np.float32]:
-    """Rows of q or k whose rotary pairs are neighbours, as HF has them: the first of each pair, then the second."""
+    """Reorder Q or K rows from neighboring rotary pairs to HF's order: first elements of all pairs, then second."""
     return rows.reshape(n_heads, -1, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
@@ -103,31 +102,31 @@ class GgufTensors:
             self._check_kind(kind)
 
     def keys(self) -> Iterator[str]:
-        """The names of all of them."""
+        """Return the names of all tensors."""
         return iter(self._names)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """What one would be like, without reading it."""
+        """Return a tensor's shape without reading its values."""
         return self._header.tensors[self._names[name]].shape
 
     def __getitem__(self, name: str) -> Tensor:
-        """One of them, in float32."""
+        """Read one tensor in float32."""
         import torch
 
         stored = self._header.tensors[self._names[name]]
-        # A plain read: pages of a mapped file would count as memory beside the model's own.
+        # Use a plain read: mapped pages would count as memory beside the model's.
         rows = np.fromfile(self._header.path, np.uint8, stored.size, offset=stored.start)
-        with np.errstate(all="ignore"):  # what is not a number stays so, without a word
+        with np.errstate(all="ignore"):  # a NaN stays a NaN, without a warning
             values = self._gguf.dequantize(rows.reshape(*stored.shape[:-1], -1), stored.kind).reshape(stored.shape)
         if self._config["model_type"] == "llama" and ".q_proj." in name:
             values = halves_from_pairs(values, self._config["num_attention_heads"])
         if self._config["model_type"] == "llama" and ".k_proj." in name:
             values = halves_from_pairs(values, self._config["num_key_value_heads"])
-        # The map of the file must not be what the model trains.
+        # Training must not write into a read-only or mapped array.
         return torch.from_numpy(np.require(values, np.float32, ["C", "W", "A"]))
 
     def stored_as(self, name: str) -> str:
-        """The type of a tensor's numbers in the file, such as Q4_K."""
+        """Return the number format of a stored tensor, such as Q4_K."""
         return str(self._header.tensors[self._names[name]].kind.name)
 
     def _check_kind(self, kind: Any) -> None:
@@ -135,12 +134,12 @@ class GgufTensors:
         try:
             self._gguf.dequantize(np.zeros((1, size), np.uint8), kind)
         except NotImplementedError as error:
-            raise ValueError(f"tensors in {kind.name}: expected floating point or a quantisation known here") from error
+            raise ValueError(f"tensors in {kind.name}: expected floating point or a supported quantization") from error
 
 
 @dataclass(frozen=True)
 class _Stored:
-    """A tensor's place in the file."""
+    """Location and format of a tensor in the file."""
 
     shape: tuple[int, ...]
     kind: Any
@@ -149,7 +148,7 @@ class _Stored:
 
 
 class _Header:
-    """What a GGUF file says before its tensors: values by key, and where each tensor lies."""
+    """The header of a GGUF file: metadata values by key, and the location of each tensor."""
 
     def __init__(self, path: Path, gguf: ModuleType):
         self.path = path
@@ -159,7 +158,7 @@ class _Header:
         self._view, self._at, self._items = self.data.data, 0, 0
         magic = bytes(self._take(4))
         if magic != MAGIC:
-            raise CorruptFolderError(f"{path} begins with {magic!r}: expected {MAGIC!r}")
+            raise CorruptFolderError(f"{path} starts with {magic!r}: expected {MAGIC!r}")
         version = self._number("I")
         if version not in VERSIONS:
             raise ValueError(f"{path} is GGUF of version {version}: expected little-endian, version 2 or 3")
@@ -173,7 +172,7 @@ class _Header:
         self.tensors = self._places(n_tensors, gguf)
 
     def _take(self, count: int) -> memoryview:
-        """The next bytes, once it is known that they are there."""
+        """Return the next `count` bytes after checking that the file has them."""
         start, end = self._at, self._at + count
         if end > len(self._view):
             raise CorruptFolderError(f"{self.path} ends at byte {len(self._view)}: its header expects {end} or more")
@@ -217,7 +216,7 @@ class _Header:
         return np.frombuffer(self._take(count * struct.calcsize(code)), code).tolist()
 
     def _texts(self, count: int) -> list[str]:
-        """Many strings, as a vocabulary has them, without a call for each number in them."""
+        """Read an array of strings quickly, for vocabularies."""
         view, at, texts, length_at = self._view, self._at, [], struct.Struct("<Q").unpack_from
         last = min(len(view), MAX_HEADER)
         for _ in range(count):
@@ -230,11 +229,11 @@ class _Header:
             at = end
         self._at = at
         if len(texts) < count:
-            self._text()  # says what is wrong with the next one
+            self._text()  # raises the error for the next string
         return texts
 
     def _places(self, count: int, gguf: ModuleType) -> dict[str, _Stored]:
-        """Where the tensors lie; none outside the file, no two in one place."""
+        """Read the tensor locations and check that they lie in the file and do not overlap."""
         found: dict[str, _Stored] = {}
         for _ in range(count):
             name, n_dims = self._text(), self._number("I")
@@ -257,7 +256,7 @@ class _Header:
             start = data_start + stored.start
             if start < end or stored.start % alignment or start + stored.size > len(self._view):
                 raise CorruptFolderError(
-                    f"{self.path}: {name} takes {stored.size} bytes from {start}: expected a place of its own between "
+                    f"{self.path}: {name} takes {stored.size} bytes from {start}: expected a separate range between "
                     f"{end} and {len(self._view)}, the end of the file"
                 )
             end, found[name] = start + stored.size, _Stored(stored.shape, stored.kind, start, stored.size)
@@ -265,17 +264,17 @@ class _Header:
 
 
 def _config(header: _Header) -> dict[str, Any]:
-    """What the header says about the model, in the words of HF's `config.json`."""
+    """Return the header as HF's `config.json` values."""
     values, tensors = header.metadata, header.tensors
     kind = values.get("general.architecture")
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
         raise ValueError(f"general.architecture={str(kind)[:80]!r}: expected one of {', '.join(ARCHITECTURES)}")
-    _refuse_what_is_not_built(values, kind, tensors)
+    _refuse_unsupported(values, kind, tensors)
     if len(tensors["token_embd.weight"].shape if "token_embd.weight" in tensors else ()) != 2:
         raise ValueError("there is no table token_embd.weight: expected one row for each token")
     vocab_size, _ = tensors["token_embd.weight"].shape
     width = _whole(values, f"{kind}.embedding_length")
-    # Each layer has tensors, so a count of layers beyond theirs is a lie that would take long to find.
+    # Every layer has tensors, so their number bounds the number of layers.
     n_layers = _whole(values, f"{kind}.block_count", len(tensors))
     n_heads = _whole(values, f"{kind}.attention.head_count", width)
     n_kv_heads = _whole(values, f"{kind}.attention.head_count_kv", n_heads, default=n_heads)
@@ -302,7 +301,7 @@ def _config(header: _Header) -> dict[str, Any]:
         "bos_token_id": token_id(values, "bos", vocab_size),
         "eos_token_id": token_id(values, "eos", vocab_size),
     }
-    # HF's Qwen 3 has heads of 128 unless told otherwise; the others share the width among them.
+    # HF's Qwen3 defaults to head_dim=128; the other families default to hidden_size / heads.
     if kind == "qwen3" or head_dim * n_heads != width:
         config["head_dim"] = head_dim
     if kind == "llama":
@@ -313,7 +312,7 @@ def _config(header: _Header) -> dict[str, Any]:
     return config
 
 
-def _refuse_what_is_not_built(values: Mapping[str, Any], kind: str, tensors: Mapping[str, _Stored]) -> None:
+def _refuse_unsupported(values: Mapping[str, Any], kind: str, tensors: Mapping[str, _Stored]) -> None:
     scaling = values.get(f"{kind}.rope.scaling.type", "none")
     factors = [values.get(f"{kind}.rope.{key}", 1.0) for key in ("scaling.factor", "scale_linear")]
     if scaling != "none" or any(factor not in (0, 1) for factor in factors) or "rope_freqs.weight" in tensors:
@@ -327,11 +326,11 @@ def _refuse_what_is_not_built(values: Mapping[str, Any], kind: str, tensors: Map
 
 
 def _expected(config: Mapping[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """HF's name of each tensor, with its name here and the shape that the config asks for."""
+    """Map HF's tensor names to (GGUF name, expected shape)."""
     width, inner, vocab_size = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
     head_dim = config.get("head_dim", width // config["num_attention_heads"])
     q_rows, k_rows = config["num_attention_heads"] * head_dim, config["num_key_value_heads"] * head_dim
-    # (rows, columns) of matrices; the biases have the rows alone.
+    # (rows, columns) of matrices. A bias has one value per row.
     matrices = {
         "attn_q": (q_rows, width),
         "attn_k": (k_rows, width),
@@ -378,7 +377,7 @@ def _positive(values: Mapping[str, Any], key: str, *, default: float | None = No
     value = values.get(key, default)
     if type(value) is not float or not 0 < value < math.inf:
         raise ValueError(f"{key}={str(value)[:80]}: expected a positive number")
-    # Stored in float32: the shortest decimal that means the same is what was meant.
+    # The value is stored in float32. Return the shortest decimal that rounds to it.
     return float(str(np.float32(value)))
 
 

@@ -1,4 +1,4 @@
-"""The files of a model folder, and the sizes that stored tensors allow a config to name. Needs no torch."""
+"""File names of a model folder, and a check that a config's sizes fit the stored tensors. Needs no torch."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,29 +12,29 @@ READ_FILES = (
     *("special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "vocab.txt", "vocab.json", "merges.txt"),
     *("source.spm", "target.spm", "tokenizer.model", "spiece.model", "sentence_bert_config.json", "1_Pooling"),
 )
-"""Everything that is read of a model folder: none of these may be there without a checksum in the manifest."""
-# What a hostile file may ask for where no tensor sets a limit; real ones stay far below.
+"""All files that are read from a model folder. Each one present must have a checksum in the manifest."""
+# Limits for hostile files where no tensor bounds the size. Real models stay far below them.
 MAX_SHARED_LAYERS = 1 << 10
 MAX_SINUSOIDS = 1 << 16
 MAX_PLAUSIBLE = 1 << 21
-"""The largest side of a real tensor; a model of such sizes can be built without memory."""
+"""No dimension of a real tensor is larger. Building such a model on the meta device costs no memory."""
 
 
 def check_sizes(
     config: ModelConfig, shapes: Sequence[tuple[int, ...]], missing: Callable[[], Sequence[str]] = lambda: ()
 ) -> None:
-    """Refuse sizes that tensors of these shapes cannot have, before a model is built of them.
+    """Raise ValueError for config sizes that tensors of these shapes cannot have, before the model is built.
 
-    Each size is a side of some tensor, so none is larger than the largest tensor; and each layer has tensors.
-    `missing` names the tensors that a model of this config has and the file has not. It is called only where a size is
-    too large for the file and still plausible: then the largest tensor may be what is missing.
+    Every size is a dimension of some tensor, so none exceeds the element count of the largest tensor, and every layer
+    has tensors. `missing` returns the names of tensors that the config needs and the file lacks. It is called only for
+    a size that is too large for the file but plausible, because then the largest tensor may be the missing one.
     """
-    # A shared layer is stored once, and a table of waves is computed: no tensor limits how many.
+    # Shared layers are stored once and sinusoids are computed, so the tensors do not bound their number.
     depth = MAX_SHARED_LAYERS if config.share_layers else len(shapes)
     if config.n_encoder_layers + config.n_decoder_layers > depth:
         raise ValueError(
             f"{config.n_encoder_layers} encoder and {config.n_decoder_layers} decoder layers: expected at most {depth} "
-            f"of a file with {len(shapes)} tensors"
+            f"for a file with {len(shapes)} tensors"
         )
     if config.positions == "sinusoidal" and (config.max_len or 0) > MAX_SINUSOIDS:
         raise ValueError(f"max_len={config.max_len}: expected at most {MAX_SINUSOIDS} with sinusoidal positions")
@@ -44,11 +44,13 @@ def check_sizes(
         if size > most:
             names = list(missing()) if max(sizes.values()) <= MAX_PLAUSIBLE else []
             more = f". Missing tensors: {', '.join(names[:5])}" if names else ""
-            raise ValueError(f"{name}={size}: expected at most {most}, the numbers in the largest tensor{more}")
+            raise ValueError(
+                f"{name}={size}: expected at most {most}, the number of elements in the largest tensor{more}"
+            )
 
 
 def _sizes(config: ModelConfig) -> dict[str, int]:
-    """The sizes that are sides of tensors."""
+    """Return the config's sizes that are tensor dimensions."""
     sizes = {
         "vocab_size": config.vocab_size,
         "source_vocab_size": config.source_vocab,

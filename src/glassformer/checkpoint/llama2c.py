@@ -1,4 +1,4 @@
-"""llama2.c's flat file: seven numbers, then a Llama's weights in float32, one kind after the other."""
+"""Read llama2.c files: a header of seven integers, then a Llama's float32 weights grouped by kind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from glassformer.checkpoint.external_model import ForeignModel
+from glassformer.checkpoint.external_model import ExternalModel
 from glassformer.checkpoint.gguf_file import halves_from_pairs
 from glassformer.checkpoint.safe_files import CorruptFolderError
 from glassformer.text.gguf_tokenizer import BYTE, CONTROL, NORMAL, SPACE, UNKNOWN, scored_tokenizer
@@ -21,18 +21,17 @@ if TYPE_CHECKING:
 
 HEADER = struct.Struct("<7i")
 LATER_VERSIONS = 0x616B3432
-"""What files of version 1 and later begin with."""
+"""First integer of files of version 1 and later."""
 SPECIAL = ("<unk>", "<s>", "</s>")
-# What a hostile file may cost.
+# Limits for hostile files.
 MAX_LAYERS = 1 << 12
 MAX_TOKENIZER = 1 << 26
 
 
-def read_llama2c(path: Path, tokenizer: Path | None = None) -> ForeignModel:
-    """The model in a `.bin` file of llama2.c (its first version), its tensors read when asked for.
+def read_llama2c(path: Path, tokenizer: Path | None = None) -> ExternalModel:
+    """Open a llama2.c `.bin` file of version 0. Tensors are read when they are accessed.
 
-    `tokenizer` is its `tokenizer.bin`; unless given, it is looked for beside the model under this name or as the only
-    `tok*.bin`.
+    `tokenizer` is its `tokenizer.bin`. By default, `tokenizer.bin` or the only `tok*.bin` beside the model is used.
     """
     path = Path(path)
     config = _config(path)
@@ -44,7 +43,7 @@ def read_llama2c(path: Path, tokenizer: Path | None = None) -> ForeignModel:
         unknown, begin, end = SPECIAL
         tokenizer_config = {"bos_token": begin, "eos_token": end, "unk_token": unknown}
         tokenizer_config |= {"add_bos_token": True, "add_eos_token": False}
-    return ForeignModel(
+    return ExternalModel(
         config=config,
         tensors=Llama2cTensors(path, config),
         tokenizer_json=tokenizer_json,
@@ -61,21 +60,21 @@ class Llama2cTensors:
         self._places: dict[str, tuple[int, tuple[int, ...]]] = {}
         at = 0
         for name, shape in _kinds(config):
-            # A name with a place for a number is a kind of which every layer has one.
+            # Names with "{}" exist once per layer.
             for index in range(config["num_hidden_layers"] if "{}" in name else 1):
                 self._places[name.format(index)] = at, shape
                 at += math.prod(shape)
 
     def keys(self) -> Iterator[str]:
-        """The names of all of them."""
+        """Return the names of all tensors."""
         return (name for name in self._places if name not in ANGLES)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """What one would be like, without reading it."""
+        """Return a tensor's shape without reading its values."""
         return self._places[name][1]
 
     def __getitem__(self, name: str) -> Tensor:
-        """One of them."""
+        """Read one tensor, with Q and K in HF's row order."""
         import torch
 
         at, shape = self._places[name]
@@ -87,16 +86,16 @@ class Llama2cTensors:
         return torch.from_numpy(values)
 
     def stored_as(self, name: str) -> str:
-        """The type of a tensor's numbers in the file: always F32."""
+        """Return the number format, which is always F32."""
         return "F32"
 
 
 ANGLES = ("freq_cis_real", "freq_cis_imag")
-"""The rotary table, which the model makes for itself."""
+"""The stored rotary table. It is not read, because the model computes it."""
 
 
 def _kinds(config: Mapping[str, Any]) -> list[tuple[str, tuple[int, ...]]]:
-    """Names and shapes in the order of the file."""
+    """Return names and shapes in file order."""
     width, inner, n_heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
     table = (config["vocab_size"], width)
     head_dim = width // n_heads
@@ -120,7 +119,7 @@ def _kinds(config: Mapping[str, Any]) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def _config(path: Path) -> dict[str, Any]:
-    """The header in the words of HF's `config.json`, once the file is exactly as long as it says."""
+    """Return the header as HF's `config.json` values, after checking the file size against it."""
     size = path.stat().st_size
     if size < HEADER.size:
         raise CorruptFolderError(f"{path} has {size} bytes: expected a header of {HEADER.size}")
@@ -147,7 +146,7 @@ def _config(path: Path) -> dict[str, Any]:
         "max_position_embeddings": length,
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
-        # A negative size says that the output has a table of its own.
+        # A negative vocab_size means an untied output table.
         "tie_word_embeddings": vocab_size > 0,
         "attention_bias": False,
         "mlp_bias": False,
@@ -174,7 +173,7 @@ def _tokenizer_beside(path: Path) -> Path | None:
 
 
 def _tokenizer(path: Path, count: int) -> str:
-    """The vocabulary of `count` pieces: a score, a length and the text of each."""
+    """Read a vocabulary of `count` pieces, each stored as score, length and text."""
     size = path.stat().st_size
     if not len(SPECIAL) <= count <= size <= MAX_TOKENIZER:
         raise CorruptFolderError(
@@ -198,7 +197,7 @@ def _tokenizer(path: Path, count: int) -> str:
         raise CorruptFolderError(f"{path} is no vocabulary of {count} tokens at byte {at}: {error}") from error
     if at != len(data):
         raise CorruptFolderError(f"{path} has {len(data)} bytes: expected {at} for {count} tokens")
-    # The first three are always these; they stand in the file with decorations.
+    # The first three are always the special tokens, stored with added whitespace.
     tokens[:3] = SPECIAL
     types = [BYTE if re.fullmatch("<0x[0-9A-F]{2}>", token) else NORMAL for token in tokens]
     types[:3] = [UNKNOWN, CONTROL, CONTROL]

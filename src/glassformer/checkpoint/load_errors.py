@@ -1,4 +1,4 @@
-"""Errors while a model is loaded: each names the file or folder it is about, and is short."""
+"""Context managers that make load errors short and let them name the file or folder."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,32 +8,32 @@ from glassformer.base.checks import shortened
 from glassformer.checkpoint.safe_files import CorruptFolderError
 
 WRONG_VALUES = (TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-"""What Python raises where a file holds a value of another type, or of an absurd size."""
+"""Exceptions that Python raises for values of the wrong type or of an absurd size."""
 
 
 @contextmanager
 def naming_errors(path: Path) -> Iterator[None]:
-    """Put `path` before the message of an error that does not name it, and shorten a long message."""
+    """Prefix errors that do not mention `path` with it, and shorten long messages."""
     try:
         yield
     except (ValueError, OSError) as error:
-        told = str(error)
-        place = path.resolve() if str(path) in (".", "..") else path  # every message holds a full stop
-        message = shortened(told) if str(place) in told else f"{place}: {shortened(told)}"
-        if message == told:
+        message_text = str(error)
+        place = path.resolve() if str(path) in (".", "..") else path  # "." occurs in every message
+        message = shortened(message_text) if str(place) in message_text else f"{place}: {shortened(message_text)}"
+        if message == message_text:
             raise
-        if len(error.args) == 1 and error.args[0] == told:
-            error.args = (message,)  # its type stays, and what else it carries
+        if len(error.args) == 1 and error.args[0] == message_text:
+            error.args = (message,)  # keep the exception's type and other attributes
             raise
         raise (OSError if isinstance(error, OSError) else CorruptFolderError)(message) from error
 
 
 @contextmanager
 def refusing_wrong_values(path: Path) -> Iterator[None]:
-    """Refuse a file of ours whose values have the wrong type or size, with an error that names it."""
+    """Raise CorruptFolderError naming the file if its values have the wrong type or size."""
     try:
         with naming_errors(path):
             yield
     except WRONG_VALUES as error:
-        told = f"{type(error).__name__}: {shortened(str(error))}"
-        raise CorruptFolderError(f"{path} holds a value that cannot be used: {told}") from error
+        message_text = f"{type(error).__name__}: {shortened(str(error))}"
+        raise CorruptFolderError(f"{path} holds a value that cannot be used: {message_text}") from error

@@ -1,4 +1,4 @@
-"""The model folder: `config.json`, `model.safetensors`, tokenizers, a model card, and a manifest of checksums."""
+"""Save and load model folders: `config.json`, `model.safetensors`, tokenizer, model card, manifest of checksums."""
 
 import json
 import os
@@ -32,42 +32,42 @@ STORED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 def own_parameters(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter once, by its canonical name: a tied table is not written twice."""
+    """Return each parameter once, by its canonical name. Tied tables appear once."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
 def load_parameters(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
-    """Copy these values into the model; names and shapes must be exactly its own."""
-    own = _matching(model, tensors, where)
+    """Copy tensors into the model's parameters. Names and shapes must match exactly."""
+    own = _check_match(model, tensors, where)
     with torch.no_grad():
         for name, parameter in own.items():
             parameter.copy_(tensors[name])
 
 
-def _matching(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> dict[str, nn.Parameter]:
-    """The model's parameters, once these tensors have the same names and shapes."""
+def _check_match(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> dict[str, nn.Parameter]:
+    """Return the model's parameters after checking that the tensors have the same names and shapes."""
     own = dict(model.named_parameters())
     missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     if missing or unknown:
-        raise ValueError(f"{where}: missing parameters {missing[:5]}, unknown ones {unknown[:5]}")
+        raise ValueError(f"{where}: missing parameters {missing[:5]}, unexpected parameters {unknown[:5]}")
     for name, parameter in own.items():
         if parameter.shape != tensors[name].shape:
             raise ValueError(f"{where}: {name} is {tuple(tensors[name].shape)}: expected {tuple(parameter.shape)}")
     return own
 
 
-def fill_parameters(model: nn.Module, found: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> None:
-    """Give a model that was built without memory its numbers, one tensor after the other."""
+def fill_parameters(model: nn.Module, values: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> None:
+    """Replace the meta parameters of a model with real values, one tensor at a time."""
     places: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
     for module in model.modules():
         for key, parameter in module.named_parameters(recurse=False):
-            places.setdefault(parameter, []).append((module, key))  # a tied table has several
+            places.setdefault(parameter, []).append((module, key))  # tied parameters have several owners
     empty = dict(model.named_parameters())
-    for name, tensor in found:
+    for name, tensor in values:
         if tensor.dtype not in STORED:
             raise ValueError(f"{name} is stored in {tensor.dtype}: expected one of {', '.join(map(str, STORED))}")
         whole = tensor.to(dtype).contiguous()
-        if whole.untyped_storage().nbytes() != whole.nbytes:  # a part of something larger, which it would keep alive
+        if whole.untyped_storage().nbytes() != whole.nbytes:  # a view would keep the larger tensor alive
             whole = whole.clone()
         filled = nn.Parameter(whole)
         for module, key in places[empty[name]]:
@@ -75,8 +75,8 @@ def fill_parameters(model: nn.Module, found: Iterable[tuple[str, Tensor]], dtype
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file."""
-    if not path.is_file():  # a pipe would be waited for
+    """Read all tensors of a safetensors file."""
+    if not path.is_file():  # opening a pipe would block
         raise CorruptFolderError(f"{path} is missing: expected a file")
     try:
         return load_file(path)
@@ -88,7 +88,7 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: dict[str,
     """Write a safetensors file. An error names the file and the next step."""
     try:
         save_file(dict(tensors), file, metadata=metadata)
-    except SafetensorError as error:  # the library reports an OSError in words alone
+    except SafetensorError as error:  # safetensors reports an OSError only in the message text
         number = re.search(r"\(os error (\d+)\)", str(error))
         if number is None:
             raise
@@ -103,7 +103,7 @@ def save_model(
     overwrite: bool = False,
     owner: str = "",
 ) -> None:
-    """Write a model, and the text files that belong to it (`tokenizer.json`, `README.md`), as one whole folder.
+    """Write a model folder atomically. `texts` are further files, such as `tokenizer.json` and `README.md`.
 
     An existing model folder is replaced only with `overwrite`, or if the same `owner` (a training run) wrote it.
     """
@@ -115,7 +115,7 @@ def save_model(
 
 
 def load_model(folder: Path) -> EncoderModel | DecoderModel | EncoderDecoderModel:
-    """The model saved in a folder, in evaluation mode, on the CPU; its checksums are verified first."""
+    """Load a model folder in eval mode on the CPU, after verifying its checksums."""
     recover_folder(folder)
     if not folder.is_dir():
         raise FileNotFoundError(no_such_model(folder))
@@ -127,19 +127,19 @@ def load_model(folder: Path) -> EncoderModel | DecoderModel | EncoderDecoderMode
     with naming_errors(folder):
         shapes = [tuple(tensor.shape) for tensor in tensors.values()]
         check_sizes(config, shapes, lambda: sorted(_parameter_names(config) - tensors.keys()))
-        model = _without_memory(config)
-        _matching(model, tensors, str(weights))
+        model = _build_on_meta(config)
+        _check_match(model, tensors, str(weights))
         fill_parameters(model, tensors.items(), torch.float32)
     return model.eval()
 
 
-def _without_memory(config: ModelConfig) -> EncoderModel | DecoderModel | EncoderDecoderModel:
+def _build_on_meta(config: ModelConfig) -> EncoderModel | DecoderModel | EncoderDecoderModel:
     with torch.device("meta"):
         return build_model(config)
 
 
 def _parameter_names(config: ModelConfig) -> set[str]:
-    return {name for name, _ in _without_memory(config).named_parameters()}
+    return {name for name, _ in _build_on_meta(config).named_parameters()}
 
 
 def _read_config(path: Path) -> ModelConfig:

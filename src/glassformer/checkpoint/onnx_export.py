@@ -1,12 +1,12 @@
-"""Models as ONNX files, for onnxruntime: the caches go in and come out as tensors.
+"""Export models to ONNX, for onnxruntime. Caches are inputs and outputs of the graphs.
 
-The graphs are traced from the model's own modules, in float32. Batch sizes and lengths may change from run to run; P,
-the tokens already seen, begins at 0. Masks are True for real tokens, as everywhere here. L is the number of layers.
+The graphs are traced from the model's modules in float32. Batch size and lengths are dynamic; P, the number of past
+tokens, may be 0. Masks are True for real tokens. L is the number of layers.
 
-- an encoder: `model.onnx`, tokens and mask (B, T) -> answer. A decoder without a language-model head is written so too.
-- a decoder: `decoder.onnx`, tokens (B, T), mask (B, P+T), past_keys and past_values (L, B, G, P, D) -> logits
-  (B, T, V), keys and values (L, B, G, P+T, D), which are the past of the next run.
-- an encoder-decoder: `encoder.onnx`, source and source_mask (B, S) -> memory (B, S, C); `memory.onnx`, memory ->
+- encoder: `model.onnx`, tokens and mask (B, T) -> answer. A decoder without a language-model head has the same form.
+- decoder: `decoder.onnx`, tokens (B, T), mask (B, P+T), past_keys and past_values (L, B, G, P, D) -> logits
+  (B, T, V), keys and values (L, B, G, P+T, D), which are the past of the next step.
+- encoder-decoder: `encoder.onnx`, source and source_mask (B, S) -> memory (B, S, C); `memory.onnx`, memory ->
   cross_keys and cross_values (L, B, G, S, D); and `decoder.onnx`, which takes these and source_mask as well.
 """
 
@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from typing_extensions import override
 
 from glassformer.base.write_errors import WriteError, naming_write_errors
 from glassformer.checkpoint.limits import blocking_setting, refuse
@@ -37,14 +38,14 @@ from glassformer.nn.layers import Layer
 AnyModel = EncoderModel | DecoderModel | EncoderDecoderModel
 MODEL, ENCODER, MEMORY, DECODER = "model.onnx", "encoder.onnx", "memory.onnx", "decoder.onnx"
 MAX_FILE_BYTES = 2**30
-"""Larger weights stand in a file of their own beside the graph: protobuf ends at 2 GiB."""
+"""Weights above this size go to a file beside the graph, because protobuf is limited to 2 GiB."""
 PROMPT, GREEDY_STEPS = 6, 16
 
 
 def export_onnx(
     model: AnyModel, folder: Path, texts: Mapping[str, str] | None = None, *, overwrite: bool = False
 ) -> None:
-    """Write a folder of ONNX graphs. `texts` are files beside them.
+    """Write a folder of ONNX graphs. `texts` are further files.
 
     An existing model folder is replaced only with `overwrite`.
     """
@@ -67,7 +68,7 @@ def export_onnx(
 
 
 def blocking_onnx(config: ModelConfig) -> list[str]:
-    """The settings that block an export: an encoder-decoder without words has no graphs here."""
+    """Return the settings that block an export. Encoder-decoders need a language-model head."""
     if config.kind == "encoder_decoder" and config.head != "language_model":
         return [blocking_setting("head", config.head, ["language_model"])]
     return []
@@ -75,24 +76,23 @@ def blocking_onnx(config: ModelConfig) -> list[str]:
 
 @torch.inference_mode()
 def verify_onnx(folder: Path, model: AnyModel, *, seed: int = 0) -> tuple[float, float]:
-    """The largest difference to the model's own numbers, and the share of greedy choices that are the same.
+    """Return the largest difference between onnxruntime's and the model's outputs, and the share of equal argmaxes.
 
-    Three rows of random tokens, of uneven lengths. What writes does so for 16 steps after a prompt given in two
-    pieces, and each step is compared with the model's forward over everything, without a cache; both go on with the
-    model's choice. An encoder's choice is the largest number at each place.
+    The input is three rows of random tokens with different lengths. Models with a decoder graph generate 16 greedy
+    steps after a prompt given in two pieces. Each step is compared with an uncached forward, and both continue with the
+    model's token. Other models are compared on their outputs.
     """
     plain = _plain(model)
     pairs = list((_compare_reading if (folder / MODEL).exists() else _compare_writing)(folder, plain, seed))
-    difference = torch.stack([(theirs - ours).abs().max() for theirs, ours, _ in pairs]).max()  # keeps a NaN
+    difference = torch.stack([(theirs - ours).abs().max() for theirs, ours, _ in pairs]).max()  # a NaN is kept
     same = [theirs.argmax(-1) == ours.argmax(-1) for theirs, ours, is_choice in pairs if is_choice]
     return float(difference), float(torch.cat([part.flatten() for part in same]).double().mean())
 
 
 class TensorCache(KVCache):
-    """A cache that writes in nothing: past keys and values come as tensors, (L, B, G, P, D), and longer ones go.
+    """A functional KV cache: past keys and values come in as tensors (L, B, G, P, D), longer ones go out.
 
-    `real` (B, P+T) speaks of the past and of what a forward brings. The memory's keys and values, where there are any,
-    are complete from the start.
+    `real` (B, P+T) is the mask of past and new tokens. `memory` holds the complete keys and values of cross-attention.
     """
 
     def __init__(self, keys: Tensor, values: Tensor, real: Tensor, memory: tuple[Tensor, Tensor] | None = None):
@@ -102,41 +102,43 @@ class TensorCache(KVCache):
         self.memory_is_ready = memory is not None
         self._longer: list[tuple[Tensor, Tensor]] = []
 
+    @override
     def note_real(self, real: Tensor | None, n_new: int) -> Tensor | None:
-        """What was said of all tokens at the start."""
         return self.real
 
+    @override
     def n_keys(self, n_new: int) -> int:
-        """Past and new ones."""
         return self.real.shape[1]
 
+    @override
     def newest(self, keys: Tensor, n_new: int) -> Tensor:
-        """What comes after the past."""
         return keys[:, self.capacity :]
 
+    @override
     def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """The past with the new behind it, (B, G, P+T, D)."""
+        """Return past and new keys and values, (B, G, P+T, D), instead of writing in place."""
         longer = torch.cat((self.keys[layer], k), 2), torch.cat((self.values[layer], v), 2)
         self._longer.append(longer)
         return longer
 
+    @override
     def advance(self, n_new: int) -> None:
-        """Nothing to count: the next forward has a cache of its own."""
+        """Do nothing: every forward gets a new cache."""
 
     def result(self) -> tuple[Tensor, Tensor]:
-        """Keys and values of all tokens, (L, B, G, P+T, D), when the forward is done."""
+        """Return the keys and values of all tokens, (L, B, G, P+T, D), after the forward."""
         return torch.stack([k for k, _ in self._longer]), torch.stack([v for _, v in self._longer])
 
 
 class DecoderStep(nn.Module):
-    """A decoder's forward with its cache as tensors."""
+    """A decoder step with the cache as tensors."""
 
     def __init__(self, model: DecoderModel):
         super().__init__()
         self.model = model
 
     def forward(self, tokens: Tensor, mask: Tensor, past_keys: Tensor, past_values: Tensor) -> tuple[Tensor, ...]:
-        """Logits, keys and values."""
+        """Return logits, keys and values."""
         new = mask[:, past_keys.shape[3] :]
         cache = TensorCache(past_keys, past_values, mask)
         logits = self.model(tokens, new, cache=cache)
@@ -144,7 +146,7 @@ class DecoderStep(nn.Module):
 
 
 class EncoderDecoderStep(nn.Module):
-    """The same for the decoder of an encoder-decoder, which also looks at the memory's keys and values."""
+    """A decoder step of an encoder-decoder, with the cross-attention keys and values as inputs."""
 
     def __init__(self, model: EncoderDecoderModel):
         super().__init__()
@@ -160,30 +162,30 @@ class EncoderDecoderStep(nn.Module):
         cross_keys: Tensor,
         cross_values: Tensor,
     ) -> tuple[Tensor, ...]:
-        """Logits, keys and values."""
+        """Return logits, keys and values."""
         new = mask[:, past_keys.shape[3] :]
         cache = TensorCache(past_keys, past_values, mask, (cross_keys, cross_values))
-        # The decoder asks for a memory and, as its keys are complete, doesn't read it: the graph loses it again.
+        # `decode` requires a memory but does not read it, because its keys are given. The exporter drops it.
         memory = cross_keys.new_zeros(*source_mask.shape, self.model.config.d_model)
         hidden = self.model.decode(tokens, memory, source_mask, new, cache=cache)
         return self.model.apply_head(hidden, new), *cache.result()
 
 
 class ReadSegments(nn.Module):
-    """A model that embeds the number of each token's segment, BERT say, with all of its inputs by position."""
+    """A model with token types (BERT's segments), with all inputs positional."""
 
     def __init__(self, model: EncoderModel | DecoderModel):
         super().__init__()
         self.model = model
 
     def forward(self, tokens: Tensor, mask: Tensor, token_types: Tensor) -> Tensor:
-        """The head's answer."""
+        """Return the head's output."""
         answer: Tensor = self.model(tokens, mask, token_types=token_types)
         return answer
 
 
 class Encode(nn.Module):
-    """The encoder alone."""
+    """The encoder of an encoder-decoder."""
 
     def __init__(self, model: EncoderDecoderModel):
         super().__init__()
@@ -195,41 +197,43 @@ class Encode(nn.Module):
 
 
 class MemoryKeys(nn.Module):
-    """What each of the decoder's layers makes of the memory, once for all steps."""
+    """The cross-attention keys and values of every decoder layer, computed once per source."""
 
     def __init__(self, model: EncoderDecoderModel):
         super().__init__()
         self.decoder = model.decoder
 
     def forward(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, S, C) -> twice (L, B, G, S, D)."""
+        """(B, S, C) -> keys and values, each (L, B, G, S, D)."""
         made = []
         for index in range(self.decoder.depth):
             layer = self.decoder.layers[index % len(self.decoder.layers)]
             assert isinstance(layer, Layer)
             assert layer.cross_attn is not None
-            made.append(layer.cross_attn.project(memory))  # queries too, which the graph loses again
+            made.append(layer.cross_attn.project(memory))  # also computes queries, which the exporter drops
         return torch.stack([k for _, k, _ in made]), torch.stack([v for _, _, v in made])
 
 
 @dataclass(frozen=True)
-class Graph:
-    """One file to be: a module, an example of each input with the names of its sizes, the names of its outputs."""
+class OnnxGraph:
+    """One ONNX file: a module, its example inputs with axis names, and its output names."""
 
     module: nn.Module
     inputs: dict[str, tuple[Tensor, tuple[str, ...]]]
     outputs: tuple[str, ...]
 
     def write(self, path: Path) -> None:
-        """Trace and save. A size whose name is a word may change from run to run."""
+        """Trace and save the module. Axes with a lower-case name are dynamic."""
         examples = {name: example for name, (example, _) in self.inputs.items()}
         axes = {
             name: {axis: word for axis, word in enumerate(sizes) if word.islower()}
             for name, (_, sizes) in self.inputs.items()
         }
         with torch.no_grad(), _quiet():
-            self.module(*examples.values())  # makes tables of positions, which a trace would fill with ghosts
-            # Strict, for the other way of tracing takes len(tensor) for a law.
+            self.module(
+                *examples.values()
+            )  # fills lazily built position tables, which tracing would fill with fake tensors
+            # Non-strict tracing, because strict tracing specializes on len(tensor).
             traced = torch.export.export(
                 self.module,
                 tuple(examples.values()),
@@ -244,18 +248,18 @@ class Graph:
                 output_names=list(self.outputs),
                 dynamic_shapes=axes,
             )
-        assert program is not None  # as it always is with dynamo
+        assert program is not None  # always true with dynamo
         for node in program.model.graph.all_nodes():
-            node.metadata_props.clear()  # where each line of code stood on this machine
+            node.metadata_props.clear()  # source locations of this machine
         n_bytes = sum(parameter.nbytes for parameter in self.module.parameters())
         program.save(path, external_data=n_bytes > MAX_FILE_BYTES)
         check_weights_beside(path)
 
 
 def check_weights_beside(path: Path) -> None:
-    """Raise WriteError if a graph's weights in a file beside it are cut off.
+    """Raise WriteError if the file with a graph's weights is truncated.
 
-    The library writes them with NumPy's `tofile`, which loses the error of a full disk.
+    The library writes it with NumPy's `tofile`, which ignores a full disk.
     """
     onnx = _needs("onnx")
     for tensor in onnx.load(path, load_external_data=False).graph.initializer:
@@ -267,8 +271,8 @@ def check_weights_beside(path: Path) -> None:
             raise WriteError(file, "it is cut off inside the weights", errno.ENOSPC)
 
 
-def _graphs(model: AnyModel) -> dict[str, Graph]:
-    """Every file a model needs. Examples have sizes above 1, and all different, lest the trace take them for laws."""
+def _graphs(model: AnyModel) -> dict[str, OnnxGraph]:
+    """Return a model's graphs by file name. Example sizes differ and exceed 1, so that tracing keeps axes dynamic."""
     config, batch, past, new, source_length = model.config, 2, 3, 4, 5
     tokens = torch.zeros(batch, new, dtype=torch.long), ("batch", "length")
     if isinstance(model, EncoderModel) or (isinstance(model, DecoderModel) and config.head != "language_model"):
@@ -276,8 +280,8 @@ def _graphs(model: AnyModel) -> dict[str, Graph]:
         types = torch.zeros(batch, new, dtype=torch.long), ("batch", "length")
         if config.token_types:
             inputs = {"tokens": tokens, "mask": mask, "token_types": types}
-            return {MODEL: Graph(ReadSegments(model).eval(), {**inputs}, ("answer",))}
-        return {MODEL: Graph(model, {"tokens": tokens, "mask": mask}, ("answer",))}
+            return {MODEL: OnnxGraph(ReadSegments(model).eval(), {**inputs}, ("answer",))}
+        return {MODEL: OnnxGraph(model, {"tokens": tokens, "mask": mask}, ("answer",))}
 
     def store(length: int, word: str) -> tuple[Tensor, tuple[str, ...]]:
         shape = config.n_decoder_layers, batch, config.kv_heads, length, config.head_size
@@ -291,26 +295,26 @@ def _graphs(model: AnyModel) -> dict[str, Graph]:
     }
     outputs = "logits", "keys", "values"
     if isinstance(model, DecoderModel):
-        return {DECODER: Graph(DecoderStep(model).eval(), step, outputs)}
+        return {DECODER: OnnxGraph(DecoderStep(model).eval(), step, outputs)}
     source = torch.zeros(batch, source_length, dtype=torch.long), ("batch", "source_length")
     source_mask = torch.ones(batch, source_length, dtype=torch.bool), ("batch", "source_length")
     memory = torch.zeros(batch, source_length, config.d_model), ("batch", "source_length", "C")
     cross = {name: store(source_length, "source_length") for name in ("cross_keys", "cross_values")}
     return {
-        ENCODER: Graph(Encode(model).eval(), {"source": source, "source_mask": source_mask}, ("memory",)),
-        MEMORY: Graph(MemoryKeys(model).eval(), {"memory": memory}, tuple(cross)),
-        DECODER: Graph(EncoderDecoderStep(model).eval(), {**step, "source_mask": source_mask, **cross}, outputs),
+        ENCODER: OnnxGraph(Encode(model).eval(), {"source": source, "source_mask": source_mask}, ("memory",)),
+        MEMORY: OnnxGraph(MemoryKeys(model).eval(), {"memory": memory}, tuple(cross)),
+        DECODER: OnnxGraph(EncoderDecoderStep(model).eval(), {**step, "source_mask": source_mask, **cross}, outputs),
     }
 
 
 def _plain(model: AnyModel, *, for_tracing: bool = False) -> AnyModel:
-    """A copy in float32 on the CPU, in evaluation mode."""
+    """Return a float32 copy on the CPU in eval mode."""
     plain = copy.deepcopy(model).cpu().float().eval()
     for name, module in plain.named_modules():
         if name.endswith("q_proj") and not isinstance(module, nn.Linear):
-            raise TypeError(f"{name} is a {type(module).__name__}: expected nn.Linear, as before a model is quantised")
+            raise TypeError(f"{name} is a {type(module).__name__}: expected nn.Linear, so export before quantizing")
         if isinstance(module, Attend) and for_tracing:
-            # The formula, line by line: every runtime knows its operators, and rows with nothing allowed stay zero.
+            # Use the plain formula: every runtime has its operators, and fully masked rows stay zero.
             module.backend = "math"
     return plain
 
@@ -324,7 +328,7 @@ def _needs(package: str) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """torch's exporter speaks of its own insides, and of packages nobody asked for."""
+    """Silence the logging and the warnings of torch's exporter."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -337,7 +341,7 @@ def _quiet() -> Iterator[None]:
 
 
 Compared = tuple[Tensor, Tensor, bool]
-"""Theirs, ours, and whether the largest number is a choice."""
+"""onnxruntime's output, the model's output, and whether to compare argmaxes."""
 Run = Callable[..., tuple[Tensor, ...]]
 
 
@@ -376,14 +380,14 @@ def _compare_writing(folder: Path, model: AnyModel, seed: int) -> Iterator[Compa
 
 
 def _uneven_rows(vocab_size: int, length: int, seed: int, *, left: bool) -> tuple[Tensor, Tensor]:
-    """Three rows of random tokens, whole, two thirds and one third full, with the padding on the left or right."""
+    """Return three rows of random tokens, filled to 3/3, 2/3 and 1/3, padded on the left or right."""
     tokens = torch.randint(vocab_size, (3, length), generator=torch.Generator().manual_seed(seed))
     mask = torch.arange(length) < torch.tensor([[length], [2 * length // 3], [length // 3]])
     return tokens, mask.flip(1) if left else mask
 
 
 def _open(path: Path) -> Run:
-    """A file ready to run: tensors by name in, tensors in the file's order out."""
+    """Open an ONNX file as a function: tensors by name in, a tuple of outputs in file order out."""
     session = _needs("onnxruntime").InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
     def run(**inputs: Tensor) -> tuple[Tensor, ...]:

@@ -1,7 +1,7 @@
-"""Output folders: written whole or not at all, and never over files that Glassformer did not write.
+"""Output folders: written atomically, and never over files that Glassformer did not write.
 
-A folder is written under a temporary name, sealed with a manifest, and renamed. Replacing an older one exchanges the
-two names in one step where the system can do that (Linux, macOS), so that a complete folder always has the name.
+A folder is written under a temporary name, gets a manifest, and is renamed. To replace an older folder, the two names
+are exchanged in one system call (Linux, macOS), so that a complete folder always exists under the name.
 """
 
 import ctypes
@@ -31,9 +31,9 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 MAX_NAME = 255
-"""Bytes of a file's name, on most systems."""
+"""Maximum length of a file name in bytes, on most systems."""
 SHOWN = 5
-"""How many names of foreign files an error lists."""
+"""How many unlisted files an error names."""
 
 
 class OutputExistsError(ValueError):
@@ -41,16 +41,16 @@ class OutputExistsError(ValueError):
 
 
 class FolderInUseError(ValueError):
-    """Another process works in the folder."""
+    """Another process is using the folder."""
 
 
 @contextmanager
 def new_folder(path: Path, *, overwrite: bool = False, owner: str = "") -> Iterator[Path]:
-    """Yield a temporary folder to write into. If the block succeeds, seal the folder and rename it to `path`.
+    """Yield a temporary folder to write into, then write its manifest and rename it to `path`.
 
-    Raises OutputExistsError if `path` may not be replaced (see `check_output`); nothing is written in that case. If
-    the block fails, the temporary folder is removed and `path` stays as it was. An error of writing names the file in
-    `path` and the next step.
+    Raises OutputExistsError if `path` may not be replaced (see `check_output`); nothing is written in that case. If the
+    block fails, the temporary folder is removed and `path` stays as it was. Write errors name the file in `path` and
+    the next step.
     """
     path = path.resolve()
     check_output(path, overwrite=overwrite, owner=owner)
@@ -63,7 +63,7 @@ def new_folder(path: Path, *, overwrite: bool = False, owner: str = "") -> Itera
             try:
                 yield work
                 seal_folder(work, owner=owner)
-                check_output(path, overwrite=overwrite, owner=owner)  # files may have been added while we wrote
+                check_output(path, overwrite=overwrite, owner=owner)  # files may have been added meanwhile
             except BaseException:
                 shutil.rmtree(work, ignore_errors=True)
                 raise
@@ -74,9 +74,9 @@ def new_folder(path: Path, *, overwrite: bool = False, owner: str = "") -> Itera
 def check_output(path: Path, *, overwrite: bool = False, owner: str = "") -> None:
     """Raise OutputExistsError unless a folder may be written to `path`.
 
-    It may if `path` is missing, an empty folder, or a folder whose manifest lists every file in it and that was
-    written by the same `owner`, and not changed since. With `overwrite`, the owner and changes do not matter. Files
-    that the manifest does not list are never replaced or removed.
+    It may if `path` is missing, is an empty folder, or is a folder that the same `owner` wrote, whose files are all
+    listed in its manifest and unchanged. `overwrite` allows another owner and changed files. Files that the manifest
+    does not list are never replaced or removed.
     """
     if not path.name or len(os.fsencode(_temporary(path, "0" * 8).name)) > MAX_NAME:
         raise OutputExistsError(f"{path}: expected the name of a new folder, of at most {MAX_NAME - 20} bytes")
@@ -84,7 +84,7 @@ def check_output(path: Path, *, overwrite: bool = False, owner: str = "") -> Non
         return
     if not path.is_dir():
         raise OutputExistsError(f"{path} is a file: expected the name of a new folder. Choose another name")
-    if path.is_mount() or path.samefile(os.curdir):  # a folder is put in place by a rename, which these do not allow
+    if path.is_mount() or path.samefile(os.curdir):  # both prevent the final rename
         kind = "a mount point" if path.is_mount() else "the current folder"
         raise OutputExistsError(f"{path} is {kind}: expected the name of a new folder. Choose a name inside it")
     present = {file.name for file in path.iterdir()}
@@ -110,8 +110,10 @@ def check_output(path: Path, *, overwrite: bool = False, owner: str = "") -> Non
 
 
 def check_output_file(path: Path, magic: bytes, *, overwrite: bool = False) -> None:
-    """Raise OutputExistsError unless a file may be written to `path`: a new name, or with `overwrite` an existing file
-    of the same format: its first bytes are `magic`."""
+    """Raise OutputExistsError unless a file may be written to `path`.
+
+    It may if `path` is missing, or with `overwrite` if it starts with `magic`, that is, has the same format.
+    """
     if not path.exists():
         return
     if not path.is_file():
@@ -127,7 +129,7 @@ def check_output_file(path: Path, magic: bytes, *, overwrite: bool = False) -> N
 
 
 def clean_leftovers(path: Path) -> None:
-    """Remove what a killed process left beside `path`, and restore the folder if the kill left it without its name."""
+    """Remove the temporary folders of killed processes beside `path`, and restore `path` if a kill left it renamed."""
     old = path.with_name(f".{path.name}.old")
     if old.is_dir():
         recover_folder(path)
@@ -137,7 +139,7 @@ def clean_leftovers(path: Path) -> None:
     leftovers = [file for file in path.parent.iterdir() if pattern.fullmatch(file.name) and file.is_dir()]
     for leftover in leftovers:
         try:
-            with _hold(leftover):  # its writer still holds it, if it lives
+            with _hold(leftover):  # fails if its writer is still running
                 if (leftover / MANIFEST).is_file() and path.is_dir():
                     _remove_replaced(leftover, path)
                 else:
@@ -147,9 +149,9 @@ def clean_leftovers(path: Path) -> None:
 
 
 def recover_folder(path: Path) -> None:
-    """Where folders cannot be exchanged, a kill between two renames leaves `path` under another name: rename it back.
+    """Rename `path` back if a kill between two renames left it as `.name.old`.
 
-    Only a folder that its manifest verifies is taken.
+    This happens only where names cannot be exchanged. The folder must pass the verification of its manifest.
     """
     if path.exists() or not path.name:
         return
@@ -164,7 +166,7 @@ def recover_folder(path: Path) -> None:
 
 
 def discard_folder(path: Path) -> None:
-    """Remove a folder of ours. It is renamed first, so that half of it is never taken for the whole."""
+    """Remove a folder of ours. It is renamed first, so that a partly removed folder is never read."""
     doomed = path.with_name(f".{path.name}.removed")
     shutil.rmtree(doomed, ignore_errors=True)
     path.rename(doomed)
@@ -173,7 +175,7 @@ def discard_folder(path: Path) -> None:
 
 @contextmanager
 def lock_folder(folder: Path, name: str = "lock") -> Iterator[None]:
-    """Hold `folder` for this process. The system releases the lock when the process ends, however it ends.
+    """Lock `folder` for this process. The system releases the lock when the process ends.
 
     Raises FolderInUseError if another process holds it.
     """
@@ -203,7 +205,7 @@ def lock_folder(folder: Path, name: str = "lock") -> Iterator[None]:
 
 @contextmanager
 def _hold(folder: Path) -> Iterator[None]:
-    """Lock a temporary folder itself: a file inside would become part of it."""
+    """Lock the temporary folder itself, because a lock file would become part of the output."""
     if fcntl is None:
         yield
         return
@@ -219,18 +221,18 @@ def _hold(folder: Path) -> Iterator[None]:
 
 
 def _temporary(path: Path, suffix: str) -> Path:
-    """The name under which a folder is written."""
+    """Return the temporary name of a folder while it is written."""
     return path.with_name(f".{path.name}.part-{suffix}") if path.name else path
 
 
 def _changed_file(folder: Path) -> Path | None:
-    """The first listed file of a folder that is not what its manifest says."""
+    """Return the first listed file whose checksum differs from the manifest."""
     digests = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["sha256"]
     return next((folder / name for name in sorted(digests) if sha256(folder / name) != digests[name]), None)
 
 
 def _manifest(folder: Path) -> tuple[str, set[str]]:
-    """The owner that a folder's manifest names, and the files it lists; empty without a readable manifest."""
+    """Return a manifest's owner and listed files; empty if there is no readable manifest."""
     try:
         values = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         return str(values.get("owner", "")), {str(name) for name in values["sha256"]}
@@ -240,7 +242,7 @@ def _manifest(folder: Path) -> tuple[str, set[str]]:
 
 def _put_in_place(work: Path, path: Path) -> None:
     if not path.exists() or not any(path.iterdir()):
-        work.rename(path)  # an empty folder may be renamed over
+        work.rename(path)  # rename replaces an empty folder
     elif _exchange(work, path):
         _remove_replaced(work, path)
     else:
@@ -251,7 +253,7 @@ def _put_in_place(work: Path, path: Path) -> None:
 
 
 def _remove_replaced(old: Path, new: Path) -> None:
-    """Remove the files of a replaced folder that its manifest lists. Others move to the new folder."""
+    """Remove the listed files of a replaced folder and move the others to the new folder."""
     _, listed = _manifest(old)
     for file in [*old.iterdir()]:
         if file.name in listed or file.name == MANIFEST:
@@ -259,7 +261,7 @@ def _remove_replaced(old: Path, new: Path) -> None:
         if not (new / file.name).exists():
             file.rename(new / file.name)
         else:
-            return  # the name is taken: leave the old folder where it is
+            return  # the name is taken: keep the old folder
     for name in listed:
         if Path(name).name == name and (old / name).is_file():
             (old / name).unlink()
@@ -268,7 +270,7 @@ def _remove_replaced(old: Path, new: Path) -> None:
 
 
 def _exchange(one: Path, two: Path) -> bool:
-    """Exchange two names in one step. False where the system cannot."""
+    """Exchange two names in one system call. Return False if the system does not support it."""
     library = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
     first, second = os.fsencode(one), os.fsencode(two)
     if sys.platform == "darwin" and hasattr(library, "renamex_np"):

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and folders that are sealed with checksums."""
+"""Atomic file writes, and folders whose files are verified by a manifest of SHA-256 checksums."""
 
 import hashlib
 import json
@@ -16,22 +16,22 @@ from glassformer.base.write_errors import naming_write_errors
 
 MANIFEST = "manifest.json"
 MAX_JSON_BYTES = 64 * 2**20
-"""No config, tokenizer or manifest of a real model is larger."""
+"""No real config, tokenizer or manifest is larger."""
 
 
 class CorruptFolderError(ValueError):
-    """A folder whose files are not what its manifest says."""
+    """A file is missing, damaged, or not what the folder's manifest lists."""
 
 
 def seal_folder(folder: Path, *, owner: str = "") -> None:
-    """Sync every file to the disk and write the manifest: the SHA-256 of each, and who wrote the folder."""
+    """Fsync every file and write the manifest: the SHA-256 of each file, and the `owner` if given."""
     files = sorted(file for file in folder.iterdir() if file.is_file() and file.name != MANIFEST)
     for file in files:
         with file.open("rb") as stream:
             os.fsync(stream.fileno())
     manifest = {"sha256": {file.name: sha256(file) for file in files}}
     write_text(folder / MANIFEST, json.dumps({"owner": owner, **manifest} if owner else manifest, indent=2))
-    # Some libraries write their files readable by the owner alone. The manifest has the mode that the umask asks for.
+    # Some libraries create files with mode 0600. Give all files the manifest's mode, which follows the umask.
     mode = stat.S_IMODE((folder / MANIFEST).stat().st_mode)
     for file in files:
         file.chmod(mode)
@@ -39,9 +39,9 @@ def seal_folder(folder: Path, *, owner: str = "") -> None:
 
 
 class SealedFolder:
-    """A folder with a manifest, through which its files are read: a file that the manifest does not list is refused.
+    """Reads a folder through its manifest. A file that the manifest does not list is refused.
 
-    Each file's checksum is compared when the file is first asked for.
+    A file's checksum is compared when the file is first requested.
     """
 
     def __init__(self, path: Path):
@@ -50,11 +50,11 @@ class SealedFolder:
         self._verified: set[str] = set()
 
     def has(self, name: str) -> bool:
-        """Whether the folder holds a file of this name, or its manifest says so."""
+        """Return whether the folder or its manifest has a file of this name."""
         return name in self._sums or os.path.lexists(self.path / name)
 
     def file(self, name: str) -> Path:
-        """The path of a file that the manifest lists and whose checksum is right; else an error."""
+        """Return the path of a listed file after verifying its checksum. Raises CorruptFolderError otherwise."""
         file = self.path / name
         if name not in self._sums:
             if not os.path.lexists(file):
@@ -68,13 +68,13 @@ class SealedFolder:
         return file
 
     def check_listed(self, names: Iterable[str]) -> None:
-        """Raise where the folder holds a file of one of these names that the manifest does not list."""
+        """Raise CorruptFolderError if one of these files exists but is not listed in the manifest."""
         for name in names:
             if self.has(name):
                 self.file(name)
 
     def verify(self) -> None:
-        """Raise unless every file of the manifest is there and unchanged."""
+        """Raise CorruptFolderError unless every listed file is present and unchanged."""
         for name in self._sums:
             self.file(name)
 
@@ -88,18 +88,18 @@ class SealedFolder:
         except OSError as error:
             raise CorruptFolderError(f"{file} cannot be read: {error}") from error
         if found != self._sums[file.name]:
-            raise CorruptFolderError(f"{file} is not what was written: its checksum differs")
+            raise CorruptFolderError(f"{file} has changed: its checksum differs from the manifest")
 
 
 def verify_folder(folder: Path) -> SealedFolder:
-    """The folder to read from, after every file of its manifest was found there and unchanged; else an error."""
+    """Verify every file of the folder's manifest and return the folder for reading."""
     sealed = SealedFolder(folder)
     sealed.verify()
     return sealed
 
 
 def _read_manifest(file: Path) -> dict[str, str]:
-    """The checksums of a manifest, by the names of the files."""
+    """Return a manifest's checksums by file name."""
     if not file.exists():
         folder = file.parent
         hint = f"use {folder.with_suffix('')}" if folder.suffix == ".run" else "check the name"
@@ -120,11 +120,11 @@ def _read_manifest(file: Path) -> dict[str, str]:
 
 
 def read_json(file: Path, *, strict: bool = True) -> Any:
-    """The value in a JSON file. With `strict`, NaN, Infinity and keys that are there twice are refused.
+    """Read a JSON file. `strict` refuses NaN, Infinity and duplicate keys.
 
-    Whatever is wrong with the file, the error is a CorruptFolderError that names it.
+    Raises CorruptFolderError naming the file for any problem.
     """
-    if not file.is_file():  # a pipe would be waited for
+    if not file.is_file():  # opening a pipe would block
         raise CorruptFolderError(f"{file} is missing: expected a file")
     try:
         size = file.stat().st_size
@@ -133,7 +133,7 @@ def read_json(file: Path, *, strict: bool = True) -> Any:
         text = file.read_text(encoding="utf-8")
         if not strict:
             return json.loads(text)
-        return json.loads(text, object_pairs_hook=_without_twins, parse_constant=_refuse, parse_float=_finite)
+        return json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_refuse, parse_float=_finite)
     except CorruptFolderError:
         raise
     except (OSError, ValueError, RecursionError) as error:
@@ -141,19 +141,19 @@ def read_json(file: Path, *, strict: bool = True) -> Any:
 
 
 def read_json_object(file: Path, *, strict: bool = True) -> dict[str, Any]:
-    """The object in a JSON file; `strict` as for `read_json`."""
+    """Read a JSON object. `strict` is as in `read_json`."""
     values = read_json(file, strict=strict)
     if not isinstance(values, dict):
         raise CorruptFolderError(f"{file} holds {shown(values)}: expected a JSON object")
     return values
 
 
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         seen: set[str] = set()
-        twin = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {shown(twin)} is there twice: expected it once")
+        duplicate = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {shown(duplicate)} occurs twice: expected it once")
     return found
 
 
@@ -169,22 +169,22 @@ def _finite(text: str) -> float:
 
 
 def sha256(file: Path) -> str:
-    """The checksum of a file, read in pieces."""
+    """Return the SHA-256 of a file."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write a file that is either the old one or the new one, whole, whatever happens."""
+    """Write a text file atomically: after a crash it holds either the old or the new text."""
     with replacing(file) as work:
         work.write_text(text, encoding="utf-8")
 
 
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
-    """Yield the temporary path to write to. If the block succeeds, rename it to `file`; else the old file stays.
+    """Yield a temporary path to write to, then rename it to `file`. On failure the old file stays.
 
-    An error of writing names `file` and the next step.
+    Write errors name `file` and the next step.
     """
     work = file.with_name(f".{file.name}.part")
     with naming_write_errors(file, work):
@@ -194,12 +194,12 @@ def replacing(file: Path) -> Iterator[Path]:
                 os.fsync(stream.fileno())
             work.replace(file)
         finally:
-            with suppress(OSError):  # the reason why there is no such file is being raised
+            with suppress(OSError):  # the original error is already being raised
                 work.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames inside a folder last."""
+    """Fsync a folder, so that renames in it survive a crash."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

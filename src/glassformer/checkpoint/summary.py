@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.base.names import no_such_model
-from glassformer.checkpoint.external_formats import is_foreign, read_foreign, read_origin, verify_seal
-from glassformer.checkpoint.external_model import ForeignModel, Tensors
+from glassformer.checkpoint.external_formats import is_external, read_external, read_origin, verify_seal
+from glassformer.checkpoint.external_model import ExternalModel, Tensors
 from glassformer.checkpoint.hf import read_config
 from glassformer.checkpoint.hf.folder import SafeTensors
 from glassformer.checkpoint.layout import CONFIG, READ_FILES, WEIGHTS, check_sizes
@@ -26,23 +26,23 @@ class ModelSummary:
 
     config: ModelConfig
     n_parameters: int
-    """As `build_model(config).n_parameters()`: a tied table counts once."""
+    """Equal to `build_model(config).n_parameters()`: tied tables count once."""
     stored: Mapping[str, int]
     """The count of stored numbers of each type (F32, BF16, Q4_K), most frequent first."""
     family: str | None
-    """HF's name of the architecture, where the model comes from another library."""
-    foreign: ForeignModel | None
-    """The contents of another library's format, as its reader returned them."""
+    """HF's `model_type`, if the model comes from another library."""
+    foreign: ExternalModel | None
+    """The opened external model, or None for our own folders."""
 
 
 def summarize(path: Path | str, *, allow_pickle: bool = False) -> ModelSummary:
-    """Read what a model folder, a GGUF file or a llama2.c file holds. Checksums of a folder are verified.
+    """Summarize a model folder, a GGUF file or a llama2.c file. A folder's checksums are verified.
 
-    Only weights in pytorch_model.bin, with `allow_pickle`, need torch.
+    torch is needed only for weights in pytorch_model.bin (with `allow_pickle`).
     """
     path = Path(path)
     with naming_errors(path):
-        return _summarize_foreign(path, allow_pickle) if is_foreign(path) else _summarize_own(path)
+        return _summarize_foreign(path, allow_pickle) if is_external(path) else _summarize_own(path)
 
 
 def _summarize_own(folder: Path) -> ModelSummary:
@@ -74,7 +74,7 @@ def _summarize_own(folder: Path) -> ModelSummary:
 def _summarize_foreign(path: Path, allow_pickle: bool) -> ModelSummary:
     if path.is_dir():
         verify_seal(path)
-    foreign = read_foreign(path, allow_pickle=allow_pickle)
+    foreign = read_external(path, allow_pickle=allow_pickle)
     tensors = foreign.tensors
     config = read_config(foreign.config, tensors, _have_equal_bytes if isinstance(tensors, SafeTensors) else None)
     check_sizes(config, [*map(tensors.shape, tensors.keys())])

@@ -146,12 +146,12 @@ def _main() -> None:
     except (ValueError, ImportError, FloatingPointError) as error:
         _fail(error, getattr(error, "exit_code", 1))
     except Exception as error:
-        from glassformer.decoding.cpu_kernels import NoKernelsError
+        from glassformer.kernels.cpp_library import KernelBuildError
         from glassformer.training.trainer import DivergedError, Interrupted
 
         if isinstance(error, Interrupted):
             _fail(f"{error}; run the same command again to resume", error.exit_code)
-        if isinstance(error, DivergedError | NoKernelsError):
+        if isinstance(error, DivergedError | KernelBuildError):
             _fail(error, 1)
         if _is_out_of_memory(error):
             message = (str(error) or "the system has none left").splitlines()[0][:300]

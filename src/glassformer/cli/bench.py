@@ -1,5 +1,6 @@
 """`glassformer bench decode`: how fast this machine generates text, beside other libraries."""
 
+from pathlib import Path
 from typing import Literal
 
 from glassformer.cli.options import UsageError
@@ -9,7 +10,7 @@ usage: glassformer bench decode [OPTIONS]
 
 bench decode measures how many tokens per second this machine generates with random weights: a translation model of the
 paper's base size, greedy, in batches of 32 and 1. HF Transformers, CTranslate2 and llama.cpp take part where they are
-installed. It takes some minutes, uses all cores and writes no files.
+installed. It takes some minutes, uses all cores and writes no files without --out.
 
 glassformer bench --help shows its options."""
 
@@ -25,6 +26,7 @@ def bench(
     device: Literal["auto", "cpu", "cuda"] = "auto",
     compiled: bool = True,
     only: tuple[str, ...] = (),
+    out: Path | None = None,
 ) -> None:
     """Measure the speed of generation on this machine, with random weights that all engines share.
 
@@ -43,6 +45,7 @@ def bench(
         device: Device to measure; auto is cuda if there is a GPU.
         compiled: Also measure our compiled step, which takes half a minute or more to compile for each shape.
         only: Measure only the engines whose names contain one of these texts, such as "glassformer" or "HF, bfloat16".
+        out: Also write the measurements to this new JSON file, with the command, the machine and the date.
     """
     for name, values in (("batch", batch), ("beam", beam), ("rounds", (rounds,))):
         for value in values:
@@ -53,17 +56,26 @@ def bench(
     import torch
 
     from glassformer.bench.decode import limits, measure, table
+    from glassformer.bench.result_file import check_new, write_result
     from glassformer.bench.works import works
 
+    if out is not None:
+        check_new(out)
     if threads:
         torch.set_num_threads(threads)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     work, found = works()[model], limits(device)
     print(f"torch {torch.__version__} on {device}, {torch.get_num_threads()} threads\n")
+    rows: list[list[str | float]] = []
     for width in beam:
         for size in batch:
             contenders = measure(
                 work, batch=size, beam=width, rounds=rounds, device=device, compiled=compiled, only=only
             )
             print(table(work, contenders, found, batch=size, beam=width), end="\n\n", flush=True)
+            rows += [[size, width, one.name, one.numbers, *one.seconds] for one in contenders]
+    if out is not None:
+        columns = ["batch", "beam", "engine", "numbers", *(f"round {number + 1}: seconds" for number in range(rounds))]
+        notes = [f"{work.name}: {work.n_read} tokens read and {work.n_written} written per text, random weights."]
+        write_result(out, title=f"Decoding speed: {work.name}", columns=columns, rows=rows, notes=notes)

@@ -60,7 +60,7 @@ def evaluate(arguments: list[str]) -> None:
         if is_asked:
             return
         raise UsageError("eval needs a model folder first: expected one that was trained here")
-    from glassformer.checkpoint.external_formats import is_foreign, read_origin
+    from glassformer.checkpoint.external_formats import is_external, read_origin
     from glassformer.checkpoint.safe_files import SealedFolder
     from glassformer.pipelines.task_file import TASK, read_about
     from glassformer.tasks.registry import data_named
@@ -69,7 +69,7 @@ def evaluate(arguments: list[str]) -> None:
     if not Path(folder).is_dir():
         hint = "" if Path(folder).exists() else f"; {path_suggestion(Path(folder))}"
         raise ValueError(f"{folder} is no folder: expected a model that was trained here{hint}")
-    if is_foreign(Path(folder)) or read_origin(Path(folder)) is not None:
+    if is_external(Path(folder)) or read_origin(Path(folder)) is not None:
         raise ValueError(
             f"{folder} is in another library's format and names no task: expected a folder that train wrote. "
             f"glassformer run {folder} --input FILE --output NEW_FILE writes its answers"
@@ -114,9 +114,9 @@ def _scored(folder: str, task: str, data: Any, asked: EvalOptions) -> "tuple[dic
         tool = load(folder)
     assert isinstance(tool, TrainedPipeline)
     if asked.int8:
-        from glassformer.decoding.int8 import quantise
+        from glassformer.runtime.int8 import quantize
 
-        tool.model = quantise(tool.model)
+        tool.model = quantize(tool.model)
     if asked.problems is not None:
         results = {"": _problems(tool, asked.problems, asked.samples, asked.sandbox)}
         how = "greedy" if asked.samples == 1 else f"{asked.samples} samples for each problem"

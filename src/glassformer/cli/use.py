@@ -76,10 +76,10 @@ def run(
     model: Any = load(path, allow_pickle=allow_pickle)
     check_taken(path, _kind_of(model), given)
     if int8:
-        from glassformer.decoding.int8 import quantise
-        from glassformer.decoding.packed import pack
+        from glassformer.runtime.int8 import quantize
+        from glassformer.runtime.packed import pack
 
-        model.model = quantise(pack(model.model))
+        model.model = quantize(pack(model.model))
     _use(model, given, input_and_output, answer, decoder)
 
 

@@ -1,20 +1,20 @@
-"""From a trained model to text: one token after the other."""
+"""Which token comes next: search, sampling, rules, streaming, scoring and the batching engine."""
 
 from glassformer.decoding.beam import BeamStep, Hypothesis, beam_steps, search_by_beam
-from glassformer.decoding.engine import Engine, EngineFullError, Request
+from glassformer.decoding.engine import Engine, EngineFullError, EngineRequest
 from glassformer.decoding.generate import Written, generate, stream
 from glassformer.decoding.generation_config import GenerationConfig
-from glassformer.decoding.recorded import record_steps
 from glassformer.decoding.scoring import score_pairs, score_texts
 from glassformer.decoding.text_stream import TextStream
+from glassformer.runtime.choose_runner import record_steps
 
 __all__ = [
     "BeamStep",
     "Engine",
     "EngineFullError",
+    "EngineRequest",
     "GenerationConfig",
     "Hypothesis",
-    "Request",
     "TextStream",
     "Written",
     "beam_steps",

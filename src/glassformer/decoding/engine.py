@@ -1,7 +1,7 @@
-"""The batching engine: requests join and leave a running batch at every step.
+"""Continuous batching: requests join and leave a running batch at every step.
 
-One thread calls `step` again and again; any thread may `submit` and `cancel`. A request's text is the one it would have
-had alone. Memory is bounded: requests wait while the batch is full, and are refused while too many wait.
+One thread calls `step` repeatedly; any thread may call `submit` and `cancel`. A request's result does not depend on the
+others. Memory is bounded: requests wait while the batch is full, and are refused while too many wait.
 """
 
 import threading
@@ -12,46 +12,47 @@ from dataclasses import dataclass, field
 import torch
 
 from glassformer.decoding.beam import BeamStep, Hypothesis, beam_steps
-from glassformer.decoding.generate import Written, as_written, check_inputs, from_beam, open_writer, rows_of
+from glassformer.decoding.generate import Written, as_written, check_inputs, from_beam, open_batch, sequences_of
 from glassformer.decoding.generation_config import GenerationConfig
-from glassformer.decoding.rows import Chooser, Row
+from glassformer.decoding.step_loop import SequenceState, TokenChooser
 from glassformer.decoding.text_stream import Decodes
-from glassformer.decoding.writer import TextModel, Writer, writing
+from glassformer.runtime.choose_runner import choose_kernels
+from glassformer.runtime.step_runner import StepRunner, TextModel, inference
 
 
 class EngineFullError(RuntimeError):
-    """Too many requests wait already, or this one could never fit."""
+    """The queue is full, or the request could never fit."""
 
 
 @dataclass(eq=False)
-class Request:
-    """What was asked for, and how far it is. Its owner reads `texts` once `is_done`."""
+class EngineRequest:
+    """A request and its progress. Read `texts` once `is_done`."""
 
     tokens: list[int]
     config: GenerationConfig
     on_token: Callable[[int, int], None] | None = None
-    """Told of each token as it is written: the number of the sample, and the token. Not for beams."""
-    rows: list[Row] = field(default_factory=list)
+    """Called with the sample index and the token after each token; not for beam search."""
+    rows: list[SequenceState] = field(default_factory=list)
     texts: list[Written] = field(default_factory=list)
     error: Exception | None = None
     is_cancelled: bool = False
     done: threading.Event = field(default_factory=threading.Event)
-    on_cancel: Callable[["Request"], None] | None = None
-    """Called by `cancel`: the engine takes a waiting request out of its queue."""
+    on_cancel: Callable[["EngineRequest"], None] | None = None
+    """Called by `cancel`; the engine removes a waiting request from its queue."""
 
     @property
     def is_done(self) -> bool:
-        """Whether it is written, has failed, or was cancelled."""
+        """Whether it is complete, has failed or was canceled."""
         return self.done.is_set()
 
     def cancel(self) -> None:
-        """Stop it: it leaves the queue at once, or the batch before the next step, with what it has written."""
+        """Stop the request: it leaves the queue at once, or the batch before the next step. It keeps its text."""
         self.is_cancelled = True
         if self.on_cancel is not None:
             self.on_cancel(self)
 
     def settle(self) -> None:
-        """Hand over the texts, if the last row has ended or nobody wants more."""
+        """Set `texts` if the last sequence has ended or the request was canceled."""
         self.error = next((row.error for row in self.rows if row.error is not None), None)
         if self.error or self.is_cancelled or all(row.reason is not None for row in self.rows):
             self.texts = [as_written(row) for row in self.rows]
@@ -60,26 +61,26 @@ class Request:
 
 @dataclass(eq=False)
 class _Member:
-    """A row of the running batch."""
+    """A sequence of the running batch."""
 
-    request: Request
-    row: Row
+    request: EngineRequest
+    row: SequenceState
     last: int
 
 
 @dataclass(eq=False)
 class _Beam:
-    """A search that steps beside the running batch."""
+    """A beam search that runs beside the batch."""
 
-    request: Request
+    request: EngineRequest
     steps: Generator[BeamStep, None, list[list[Hypothesis]]]
 
 
 class Engine:
-    """Writes for many at once.
+    """Generates for many requests at once.
 
-    `max_rows` texts are written at a time, a beam counting for its width. `max_tokens` bounds the cache: all rows have
-    as much room as the longest text may need, and a beam has its own. `max_waiting` requests may wait.
+    At most `max_rows` sequences run at a time; a beam search counts as its width. `max_tokens` bounds the cache: every
+    row gets the capacity of the longest text, and a beam search has its own cache. `max_waiting` requests may wait.
     """
 
     def __init__(
@@ -95,11 +96,11 @@ class Engine:
     ):
         self.model, self.end, self.begin, self.tokenizer = model, end, begin, tokenizer
         self.max_rows, self.max_tokens, self.max_waiting = max_rows, max_tokens, max_waiting
-        self._waiting: deque[Request] = deque()
+        self._waiting: deque[EngineRequest] = deque()
         self._members: list[_Member] = []
         self._beams: list[_Beam] = []
-        self._writer: Writer | None = None
-        self._chooser: Chooser | None = None
+        self._runner: StepRunner | None = None
+        self._chooser: TokenChooser | None = None
         self._lock = threading.Lock()
 
     def submit(
@@ -107,9 +108,9 @@ class Engine:
         tokens: Sequence[int],
         config: GenerationConfig | None = None,
         on_token: Callable[[int, int], None] | None = None,
-    ) -> Request:
-        """Ask for a text. It is refused with an error where it is wrong, or where there is no room."""
-        request = Request(list(tokens), config or GenerationConfig(), on_token, on_cancel=self._withdraw)
+    ) -> EngineRequest:
+        """Queue a request. Raises ValueError for a bad one and EngineFullError where there is no room."""
+        request = EngineRequest(list(tokens), config or GenerationConfig(), on_token, on_cancel=self._withdraw)
         check_inputs(self.model, [tokens], self.begin)
         rows, size = self._cost([request])
         if rows > self.max_rows or size > self.max_tokens:
@@ -119,53 +120,56 @@ class Engine:
             )
         with self._lock:
             if len(self._waiting) >= self.max_waiting:
-                raise EngineFullError(f"{len(self._waiting)} requests wait already: expected to be asked again later")
+                raise EngineFullError(
+                    f"{len(self._waiting)} requests are waiting: expected fewer than "
+                    f"max_waiting={self.max_waiting}; try again later"
+                )
             self._waiting.append(request)
         return request
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to do."""
+        """Whether no request waits or runs."""
         return not (self._waiting or self._members or self._beams)
 
     @property
     def n_rows(self) -> int:
-        """How many texts are being written, each beam counting for its width."""
+        """How many sequences run; a beam search counts as its width."""
         return len(self._members) + sum(beam.request.config.num_beams for beam in self._beams)
 
     def run(self) -> None:
-        """Step until there is nothing to do."""
+        """Step until no request is left."""
         while not self.is_idle:
             self.step()
 
     def step(self) -> None:
-        """Let requests leave and join, then write one token of each text."""
-        with writing(self.model):
+        """Let requests leave and join, then generate one token of each sequence."""
+        with inference(self.model):
             self._leave()
             self._admit()
             self._step_beams()
             if self._members:
                 self._step_rows()
 
-    def _cost(self, requests: list[Request]) -> tuple[int, int]:
-        """The rows these need together, and the tokens that there must be room for."""
+    def _cost(self, requests: list[EngineRequest]) -> tuple[int, int]:
+        """Return the rows and the cached tokens that these requests need together."""
         rows = {id(r): max(r.config.num_beams, r.config.num_return_sequences) for r in requests}
         room = {id(r): len(r.tokens) + r.config.max_new_tokens for r in requests}
         beams = {id(r) for r in requests if r.config.num_beams > 1}
-        apart = sum(rows[key] * room[key] for key in beams)
+        separate = sum(rows[key] * room[key] for key in beams)
         n_together = sum(count for key, count in rows.items() if key not in beams)
         longest = max((size for key, size in room.items() if key not in beams), default=0)
-        return sum(rows.values()), apart + n_together * longest
+        return sum(rows.values()), separate + n_together * longest
 
-    def _withdraw(self, request: Request) -> None:
-        """Take a request that still waits out of the queue, so that another one finds room there."""
+    def _withdraw(self, request: EngineRequest) -> None:
+        """Remove a waiting request from the queue, which makes room for another."""
         with self._lock:
             if request in self._waiting:
                 self._waiting.remove(request)
                 request.done.set()
 
     def _admit(self) -> None:
-        admitted: list[Request] = []
+        admitted: list[EngineRequest] = []
         with self._lock:
             running = {id(r): r for r in (*(m.request for m in self._members), *(b.request for b in self._beams))}
             while self._waiting:
@@ -180,47 +184,51 @@ class Engine:
             except Exception as error:
                 self._fail(request, error)
 
-    def _start(self, request: Request) -> None:
-        """Read what the request gives, write its first token, and let it join the others."""
+    def _start(self, request: EngineRequest) -> None:
+        """Read the prompt, generate the first token, and join the batch."""
         config = request.config
         copies = max(config.num_beams, config.num_return_sequences)
-        writer, given, mask, max_new = open_writer(
-            self.model, [request.tokens], config, self.begin, copies, may_record=config.num_beams > 1
-        )
         if config.num_beams > 1:
-            steps = beam_steps(writer, given, mask, config, end=self.end, max_new=max_new)
-            self._beams.append(_Beam(request, steps))
+            self._beams.append(_Beam(request, self._search(request)))
             return
-        request.rows = rows = rows_of(
-            self.model, [request.tokens], config, self.begin, max_new, tokenizer=self.tokenizer
-        )
-        scores = writer.step(given.repeat_interleave(copies, 0))
+        opening = open_batch(self.model, [request.tokens], config, self.begin, copies, joins_batch=True)
+        with opening as (runner, given, _, max_new):
+            request.rows = rows = sequences_of(
+                self.model, [request.tokens], config, self.begin, max_new, tokenizer=self.tokenizer
+            )
+            scores = runner.step(given.repeat_interleave(copies, 0))
         chosen = self._chooser_of(rows, scores.shape[1]).choose(scores)
         members = [_Member(request, row, token) for row, token in zip(rows, chosen, strict=True)]
         self._tell(members)
         if not request.is_done:
             request.settle()
         if not request.is_done:
-            self._join(writer, members)
+            self._join(runner, members)
 
-    def _join(self, writer: Writer, members: list[_Member]) -> None:
-        """Put the rows that go on behind those that run."""
+    def _search(self, request: EngineRequest) -> Generator[BeamStep, None, list[list[Hypothesis]]]:
+        """Run the beam search of a request. The runner is returned when the generator ends or is closed."""
+        opening = open_batch(self.model, [request.tokens], request.config, self.begin, request.config.num_beams)
+        with opening as (runner, given, mask, max_new):
+            return (yield from beam_steps(runner, given, mask, request.config, end=self.end, max_new=max_new))
+
+    def _join(self, runner: StepRunner, members: list[_Member]) -> None:
+        """Append the rows that have not ended to the batch."""
         staying = [index for index, member in enumerate(members) if member.row.reason is None]
         if len(staying) < len(members):
-            writer.keep(staying)
+            runner.keep(staying)
             members = [members[index] for index in staying]
         together = [*self._members, *members]
-        running = [] if self._writer is None else [self._writer]
-        self._writer = self._make_room([*running, writer], together)
+        running = [] if self._runner is None else [self._runner]
+        self._runner = self._make_room([*running, runner], together)
         self._members, self._chooser = together, None
 
     def _step_rows(self) -> None:
-        assert self._writer is not None
+        assert self._runner is not None
         members = self._members
-        if self._writer.cache.length >= self._writer.cache.capacity:
-            self._writer = self._make_room([self._writer], members)
-        tokens = torch.tensor([[member.last] for member in members], device=self._writer.device)
-        scores = self._writer.step(tokens)
+        if self._runner.cache.length >= self._runner.cache.capacity:
+            self._runner = self._make_room([self._runner], members)
+        tokens = torch.tensor([[member.last] for member in members], device=self._runner.device)
+        scores = self._runner.step(tokens)
         if self._chooser is None:
             self._chooser = self._chooser_of([member.row for member in members], scores.shape[1])
         for member, token in zip(members, self._chooser.choose(scores), strict=True):
@@ -228,15 +236,15 @@ class Engine:
         self._tell(members)
         self._leave()
 
-    def _make_room(self, writers: list[Writer], members: list[_Member]) -> Writer:
-        """One writer for all of these rows, with room for the longest text that one of them may become.
+    def _make_room(self, runners: list[StepRunner], members: list[_Member]) -> StepRunner:
+        """Merge these rows into one runner whose cache can hold the longest text that one of them may become.
 
-        Rows of unlike age may fill it before they end; then this is done again, without what they no longer need.
+        Rows that started at different times may fill it before they end. Then this is repeated, without the padding.
         """
-        # Every row has read all of its tokens but the last.
+        # Each row has read all of its tokens except the last.
         lengths = [len(member.row.given) + len(member.row.written) - 1 for member in members]
         capacity = max(len(member.row.given) + member.row.max_new for member in members)
-        return Writer.joined(writers, lengths=lengths, capacity=capacity)
+        return StepRunner.joined(runners, lengths=lengths, capacity=capacity)
 
     def _step_beams(self) -> None:
         for beam in list(self._beams):
@@ -257,11 +265,11 @@ class Engine:
                 continue
             try:
                 member.request.on_token(member.row.number, member.last)
-            except Exception as error:  # the listener's own fault, and nobody else's
+            except Exception as error:  # an error of the callback ends its own request only
                 self._fail(member.request, error)
 
     def _leave(self) -> None:
-        """Rows that have ended, and those of cancelled requests, leave the batch."""
+        """Remove ended sequences and those of canceled requests from the batch."""
         for beam in [beam for beam in self._beams if beam.request.is_cancelled]:
             beam.steps.close()
             beam.request.done.set()
@@ -279,14 +287,15 @@ class Engine:
                 member.request.settle()
         self._chooser = None
         if not staying:
-            self._writer = None
-        elif self._writer is not None:
-            self._writer.keep(staying)
+            self._runner = None
+        elif self._runner is not None:
+            self._runner.keep(staying)
 
-    def _fail(self, request: Request, error: Exception) -> None:
+    def _fail(self, request: EngineRequest, error: Exception) -> None:
         request.error = error
         request.done.set()
 
-    def _chooser_of(self, rows: list[Row], vocab_size: int) -> Chooser:
+    def _chooser_of(self, rows: list[SequenceState], vocab_size: int) -> TokenChooser:
         device = next(self.model.parameters()).device
-        return Chooser(rows, end=self.end, vocab_size=vocab_size, device=device)
+        kernels = choose_kernels(self.model)
+        return TokenChooser(rows, end=self.end, vocab_size=vocab_size, device=device, kernels=kernels)

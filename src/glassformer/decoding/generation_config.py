@@ -1,4 +1,4 @@
-"""How a text is to be written: which search, which chances, what may not be said. Names as in HF's `generate`."""
+"""The settings of one generation request: search, sampling and rules, with the names of HF's `generate`."""
 
 import math
 import sys
@@ -13,59 +13,64 @@ from glassformer.base.names import suggestion
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationConfig:
-    """One request's wishes. By default it is greedy search; `num_beams` makes it a beam, `do_sample` chance."""
+    """The settings of a request: greedy search by default, a beam with `num_beams`, sampling with `do_sample`.
+
+    >>> import glassformer as gf
+    >>> gf.GenerationConfig(do_sample=True, temperature=0.8, top_p=0.95, max_new_tokens=100).top_p
+    0.95
+    """
 
     max_new_tokens: int = 256
     min_new_tokens: int = 0
-    """The end is forbidden before this many."""
+    """END is forbidden before this many new tokens."""
     max_source_ratio: float = 0.0
-    """With a source to read: at most this many times its tokens, and ten more. 0 sets no such limit."""
+    """Limit the new tokens to this many times the source's, plus ten (encoder-decoders only). 0 sets no such limit."""
 
     num_beams: int = 1
-    """Sentences kept at each step; 1 is greedy, or one sample."""
+    """Hypotheses kept at each step; 1 is greedy search, or sampling."""
     num_return_sequences: int = 1
-    """Of a beam, its best; of sampling, as many samples."""
+    """How many texts to return: the best of a beam search, or independent samples."""
     length_penalty: float = 1.0
-    """A sentence's log-probability is divided by its length to this power: more favours longer ones."""
+    """A hypothesis's log-probability is divided by its length to this power; higher values favor longer texts."""
     coverage_penalty: float = 0.0
-    """Takes this much for each source token that was hardly looked at, and its logarithm (Wu et al. 2016)."""
+    """Weight of the penalty for source tokens that got little attention (Wu et al. 2016)."""
     early_stopping: bool | Literal["never"] = "never"
-    """When a beam ends: "never" before no unfinished sentence can come in (the textbook), False when it is unlikely
-    to, True as soon as enough sentences have ended."""
+    """When a beam search stops: "never" before no hypothesis can still win (the textbook), False when that is unlikely,
+    True as soon as `num_beams` texts have ended."""
     num_beam_groups: int = 1
-    """Diverse beam search: the beam in this many groups, each shy of what the ones before it chose."""
+    """Diverse beam search: split the beam into this many groups; each avoids the tokens that earlier groups chose."""
     diversity_penalty: float = 0.0
 
     do_sample: bool = False
     seed: int = 0
-    """Of the samples. The same seed writes the same text, whatever else is in the batch."""
+    """Seed of sampling. The same seed gives the same text, whatever else is in the batch."""
     temperature: float = 1.0
     top_k: int = 0
-    """Draw among this many best tokens; 0 is all."""
+    """Sample from this many likeliest tokens; 0 means all."""
     top_p: float = 1.0
-    """Draw among the fewest tokens that together have this chance (nucleus sampling, Holtzman et al. 2020)."""
+    """Sample from the smallest set of tokens with this total probability (nucleus sampling, Holtzman et al. 2020)."""
     min_p: float = 0.0
-    """Draw among tokens that have at least this share of the best one's chance."""
+    """Sample from tokens with at least this fraction of the likeliest token's probability."""
     typical_p: float = 1.0
-    """Draw among the tokens nearest to the expected surprise that together have this chance (Meister et al. 2023)."""
+    """Sample from the most typical tokens with this total probability (Meister et al. 2023)."""
 
     repetition_penalty: float = 1.0
-    """Scores of what is already there are divided by this where positive, multiplied where negative."""
+    """Positive logits of tokens that already occurred are divided by this; negative ones are multiplied."""
     presence_penalty: float = 0.0
-    """Taken from the scores of tokens already written."""
+    """Subtracted from the logits of tokens that were already generated."""
     no_repeat_ngram_size: int = 0
-    """No run of this many tokens is written twice."""
+    """No n-gram of this many tokens is generated twice."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    """Added to the scores of these tokens."""
+    """Added to the logits of these tokens."""
     suppress_tokens: tuple[int, ...] = ()
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
-    """Runs of tokens that are never completed."""
+    """Token sequences that are never completed."""
     prefix: tuple[int, ...] = ()
-    """The text begins with these tokens; they count as written."""
+    """The text starts with these tokens; they count as new tokens."""
     eos_token_id: tuple[int, ...] = ()
-    """More tokens that end a text, beside the one that always does; not for beams."""
+    """Additional tokens that end a text; not for beam search."""
     stop_strings: tuple[str, ...] = ()
-    """The text ends where one of these appears, and is cut before it."""
+    """The text is cut before the first of these strings."""
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:
@@ -107,7 +112,7 @@ class GenerationConfig:
                 raise ValueError("stop_strings holds an empty string: expected at least one character in each")
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything that is not the default, as JSON can hold it."""
+        """Return the settings that differ from the defaults, as JSON values."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         default = GenerationConfig()
         changed = {name: value for name, value in values.items() if value != getattr(default, name)}
@@ -120,7 +125,7 @@ class GenerationConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "GenerationConfig":
-        """What `to_dict` gave; an unknown key is an error with a suggestion."""
+        """Return the config of a `to_dict` result. An unknown key is an error with a suggestion."""
         names = [item.name for item in fields(cls)]
         for name in values:
             if name not in names:
@@ -176,7 +181,7 @@ def _check_whole(name: str, value: Any) -> None:
 
 
 def _number(name: str, value: Any) -> float:
-    """A finite number as a float; an error for anything else."""
+    """Return a finite number as a float; raise for anything else."""
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     number = int(value) if isinstance(value, Integral) else float(value) if is_number else math.nan
     if not is_number or not abs(number) <= sys.float_info.max:  # so that NaN is refused too
@@ -201,7 +206,7 @@ def _check_run(name: str, tokens: Any) -> None:
 
 
 def _read_bias(values: Any) -> dict[int, Any]:
-    """What `to_dict` made of `logit_bias`."""
+    """Read `logit_bias` as `to_dict` wrote it."""
     if not isinstance(values, Mapping):
         raise ValueError(f"logit_bias={shown(values)}: expected a table of tokens and numbers")
     found = {}

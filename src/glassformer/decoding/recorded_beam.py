@@ -1,7 +1,7 @@
-"""Beam search whose steps are recorded: on a GPU a whole step, bookkeeping included, is asked for at once.
+"""Beam search as recorded steps: on a GPU a whole step, bookkeeping included, is one CUDA graph.
 
-It is the search of `beam.py`, whose numbers stay where the model is; here they stay at their places too. No sentence
-leaves the batch before the last is decided; those that are add nothing any more.
+It is the search of `beam.py`, with its state in fixed buffers. Sentences stay in the batch until all are decided;
+decided ones are mlaunched.
 """
 
 from collections import deque
@@ -10,28 +10,28 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from glassformer.decoding.beam import Hypothesis, Search
+from glassformer.decoding.beam import BeamSearch, Hypothesis
 from glassformer.decoding.generation_config import GenerationConfig
-from glassformer.decoding.graphs import Graph
-from glassformer.decoding.recorded import MAX_FED, RecordedWriter, Recording
-from glassformer.decoding.rows import Told
-from glassformer.decoding.rules import BROKEN, NEVER, Rules
-from glassformer.decoding.writer import Writer
+from glassformer.decoding.rules import NAN_LOGITS, NEG_INF, Rules
+from glassformer.runtime.cuda_graphs import CudaGraph
+from glassformer.runtime.readback import AsyncReadback
+from glassformer.runtime.recorded import MAX_STEPS_AHEAD, RecordedStepRunner, Recording
+from glassformer.runtime.step_runner import StepRunner
 
-STATE = ("tokens", "alive", "found", "found_scores", "length", "latest", "is_broken", "parents")
-"""State of a search that a step changes. Except on a GPU a step changes `by_rank` too."""
+STATE = ("tokens", "alive", "found", "found_scores", "length", "latest", "has_nan", "parents")
+"""The state that a step changes. On a CPU it also changes `by_rank`."""
 
 
-def can_search_recorded(writer: Writer, config: GenerationConfig) -> bool:
-    """Whether `search_recorded` finds what the plain search would, and sooner."""
-    if not isinstance(writer, RecordedWriter) or not writer.is_fed:
+def can_search_recorded(runner: StepRunner, config: GenerationConfig) -> bool:
+    """Whether `search_recorded` gives the same result as the plain search, faster."""
+    if not isinstance(runner, RecordedStepRunner) or not runner.can_chain_steps:
         return False
     is_plain = config.num_beam_groups == 1 and not config.coverage_penalty
-    return is_plain and _rules(writer, config, end=0).are_a_bias
+    return is_plain and _rules(runner, config, end=0).are_a_bias
 
 
 def search_recorded(
-    writer: Writer,
+    runner: StepRunner,
     given: Tensor,
     mask: Tensor | None,
     config: GenerationConfig,
@@ -39,118 +39,125 @@ def search_recorded(
     end: int,
     max_new: Sequence[int],
 ) -> list[list[Hypothesis]]:
-    """As `search_by_beam`."""
-    assert isinstance(writer, RecordedWriter)
+    """`search_by_beam` by recorded steps."""
+    assert isinstance(runner, RecordedStepRunner)
     tokens = given.repeat_interleave(config.num_beams, 0)
-    scores = writer.step(tokens, None if mask is None else mask.repeat_interleave(config.num_beams, 0))
-    recording, rules = writer.recording, _rules(writer, config, end)
+    scores = runner.step(tokens, None if mask is None else mask.repeat_interleave(config.num_beams, 0))
+    recording, rules = runner.recording, _rules(runner, config, end)
     key = "beam", config.num_beams, config.length_penalty, config.early_stopping, end, scores.dtype
-    search = recording.keep(key, lambda: RecordedSearch(recording, config, end, scores.dtype))
-    recording.bias.copy_(rules.bias_after(0))
-    search.begin(scores, max_new)
-    asked, most, told = 1, max(max_new), deque([search.ask()])
-    while asked < most and not (len(told) > 1 and _is_over(told.popleft())):
-        if asked <= rules.shortest:
-            recording.bias.copy_(rules.bias_after(asked))
-        until = min(rules.shortest, most) if asked < rules.shortest else most
-        steps = min(MAX_FED, until - asked)
-        search.play(steps)
-        told.append(search.ask())
-        asked += steps
-    for question in told:
+    search = recording.cached(key, lambda: RecordedSearch(recording, config, end, scores.dtype))
+    search.bias.copy_(rules.bias_after(0))
+    search.start(scores, max_new)
+    launched, most, pending = 1, max(max_new), deque([search.read_state()])
+    while launched < most and not (len(pending) > 1 and _is_over(pending.popleft())):
+        if launched <= rules.min_new_tokens:
+            search.bias.copy_(rules.bias_after(launched))
+        until = min(rules.min_new_tokens, most) if launched < rules.min_new_tokens else most
+        steps = min(MAX_STEPS_AHEAD, until - launched)
+        search.run(steps)
+        pending.append(search.read_state())
+        launched += steps
+    for question in pending:
         _is_over(question)
     return search.results(len(given), config)
 
 
-def _rules(writer: Writer, config: GenerationConfig, end: int) -> Rules:
-    return Rules([config], end=end, vocab_size=writer.model.config.vocab_size, device=writer.device)
+def _rules(runner: StepRunner, config: GenerationConfig, end: int) -> Rules:
+    return Rules([config], end=end, vocab_size=runner.model.config.vocab_size, device=runner.device)
 
 
-def _is_over(told: Told) -> bool:
-    """Whether every sentence is decided; an error where scores were broken."""
-    ((is_broken, is_over),) = told.read()
-    if is_broken:
-        raise FloatingPointError(BROKEN)
+def _is_over(pending: AsyncReadback) -> bool:
+    """Return whether every sentence is decided. Raises where the logits were NaN."""
+    ((has_nan, is_over),) = pending.read()
+    if has_nan:
+        raise FloatingPointError(NAN_LOGITS)
     return bool(is_over)
 
 
 class RecordedSearch:
-    """A search with places of its own, next to a recording: a sentence for each few of its rows, wanted or not."""
+    """A beam search with fixed buffers, tied to a recording, for as many sentences as the recording has rows for."""
 
     def __init__(self, recording: Recording, config: GenerationConfig, end: int, dtype: torch.dtype):
         rows, capacity, device = recording.shape.rows, recording.shape.capacity, recording.tokens.device
         limits = torch.zeros(rows // config.num_beams, dtype=torch.long, device=device)
         given = torch.zeros(len(limits), 1, dtype=torch.long, device=device)
-        self._search = Search(None, given, None, config, end, limits, room=capacity)
+        self._search = BeamSearch(None, given, None, config, end, limits, room=capacity, kernels=recording.kernels)
         for name in ("alive", "found_scores"):
             setattr(self._search, name, getattr(self._search, name).to(dtype))
         names = STATE if device.type == "cuda" else (*STATE, "by_rank")
         self._places = {name: getattr(self._search, name) for name in names}
-        self._cache, self._bias = recording.cache, recording.bias  # not the recording, which holds this
-        self._step = recording.record(_Step(recording, self._search, self._places), *self._places.values())
+        self._cache = recording.cache  # not the recording, which holds this object
+        self.bias = torch.zeros(recording.vocab_size, device=device)
+        """(V,), added to the log-probabilities."""
+        self._step = recording.record(_Step(recording, self._search, self._places, self.bias), *self._places.values())
 
-    def begin(self, scores: Tensor, max_new: Sequence[int]) -> None:
-        """Anew, from the scores (N, V) of what follows the first tokens."""
+    def start(self, scores: Tensor, max_new: Sequence[int]) -> None:
+        """Start a new search from the logits (N, V) after the given tokens."""
         search, places, n = self._search, self._places, len(max_new)
         whole = scores.new_zeros(len(places["parents"]), scores.shape[1])
         whole[: len(scores)] = scores
-        for name, place in places.items():  # the last search may have been left half way
+        for name, place in places.items():  # the previous search may have been interrupted
             setattr(search, name, place)
-        for name, value in (("tokens", search.end), ("found", search.end), ("found_scores", NEVER), ("alive", NEVER)):
+        for name, value in (
+            ("tokens", search.end),
+            ("found", search.end),
+            ("found_scores", NEG_INF),
+            ("alive", NEG_INF),
+        ):
             places[name].fill_(value)
-        places["alive"][:n, 0] = 0.0  # all beams begin alike: only the first may speak
+        places["alive"][:n, 0] = 0.0  # all hypotheses start equal, so only the first may be continued
         search.by_rank.copy_(torch.arange(search.width, device=scores.device))
-        for name in ("length", "is_broken", "latest"):
+        for name in ("length", "has_nan", "latest"):
             places[name].zero_()
-        # Nobody moves while the step is recorded, which plays it a few times on what is there.
+        # Capturing runs the step a few times, and with the identity no row moves.
         torch.arange(len(whole), out=places["parents"])
-        if isinstance(self._step, Graph) and max(max_new) > 1:
+        if isinstance(self._step, CudaGraph) and max(max_new) > 1:
             self._step.prepare()
         search.limits.zero_()[:n] = torch.tensor(max_new, device=scores.device)
-        search.extend(whole, self._bias)
-        _settle(search, places)
+        search.extend(whole, self.bias)
+        _store_state(search, places)
 
-    def play(self, steps: int) -> None:
-        """So many steps."""
+    def run(self, steps: int) -> None:
+        """Make `steps` steps."""
         self._cache.check_room(steps)
         for _ in range(steps):
             self._step()
             self._cache.count()
 
-    def ask(self) -> Told:
-        """Whether scores were broken, and whether all sentences are decided."""
+    def read_state(self) -> AsyncReadback:
+        """Start to copy whether logits were NaN and whether all sentences are decided."""
         search = self._search
-        return Told(torch.stack((search.is_broken, search.are_decided().all()))[None])
+        return AsyncReadback(torch.stack((search.has_nan, search.are_decided().all()))[None])
 
     def results(self, n_sentences: int, config: GenerationConfig) -> list[list[Hypothesis]]:
-        """Everything found, best first."""
+        """Return the finished texts of every sentence, best first."""
         search = self._search
         search.finished.clear()
-        search.config = config  # how many are wanted is no part of a search
+        search.config = config  # only `num_return_sequences` may differ from the recorded one
         return search.results(n_sentences)
 
 
 class _Step:
-    """Rows move to where their beams are, take their tokens, and every beam is extended."""
+    """One step: reorder the cache rows, feed the newest tokens, and extend every hypothesis."""
 
-    def __init__(self, recording: Recording, search: Search, places: dict[str, Tensor]):
-        self._cache, self._tokens, self._bias = recording.cache, recording.tokens, recording.bias
+    def __init__(self, recording: Recording, search: BeamSearch, places: dict[str, Tensor], bias: Tensor):
+        self._cache, self._tokens, self._bias = recording.cache, recording.tokens, bias
         self._score = recording.score
         self._search, self._places = search, places
 
     def __call__(self) -> Tensor:
-        """What is recorded."""
+        """Run the step; this is what is recorded."""
         search = self._search
         n = len(search.parents)
         self._cache.reorder_within(search.parents, search.width)
         self._tokens[:n] = search.latest.view(-1, 1)
         search.extend(self._score()[:n], self._bias)
-        _settle(search, self._places)
+        _store_state(search, self._places)
         return search.alive
 
 
-def _settle(search: Search, places: dict[str, Tensor]) -> None:
-    """What a step has made goes to where the next one looks for it."""
+def _store_state(search: BeamSearch, places: dict[str, Tensor]) -> None:
+    """Copy the new state into the buffers that the next step reads."""
     for name, place in places.items():
         place.copy_(getattr(search, name))
         setattr(search, name, place)

@@ -1,4 +1,17 @@
-"""Chance: which tokens may be drawn, and the draw itself."""
+"""Sampling: temperature, top-k, top-p, min-p and typical filtering, and the random draw.
+
+A language model gives one logit per token of its vocabulary; softmax turns them into probabilities. Always taking the
+most likely token (greedy search) gives dull, repetitive text. Drawing from all tokens sometimes takes a very unlikely
+one, and the text derails. The functions below lie in between. Each takes logits (N, V), one row per sequence, and one
+setting per row, (N, 1). A filter sets the logits of the tokens that may not be drawn to -inf, so that softmax gives
+them probability 0 and the others share the rest.
+
+The examples use four tokens with probabilities 0.5, 0.25, 0.15 and 0.1:
+
+>>> logits = torch.tensor([[0.5, 0.25, 0.15, 0.1]]).log()
+>>> probabilities(logits)
+[0.5, 0.25, 0.15, 0.1]
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -7,76 +20,133 @@ from torch import Tensor
 
 from glassformer.decoding.generation_config import GenerationConfig
 
-NEVER = float("-inf")
+NEG_INF = float("-inf")
 
 
-def filter_scores(scores: Tensor, requests: Sequence[GenerationConfig]) -> Tensor:
-    """The scores (N, V) with each row's temperature, and minus infinity for what its request may not draw."""
+def filter_logits(logits: Tensor, requests: Sequence[GenerationConfig]) -> Tensor:
+    """Apply each request's temperature and filters to its row of logits (N, V). Filtered tokens get -inf.
+
+    A setting that has its default in every request is skipped. The order is that of HF's `generate`: temperature,
+    top-k, top-p, min-p, typical. Each filter sees the probabilities that the filters before it have left.
+    """
 
     def column(name: str) -> Tensor | None:
         values = [getattr(request, name) for request in requests]
         if all(value == getattr(GenerationConfig, name) for value in values):
             return None
-        return torch.tensor(values, device=scores.device)[:, None]
+        return torch.tensor(values, device=logits.device)[:, None]
 
-    if (temperature := column("temperature")) is not None:
-        scores = scores / temperature
-    for name, keep in FILTERS.items():
+    for name, apply in STAGES.items():
         if (values := column(name)) is not None:
-            scores = keep(scores, values)
-    return scores
+            logits = apply(logits, values)
+    return logits
 
 
-def draw(scores: Tensor, numbers: Sequence[float]) -> Tensor:
-    """One token a row by its chance: scores (N, V), and one random number from 0 to 1 a row -> (N,)."""
-    ordered, tokens = scores.softmax(-1).sort(descending=True, stable=True)
-    sums = ordered.cumsum(-1)
-    # Of the whole, which rounding may leave a little off 1: the first place where the sum is beyond it.
-    wanted = torch.tensor(numbers, dtype=sums.dtype, device=sums.device)[:, None] * sums[:, -1:]
-    place = (sums <= wanted).sum(-1, keepdim=True)
-    last = ((ordered > 0).sum(-1, keepdim=True) - 1).clamp_min(0)  # a row of NaN has none; its caller knows
+def apply_temperature(logits: Tensor, temperature: Tensor) -> Tensor:
+    """Divide the logits by the temperature t: probabilities become proportional to p ** (1 / t).
+
+    Below 1 likely tokens become likelier; towards 0 sampling becomes greedy search. Above 1 the distribution flattens.
+
+    >>> probabilities(apply_temperature(logits, torch.tensor([[0.5]])))  # squares: 0.25, 0.0625, 0.0225, 0.01
+    [0.725, 0.181, 0.065, 0.029]
+    """
+    return logits / temperature
+
+
+def filter_top_k(logits: Tensor, k: Tensor) -> Tensor:
+    """Keep the k highest logits of each row, ties included (Fan et al. 2018). 0 disables the filter.
+
+    >>> probabilities(filter_top_k(logits, torch.tensor([[2]])))  # 0.5 and 0.25, divided by their sum 0.75
+    [0.667, 0.333, 0.0, 0.0]
+    """
+    vocab_size = logits.shape[-1]
+    count = torch.where(k == 0, vocab_size, k.clamp_max(vocab_size))
+    lowest_kept = logits.sort(descending=True).values.gather(1, count - 1)
+    return logits.masked_fill(logits < lowest_kept, NEG_INF)
+
+
+def filter_top_p(logits: Tensor, p: Tensor) -> Tensor:
+    """Nucleus sampling (Holtzman et al. 2020): keep the smallest set of likeliest tokens whose probabilities sum to p.
+
+    The set is small where the model is sure and large where it is not, unlike top-k. At least one token is kept; 1
+    disables the filter.
+
+    >>> probabilities(filter_top_p(logits, torch.tensor([[0.7]])))  # 0.5 is below 0.7; 0.5 + 0.25 is enough
+    [0.667, 0.333, 0.0, 0.0]
+    """
+    ascending, tokens = logits.sort(descending=False)
+    # A token is dropped where it and all less likely tokens together have at most 1 - p.
+    dropped = ascending.softmax(-1).cumsum(-1) <= 1 - p
+    dropped[:, -1] = False
+    dropped &= p < 1
+    return logits.masked_fill(_to_token_order(dropped, tokens), NEG_INF)
+
+
+def filter_min_p(logits: Tensor, p: Tensor) -> Tensor:
+    """Keep the tokens whose probability is at least p times that of the likeliest (Nguyen et al. 2024). 0 disables it.
+
+    >>> probabilities(filter_min_p(logits, torch.tensor([[0.4]])))  # the limit is 0.4 * 0.5 = 0.2
+    [0.667, 0.333, 0.0, 0.0]
+    """
+    chances = logits.softmax(-1)
+    return logits.masked_fill(chances < p * chances.amax(-1, keepdim=True), NEG_INF)
+
+
+def filter_typical(logits: Tensor, p: Tensor) -> Tensor:
+    """Locally typical sampling (Meister et al. 2023): keep the most typical tokens until their probabilities sum to p.
+
+    A token's surprisal is -log(probability); the entropy is the expected surprisal. Typical tokens have a surprisal
+    close to the entropy, so a token can be dropped for being too predictable. 1 disables the filter.
+
+    Here the surprisals are 0.69, 1.39, 1.90 and 2.30, and the entropy is 1.21: the second token is the most typical.
+
+    >>> probabilities(filter_typical(logits, torch.tensor([[0.2]])))
+    [0.0, 1.0, 0.0, 0.0]
+    """
+    log_probs = logits.log_softmax(-1)
+    chances = log_probs.exp()
+    entropy = -(log_probs * chances).nansum(-1, keepdim=True)
+    distance, tokens = (-log_probs - entropy).abs().sort()
+    sums = chances.gather(1, tokens).cumsum(-1)
+    last = (sums < p).sum(-1, keepdim=True).clamp_max(logits.shape[-1] - 1)
+    dropped = (distance > distance.gather(1, last)) & (p < 1)
+    return logits.masked_fill(_to_token_order(dropped, tokens), NEG_INF)
+
+
+def sample(logits: Tensor, numbers: Sequence[float]) -> Tensor:
+    """Sample one token per row by inverse-CDF sampling: logits (N, V) -> (N,).
+
+    `numbers` holds one uniform number in [0, 1) per row, so that a request's result does not depend on the rest of the
+    batch. Tokens are laid side by side on the line from 0 to 1, likeliest first, each as wide as its probability; the
+    number points at one of them. Below, 0.6 lies beyond the first token, which ends at 0.5, and before 0.75.
+
+    >>> sample(logits, [0.6]).tolist()
+    [1]
+    """
+    ordered, tokens = logits.softmax(-1).sort(descending=True, stable=True)
+    ends = ordered.cumsum(-1)
+    # The cumulative sum may not end at exactly 1, so scale the uniform number by its last value.
+    target = torch.tensor(numbers, dtype=ends.dtype, device=ends.device)[:, None] * ends[:, -1:]
+    place = (ends <= target).sum(-1, keepdim=True)
+    last = ((ordered > 0).sum(-1, keepdim=True) - 1).clamp_min(0)  # a row of NaN has none; the caller reports it
     return tokens.gather(1, torch.minimum(place, last))[:, 0]
 
 
-def keep_top_k(scores: Tensor, k: Tensor) -> Tensor:
-    """The k best tokens of each row and their equals; k (N, 1), where 0 keeps all."""
-    vocab_size = scores.shape[-1]
-    count = torch.where(k == 0, vocab_size, k.clamp_max(vocab_size))
-    worst = scores.sort(descending=True).values.gather(1, count - 1)
-    return scores.masked_fill(scores < worst, NEVER)
+def probabilities(logits: Tensor) -> list[float]:
+    """Return the probabilities of a single row of logits (1, V), rounded for reading."""
+    return [round(value, 3) for value in logits.softmax(-1)[0].tolist()]
 
 
-def keep_top_p(scores: Tensor, p: Tensor) -> Tensor:
-    """The fewest best tokens whose chances reach p; p (N, 1). The best one always stays."""
-    ordered, tokens = scores.sort(descending=False)
-    below = ordered.softmax(-1).cumsum(-1) <= 1 - p  # all that is worse, and itself, make up no more than the rest
-    below[:, -1] = False
-    below &= p < 1
-    return scores.masked_fill(below.gather(1, tokens.argsort(-1)), NEVER)
+def _to_token_order(values: Tensor, tokens: Tensor) -> Tensor:
+    """Undo a sort: `values[n, i]` belongs to token `tokens[n, i]`."""
+    return values.gather(1, tokens.argsort(-1))
 
 
-def keep_min_p(scores: Tensor, p: Tensor) -> Tensor:
-    """Tokens with at least the share p of the best one's chance; p (N, 1)."""
-    chances = scores.softmax(-1)
-    return scores.masked_fill(chances < p * chances.amax(-1, keepdim=True), NEVER)
-
-
-def keep_typical(scores: Tensor, p: Tensor) -> Tensor:
-    """The tokens nearest to the expected surprise whose chances reach p; p (N, 1). The nearest one always stays."""
-    logs = scores.log_softmax(-1)
-    chances = logs.exp()
-    expected = -(logs * chances).nansum(-1, keepdim=True)
-    distance, tokens = (-logs - expected).abs().sort()
-    sums = chances.gather(1, tokens).cumsum(-1)
-    last = (sums < p).sum(-1, keepdim=True).clamp_max(scores.shape[-1] - 1)
-    beyond = (distance > distance.gather(1, last)) & (p < 1)
-    return scores.masked_fill(beyond.gather(1, tokens.argsort(-1)), NEVER)
-
-
-FILTERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "top_k": keep_top_k,
-    "top_p": keep_top_p,
-    "min_p": keep_min_p,
-    "typical_p": keep_typical,
+STAGES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "temperature": apply_temperature,
+    "top_k": filter_top_k,
+    "top_p": filter_top_p,
+    "min_p": filter_min_p,
+    "typical_p": filter_typical,
 }
-"""In the order of HF's `generate`."""
+"""The settings of `GenerationConfig` in the order in which they are applied."""

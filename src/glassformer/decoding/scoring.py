@@ -1,12 +1,12 @@
-"""How likely given texts are: the log-probability of each of their tokens, with the right tokens before it."""
+"""Score given texts: the log-probability of each token, given the tokens before it (teacher forcing)."""
 
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from glassformer.decoding.writer import writing
 from glassformer.models import DecoderModel, EncoderDecoderModel
+from glassformer.runtime.step_runner import inference
 from glassformer.text.tokenizer import PAD
 
 
@@ -19,12 +19,12 @@ def score_pairs(
     end: int,
     max_batch_tokens: int = 4096,
 ) -> list[list[float]]:
-    """For each pair, the log-probability of every target token and of the end after them."""
+    """Return, for each pair, the log-probability of every target token and of END."""
     if len(sources) != len(targets):
-        raise ValueError(f"{len(sources)} sources and {len(targets)} targets: expected as many")
+        raise ValueError(f"{len(sources)} sources and {len(targets)} targets: expected the same number")
     results: list[list[float]] = [[] for _ in sources]
     sizes = [max(len(source), len(target) + 1) for source, target in zip(sources, targets, strict=True)]
-    with writing(model):
+    with inference(model):
         for chosen in _batches(sizes, max_batch_tokens):
             source, source_mask = _pad(model, [list(sources[index]) for index in chosen])
             target, target_mask = _pad(model, [[begin, *targets[index]] for index in chosen])
@@ -39,12 +39,12 @@ def score_pairs(
 def score_texts(
     model: DecoderModel, texts: Sequence[Sequence[int]], *, max_batch_tokens: int = 4096
 ) -> list[list[float]]:
-    """For each text, the log-probability of every token after the first, which nothing stands before."""
+    """Return, for each text, the log-probability of every token after the first."""
     for index, tokens in enumerate(texts):
         if not len(tokens):
             raise ValueError(f"text {index} is empty: expected at least one token")
     results: list[list[float]] = [[] for _ in texts]
-    with writing(model):
+    with inference(model):
         for chosen in _batches([len(tokens) for tokens in texts], max_batch_tokens):
             batch, mask = _pad(model, [list(texts[index]) for index in chosen])
             logits = model(batch, mask)
@@ -61,19 +61,19 @@ def score_long_texts(
     stride: int,
     max_batch_tokens: int = 8192,
 ) -> list[float]:
-    """For each text, the log-probability of all tokens after the first, each counted once, however long it is.
+    """Return, for each text of any length, the total log-probability of all tokens after the first.
 
-    A window of `context` tokens slides along a text by `stride`, and counts what the one before it has not: each token
-    is seen after at least `context - stride` others, or all there are. A smaller stride costs more.
+    A window of `context` tokens slides over a text by `stride` and scores the tokens that the previous window has not.
+    So each token has at least `context - stride` tokens of context, or all there are. A smaller stride costs more.
     """
     if not 1 <= stride <= context:
         raise ValueError(f"stride={stride}: expected 1 to context={context}")
     windows = [(index, *window) for index, text in enumerate(texts) for window in _windows(len(text), context, stride)]
     totals = [0.0] * len(texts)
-    with writing(model):
+    with inference(model):
         for chosen in _batches([end - begin for _, begin, end, _ in windows], max_batch_tokens):
             places = [windows[place] for place in chosen]
-            # Padding comes last, where no real token sees it.
+            # Padding comes last, where no real token attends to it.
             read, _ = _pad(model, [list(texts[index][begin:end]) for index, begin, end, _ in places])
             wanted, _ = _pad(model, [list(texts[index][begin + 1 : end + 1]) for index, begin, end, _ in places])
             found = _gather(model(read), wanted).double().cpu()
@@ -83,8 +83,8 @@ def score_long_texts(
 
 
 def _windows(length: int, context: int, stride: int) -> Iterator[tuple[int, int, int]]:
-    """Where windows of a text begin and end, and from which token on the next ones count."""
-    counted = 0  # tokens whose successor has been counted
+    """Yield the begin and end of each window, and the first token that it scores."""
+    counted = 0  # tokens whose successor has been scored
     while counted < length - 1:
         end = min(max(counted + stride, context), length - 1)
         yield max(end - context, 0), end, counted
@@ -92,7 +92,7 @@ def _windows(length: int, context: int, stride: int) -> Iterator[tuple[int, int,
 
 
 def _batches(sizes: list[int], max_batch_tokens: int) -> list[list[int]]:
-    """Indices of like sizes together, largest first."""
+    """Group indices by similar size, largest first."""
     waiting, batches = sorted(range(len(sizes)), key=lambda index: -sizes[index]), []
     while waiting:
         count = max(1, max_batch_tokens // max(sizes[waiting[0]], 1))
@@ -110,6 +110,6 @@ def _pad(model: torch.nn.Module, rows: list[list[int]]) -> tuple[Tensor, Tensor]
 
 
 def _gather(logits: Tensor, wanted: Tensor) -> Tensor:
-    """Log-probabilities of the wanted tokens: (B, T, V), (B, T) -> (B, T)."""
+    """Return the log-probabilities of the wanted tokens: (B, T, V), (B, T) -> (B, T)."""
     chosen = logits.gather(2, wanted[:, :, None])[:, :, 0]
     return (chosen - logits.logsumexp(-1)).float()

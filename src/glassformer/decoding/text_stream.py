@@ -1,47 +1,46 @@
-"""Tokens to text as they come: whole characters only, and nothing that may still turn out to be a stop string."""
+"""Decode tokens as they come: complete characters only, holding back what may be the start of a stop string."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
-"""What bytes that do not yet make a character decode to."""
+"""Incomplete UTF-8 bytes decode to this character."""
 
 
 class Decodes(Protocol):
-    """A tokenizer, as far as it is needed here."""
+    """A tokenizer that can decode."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of these ids."""
+        """Return the text of these ids."""
 
 
 class TextStream:
-    """Give it tokens with `push`; each answer is the text that has become certain. `finish` gives the rest.
+    """Incremental decoder: `push` a token and get the text that is now final; `finish` returns the rest.
 
-    All answers together are the text of all tokens, however the tokens split its characters; or, where a stop string
-    appears, the text before it.
+    The pieces together are the text of all tokens, or the text before the first stop string.
     """
 
     def __init__(self, tokenizer: Decodes, stop_strings: Sequence[str] = ()):
         self.tokenizer = tokenizer
         self.stop_strings = tuple(stop_strings)
         self.is_stopped = False
-        self._told: list[int] = []  # the tokens of the last whole piece: those that follow may depend on them
+        self._last: list[int] = []  # the tokens of the last piece; how later ones decode may depend on them
         self._new: list[int] = []
-        self._pending = ""  # certain as text, but perhaps the beginning of a stop string
+        self._pending = ""  # final text that may be the start of a stop string
 
     def push(self, token: int) -> str:
-        """One more token; the text that is certain now and was not before."""
+        """Add a token and return the text that has become final."""
         if self.is_stopped:
             return ""
         self._new.append(token)
         piece = self._piece()
         if piece.endswith(UNFINISHED):
             return ""
-        self._told, self._new = self._new, []
+        self._last, self._new = self._new, []
         return self._release(piece)
 
     def finish(self) -> str:
-        """The rest: there will be no more tokens."""
+        """Return the remaining text, after the last token."""
         if self.is_stopped:
             return ""
         text = self._release(self._piece() if self._new else "")
@@ -50,9 +49,9 @@ class TextStream:
         return text + rest
 
     def _piece(self) -> str:
-        """What the new tokens add to those before them."""
-        before = self.tokenizer.decode(self._told) if self._told else ""
-        return self.tokenizer.decode(self._told + self._new)[len(before) :]
+        """Return the text that the new tokens add."""
+        before = self.tokenizer.decode(self._last) if self._last else ""
+        return self.tokenizer.decode(self._last + self._new)[len(before) :]
 
     def _release(self, piece: str) -> str:
         text = self._pending + piece
@@ -67,7 +66,7 @@ class TextStream:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """How many of the last characters of the text could begin the stop string."""
+    """Return how many of the last characters could be the start of the stop string."""
     for size in range(min(len(text), len(stop) - 1), 0, -1):
         if stop.startswith(text[len(text) - size :]):
             return size

@@ -1,7 +1,6 @@
-"""The five documents' own classes, by their own names, arguments and defaults, over our blocks.
+"""The classes of the five documents, with their names, arguments and defaults, over our blocks.
 
-`docs/documents.md` has the table from each of theirs to ours, and says where a document slips and what is done about
-it.
+`docs/documents.md` maps each of them to ours, and lists the documents' mistakes and how they are handled.
 """
 
 from glassformer.documents.blocks import (

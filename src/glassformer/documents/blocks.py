@@ -32,7 +32,7 @@ class TokenEmbedding(nn.Module):
 
 
 class InputEmbedding(TokenEmbedding):
-    """002's name for the same, with the arguments the other way round."""
+    """002's `TokenEmbedding`, with its arguments in the other order."""
 
     def __init__(self, d_model: int, vocab_size: int):
         super().__init__(vocab_size, d_model)
@@ -40,10 +40,10 @@ class InputEmbedding(TokenEmbedding):
 
 
 class PositionalEncoding(nn.Module):
-    """Adds the sinusoids, then drops.
+    """Adds sinusoidal positions, then applies dropout.
 
-    000 passes (d_model, dropout, max_len), 002 and 003 (d_model, max_len, dropout): a whole number can only be the
-    length and a fraction only the dropout, so both orders work, and so do all their keywords.
+    000 passes (d_model, dropout, max_len), 002 and 003 (d_model, max_len, dropout). An integer can only be the length
+    and a fraction only the dropout, so both orders work, and so do all their keywords.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class PositionalEncoding(nn.Module):
 
     @property
     def pe(self) -> Tensor:
-        """The documents' name for the table, (1, max_len, C). It is computed, so it is no part of the state."""
+        """Return the table, (1, max_len, C). It is computed, so it is not in the state dict."""
         return sinusoids(self.max_len, self.d_model)[None].float()
 
     def forward(self, x: Tensor) -> Tensor:

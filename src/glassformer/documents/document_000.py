@@ -81,7 +81,7 @@ class Transformer(models.Transformer):
 
 
 def test_transformer() -> None:
-    """Run the document's six checks at its sizes, print what each finds, and raise where one fails."""
+    """Run the document's six checks at its sizes, print each result, and raise if one fails."""
     torch.manual_seed(42)
     batch, length, width, heads, vocab = 2, 10, 512, 8, 100
     src, tgt = (torch.randint(0, vocab, (batch, length)) for _ in range(2))

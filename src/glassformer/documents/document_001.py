@@ -1,4 +1,4 @@
-"""Document 001: another text around the code of document 000, line by line the same."""
+"""Document 001: its code equals that of document 000."""
 
 from glassformer.documents.document_000 import (
     DecoderLayer,

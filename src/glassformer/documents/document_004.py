@@ -39,12 +39,12 @@ EPS = 1e-6
 
 
 def create_embeddings(vocab_size: int, embed_dim: int) -> Array:
-    """A random table (vocab_size, embed_dim) of normal numbers with a deviation of 0.01."""
+    """Return a random table (vocab_size, embed_dim), normally distributed with standard deviation 0.01."""
     return np.random.randn(vocab_size, embed_dim) * 0.01
 
 
 def get_token_embeddings(tokens: Sequence[str], vocab: Mapping[str, int], embeddings: Array) -> Array:
-    """The row of each token: T tokens -> (T, C)."""
+    """Return the embedding of each token: T tokens -> (T, C)."""
     unknown = [token for token in tokens if token not in vocab]
     if unknown:
         raise KeyError(f"token {unknown[0]!r} is not in the vocabulary: expected one of its {len(vocab)} tokens")
@@ -57,7 +57,7 @@ def positional_encoding(seq_len: int, embed_dim: int) -> Array:
 
 
 def softmax(x: Array) -> Array:
-    """Positive numbers that sum to 1 along the last axis. Each row's own maximum is subtracted first."""
+    """Softmax over the last axis, after subtracting each row's maximum."""
     return attention.softmax(np.asarray(x))
 
 
@@ -131,7 +131,7 @@ class FeedForward:
 
 
 class AddNorm:
-    """The norm of a sum, with a learned gain and bias that begin at 1 and 0."""
+    """Layer norm of a sum, with gain and bias initialized to 1 and 0."""
 
     def __init__(self, model_dim: int):
         self.params = Parameters({"weight": np.ones(model_dim), "bias": np.zeros(model_dim)})

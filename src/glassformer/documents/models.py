@@ -1,8 +1,8 @@
-"""The documents' complete models, each one of our three models with the documents' keywords and calls.
+"""The documents' complete models: our three models with the documents' keywords and calls.
 
-Two habits of the documents differ from our own models': positions are simply 0, 1, 2, ..., whatever the mask says,
-and in `Transformer` the masks given are the whole truth, so that without a target mask the decoder sees ahead. Text
-generation and scoring use the base classes' methods instead: a text must not depend on the padding of its batch.
+The documents differ from our models in two ways: positions are always 0, 1, 2, ..., regardless of the mask, and
+`Transformer` uses the given masks only, so that without a target mask the decoder sees future tokens. Generation and
+scoring use the base classes' methods instead, because a text must not depend on the padding of its batch.
 """
 
 from dataclasses import replace

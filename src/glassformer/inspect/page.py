@@ -1,7 +1,7 @@
-"""One HTML file that shows how a translation model learned and what it looks at; it loads nothing from elsewhere.
+"""Write one self-contained HTML page that shows a translation model's learning curves and attention.
 
-The page's text, style and script are in `page.html` beside this file; here its gaps are filled. All text that is given
-is somebody's data: in markup it is escaped, and for the script it is JSON without a character that markup knows.
+Text, style and script of the page are in `page.html`; this module fills its placeholders. All given text is untrusted:
+it is escaped in markup, and passed to the script as JSON without markup characters.
 """
 
 import json
@@ -21,26 +21,26 @@ from glassformer.base.write_errors import naming_write_errors
 from glassformer.checkpoint.safe_files import write_text
 
 MOST_DOTS = 100
-"""A line with more values than this is drawn as means of runs of them."""
+"""A line with more values than this is drawn as means of consecutive values."""
 DIVERGED = 1e100
-"""Values not below this, and NaN, which is not below anything, are left out: no axis could hold them."""
+"""Values at or above this, and NaN, are left out, because no axis could show them."""
 UNITS = (("seconds", 1.0, 120.0), ("minutes", 60.0, 7200.0), ("hours", 3600.0, float("inf")))
-"""Names of the time axis: the seconds of one unit, and the length of training up to which it is used."""
+"""Units of the time axis: the seconds of one unit, and the training time up to which it is used."""
 WIDTH, HEIGHT = 400, 235
 TOP, BOTTOM = 10, 38
 LETTER = 7.4
-"""Width of a letter of a label. As WIDTH, HEIGHT and the margins, in units of the drawing."""
+"""Width of a letter of a label, in units of the drawing, as are WIDTH, HEIGHT and the margins."""
 LABEL_GAP = 15
 LONGEST_LABEL = 16
-N_COLOURS = 4
-"""How many `.line-0`, `.line-1`, ... the page's style knows."""
+N_COLORS = 4
+"""Number of line styles `.line-0`, `.line-1`, ... in the page's style sheet."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CurvePoint:
-    """What was measured at one update, `seconds` after training began.
+    """Measurements at one update, `seconds` after the start of training.
 
-    Names that contain "loss" share a chart where lower is better. All others are scores: higher is better.
+    Names that contain "loss" share a chart where lower is better. All others are scores, where higher is better.
     """
 
     update: int
@@ -50,9 +50,10 @@ class CurvePoint:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sample:
-    """A sentence, its translation, and the cross-attention while it was written.
+    """A sentence, its translation, and the cross-attention weights.
 
-    `weights` is (layers, heads, target tokens, source tokens): row t is where the model looked when it wrote token t.
+    `weights` is (layers, heads, target tokens, source tokens). Row t shows where the model attended when it generated
+    token t.
     """
 
     source: str
@@ -97,12 +98,12 @@ def write_page(
     path = Path(path)
     with naming_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    # One pass over the template alone: a gap's name inside somebody's text stays text.
+    # Replace all placeholders in one pass, so that a placeholder's name inside a given text stays text.
     write_text(path, re.sub(r"\{\{(\w+)\}\}", lambda gap: gaps[gap[1]], template))
 
 
 def _text(text: str) -> str:
-    # Half of a surrogate pair cannot be written as UTF-8.
+    # A lone surrogate cannot be encoded as UTF-8.
     return escape(text.encode("utf-8", "replace").decode("utf-8"))
 
 
@@ -119,7 +120,7 @@ def _sample_data(number: int, sample: Sample) -> dict[str, object]:
             f"samples[{number}].weights has shape {weights.shape}: expected (layers, heads, {expected[0]}, "
             f"{expected[1]}), a row for each target token and a column for each source token"
         )
-    rounded = weights.astype(np.float64).round(3)  # float32 would spell 0.1 with sixteen digits
+    rounded = weights.astype(np.float64).round(3)  # float32 would print 0.1 with sixteen digits
     strangers = rounded[~((rounded >= 0) & (rounded <= 1))]
     if strangers.size:
         raise ValueError(f"samples[{number}].weights holds {strangers[0]}: expected numbers from 0 to 1")
@@ -131,7 +132,7 @@ def _sample(number: int, sample: Sample) -> str:
     if sample.reference is not None:
         texts["Reference"] = sample.reference
     lines = "".join(f'<div><dt>{name}</dt><dd dir="auto">{_text(text)}</dd></div>' for name, text in texts.items())
-    # Without tokens on both sides there is nothing to look at.
+    # Skip samples without tokens on one side.
     place = f'<div class="attention" data-sample="{number}"></div>' if np.asarray(sample.weights).size else ""
     name = f"sentence-{number + 1}"
     return (
@@ -141,14 +142,14 @@ def _sample(number: int, sample: Sample) -> str:
 
 
 class _Chart(NamedTuple):
-    """A figure, and what its script needs to answer the pointer."""
+    """A chart, and the data that its script needs for pointer events."""
 
     markup: str
     data: object
 
 
 class _Dot(NamedTuple):
-    """One place on a line: a value of the curve, or the mean of a run of them and how far they reach."""
+    """One point of a line: a value, or the mean and range of consecutive values."""
 
     x: float
     value: float
@@ -158,11 +159,11 @@ class _Dot(NamedTuple):
 
 
 class _Axis(NamedTuple):
-    """The axis that the charts share: time, or updates where the points' times do not rise."""
+    """The shared horizontal axis: time, or updates if the times do not increase."""
 
     name: str
     unit: float
-    """Seconds for one of it; 0 where it counts updates."""
+    """Seconds per unit; 0 if the axis counts updates."""
 
     def place(self, point: CurvePoint) -> float:
         return point.seconds / self.unit if self.unit else float(point.update)
@@ -217,19 +218,19 @@ def _clock(seconds: float) -> str:
 
 
 def _chart(name: str, better: str, lines: Mapping[str, Sequence[_Dot]], axis: _Axis) -> _Chart:
-    """A figure: the drawing, and below it each line's name and value, at first the last value."""
+    """Return a chart: the drawing, and a legend that shows each line's last value."""
     frame = _Frame(lines, axis, from_zero=name != "Loss")
-    label_heights = _apart([frame.down(line[-1].value) for line in lines.values()], HEIGHT - BOTTOM)
+    label_heights = _spread_labels([frame.down(line[-1].value) for line in lines.values()], HEIGHT - BOTTOM)
     curves, readings, told = "", "", []
     for number, (label, line) in enumerate(lines.items()):
-        colour, last = f"line-{number % N_COLOURS}", line[-1]
-        curves += _curve(frame, line, colour)
+        color, last = f"line-{number % N_COLORS}", line[-1]
+        curves += _curve(frame, line, color)
         curves += (
-            f'<text class="label {colour}" x="{frame.right + 8:.1f}" y="{label_heights[number] + 4:.1f}">'
+            f'<text class="label {color}" x="{frame.right + 8:.1f}" y="{label_heights[number] + 4:.1f}">'
             f"{_text(_short(label))}</text>"
         )
         readings += (
-            f'<li><span class="key {colour}"></span><bdi class="name">{_text(label)}</bdi> '
+            f'<li><span class="key {color}"></span><bdi class="name">{_text(label)}</bdi> '
             f'<b class="value">{_value(last.value)}</b> <span class="where">{last.where}</span></li>'
         )
         told.append(f"{label} from {_value(line[0].value)} to {_value(last.value)}")
@@ -249,7 +250,7 @@ def _chart(name: str, better: str, lines: Mapping[str, Sequence[_Dot]], axis: _A
 
 
 class _Frame:
-    """Where numbers stand in a drawing: the room between its margins, and the round numbers along both sides."""
+    """Coordinates of a drawing: the area inside the margins, and the ticks of both axes."""
 
     def __init__(self, lines: Mapping[str, Sequence[_Dot]], axis: _Axis, *, from_zero: bool):
         dots = [dot for line in lines.values() for dot in line]
@@ -288,17 +289,17 @@ def _scales(frame: _Frame, axis: _Axis) -> str:
     )
 
 
-def _curve(frame: _Frame, line: Sequence[_Dot], colour: str) -> str:
-    """The line of the means, the band of what they are means of, and a dot that the pointer moves."""
+def _curve(frame: _Frame, line: Sequence[_Dot], color: str) -> str:
+    """Return the line of means, the band of ranges, and a dot that follows the pointer."""
     top_and_back = [(dot.x, dot.high) for dot in line] + [(dot.x, dot.low) for dot in reversed(line)]
     means = [(dot.x, dot.value) for dot in line]
     band, path = (
         " ".join(f"{frame.across(x)},{frame.down(y)}" for x, y in corners) for corners in (top_and_back, means)
     )
-    drawn = f'<polygon class="band {colour}" points="{band}"/>' if _has_spread(line) else ""
-    drawn += f'<polyline class="curve {colour}" points="{path}"/>'
+    drawn = f'<polygon class="band {color}" points="{band}"/>' if _has_spread(line) else ""
+    drawn += f'<polyline class="curve {color}" points="{path}"/>'
     x, y = frame.across(line[-1].x), frame.down(line[-1].value)
-    return f'{drawn}<circle class="dot {colour}" r="3.5" cx="{x}" cy="{y}"/>'
+    return f'{drawn}<circle class="dot {color}" r="3.5" cx="{x}" cy="{y}"/>'
 
 
 def _has_spread(line: Sequence[_Dot]) -> bool:
@@ -306,7 +307,7 @@ def _has_spread(line: Sequence[_Dot]) -> bool:
 
 
 def _ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Round numbers from at or below `low` to at or above `high`."""
+    """Return round tick values from at or below `low` to at or above `high`."""
     room = max(abs(low), abs(high), 1e-6) * 1e-3
     if high - low < room:
         low, high = low - room, high + room
@@ -328,8 +329,8 @@ def _short(label: str) -> str:
     return label if len(label) <= LONGEST_LABEL else label[: LONGEST_LABEL - 1] + "…"
 
 
-def _apart(heights: Sequence[float], bottom: float) -> list[float]:
-    """These heights moved as little as keeps labels from touching, and above `bottom` while there is room."""
+def _spread_labels(heights: Sequence[float], bottom: float) -> list[float]:
+    """Return the heights moved apart as little as needed so that labels do not overlap, above `bottom` if possible."""
     order = sorted(range(len(heights)), key=lambda number: heights[number])
     moved = list(heights)
     for above, below in pairwise(order):

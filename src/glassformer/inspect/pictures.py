@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_LABELS = 48
-"""More tokens than this on an axis are labelled every second, third, ... one."""
+"""With more tokens than this on an axis, only every second, third, ... token is labeled."""
 CELL = 0.22
 """Inches for one token."""
 
@@ -25,7 +25,7 @@ CELL = 0.22
 def draw_positions(
     table: Tensor | None = None, *, length: int = 100, width: int = 128, path: Path | str | None = None
 ) -> "Figure":
-    """A table of position vectors (length, width) as a heat map: the paper's sinusoids, unless another is given."""
+    """Draw position vectors (length, width) as a heat map; by default the paper's sinusoids."""
     values = (sinusoids(length, width) if table is None else table.detach()).float().cpu().numpy()
     if values.ndim != 2:
         raise ValueError(f"table has shape {values.shape}: expected (length, width)")
@@ -48,11 +48,18 @@ def draw_attention(
     title: str = "Attention",
     path: Path | str | None = None,
 ) -> "Figure":
-    """One heat map for each head, a query a row, a key a column, with tokens on both axes; black is the largest weight.
+    """Draw one heat map per head: queries in rows, keys in columns, black for the largest weight.
 
     `weights` is (heads, queries, keys), or (queries, keys) for one head: what `capture_attention` recorded for one
-    sentence, as in `captured["decoder.layers.1.cross_attn"][0]`. Keys are the queries again unless given. `heads`
-    chooses which to draw; `names` says what to write above each, where they are not heads 0, 1, 2, ... .
+    sentence, as in `captured["decoder.layers.1.cross_attn"][0]`. Keys default to the queries. `heads` selects heads;
+    `names` are the titles if the maps are not heads 0, 1, 2, ...
+
+    >>> import torch
+    >>> import glassformer as gf
+    >>> model = gf.build_model(gf.preset("tiny-bert-base"))
+    >>> with gf.capture_attention(model, layers=[0]) as weights:
+    ...     _ = model(torch.tensor([[5, 6, 7]]))
+    >>> figure = gf.draw_attention(weights["encoder.layers.0.self_attn"][0], ["the", "cat", "sleeps"], path="heads.svg")
     """
     queries = [str(token) for token in query_tokens]
     keys = queries if key_tokens is None else [str(token) for token in key_tokens]
@@ -96,7 +103,7 @@ def _as_maps(weights: "Tensor | np.ndarray[Any, Any]", n_queries: int, n_keys: i
 def _label(axes: "Axes", query_tokens: Sequence[str], key_tokens: Sequence[str]) -> None:
     for axis, tokens in ((axes.xaxis, key_tokens), (axes.yaxis, query_tokens)):
         places = range(0, len(tokens), -(-len(tokens) // MAX_LABELS))
-        # A dollar sign would open mathematics in a matplotlib label.
+        # A dollar sign would start math mode in a matplotlib label.
         axis.set_ticks(list(places), [tokens[place].replace("$", r"\$") for place in places], fontsize=8)
     if max(map(len, key_tokens), default=0) > 2:
         axes.tick_params(axis="x", rotation=90)
@@ -108,7 +115,7 @@ def _figure(width: float, height: float) -> "Figure":
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError("pictures need matplotlib: pip install 'glassformer[plot]'") from error
-    # A Figure of its own, not pyplot's: no window, no global state, safe in threads and servers.
+    # A plain Figure instead of pyplot: no window, no global state, safe in threads and servers.
     return Figure(figsize=(width, height), layout="constrained")
 
 

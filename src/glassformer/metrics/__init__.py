@@ -1,4 +1,4 @@
-"""Thin, typed doors to the field's own scoring libraries."""
+"""Typed wrappers around the field's scoring libraries."""
 
 from glassformer.metrics.bleu import TokenizedBleu, score_translations, tokenized_bleu
 from glassformer.metrics.scores import Scores

@@ -1,4 +1,4 @@
-"""Accuracy, F1 and the confusion matrix of classes; of several labels a text, too."""
+"""Accuracy, F1 and the confusion matrix, for one label or several labels per text."""
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Sequence
@@ -7,11 +7,11 @@ from glassformer.metrics.number_table import Table
 from glassformer.metrics.scores import Scores
 
 MAX_SHOWN = 12
-"""Classes whose confusion can be taken in at a glance."""
+"""Maximum number of classes for which the confusion matrix is shown."""
 
 
 def score_classes(found: Sequence[Hashable], true: Sequence[Hashable]) -> Scores:
-    """Accuracy and macro-F1, the mean F1 of the classes that occur. A class that neither names counts nowhere."""
+    """Return accuracy and macro-F1: the mean F1 of the classes that occur in `found` or `true`."""
     _check(found, true)
     sets = [{label} for label in found], [{label} for label in true]
     hits = sum(a == b for a, b in zip(found, true, strict=True))
@@ -27,7 +27,7 @@ def score_binary(found: Sequence[bool], true: Sequence[bool]) -> Scores:
 
 
 def score_label_sets(found: Sequence[Collection[Hashable]], true: Sequence[Collection[Hashable]]) -> Scores:
-    """Of texts with any number of labels: micro-F1, macro-F1, and how many have exactly their labels (accuracy)."""
+    """Score texts with any number of labels: micro-F1, macro-F1, and the share of exact label sets (accuracy)."""
     _check(found, true)
     sets = [set(labels) for labels in found], [set(labels) for labels in true]
     hits = sum(len(a & b) for a, b in zip(*sets, strict=True))
@@ -38,14 +38,14 @@ def score_label_sets(found: Sequence[Collection[Hashable]], true: Sequence[Colle
 
 
 def confusion(found: Sequence[str], true: Sequence[str], labels: Sequence[str]) -> list[list[int]]:
-    """How often each class (rows) was taken for each (columns)."""
+    """Return how often each true class (rows) was predicted as each class (columns)."""
     _check(found, true)
     counts = Counter(zip(true, found, strict=True))
     return [[counts[row, column] for column in labels] for row in labels]
 
 
 def confusion_tables(found: Sequence[str], true: Sequence[str], labels: Sequence[str]) -> dict[str, Table]:
-    """The confusion matrix as a table, where the classes are few enough to be looked at; else nothing."""
+    """Return the confusion matrix as a table, or nothing if there are too many classes."""
     if len(labels) > MAX_SHOWN:
         return {}
     rows = dict(zip(labels, confusion(found, true, labels), strict=True))
@@ -56,7 +56,7 @@ def _macro_f1(found: Sequence[set[Hashable]], true: Sequence[set[Hashable]]) -> 
     named_by = Counter(label for labels in found for label in labels)
     named_by.update(label for labels in true for label in labels)
     if not named_by:
-        return 100.0  # nothing was to be found, and nothing was
+        return 100.0  # no labels expected, none predicted
     hits = Counter(label for a, b in zip(found, true, strict=True) for label in a & b)
     return 100 * sum(2 * hits[label] / count for label, count in named_by.items()) / len(named_by)
 

@@ -1,4 +1,4 @@
-"""BLEU and chrF by sacreBLEU, with the signatures that make them comparable."""
+"""BLEU and chrF by sacreBLEU, with the signatures that make scores comparable."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from glassformer.metrics.scores import Scores
 
 
 class TokenizedBleu(NamedTuple):
-    """A corpus score, 0 to 100, and what exactly was done to get it."""
+    """A corpus score from 0 to 100, and how it was computed."""
 
     bleu: float
     signature: str
@@ -32,11 +32,12 @@ def score_translations(
 
 
 def tokenized_bleu(translations: Sequence[str], references: Sequence[str], language: str) -> TokenizedBleu:
-    """Lower-cased, tokenised BLEU against one reference each, as papers on Multi30k report it.
+    """Return lower-cased, tokenized BLEU against one reference each, as papers on Multi30k report it.
 
-    Both sides are plain text and go through the steps of Multi30k's own `task1-tokenize.sh`, whose files those papers
-    train and score on: lower case, Moses's normal punctuation, Moses's tokens without hyphen splitting. `language` is
-    the translations' code, such as "de". The score is `multi-bleu.perl`'s: no smoothing. Compare it with no other BLEU.
+    Both sides are plain text and are processed as in Multi30k's `task1-tokenize.sh`: lower case, Moses punctuation
+    normalization, Moses tokenization without hyphen splitting. `language` is the language code of the translations,
+    such as "de". The score is that of `multi-bleu.perl`, without smoothing. It is not comparable with other BLEU
+    scores.
     """
     try:
         import sacremoses
@@ -44,15 +45,15 @@ def tokenized_bleu(translations: Sequence[str], references: Sequence[str], langu
     except ImportError as error:
         raise ImportError("tokenised BLEU needs sacreBLEU and sacremoses: pip install sacrebleu sacremoses") from error
     _check_texts(translations, references)
-    # Moses takes whatever it does not know for English.
+    # Moses falls back to English for unknown languages.
     if len(language) not in (2, 3) or not language.islower():
         raise ValueError(f'language={language!r}: expected a code such as "de"')
-    normalise = sacremoses.MosesPunctNormalizer(language, perl_parity=True).normalize
+    normalize = sacremoses.MosesPunctNormalizer(language, perl_parity=True).normalize
     tokenise = sacremoses.MosesTokenizer(language).tokenize
 
     def prepare(texts: Sequence[str]) -> list[str]:
-        # Moses looks at case to tell abbreviations from ends of sentences, so lower case comes first, as it does there.
-        return [tokenise(normalise(text.lower()), return_str=True, escape=False) for text in texts]
+        # Moses uses case to recognize abbreviations, so lower-case first, as the script does.
+        return [tokenise(normalize(text.lower()), return_str=True, escape=False) for text in texts]
 
     bleu = BLEU(lowercase=True, tokenize="none", smooth_method="none", force=True)
     score = bleu.corpus_score(prepare(translations), [prepare(references)]).score

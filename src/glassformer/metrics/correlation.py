@@ -1,4 +1,4 @@
-"""How well numbers follow others: Pearson by their values, Spearman by their order."""
+"""Pearson correlation (by value) and Spearman correlation (by rank)."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from glassformer.metrics.scores import Scores
 
 
 def score_correlation(found: Sequence[float], true: Sequence[float]) -> Scores:
-    """Spearman's and Pearson's correlation, in percent. What does not vary follows nothing: 0."""
+    """Return Spearman and Pearson correlation in percent. A constant sequence gives 0."""
     if len(found) != len(true):
         raise ValueError(f"{len(found)} predictions and {len(true)} answers: expected as many")
     if len(true) < 2:
@@ -19,22 +19,22 @@ def score_correlation(found: Sequence[float], true: Sequence[float]) -> Scores:
 
 
 def pearson(one: NDArray[np.float64], two: NDArray[np.float64]) -> float:
-    """The cosine of the deviations from the means, -1 to 1."""
+    """Return the Pearson correlation, -1 to 1: the cosine of the deviations from the means."""
     a, b = (_deviations(values) for values in (one, two))
     return float(np.clip(a @ b, -1, 1))
 
 
 def ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The place of each value in their order, from 1; equal ones share the mean of their places."""
+    """Return the rank of each value, from 1. Equal values share the mean of their ranks."""
     _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return (last - (counts - 1) / 2)[which]
 
 
 def _deviations(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Deviations from the mean, scaled to length 1; zeros where nothing varies."""
+    """Return the deviations from the mean, scaled to length 1; zeros for constant values."""
     if np.all(values == values[0]):
         return np.zeros_like(values)
     apart = values - values.mean()
-    apart = apart / np.abs(apart).max()  # so that no square is too large or too small to be told
+    apart = apart / np.abs(apart).max()  # avoids overflow and underflow of the squares
     return apart / np.linalg.norm(apart)

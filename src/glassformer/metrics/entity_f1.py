@@ -1,4 +1,4 @@
-"""Entity F1 by seqeval: an entity counts where all of its words and its label are right, as conlleval counts."""
+"""Entity F1 by seqeval. As in conlleval, an entity is correct if all of its words and its label are."""
 
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -9,7 +9,7 @@ Tags = Sequence[Sequence[str]]
 
 
 def score_entities(found: Tags, true: Tags) -> Scores:
-    """F1, precision and recall of entities, and F1 of each label; both sides are IOB2 tags of the same words."""
+    """Return F1, precision and recall of entities, and F1 per label. Both arguments are IOB2 tags of the same words."""
     try:
         from seqeval.metrics.v1 import precision_recall_fscore_support
         from seqeval.scheme import IOB2
@@ -21,7 +21,7 @@ def score_entities(found: Tags, true: Tags) -> Scores:
         raise ValueError("there are no sentences: expected at least one")
     both = [list(tags) for tags in true], [list(tags) for tags in found]
     labels = sorted({tag[2:] for side in both for tags in side for tag in tags if tag != "O"})
-    if not labels:  # nothing to find, and nothing found
+    if not labels:  # no entities expected, none predicted
         return Scores({"f1": 0.0, "precision": 0.0, "recall": 0.0})
 
     how = {"scheme": IOB2, "zero_division": 0}

@@ -1,4 +1,4 @@
-"""Exact match and F1 of answers, as SQuAD's own script counts them (Rajpurkar et al. 2016, 2018)."""
+"""Exact match and F1 of answers, as computed by the SQuAD script (Rajpurkar et al. 2016, 2018)."""
 
 import re
 import string
@@ -12,7 +12,10 @@ PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def score_answers(found: Sequence[str], references: Sequence[Sequence[str]]) -> Scores:
-    """The mean over all questions, of each the best among its references; a question without any has no answer."""
+    """Return the mean over all questions of the best score among its references.
+
+    An empty list of references means that the question is unanswerable.
+    """
     if len(found) != len(references):
         raise ValueError(f"{len(found)} answers and {len(references)} questions: expected as many")
     if not found:
@@ -22,25 +25,28 @@ def score_answers(found: Sequence[str], references: Sequence[Sequence[str]]) -> 
     return Scores({"exact_match": 100 * exact / len(found), "f1": 100 * overlap / len(found)})
 
 
-def normalise(text: str) -> str:
-    """In lower case, without punctuation, articles, or more than single spaces."""
+def normalize(text: str) -> str:
+    """Return the text in lower case, without punctuation, articles and repeated spaces."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
 
 
 def exact_match(answer: str, reference: str) -> float:
-    """1 where both are the same once normalised, else 0."""
-    return float(normalise(answer) == normalise(reference))
+    """Return 1 if both are equal after normalization, else 0."""
+    return float(normalize(answer) == normalize(reference))
 
 
 def f1(answer: str, reference: str) -> float:
-    """The harmonic mean of how many of the answer's words are the reference's, and the reference's the answer's."""
-    ours, theirs = normalise(answer).split(), normalise(reference).split()
-    if not ours or not theirs:  # saying nothing is right where nothing is to be said
+    """Return the F1 of the words shared by answer and reference."""
+    ours, theirs = normalize(answer).split(), normalize(reference).split()
+    if not ours or not theirs:  # an empty answer is right for an unanswerable question
         return float(ours == theirs)
     return 2 * (Counter(ours) & Counter(theirs)).total() / (len(ours) + len(theirs))
 
 
 def best_of(answer: str, references: Sequence[str], measure: Callable[[str, str], float]) -> float:
-    """The best of an answer's scores; references that normalising leaves nothing of count only where all are so."""
-    told = [reference for reference in references if normalise(reference)] or [""]
+    """Return the best score of an answer over its references.
+
+    References that are empty after normalization count only if all of them are.
+    """
+    told = [reference for reference in references if normalize(reference)] or [""]
     return max(measure(answer, reference) for reference in told)

@@ -1,17 +1,17 @@
-"""A small table of numbers: for people as aligned text, for programs as lists."""
+"""A small table of numbers, printed as aligned text or returned as lists."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 
 class Table(NamedTuple):
-    """Numbers under names, a row each."""
+    """A table of numbers with named rows and columns."""
 
     about: str
-    """What rows and columns are, in a sentence."""
+    """A sentence that explains rows and columns."""
     columns: Sequence[str]
     rows: Mapping[str, Sequence[float | None]]
-    """None where there is no number."""
+    """None means no value."""
 
     def __str__(self) -> str:
         head = max(map(len, self.rows), default=0)
@@ -27,7 +27,7 @@ class Table(NamedTuple):
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the table as JSON values."""
         return {"columns": list(self.columns), "rows": {name: list(row) for name, row in self.rows.items()}}
 
 

@@ -1,27 +1,28 @@
-"""pass@k: how likely one of k programs passes its tests (Chen et al. 2021)."""
+"""pass@k: the probability that at least one of k programs passes its tests (Chen et al. 2021)."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from glassformer.metrics.sandbox import Limits, SandboxMode, run_tests
+from glassformer.metrics.sandbox import SandboxLimits, SandboxMode, run_tests
 from glassformer.metrics.scores import Scores
 
 
 class Problem(NamedTuple):
-    """A task in words, and the tests that a solution passes."""
+    """A programming problem and its tests."""
 
     text: str
     tests: tuple[str, ...]
-    """Lines of Python that raise where the program is wrong."""
+    """Lines of Python that raise if the program is wrong."""
     setup: str = ""
-    """What the tests need before them."""
+    """Code to run before the tests."""
     where: str = ""
 
 
 def pass_at_k(n: int, passed: int, k: int) -> float:
-    """The chance that of k programs drawn from n at least one is among those that passed: 1 - C(n-c, k) / C(n, k).
+    """Return the probability that at least one of k programs drawn from n passes, if c passed: 1 - C(n-c, k) / C(n, k).
 
-    The estimate is unbiased; 1 - (1 - c/n)^k is too low. It is computed as a product, whose factors stay small.
+    This estimate is unbiased, unlike 1 - (1 - c/n)^k, which is too low. It is computed as a product to avoid large
+    factors.
     """
     if not 0 <= passed <= n or not 1 <= k <= n:
         raise ValueError(f"n={n}, passed={passed}, k={k}: expected 0 <= passed <= n and 1 <= k <= n")
@@ -37,13 +38,14 @@ def score_programs(
     problems: Sequence[Problem],
     programs: Sequence[Sequence[str]],
     ks: Sequence[int] = (1,),
-    limits: Limits | None = None,
+    limits: SandboxLimits | None = None,
     watch: Callable[[Problem, str, bool], None] = lambda problem, program, passed: None,
     sandbox: SandboxMode = "strict",
 ) -> Scores:
-    """pass@k in percent, of equally many programs for each problem; `watch` is called with each one's result.
+    """Return pass@k in percent, with equally many programs per problem.
 
-    Raises WeakSandboxError where this machine cannot restrict the programs, unless `sandbox` is "weak".
+    `watch` is called with each program's result. Raises WeakSandboxError if this machine cannot restrict the programs,
+    unless `sandbox` is "weak".
     """
     if not problems or len(problems) != len(programs):
         raise ValueError(f"{len(problems)} problems and programs for {len(programs)}: expected as many, at least one")
@@ -62,9 +64,12 @@ def score_programs(
     return Scores(values)
 
 
-def passes(problem: Problem, program: str, limits: Limits | None = None, sandbox: SandboxMode = "strict") -> bool:
-    """Whether all tests of a problem hold for a program, which is imported in the sandbox: `__main__` code is not run.
+def passes(
+    problem: Problem, program: str, limits: SandboxLimits | None = None, sandbox: SandboxMode = "strict"
+) -> bool:
+    """Return whether a program passes all tests of a problem.
 
-    `glassformer.metrics.sandbox` says what a program that is written to cheat can still do.
+    It is imported in the sandbox, so code under `__main__` does not run. `glassformer.metrics.sandbox` documents what a
+    cheating program can still do.
     """
     return run_tests(program, "\n".join([problem.setup, *problem.tests, ""]), limits, sandbox).passed

@@ -1,4 +1,4 @@
-"""How well a text was foretold: nats a token, perplexity, bits a byte; and what a compressor would need."""
+"""Perplexity and bits per byte of a text, and those of a compressor for comparison."""
 
 import lzma
 import math
@@ -8,13 +8,11 @@ from glassformer.metrics.scores import Scores
 
 
 def score_surprise(nats: float, n_tokens: int, n_bytes: int, *, by_character: bool = False) -> Scores:
-    """`nats` is the negative log-probability of `n_tokens` tokens, which are `n_bytes` bytes of text.
+    """Return the scores of a text with negative log-likelihood `nats`, `n_tokens` tokens and `n_bytes` bytes.
 
-    The text is the one that was predicted, after normalization: what lower-casing removes is neither predicted nor
-    counted. Scores of a lower-cased text and of the original one do not compare.
-
-    Bits a byte compare models whatever their tokens are, so they come first; where tokens are characters, nats a
-    character do, for that is how such models are compared.
+    The text is the normalized one. A lower-cased text has fewer distinctions to predict, so its scores are not
+    comparable with those of the original. Bits per byte come first, because they compare models with different
+    tokenizers. Character models report nats per character first, as is usual for them.
     """
     if n_tokens < 1 or n_bytes < 1:
         raise ValueError("there is no text to score on: expected at least one character")
@@ -26,7 +24,9 @@ def score_surprise(nats: float, n_tokens: int, n_bytes: int, *, by_character: bo
 
 
 def compressed_bits(texts: Sequence[str], *, after: Sequence[str] = ()) -> float:
-    """Bits a byte that xz at its best needs for these texts; with `after`, for them behind those, which it has seen."""
+    """Return the bits per byte that xz needs at its highest level for these texts, given that it has seen `after`
+    before.
+    """
     text, before = ("\n".join(part).encode() for part in (texts, after))
     if not text:
         raise ValueError("there is no text to compress: expected at least one character")

@@ -10,7 +10,7 @@ KINDS = ("rouge1", "rouge2", "rougeL")
 
 
 def score_summaries(found: Sequence[str], references: Sequence[Sequence[str]]) -> Scores:
-    """The mean F1 over all texts, with Porter's stemmer; of several references the best one counts, for each kind."""
+    """Return the mean ROUGE F1 over all texts, with Porter stemming. The best reference counts, for each ROUGE type."""
     if len(found) != len(references):
         raise ValueError(f"{len(found)} summaries and {len(references)} texts: expected as many")
     if not found:
@@ -26,9 +26,9 @@ def score_summaries(found: Sequence[str], references: Sequence[Sequence[str]]) -
     )
 
 
-@lru_cache(maxsize=100_000)  # a corpus is gone through several times
+@lru_cache(maxsize=100_000)  # the corpus is scored several times
 def best_sentence(sentences: tuple[str, ...], reference: str) -> str:
-    """The sentence that shares most with the reference, by ROUGE-1 and ROUGE-2 together; of equals the first."""
+    """Return the sentence with the highest ROUGE-1 plus ROUGE-2; the first of equals."""
     scorer = _scorer()
 
     def shared(sentence: str) -> float:

@@ -1,13 +1,13 @@
-"""Run untrusted Python programs in a process without rights, without network and with little time.
+"""Run untrusted Python programs without privileges, without network, and with limited time and memory.
 
-The kernel must provide enough for that: an unprivileged user (root becomes one), no files but Python's library and an
-empty folder, no network, no other processes to start or to signal. Where something is missing, nothing is run, unless
-the caller asks for `sandbox="weak"`. `check_sandbox` tells what is in force. Time, memory and files are always limited.
+The kernel must provide: an unprivileged user (root switches to one), no files except Python's library and an empty
+folder, no network, and no other processes to start or signal. If something is missing, nothing is run unless the caller
+passes `sandbox="weak"`. `check_sandbox` reports what is in force. Time, memory and files are always limited.
 
-A program and its tests share one interpreter. A program does not pass by ending early, by reading files, arguments or
-the environment, or by replacing functions. A program written to cheat still can: its values can compare equal to
-everything, or it can search the calling frames for the token. pass@k assumes programs that try to be right. Against
-attacks on the kernel itself use a virtual machine that holds no data.
+A program and its tests share one interpreter. A program cannot pass by exiting early, by reading files, arguments or
+the environment, or by replacing functions. A program written to cheat still can: its values may compare equal to
+everything, or it may search the calling frames for the token. pass@k assumes programs that try to be correct. Against
+attacks on the kernel use a virtual machine that holds no data.
 """
 
 import contextlib
@@ -24,37 +24,37 @@ from pathlib import Path
 from typing import IO, Literal, NamedTuple, get_args
 
 SHOWN = 20_000
-"""Bytes of output that are kept."""
+"""Maximum number of output bytes kept."""
 GRACE = 90.0
-"""Seconds besides a program's time in which the supervisor must have prepared and ended it."""
+"""Seconds beyond the program's time limit for the supervisor to prepare and end it."""
 
 SandboxMode = Literal["strict", "weak"]
-"""`strict` refuses to run anything where protections are missing; `weak` runs it with those that there are."""
+"""`strict` refuses to run if protections are missing; `weak` runs with those that are available."""
 
 _CHILD = Path(__file__).with_name("sandbox_child.py")
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What a program may use."""
+class SandboxLimits:
+    """Resource limits of a program."""
 
     seconds: float = 5.0
-    """By the clock; processor time is limited to one second more."""
+    """Wall time in seconds. Processor time is limited to one second more."""
     memory: int = 512 << 20
-    """Bytes."""
+    """Memory in bytes."""
     file_size: int = 1 << 20
-    """Bytes of any file it writes, output included."""
+    """Maximum size of one file in bytes, output included."""
     total_size: int = 16 << 20
-    """Bytes of all files it writes together."""
+    """Maximum size of all files together in bytes."""
 
 
 @dataclass(frozen=True)
 class Protections:
-    """The protections that programs run under on this machine."""
+    """The protections in force on this machine."""
 
     active: tuple[str, ...]
     missing: tuple[str, ...] = ()
-    """Empty where the sandbox is strong enough for untrusted programs."""
+    """Missing protections. Empty if the sandbox is strong enough for untrusted programs."""
 
     def __str__(self) -> str:
         missing = f"; MISSING: {'; '.join(self.missing)}" if self.missing else ""
@@ -62,42 +62,44 @@ class Protections:
 
 
 class WeakSandboxError(ValueError):
-    """This machine cannot restrict an untrusted program."""
+    """This machine cannot restrict untrusted programs sufficiently."""
 
 
 class Outcome(NamedTuple):
-    """How a program ended."""
+    """The result of a program."""
 
     code: int
-    """Its exit code; 128 and a signal's number where that ended it; -9 where its time or its space was up."""
+    """Exit code; 128 plus the number of the signal that ended it; -9 if it exceeded its time or space."""
     output: str
-    """What it printed, errors too."""
+    """Its output, including stderr."""
     timed_out: bool
     passed: bool = False
-    """Whether its tests ran to their end."""
+    """Whether its tests ran to the end."""
 
 
-def run_program(source: str, limits: Limits | None = None, sandbox: SandboxMode = "strict") -> Outcome:
-    """Run a Python program to its end, or to the end of its time."""
-    return _run(source, None, limits or Limits(), sandbox)[0]
+def run_program(source: str, limits: SandboxLimits | None = None, sandbox: SandboxMode = "strict") -> Outcome:
+    """Run a Python program until it ends or its time is up."""
+    return _run(source, None, limits or SandboxLimits(), sandbox)[0]
 
 
-def run_tests(program: str, tests: str, limits: Limits | None = None, sandbox: SandboxMode = "strict") -> Outcome:
+def run_tests(
+    program: str, tests: str, limits: SandboxLimits | None = None, sandbox: SandboxMode = "strict"
+) -> Outcome:
     """Import a program as a module, so that nothing under `__main__` runs, then run tests in its namespace."""
-    return _run(program, tests, limits or Limits(), sandbox)[0]
+    return _run(program, tests, limits or SandboxLimits(), sandbox)[0]
 
 
-def check_sandbox(sandbox: SandboxMode = "strict", limits: Limits | None = None) -> Protections:
-    """The protections that programs run under here. Raises WeakSandboxError where they are not enough for `sandbox`."""
-    _, protections = _run("", None, limits or Limits(), "weak")
+def check_sandbox(sandbox: SandboxMode = "strict", limits: SandboxLimits | None = None) -> Protections:
+    """Return the protections in force here. Raises WeakSandboxError if they are not enough for `sandbox`."""
+    _, protections = _run("", None, limits or SandboxLimits(), "weak")
     _refuse_if_weak(protections, sandbox)
     return protections
 
 
 def _run(
-    program: str, tests: str | None, limits: Limits, sandbox: SandboxMode, without: Sequence[str] = ()
+    program: str, tests: str | None, limits: SandboxLimits, sandbox: SandboxMode, without: Sequence[str] = ()
 ) -> tuple[Outcome, Protections]:
-    """Run a program; `without` names protections to leave out, so that tests can try those that are left."""
+    """Run a program. `without` names protections to disable, so that tests can check the remaining ones."""
     if sandbox not in get_args(SandboxMode):
         raise ValueError(f"sandbox={sandbox!r}: expected strict or weak")
     if os.name != "posix":
@@ -116,7 +118,7 @@ def _run(
     }
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="glassformer-", ignore_cleanup_errors=True))
-        # Files without names: the program can neither find them nor leave them behind.
+        # Unnamed files, which the program can neither find nor leave behind.
         job_file = stack.enter_context(tempfile.TemporaryFile())
         output = stack.enter_context(tempfile.TemporaryFile())
         job_file.write(json.dumps(job).encode())
@@ -137,8 +139,8 @@ def _run(
     return Outcome(ended["code"], text, ended["reason"] == "time", passed), protections
 
 
-def _supervised(folder: str, job: IO[bytes], output: IO[bytes], limits: Limits) -> tuple[bytes, bytes]:
-    """Run the supervisor to its end. Returns what it and the program wrote to their pipes."""
+def _supervised(folder: str, job: IO[bytes], output: IO[bytes], limits: SandboxLimits) -> tuple[bytes, bytes]:
+    """Run the supervisor and return what it and the program wrote to their pipes."""
     pipes = [*os.pipe(), *os.pipe()]
     process: subprocess.Popen[bytes] | None = None
     try:
@@ -172,7 +174,7 @@ def _drain(pipe: int) -> bytes:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Ask the supervisor to end what it has started, where it has not ended by itself; then end it."""
+    """Ask a running supervisor to end its processes, then end it."""
     if process.poll() is None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -33,15 +33,15 @@ else:
 
 NOBODY = 65534
 MAX_ENTRIES = 4096
-"""Files and folders that a program may make, where no tmpfs limits them."""
+"""Maximum number of files and folders of a program, if no tmpfs limits them."""
 PREPARATION = 60.0
-"""Seconds for everything before the program begins."""
+"""Seconds allowed before the program starts."""
 POLL = 0.005
-"""Seconds between two looks at the program."""
+"""Polling interval in seconds."""
 
 
 def supervise(job: dict[str, Any], status: int, report: int) -> None:
-    """Run the job in a child process, end all that is left of it, and write to `status` how it ended."""
+    """Run the job in a child process, end all remaining processes, and write the result to `status`."""
     kernel.adopt_orphans()
     has_user = "user" not in job["without"] and kernel.enter_user_namespace()
     active = {"pid"} if has_user and enter(job, "pid") else set()
@@ -58,7 +58,7 @@ def supervise(job: dict[str, Any], status: int, report: int) -> None:
         return
     os.close(report)
     os.close(tell_ready)
-    # The program's time begins with the program, so that a busy machine does not spend it on the preparations.
+    # The program's time starts with the program, so that a busy machine does not spend it on preparation.
     late, deadline = "preparation", time.monotonic() + PREPARATION
     reason, code, next_look = "", -signal.SIGKILL, 0.0
     while not reason:
@@ -80,7 +80,7 @@ def supervise(job: dict[str, Any], status: int, report: int) -> None:
 
 
 def is_ready(pipe: int) -> bool:
-    """Whether the program has begun, or all of its processes have ended."""
+    """Return whether the program has started, or all of its processes have ended."""
     try:
         os.read(pipe, 1)
     except BlockingIOError:
@@ -89,7 +89,7 @@ def is_ready(pipe: int) -> bool:
 
 
 def begin(job: dict[str, Any], pipes: tuple[int, int], active: set[str]) -> None:
-    """Make namespaces for files and network. The program runs in a child, because process 1 ignores some signals."""
+    """Create file and network namespaces. The program runs in a child, because process 1 ignores some signals."""
     os.setpgid(0, 0)
     kernel.end_with_parent()
     readable = kernel.library_paths()
@@ -110,12 +110,12 @@ def begin(job: dict[str, Any], pipes: tuple[int, int], active: set[str]) -> None
 
 
 def enter(job: dict[str, Any], name: str) -> bool:
-    """Enter a new namespace, unless the job goes without it to test what is left."""
+    """Enter a new namespace, unless the job disables it for a test."""
     return name not in job["without"] and kernel.enter_namespace(name)
 
 
 def run(job: dict[str, Any], pipes: tuple[int, int], active: set[str], readable: list[str]) -> None:
-    """Give up all rights, report what is in force, and run the program if that is enough."""
+    """Drop all privileges, report the protections in force, and run the program if they suffice."""
     report, tell_ready = pipes
     names, missing = protect(job, active, readable)
     os.write(report, json.dumps({"active": names, "missing": missing}).encode() + b"\n")
@@ -135,7 +135,7 @@ def run(job: dict[str, Any], pipes: tuple[int, int], active: set[str], readable:
 
 
 def run_main(program: str) -> None:
-    """Run a program as Python runs a file, with its exit code and its traceback."""
+    """Run a program as `python file.py` does, with its exit code and traceback."""
     try:
         exec(compile(program, "program.py", "exec", dont_inherit=True), sys.modules["__main__"].__dict__)
     except SystemExit:
@@ -174,12 +174,12 @@ def run_tests(program: str, tests: str, token: bytes, report: int) -> None:
 
 
 def show(error: BaseException) -> None:
-    """Print a traceback without its first frame, which is ours."""
+    """Print a traceback without its first frame, which is the sandbox's."""
     traceback.print_exception(error.with_traceback(error.__traceback__ and error.__traceback__.tb_next))
 
 
 def protect(job: dict[str, Any], active: set[str], readable: list[str]) -> tuple[list[str], list[str]]:
-    """Give up all rights. Returns the protections in force, and those that are missing for untrusted programs."""
+    """Drop all privileges. Returns the protections in force and the missing ones."""
     names, missing = [], []
     supervisor = os.geteuid()
     without = job["without"]
@@ -187,7 +187,7 @@ def protect(job: dict[str, Any], active: set[str], readable: list[str]) -> tuple
         names.append(f"unprivileged user ({os.geteuid()})")
     else:
         missing.append(f"an unprivileged user: it would run as root, because user {NOBODY} cannot read {sys.prefix}")
-    kernel.end_with_parent()  # a change of user cancels it
+    kernel.end_with_parent()  # changing the user cancels it
     kernel.drop_capabilities()
     landlock = 0 if "landlock" in without else kernel.restrict_files(readable, ".")
     has_scope = "pid" in active or landlock >= 6
@@ -219,7 +219,7 @@ def protect(job: dict[str, Any], active: set[str], readable: list[str]) -> tuple
 
 
 def become_nobody() -> bool:
-    """Change from root to a user without rights, if that user can still read Python's library."""
+    """Change from root to an unprivileged user, if that user can read Python's library."""
     if os.geteuid() != 0:
         return True
     try:
@@ -241,7 +241,7 @@ def become_nobody() -> bool:
 
 
 def limit_resources(job: dict[str, Any]) -> None:
-    """Limit time, memory, files and processes of this process; a kernel without one of the limits goes without it."""
+    """Limit time, memory, files and processes. Limits that the kernel lacks are skipped."""
     limits = {
         "RLIMIT_CORE": 0,
         "RLIMIT_CPU": max(1, round(job["seconds"] + 1)),
@@ -257,7 +257,7 @@ def limit_resources(job: dict[str, Any]) -> None:
 
 
 def can_fork() -> bool:
-    """Try it."""
+    """Return whether this process may fork, by trying."""
     try:
         child = os.fork()
     except OSError:
@@ -269,7 +269,7 @@ def can_fork() -> bool:
 
 
 def folder_size(path: str) -> int:
-    """Bytes of all files in a folder, as far as they can be seen; very many files count as too many bytes."""
+    """Return the size of all visible files in a folder. Too many files count as too many bytes."""
     total, count, waiting = 0, 0, [path]
     while waiting:
         with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
@@ -285,7 +285,7 @@ def folder_size(path: str) -> int:
 
 
 def end_descendants(child: int) -> None:
-    """Kill everything that the program has started, also what has left its session, until nothing is left."""
+    """Kill all descendants of the program, including those that left its session."""
     deadline = time.monotonic() + 5
     with contextlib.suppress(ProcessLookupError):
         os.kill(child, signal.SIGKILL)
@@ -304,12 +304,12 @@ def end_descendants(child: int) -> None:
 
 
 def descendants() -> list[int]:
-    """Children of this process, theirs, and so on; the supervisor adopts those whose parent has ended (Linux)."""
+    """Return all descendants. The supervisor adopts orphans (Linux)."""
     parents: dict[int, list[int]] = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else []:
         if name.isdecimal():
             with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat", "rb") as file:
-                # The name in parentheses may hold anything; after it come the state and the parent.
+                # The name in parentheses may contain anything; state and parent follow it.
                 parents.setdefault(int(file.read().rpartition(b")")[2].split()[1]), []).append(int(name))
     found, waiting = [], [os.getpid()]
     while waiting:

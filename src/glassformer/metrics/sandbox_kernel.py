@@ -51,7 +51,7 @@ def library_paths() -> list[str]:
 
 
 def enter_user_namespace() -> bool:
-    """Let an ordinary user make the other namespaces; the user stays the same. Root needs none."""
+    """Enter a user namespace, so that an ordinary user can create the others. Root needs none."""
     if _LIBC is None or os.geteuid() == 0:
         return _LIBC is not None
     user, group = os.geteuid(), os.getegid()
@@ -68,14 +68,14 @@ def enter_user_namespace() -> bool:
 
 
 def enter_namespace(name: str) -> bool:
-    """Leave the system's namespace of one kind for a new one; that of processes ("pid") begins with the next child."""
+    """Enter a new namespace of one kind. A process namespace ("pid") applies to the next child."""
     return _LIBC is not None and _LIBC.unshare(_NAMESPACES[name]) == 0
 
 
 def enter_own_files(folder: str, paths: list[str], size: int) -> bool:
-    """Make a new root file system in `folder`: `paths` read-only, a few devices, and /work in memory for `size` bytes.
+    """Create a root file system in `folder`: `paths` read-only, a few devices, and /work in memory with `size` bytes.
 
-    Needs a mount namespace. Nothing else of the system's files can be named afterwards.
+    Needs a mount namespace. No other files of the system are reachable afterwards.
     """
     if _LIBC is None:
         return False
@@ -108,7 +108,7 @@ def enter_own_files(folder: str, paths: list[str], size: int) -> bool:
 
 
 def drop_capabilities() -> None:
-    """Give up what root may do, also root of a user namespace, and never gain it again."""
+    """Drop all capabilities, also in a user namespace, and never regain them."""
     if _LIBC is None:
         return
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
@@ -118,9 +118,9 @@ def drop_capabilities() -> None:
 
 
 def restrict_files(readable: list[str], folder: str) -> int:
-    """With Landlock, allow to read `readable` and to read and write `folder`; no program can be started.
+    """Allow only reading `readable` and using `folder`, with Landlock. No program can be started.
 
-    Returns the version of Landlock, which scopes signals from 6 on, or 0.
+    Returns the Landlock version, which restricts signals from 6 on, or 0.
     """
     version = _LIBC.syscall(444, None, ctypes.c_size_t(0), 1) if _LIBC is not None else 0
     if _LIBC is None or version < 1:
@@ -179,7 +179,7 @@ _ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 
 
 def restrict_calls(signals: bool) -> bool:
-    """With seccomp, refuse to open sockets and to look into other processes; with `signals`, to signal them too."""
+    """Refuse sockets and inspection of other processes with seccomp; with `signals`, also signals to them."""
     if _LIBC is None or platform.machine() not in _ARCHITECTURES or sys.maxsize < 1 << 32:
         return False
     audit, column = _ARCHITECTURES[platform.machine()]
@@ -206,7 +206,7 @@ def _prctl(option: int, *arguments: int) -> bool:
 
 
 def _show(source: str, place: str) -> None:
-    """Bind a file or folder of the system at another place, read-only."""
+    """Bind-mount a file or folder of the system at another path, read-only."""
     if os.path.isdir(source):
         os.makedirs(place, exist_ok=True)
     else:

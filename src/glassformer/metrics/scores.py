@@ -1,4 +1,4 @@
-"""What a model scored: numbers by name, and how they were computed where the library says."""
+"""Scores by name, with the signature of the library that computed them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from glassformer.metrics.number_table import Table
 TITLES = {
     "bleu": "BLEU",
     "chrf": "chrF",
-    "tokenized_bleu": "BLEU, lower-cased and tokenized",
+    "tokenized_bleu": "BLEU, lower-cased and tokenised",
     "accuracy": "accuracy",
     "macro_f1": "macro-F1",
     "micro_f1": "micro-F1",
@@ -19,21 +19,21 @@ TITLES = {
     "rougeL": "ROUGE-L",
     "f1": "F1",
 }
-"""How a score is called in a sentence; any other by its own name."""
+"""Display names of scores. Other scores use their own name."""
 LOWER_IS_BETTER = frozenset({"loss", "perplexity", "bits_per_byte"})
 
 
 @dataclass(frozen=True)
 class Scores:
-    """The first is the one that counts. Shares are in percent."""
+    """Named scores. The first is the main one. Ratios are in percent."""
 
     values: Mapping[str, float]
     signatures: Mapping[str, str] = field(default_factory=dict)
-    """Of those whose library gives one: without it the number can be compared with nothing."""
+    """Signatures of scores whose library gives one. Without it a number is not comparable."""
     tables: Mapping[str, Table] = field(default_factory=dict)
-    """What says more than a number can, where there is such a thing: the confusion matrix of a few classes."""
+    """Further tables, such as a confusion matrix."""
     about: str = field(default="", compare=False)
-    """On what and how they were computed: "beam 4, 511 test pairs of interface-texts"."""
+    """Data and settings of the evaluation: "beam 4, 511 test pairs of interface-texts"."""
 
     def __getitem__(self, name: str) -> float:
         return self.values[name]
@@ -44,12 +44,12 @@ class Scores:
 
 
 def in_digits(name: str, value: float) -> str:
-    """A score's value for people: what is no share has its differences further behind the point."""
+    """Format a score. Values that are not percentages get more digits."""
     return f"{value:.4f}" if name in LOWER_IS_BETTER else f"{value:.2f}"
 
 
 def title_of(name: str) -> str:
-    """A score's name for people."""
+    """Return a score's display name."""
     if name.startswith("f1_"):
-        return f"F1 of {name.removeprefix('f1_')}"  # a label is called as it is
+        return f"F1 of {name.removeprefix('f1_')}"  # label names are shown unchanged
     return TITLES.get(name, name.replace("_", " "))

@@ -1,4 +1,4 @@
-"""How well tokens are guessed: mean loss and accuracy; and what somebody scores who knows only how common each is."""
+"""Token prediction scores: mean loss and accuracy, and a unigram baseline."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,14 +11,14 @@ Tokens = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def score_guesses(loss: float, hits: int, count: int) -> Scores:
-    """Of the sum of losses, and how often the likeliest token was the right one."""
+    """Return mean loss and accuracy from the summed loss and the number of correct argmax predictions."""
     if not count:
         raise ValueError("there is nothing to guess: expected at least one text")
     return Scores({"loss": loss / count, "accuracy": 100 * hits / count})
 
 
 def score_commonest(seen: Iterable[Tokens], true: Iterable[Tokens], vocab_size: int) -> Scores:
-    """Of always guessing the commonest token; the loss is that of all tokens' shares, each counted once more."""
+    """Return the scores of a unigram model with add-one smoothing, which always predicts the most frequent token."""
     counts = np.ones(vocab_size)
     for tokens in seen:
         counts += np.bincount(tokens.ravel(), minlength=vocab_size)

@@ -38,6 +38,11 @@ class ModelConfig(Checked):
     `kv_heads` for `n_kv_heads`. The comments between the fields are the headings of `--help-all`.
 
     Raises TypeError or ValueError if a field is unknown, a value is invalid, or two values contradict each other.
+
+    >>> import glassformer as gf
+    >>> config = gf.ModelConfig(vocab_size=1000, n_decoder_layers=2, d_model=64, n_heads=4, head="language_model")
+    >>> config.kind
+    'decoder'
     """
 
     ALIASES = OTHER_NAMES

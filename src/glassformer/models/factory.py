@@ -8,7 +8,13 @@ from glassformer.nn.attend import Backend
 
 
 def build_model(config: ModelConfig, *, backend: Backend = "sdpa") -> EncoderModel | DecoderModel | EncoderDecoderModel:
-    """Return a new model of this config. Call `torch.manual_seed` before for reproducible weights."""
+    """Return a new model of this config. Call `torch.manual_seed` before for reproducible weights.
+
+    >>> import glassformer as gf
+    >>> model = gf.build_model(gf.preset("tiny-llama", n_decoder_layers=4))
+    >>> model.kind
+    'decoder'
+    """
     if not isinstance(config, ModelConfig):
         raise TypeError(f"config is {config!r}: expected a ModelConfig, such as preset({str(config)!r})")
     if config.kind == "encoder":

@@ -231,7 +231,16 @@ PRESETS: tuple[str, ...] = (*FULL_SIZE, *(f"tiny-{name}" for name in FULL_SIZE))
 
 
 def preset(name: str, **changes: Any) -> ModelConfig:
-    """Return the config of a family, with `changes` to its fields. The prefix `tiny-` gives a size for tests."""
+    """Return the config of a family, with `changes` to its fields. The prefix `tiny-` gives a size for tests.
+
+    >>> import glassformer as gf
+    >>> gf.preset("llama", n_decoder_layers=4).norm
+    'rms'
+    >>> gf.preset("lama")
+    Traceback (most recent call last):
+        ...
+    ValueError: unknown preset 'lama': did you mean 'llama'?
+    """
     family = name.removeprefix("tiny-")
     if family not in FULL_SIZE:
         raise ValueError(f"unknown preset {name!r}: {suggestion(name, PRESETS)}")

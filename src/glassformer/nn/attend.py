@@ -3,7 +3,7 @@
 Three backends compute the same function, up to rounding, with every mask, in training and in evaluation:
 
 - `math` is the formula, line by line.
-- `sdpa` is torch's fused kernel, or one of ours (`step_kernels.py`) for the few queries of a decoding step.
+- `sdpa` is torch's fused kernel, or one of ours (`kernels/`) for the few queries of a decoding step.
 - `flex` is torch's flex attention. Inside `torch.compile` it becomes a kernel that skips masked blocks; outside it is
   slow.
 
@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import override
 
+from glassformer.kernels.kernel_set import KernelSet
 from glassformer.nn.masks import AdditiveMask, Mask
-from glassformer.nn.step_kernels import attend_few, can_attend, can_read
 from glassformer.nn.tensor_checks import check_broadcasts, check_divides, check_probability
 
 Backend = Literal["sdpa", "math", "flex"]
@@ -109,10 +109,10 @@ class Attend(nn.Module):
         return f"scale={self.scale:.4g}, dropout={self.dropout}, backend={self.backend}"
 
 
-def reads_room(model: nn.Module, keys: Tensor) -> bool:
-    """Whether a decoding step of the model reads a whole cache like `keys`, its unused capacity included."""
+def reads_unfilled(model: nn.Module, keys: Tensor, kernels: KernelSet) -> bool:
+    """Whether a decoding step of the model reads a cache like `keys` to its full capacity, not only the filled part."""
     is_fused = all(module.backend == "sdpa" for module in model.modules() if isinstance(module, Attend))
-    return not (is_fused and can_read(keys, next(model.parameters())))
+    return not (is_fused and kernels.reads_only_filled(keys, next(model.parameters())))
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, dropout: float, backend: str) -> None:
@@ -165,8 +165,10 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scal
     additive = None
     if not is_causal:
         additive = mask.additive if mask.additive is not None else AdditiveMask.of(mask, n_queries, n_keys, bias, q)
-    if additive is not None and additive.key_end is not None and not dropout and can_attend(q, k, v, additive.values):
-        return attend_few(q, k, v, additive.values, additive.key_end, scale)
+    if additive is not None and additive.key_end is not None and not dropout:
+        kernels = additive.kernels
+        if kernels is not None and kernels.can_attend(q, k, v, additive.values):
+            return kernels.attend(q, k, v, additive.values, additive.key_end, scale)
     k, v = k.to(q.dtype), v.to(q.dtype)  # a cache may store them in a narrower dtype
     output = F.scaled_dot_product_attention(
         q,

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from glassformer.kernels.kernel_set import KernelSet
+from glassformer.kernels.registry import PLAIN
 from glassformer.nn.tensor_checks import check_divides, check_positive
 
 
@@ -25,6 +27,8 @@ class KVCache:
 
     is_fixed = False
     """Whether every forward pass is a single-token step over the whole capacity; see `FixedCache`."""
+    kernels: KernelSet = PLAIN
+    """How the steps that use this cache compute; the model's runtime sets it (`runtime/choose_runner.py`)."""
     counts_real_tokens = False
     """Whether a model with `plain_positions` numbers only the real tokens, so that padding does not shift positions."""
 

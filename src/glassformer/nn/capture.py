@@ -69,6 +69,14 @@ def capture_attention(
         heads: Indices of the heads to capture, likewise.
         rows: Indices of the query positions to capture, likewise.
         kinds: Names of the attention modules to capture: "self_attn", "cross_attn". None captures all.
+
+    >>> import torch
+    >>> import glassformer as gf
+    >>> model = gf.build_model(gf.preset("tiny-llama"))
+    >>> with gf.capture_attention(model, layers=[0], heads=[1]) as weights:
+    ...     _ = model(torch.tensor([[5, 6, 7]]))
+    >>> weights["decoder.layers.0.self_attn"].shape  # batch, heads, queries, keys
+    torch.Size([1, 1, 3, 3])
     """
     captured = CapturedAttention()
     for what, indices in (("heads", heads), ("rows", rows)):

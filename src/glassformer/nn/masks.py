@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from glassformer.nn.step_kernels import MAX_QUERIES, are_there, find_reach
+from glassformer.kernels.kernel_set import MAX_QUERIES, KernelSet, find_key_end
 from glassformer.nn.tensor_checks import check_broadcasts, check_positive, check_shape
 
 
@@ -88,14 +88,16 @@ class Mask:
             result = result & part
         return result  # (B or 1, H or 1, T or 1, S or 1)
 
-    def with_additive(self, n_queries: int, n_keys: int, bias: Tensor | None, like: Tensor) -> "Mask":
+    def with_additive(
+        self, n_queries: int, n_keys: int, bias: Tensor | None, like: Tensor, kernels: KernelSet | None = None
+    ) -> "Mask":
         """Return this mask with its additive form, `bias` included, so that the layers of a stack compute it once.
 
         The additive form has the dtype and device of `like`.
         """
         if bias is None and self.is_only_causal and n_queries == n_keys:
             return self  # the kernel takes a flag instead
-        additive = AdditiveMask.of(self, n_queries, n_keys, bias, like)
+        additive = AdditiveMask.of(self, n_queries, n_keys, bias, like, kernels)
         return self if additive is None else replace(self, additive=additive)
 
     def _causal(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor:
@@ -121,7 +123,9 @@ class AdditiveMask(NamedTuple):
     unmasked_values: Tensor | None = None
     """`values` with the fully masked queries unmasked. Some CUDA kernels return garbage for a row of -inf."""
     key_end: Tensor | None = None
-    """(B or 1,), one past the last key that a row may attend to. Only set for few queries, where a kernel uses it."""
+    """(B or 1,), one past the last key that a row may attend to. Set where `kernels` can use it."""
+    kernels: KernelSet | None = None
+    """The kernels of the model that the mask is for."""
 
     @property
     def safe_values(self) -> Tensor:
@@ -129,7 +133,15 @@ class AdditiveMask(NamedTuple):
         return self.values if self.unmasked_values is None else self.unmasked_values
 
     @classmethod
-    def of(cls, mask: Mask, n_queries: int, n_keys: int, bias: Tensor | None, like: Tensor) -> "AdditiveMask | None":
+    def of(
+        cls,
+        mask: Mask,
+        n_queries: int,
+        n_keys: int,
+        bias: Tensor | None,
+        like: Tensor,
+        kernels: KernelSet | None = None,
+    ) -> "AdditiveMask | None":
         """Build it in the dtype and on the device of `like`. None if there is nothing to add."""
         allowed = mask.dense(n_queries, n_keys, like.device)
         if allowed is None:
@@ -138,12 +150,13 @@ class AdditiveMask(NamedTuple):
         neg_inf = torch.full((), -torch.inf, dtype=like.dtype, device=like.device)
         values = torch.where(allowed, zero if bias is None else bias.to(like.dtype), neg_inf)
         key_end = None
-        if are_there(like) and n_queries <= MAX_QUERIES and n_keys and not torch.is_grad_enabled():
-            key_end = find_reach(allowed.expand(*allowed.shape[:3], n_keys))
+        has_kernel = kernels is not None and kernels.can_attend_to_cache(like)
+        if has_kernel and n_queries <= MAX_QUERIES and n_keys and not torch.is_grad_enabled():
+            key_end = find_key_end(allowed.expand(*allowed.shape[:3], n_keys))
         if mask.attends_to_self or not like.is_cuda:
-            return cls(values, key_end=key_end)
+            return cls(values, key_end=key_end, kernels=kernels)
         fully_masked = ~allowed.any(-1, keepdim=True)
-        return cls(values, fully_masked, torch.where(fully_masked, zero, values), key_end)
+        return cls(values, fully_masked, torch.where(fully_masked, zero, values), key_end, kernels)
 
 
 def as_mask(name: str, values: Tensor) -> Tensor:

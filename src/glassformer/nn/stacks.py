@@ -78,13 +78,14 @@ class Stack(nn.Module):
         keys = positions if key_positions is None else key_positions
         rotation = self.rotary(positions) if self.rotary is not None else None
         bias = self.score_bias(positions, keys).to(x) if self.score_bias is not None else None
+        kernels = None if cache is None else cache.kernels
         if mask is not None:
             n_keys = x.shape[1] if cache is None else cache.n_keys(x.shape[1])
-            mask = mask.with_additive(x.shape[1], n_keys, bias, _like_products_of(x))
+            mask = mask.with_additive(x.shape[1], n_keys, bias, _like_products_of(x), kernels)
         if memory is not None and memory_mask is not None:
             group_size = x.shape[0] // max(memory.shape[0], 1)  # rows that share one memory
             n_queries = group_size * x.shape[1]
-            memory_mask = memory_mask.with_additive(n_queries, memory.shape[1], None, _like_products_of(x))
+            memory_mask = memory_mask.with_additive(n_queries, memory.shape[1], None, _like_products_of(x), kernels)
         inputs: dict[str, Any] = {"mask": mask, "bias": bias, "rotation": rotation}
         inputs |= {"memory": memory, "memory_mask": memory_mask}
         for index in range(self.depth):

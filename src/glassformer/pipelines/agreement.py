@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from glassformer.checkpoint import load_model
-from glassformer.checkpoint.external_formats import is_foreign, read_foreign
+from glassformer.checkpoint.external_formats import is_external, read_external
 from glassformer.checkpoint.gguf_export import Numbers
-from glassformer.checkpoint.hf import family_called
+from glassformer.checkpoint.hf import family_by_type
 from glassformer.checkpoint.hf.folder import CONFIG, read_json_table
 from glassformer.checkpoint.onnx_export import verify_onnx
 from glassformer.decoding import GenerationConfig, generate, score_pairs
@@ -175,8 +175,8 @@ def compare(
 
 def _open_source(source: Path, model: AnyModel, allow_pickle: bool) -> tuple[str, Answer]:
     """Return the source's own library if it is installed, otherwise Glassformer, and the function that computes it."""
-    if source.is_dir() and is_foreign(source) and is_installed("transformers"):
-        family = family_called(read_foreign(source, allow_pickle=allow_pickle).config.get("model_type"))
+    if source.is_dir() and is_external(source) and is_installed("transformers"):
+        family = family_by_type(read_external(source, allow_pickle=allow_pickle).config.get("model_type"))
         return HF, _hf(source, family.write_config(model.config)["architectures"][0])
     if source.is_file() and source.suffix == ".gguf" and is_installed("llama_cpp"):
         return LLAMA_CPP, _llama_cpp(source)

@@ -6,7 +6,7 @@ from typing import overload
 
 from glassformer.decoding import GenerationConfig, generate
 from glassformer.metrics.pass_at_k import Problem, score_programs
-from glassformer.metrics.sandbox import Limits, SandboxMode, check_sandbox
+from glassformer.metrics.sandbox import SandboxLimits, SandboxMode, check_sandbox
 from glassformer.metrics.scores import Scores
 from glassformer.pipelines.blanks import GAP_TOKENS
 from glassformer.pipelines.language_model import LanguageModel
@@ -54,7 +54,7 @@ class CodeModel(LanguageModel):
         problems: Sequence[Problem],
         *,
         samples: int = 1,
-        limits: Limits | None = None,
+        limits: SandboxLimits | None = None,
         max_new_tokens: int = 256,
         sandbox: SandboxMode = "strict",
     ) -> Scores:

@@ -9,9 +9,9 @@ import tokenizers
 
 from glassformer.checkpoint import load_model, save_model
 from glassformer.checkpoint.ct2_export import Vocabulary, blocking_ct2, export_ct2
-from glassformer.checkpoint.external_formats import ORIGIN, is_foreign, read_foreign, read_origin
+from glassformer.checkpoint.external_formats import ORIGIN, is_external, read_external, read_origin
 from glassformer.checkpoint.gguf_export import MAGIC, Numbers, blocking_gguf, write_gguf
-from glassformer.checkpoint.hf import UnsupportedModelError, family_called, family_of
+from glassformer.checkpoint.hf import UnsupportedModelError, family_by_type, family_of
 from glassformer.checkpoint.hf.folder import save_hf_folder
 from glassformer.checkpoint.limits import refuse
 from glassformer.checkpoint.onnx_export import blocking_onnx, export_onnx
@@ -41,8 +41,8 @@ TEXTS = (
 
 
 def convert(
-    path: Path,
-    out: Path,
+    path: Path | str,
+    out: Path | str,
     to: Format,
     *,
     numbers: Numbers = "f16",
@@ -52,7 +52,13 @@ def convert(
     """Write the model at `path` to `out` in another format, and return the model for a comparison.
 
     `out` must be new or an empty folder; with `overwrite` it may be another model. Other files are never replaced.
+
+    >>> import glassformer as gf
+    >>> _ = gf.train("classification", data="reviews.tsv", out="my-classifier", minutes=5)
+    >>> gf.convert("my-classifier", to="safetensors", out="my-copy").kind
+    'encoder'
     """
+    path, out = Path(path), Path(out)
     if out.exists() and path.exists() and out.samefile(path):
         raise ValueError(f"--out {out} is the model itself: expected another name")
     if to == "gguf":
@@ -61,11 +67,11 @@ def convert(
         check_output(out, overwrite=overwrite)
     model = load_model(path, allow_pickle=allow_pickle)
     texts = {name: (path / name).read_text(encoding="utf-8") for name in TEXTS if (path / name).is_file()}
-    foreign = read_foreign(path, allow_pickle=allow_pickle) if is_foreign(path) else None
+    foreign = read_external(path, allow_pickle=allow_pickle) if is_external(path) else None
     origin = read_origin(path) if foreign is None else foreign.config
     if origin is not None:
         values = {key: origin[key] for key in origin if key.endswith("_token_id")}
-        family = family_called(origin.get("model_type"))
+        family = family_by_type(origin.get("model_type"))
     else:
         values = {"pad_token_id": PAD, "bos_token_id": BEGIN, "eos_token_id": END}
         values |= {"decoder_start_token_id": BEGIN} if model.kind == "encoder_decoder" else {}

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 
 from glassformer.checkpoint import load_model
-from glassformer.checkpoint.external_formats import is_foreign, read_foreign, read_origin
-from glassformer.checkpoint.hf import family_called
+from glassformer.checkpoint.external_formats import is_external, read_external, read_origin
+from glassformer.checkpoint.hf import family_by_type
 from glassformer.checkpoint.hf.folder import read_json_table
-from glassformer.checkpoint.hf.values import flag, number, whole
+from glassformer.checkpoint.hf.values import read_bool, read_float, read_int
 from glassformer.checkpoint.load_errors import naming_errors
 from glassformer.decoding import GenerationConfig
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
@@ -30,6 +30,11 @@ def load(path: Path | str, *, dtype: torch.dtype = torch.float32, allow_pickle: 
     A folder that was trained here gives the pipeline of its task, such as a `Translator` or a `Classifier`. Of Hugging
     Face folders, GGUF files and llama2.c files, a decoder gives a `Generator`, an encoder an `Embedder` and an
     encoder-decoder a `TextToText`. Nothing is downloaded, and no code in the files is run.
+
+    >>> import glassformer as gf
+    >>> _ = gf.train("classification", data="reviews.tsv", out="my-classifier", minutes=5)
+    >>> gf.load("my-classifier").run(["it is good"])
+    ['...']
     """
     path = Path(path)
     with naming_errors(path):
@@ -37,11 +42,11 @@ def load(path: Path | str, *, dtype: torch.dtype = torch.float32, allow_pickle: 
 
 
 def _load(path: Path, dtype: torch.dtype, allow_pickle: bool) -> Loaded:
-    foreign = read_foreign(path, allow_pickle=allow_pickle) if is_foreign(path) else None
+    foreign = read_external(path, allow_pickle=allow_pickle) if is_external(path) else None
     origin = foreign.config if foreign is not None else read_origin(path)
     if origin is None:
         return pipeline_named(read_about(path)["task"]).from_folder(path)
-    is_encoder = family_called(origin.get("model_type")).kind == "encoder"
+    is_encoder = family_by_type(origin.get("model_type")).kind == "encoder"
     model = load_model(
         path,
         dtype=dtype,
@@ -67,13 +72,13 @@ def _load(path: Path, dtype: torch.dtype, allow_pickle: bool) -> Loaded:
         return Generator(model, tokenizer)
     assert isinstance(model, EncoderDecoderModel)
     settings = {**origin, **_generation(path)}
-    begin = whole(settings, "decoder_start_token_id", default=-1)
+    begin = read_int(settings, "decoder_start_token_id", default=-1)
     if not 0 <= begin < model.config.vocab_size:
         raise ValueError(
             f"{path} does not say which token its texts begin with: expected decoder_start_token_id in "
             f"config.json, an id below {model.config.vocab_size}"
         )
-    beams, longest = whole(settings, "num_beams", default=4), whole(settings, "max_length", default=512)
+    beams, longest = read_int(settings, "num_beams", default=4), read_int(settings, "max_length", default=512)
     check_cost(path, beams, longest)
     stops = settings.get("early_stopping")
     target = PretrainedTokenizer.from_folder(path, target=True)
@@ -81,9 +86,9 @@ def _load(path: Path, dtype: torch.dtype, allow_pickle: bool) -> Loaded:
     search = GenerationConfig(
         num_beams=beams,
         max_new_tokens=max(longest - 1, 1),  # HF counts the start token
-        length_penalty=number(settings, "length_penalty", default=1.0),
-        no_repeat_ngram_size=whole(settings, "no_repeat_ngram_size", default=0),
-        early_stopping="never" if stops == "never" else flag(settings, "early_stopping", default=False),
+        length_penalty=read_float(settings, "length_penalty", default=1.0),
+        no_repeat_ngram_size=read_int(settings, "no_repeat_ngram_size", default=0),
+        early_stopping="never" if stops == "never" else read_bool(settings, "early_stopping", default=False),
         # Marian has a logit for padding, which must never be generated.
         suppress_tokens=() if pad is None or pad == target.end else (pad,),
     )

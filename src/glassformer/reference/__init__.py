@@ -1,8 +1,9 @@
-"""The Transformer from scratch, in NumPy alone: forward, hand-written backward, training and decoding.
+"""The Transformer from scratch in NumPy: forward, hand-written backward, training and decoding.
 
 Read it in this order: text, config, parameters, blocks, positions, attention, layers, heads, models, initial, training,
-decoding. It imports nothing else of this project, so it can stand as its oracle: given the same numbers, it must give
-the same answers. `python -m glassformer.reference` trains one to reverse sequences, in under a minute.
+decoding. It imports nothing else of this project, so that it can serve as the oracle of the torch models: with the same
+parameters it must give the same outputs and gradients. `python -m glassformer.reference` trains a model to reverse
+sequences in under a minute.
 """
 
 from glassformer.reference.attention import masked_softmax, merge_heads, softmax, split_heads

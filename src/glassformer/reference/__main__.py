@@ -1,4 +1,4 @@
-"""Watch a Transformer of nothing but NumPy learn to reverse sequences: `python -m glassformer.reference`."""
+"""Train a NumPy Transformer to reverse sequences: `python -m glassformer.reference`."""
 
 import sys
 import time
@@ -17,9 +17,9 @@ N_SYMBOLS, MIN_LENGTH, MAX_LENGTH = 10, 3, 6
 
 
 def batch(rng: np.random.Generator, size: int, *, held_out: bool = False) -> tuple[Array, Array, Array]:
-    """Random sequences (B, S); their reversal after BEGIN, (B, T); and the same before END, (B, T).
+    """Return random sequences (B, S), their reversals after BEGIN (B, T), and the same before END (B, T).
 
-    Every tenth sequence that there is, those whose symbols sum to a multiple of ten, is held out of the training.
+    Sequences whose symbols sum to a multiple of ten, one in ten, are held out of training.
     """
     source = np.zeros((size, MAX_LENGTH), dtype=int)
     target_in = np.zeros((size, MAX_LENGTH + 1), dtype=int)
@@ -36,12 +36,12 @@ def batch(rng: np.random.Generator, size: int, *, held_out: bool = False) -> tup
 
 
 def random_symbols(rng: np.random.Generator) -> Array:
-    """One random sequence."""
+    """Return one random sequence."""
     return rng.integers(N_SPECIAL, N_SPECIAL + N_SYMBOLS, rng.integers(MIN_LENGTH, MAX_LENGTH + 1))
 
 
 def learn_to_reverse(*, seconds: float = 55.0, seed: int = 0, show: bool = True) -> float:
-    """Train until held-out sequences come out right, or the time is up; the share of 500 others that then do."""
+    """Train until held-out sequences are reversed correctly or the time is up. Returns the accuracy on 500 others."""
     config = Config(
         vocab_size=N_SYMBOLS + N_SPECIAL,
         n_encoder_layers=1,
@@ -81,7 +81,7 @@ def learn_to_reverse(*, seconds: float = 55.0, seed: int = 0, show: bool = True)
 
 
 def exact_match(model: EncoderDecoderModel, rng: np.random.Generator, size: int) -> float:
-    """The share of held-out sequences whose greedy answer is right to the last token."""
+    """Return the share of held-out sequences whose greedy output is exactly right."""
     source, _, target_out = batch(rng, size, held_out=True)
     right = 0
     for row in range(size):

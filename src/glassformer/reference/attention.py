@@ -12,19 +12,19 @@ from glassformer.reference.positions import distance_ahead, turn
 
 
 def softmax(scores: Array) -> Array:
-    """Positive numbers that sum to 1 along the last axis; taking the maximum off first keeps exp from overflowing."""
+    """Softmax over the last axis. Subtracting the maximum keeps exp from overflowing."""
     powers = np.exp(scores - scores.max(-1, keepdims=True))
     return powers / powers.sum(-1, keepdims=True)
 
 
 def log_softmax(logits: Array) -> Array:
-    """The logarithm of softmax, without ever taking the logarithm of zero."""
+    """Log-softmax over the last axis, without taking the logarithm of zero."""
     shifted = logits - logits.max(-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
 def masked_softmax(scores: Array, allowed: Array) -> Array:
-    """Softmax over the allowed entries of each row; a row with none gives zeros."""
+    """Softmax over the allowed entries of each row. A row with none gives zeros."""
     highest = np.where(allowed, scores, -np.inf).max(-1, keepdims=True)
     highest = np.where(np.isfinite(highest), highest, 0.0)
     powers = np.where(allowed, np.exp(np.where(allowed, scores, highest) - highest), 0.0)
@@ -40,7 +40,7 @@ def allowed_pairs(
     real: Array | None = None,
     segments: Array | None = None,
 ) -> Array:
-    """Who may look at whom in a sequence, True = may: positions (B, T) -> (B, 1, T, T)."""
+    """Return which key positions each query may attend to (True): positions (B, T) -> (B, 1, T, T)."""
     batch, length = positions.shape
     allowed = np.ones((batch, length, length), dtype=bool)
     if causal:
@@ -82,9 +82,9 @@ class ScaledDotProduct:
         return self.weights @ v
 
     def backward(self, dout: Array) -> tuple[Array, Array, Array, Array]:
-        """Gradients by q, k, v and the scores.
+        """Return the gradients with respect to q, k, v and the scores.
 
-        A row of weights sums to 1, so only differences from its mean move it.
+        Weights sum to 1, so the softmax gradient is weights * (dweights - their weighted mean).
         """
         dv = self.weights.swapaxes(-1, -2) @ dout
         dweights = dout @ self.v.swapaxes(-1, -2)
@@ -93,7 +93,7 @@ class ScaledDotProduct:
 
 
 class MultiHeadAttention:
-    """Project to queries, keys and values; attend in each head; join the heads; project back."""
+    """Multi-head attention: project to Q, K and V, attend per head, concatenate the heads, project back."""
 
     def __init__(self, params: Parameters, config: Config):
         self.config = config
@@ -122,7 +122,7 @@ class MultiHeadAttention:
         return self.out_proj.forward(merge_heads(mixed))
 
     def backward(self, dy: Array) -> tuple[Array, Array, Array]:
-        """Gradients by the query input, by the memory, and by the bias on the scores, (B, H, T, S)."""
+        """Return the gradients with respect to the query input, the memory, and the score bias (B, H, T, S)."""
         dmixed = split_heads(self.out_proj.backward(dy), self.config.n_heads)
         dq, dk, dv, dscores = self.core.backward(dmixed)
         dk, dv = self._sum_groups(dk), self._sum_groups(dv)
@@ -135,6 +135,6 @@ class MultiHeadAttention:
         return dquery, dmemory, dscores
 
     def _sum_groups(self, grad: Array) -> Array:
-        """A key-value head that served several heads gets the sum of their gradients: (B, H, S, D) -> (B, G, S, D)."""
+        """Sum the gradients of the heads that share a key-value head: (B, H, S, D) -> (B, G, S, D)."""
         batch, _, length, size = grad.shape
         return grad.reshape(batch, self.config.kv_heads, -1, length, size).sum(2)

@@ -1,8 +1,8 @@
-"""The small parts: linear maps, lookups, norms, activations, the feed-forward network.
+"""Linear layers, embedding look-up, norms, activations and the feed-forward network.
 
-Every part has a `forward`, which keeps what it will need, and a `backward`, which takes the gradient of the loss by
-its output, adds to the gradients of its parameters, and returns the gradient by its input. Written for one use of
-each object per forward.
+Every block has a `forward`, which stores what `backward` needs. `backward` takes the gradient of the loss with respect
+to the output, adds the parameters' gradients to `params.grads`, and returns the gradient with respect to the input. An
+object may be used once per forward pass.
 """
 
 import math
@@ -14,7 +14,7 @@ from glassformer.reference.parameters import Array, Parameters
 
 
 class Linear:
-    """y = x Wᵀ + b. Rows of W are output features, as torch stores them. `tied` lends its weight, a table of tokens."""
+    """y = x Wᵀ + b, with W stored (out, in) as in torch. `tied` uses another parameter, the token table, as W."""
 
     def __init__(self, params: Parameters, *, tied: Parameters | None = None):
         self.params, self.owner = params, params if tied is None else tied
@@ -26,7 +26,7 @@ class Linear:
         return y + self.params["bias"] if "bias" in self.params else y
 
     def backward(self, dy: Array) -> Array:
-        """Each weight met every row once: sum over all of them."""
+        """Return dx. The weight's gradient is summed over all rows."""
         rows, grads = self.x.reshape(-1, self.x.shape[-1]), dy.reshape(-1, dy.shape[-1])
         self.owner.add_grad("weight", grads.T @ rows)
         if "bias" in self.params:
@@ -35,7 +35,7 @@ class Linear:
 
 
 class Lookup:
-    """Row `id` of a table, for each id."""
+    """Embedding look-up: row `id` of a table for each id."""
 
     def __init__(self, params: Parameters):
         self.params = params
@@ -46,7 +46,7 @@ class Lookup:
         return self.params["weight"][ids]
 
     def backward(self, dy: Array) -> None:
-        """Each row collects the gradients of all places it was copied to; numbers of tokens have no gradient."""
+        """Add each position's gradient to the row it was copied from. Ids have no gradient."""
         grad = np.zeros_like(self.params["weight"])
         np.add.at(grad, self.ids, dy)
         self.params.add_grad("weight", grad)
@@ -66,7 +66,7 @@ class LayerNorm:
         return self.params["weight"] * self.normal + self.params["bias"]
 
     def backward(self, dy: Array) -> Array:
-        """The mean and the scale depend on x too: what moves them all alike moves nothing."""
+        """Return dx, including the gradients through the mean and the variance."""
         _add_affine_grads(self.params, dy, self.normal)
         dn = dy * self.params["weight"]
         return self.rate * (dn - dn.mean(-1, keepdims=True) - self.normal * (dn * self.normal).mean(-1, keepdims=True))
@@ -85,7 +85,7 @@ class RmsNorm:
         return self.params["weight"] * self.normal
 
     def backward(self, dy: Array) -> Array:
-        """As for layer norm, without the mean."""
+        """Return dx, including the gradient through the root mean square."""
         _add_affine_grads(self.params, dy, self.normal)
         dn = dy * self.params["weight"]
         return self.rate * (dn - self.normal * (dn * self.normal).mean(-1, keepdims=True))
@@ -106,7 +106,7 @@ class MeanStdNorm:
         return self.params["weight"] * self.normal + self.params["bias"]
 
     def backward(self, dy: Array) -> Array:
-        """Through the numerator, through the deviation, then through the centring."""
+        """Return dx, through the numerator and the standard deviation, then through the mean."""
         _add_affine_grads(self.params, dy, self.normal)
         dn = dy * self.params["weight"]
         bottom = self.std + self.eps
@@ -119,7 +119,7 @@ Norm = LayerNorm | RmsNorm | MeanStdNorm
 
 
 def make_norm(kind: str, params: Parameters, eps: float) -> Norm:
-    """The norm of this name."""
+    """Return the norm of this kind."""
     forms: dict[str, type[Norm]] = {"layer": LayerNorm, "rms": RmsNorm, "mean_std": MeanStdNorm}
     return forms[kind](params, eps)
 
@@ -131,16 +131,16 @@ def _add_affine_grads(params: Parameters, dy: Array, normal: Array) -> None:
         params.add_grad("bias", dy.reshape(-1, width).sum(0))
 
 
-_erf = np.vectorize(math.erf, otypes=[np.float64])  # NumPy has none of its own
+_erf = np.vectorize(math.erf, otypes=[np.float64])  # NumPy has no erf
 
 
 def relu(x: Array) -> tuple[Array, Array]:
-    """Every activation here returns its value and its slope at x."""
+    """ReLU. Every activation here returns its value and its derivative at x."""
     return np.maximum(x, 0), (x > 0).astype(x.dtype)
 
 
 def gelu(x: Array) -> tuple[Array, Array]:
-    """x times the chance that a standard normal number is below x."""
+    """GELU: x times the standard normal cumulative distribution function of x."""
     below = 0.5 * (1 + _erf(x / math.sqrt(2)))
     density = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
     return x * below, below + x * density
@@ -154,7 +154,7 @@ def gelu_tanh(x: Array) -> tuple[Array, Array]:
 
 
 def silu(x: Array) -> tuple[Array, Array]:
-    """x times the logistic function of x."""
+    """SiLU: x times the sigmoid of x."""
     gate = 1 / (1 + np.exp(-x))
     return x * gate, gate * (1 + x * (1 - gate))
 
@@ -189,7 +189,7 @@ class FeedForward:
         return self.down.forward(self.active if self.gate is None else self.active * self.raised)
 
     def backward(self, dy: Array) -> Array:
-        """Gated, the hidden vector is a product: each factor gets the gradient times the other."""
+        """Return dx. In the gated form, each factor of the hidden product gets the gradient times the other factor."""
         dhidden = self.down.backward(dy)
         if self.gate is None:
             return self.up.backward(dhidden * self.slope)

@@ -1,7 +1,7 @@
-"""What a model looks like, as far as arithmetic can tell.
+"""The config fields that affect a model's arithmetic.
 
-These are the fields of the torch models' config, with the same defaults; a test holds the two together. The few that
-change no number of an evaluated model are named in `EXEMPT`, each with the reason.
+These are the fields of the torch models' config with the same defaults; a test compares the two. Fields without effect
+in evaluation are listed in `EXEMPT`, each with a reason.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ EXEMPT = {
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """The shape of a model."""
+    """A model's architecture."""
 
     vocab_size: int
     source_vocab_size: int | None = None
@@ -66,7 +66,7 @@ class Config:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Config":
-        """The config of these values, without the exempt ones; an unknown name is an error."""
+        """Return a config from these values, ignoring exempt fields. An unknown name is an error."""
         known = {field.name for field in fields(cls)}
         unknown = [name for name in values if name not in known and name not in EXEMPT]
         if unknown:
@@ -75,30 +75,30 @@ class Config:
 
     @property
     def kv_heads(self) -> int:
-        """Key-value heads: as many as heads, unless they are grouped."""
+        """Return the number of key-value heads, which defaults to the number of heads."""
         return self.n_kv_heads or self.n_heads
 
     @property
     def head_size(self) -> int:
-        """Width of one head."""
+        """Return the width of one head."""
         return self.head_dim or self.d_model // self.n_heads
 
     @property
     def scale(self) -> float:
-        """What scores are multiplied by: 1/√d_k, unless the family says otherwise."""
+        """Return the factor of the attention scores, by default 1/√d_k."""
         return self.head_size**-0.5 if self.attention_scale is None else self.attention_scale
 
     @property
     def table_width(self) -> int:
-        """Width of the embedding tables."""
+        """Return the width of the embedding tables."""
         return self.embedding_width or self.d_model
 
     @property
     def pool_by(self) -> str:
-        """The first token of an encoder has seen all others; of a decoder only the last has."""
+        """Return the pooling method: by default the first token for encoders, the last token for decoders."""
         return self.pooling or ("last" if self.n_decoder_layers else "first")
 
     @property
     def has_final_norm(self) -> bool:
-        """Pre-norm leaves the last sum without a norm, so a final one follows it."""
+        """Return whether the stack ends with a norm, by default with pre-norm only."""
         return self.norm_placement == "pre" if self.final_norm is None else self.final_norm

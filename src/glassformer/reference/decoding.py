@@ -1,7 +1,7 @@
-"""Writing, token by token: take the best each time (greedy), or keep the best few sentences (beam).
+"""Greedy and beam search.
 
-Both ask a function `next_log_probs` for the log-probabilities (N, V) that follow N prefixes (N, T), so they serve any
-model. Everything is computed anew at each step: slow, and plainly right.
+Both call `next_log_probs` for the log-probabilities (N, V) of the token after N prefixes (N, T), so they work with any
+model. Nothing is cached: slow, but easy to verify.
 """
 
 from collections.abc import Callable
@@ -17,19 +17,19 @@ NextLogProbs = Callable[[Array], Array]
 
 
 class Hypothesis(NamedTuple):
-    """A finished sentence, its tokens after the beginning, and its score."""
+    """A finished hypothesis: the tokens after the prefix, and its score."""
 
     tokens: list[int]
     score: float
 
 
 def continues(model: DecoderModel) -> NextLogProbs:
-    """What a decoder-only model says comes next."""
+    """Return the `next_log_probs` of a decoder-only model."""
     return lambda prefixes: log_softmax(model.forward(prefixes)[:, -1])
 
 
 def translates(model: EncoderDecoderModel, source: Array) -> NextLogProbs:
-    """What an encoder-decoder says comes next, having read one source sentence (S,)."""
+    """Return the `next_log_probs` of an encoder-decoder for one source sentence (S,)."""
 
     def next_log_probs(prefixes: Array) -> Array:
         sources = np.broadcast_to(source, (len(prefixes), len(source)))
@@ -39,7 +39,7 @@ def translates(model: EncoderDecoderModel, source: Array) -> NextLogProbs:
 
 
 def greedy(next_log_probs: NextLogProbs, begin: list[int], end: int, max_new: int) -> Hypothesis:
-    """The most likely token at each step, until `end` or `max_new` tokens; scored by the sum of log-probabilities."""
+    """Greedy search until `end` or `max_new` tokens. The score is the sum of log-probabilities."""
     tokens: list[int] = []
     score = 0.0
     for _ in range(max_new):
@@ -55,13 +55,12 @@ def greedy(next_log_probs: NextLogProbs, begin: list[int], end: int, max_new: in
 def beam_search(
     next_log_probs: NextLogProbs, begin: list[int], end: int, max_new: int, *, width: int, length_penalty: float = 1.0
 ) -> list[Hypothesis]:
-    """The `width` best sentences found, best first, scored by log-probability / length ** length_penalty.
+    """Return the `width` best hypotheses, best first, scored by log-probability / length ** length_penalty.
 
-    Of equal totals the one whose beam ranked higher a step before comes first, then the likelier token, then the lower
-    id. Of equal scores the sentence that ended earlier comes first, then the one that ranked higher.
-
-    It stops when no unfinished sentence can still come in: log-probabilities only fall, so the best an unfinished one
-    can hope for is to lose nothing more, at the length that flatters it most.
+    Ties between candidates go to the higher-ranked beam, then the likelier token, then the lower id. Ties between
+    finished hypotheses go to the one that finished earlier, then the higher-ranked one. The search stops when no
+    unfinished hypothesis can still enter the result: log-probabilities only decrease, so its score is bounded by its
+    current log-probability at the most favorable length.
     """
     alive: list[tuple[list[int], float]] = [([], 0.0)]
     finished: list[Hypothesis] = []
@@ -75,7 +74,7 @@ def beam_search(
             row, token = divmod(int(flat), totals.shape[1])
             tokens, total = alive[row][0] + [token], float(totals[row, token])
             if token == end or length == max_new:
-                # An ending ranked below the beam's width would not have been alive without ending: it does not count.
+                # A finished candidate ranked below the beam width is dropped, as an unfinished one would be.
                 if rank < width:
                     finished.append(Hypothesis(tokens, total / length**length_penalty))
             elif len(alive_next) < width:

@@ -1,4 +1,4 @@
-"""From the last hidden states to the answer: words, classes, spans, one vector."""
+"""Heads: language model, classification, span and embedding."""
 
 import numpy as np
 
@@ -21,14 +21,14 @@ class Transform:
         return y if self.norm is None else self.norm.forward(y)
 
     def backward(self, dy: Array) -> Array:
-        """Back through norm, activation, dense."""
+        """Return dx, back through norm, activation and dense layer."""
         if self.norm is not None:
             dy = self.norm.backward(dy)
         return self.dense.backward(dy * self.slope)
 
 
 class Pool:
-    """One vector for each sequence: its first or last real token, or the mean of its real tokens."""
+    """Pool a sequence to one vector: its first or last real token, or the mean of its real tokens."""
 
     def __init__(self, kind: str):
         self.kind = kind
@@ -50,7 +50,7 @@ class Pool:
 
 
 class Head:
-    """Any of the heads: pool, transform, scale, project, or bring to length 1, as the config says."""
+    """A head: pooling, transform, scaling, projection or normalization to unit length, as the config says."""
 
     def __init__(self, params: Parameters, config: Config, tied: Parameters | None):
         is_words = config.head == "language_model"
@@ -74,10 +74,10 @@ class Head:
         return self.unit
 
     def backward(self, dy: Array) -> Array:
-        """Gradient by the hidden states."""
+        """Return the gradient with respect to the hidden states."""
         if self.projection is not None:
             dx = self.projection.backward(dy) * self.scale
-        else:  # along the vector itself nothing can change: its length is always 1
+        else:  # the unit length removes the component along the vector
             dx = (dy - self.unit * (dy * self.unit).sum(-1, keepdims=True)) / self.length
         if self.transform is not None:
             dx = self.transform.backward(dx)

@@ -1,4 +1,4 @@
-"""Residuals, layers and stacks: the two halves of a Transformer."""
+"""Residual connections, layers and stacks."""
 
 from collections.abc import Callable
 
@@ -25,7 +25,7 @@ class Sublayer:
         return self.norm.forward(x + step(x))
 
     def backward(self, dy: Array, step: Callable[[Array], Array]) -> Array:
-        """The gradient takes both ways, through the step and around it, and the two add up."""
+        """Return dx: the sum of the gradients through the sublayer and through the residual."""
         if self.is_pre:
             return dy + self.norm.backward(step(dy))
         dsum = self.norm.backward(dy)
@@ -33,7 +33,7 @@ class Sublayer:
 
 
 class Layer:
-    """Self-attention, cross-attention where there is a memory, feed-forward; each inside its residual."""
+    """Self-attention, cross-attention (in a decoder with memory) and feed-forward, each in a residual connection."""
 
     def __init__(self, params: Parameters, config: Config, *, cross: bool):
         self.self_attn = MultiHeadAttention(params.at("self_attn"), config)
@@ -62,7 +62,7 @@ class Layer:
         return self.ffn_sublayer.forward(x, self.ffn.forward)
 
     def backward(self, dy: Array) -> tuple[Array, Array | None, Array]:
-        """Gradients by the input, by the memory (or None), and by the bias on the self-attention scores."""
+        """Return the gradients with respect to the input, the memory (or None), and the self-attention score bias."""
         dmemory: Array | None = None
         dbias: Array = np.zeros(())
 
@@ -85,7 +85,7 @@ class Layer:
 
 
 class Stack:
-    """The encoder or the decoder: layers one after the other, then the final norm."""
+    """A stack of layers (encoder or decoder) with its final norm."""
 
     def __init__(self, params: Parameters, config: Config, depth: int, *, bidirectional: bool, cross: bool):
         self.config = config
@@ -119,7 +119,7 @@ class Stack:
         return x if self.norm is None else self.norm.forward(x)
 
     def backward(self, dy: Array) -> tuple[Array, Array | None]:
-        """Gradients by the input and by the memory, which every layer has looked at."""
+        """Return the gradients with respect to the input and the memory, summed over all layers."""
         dmemory, dbias = None, None
         if self.norm is not None:
             dy = self.norm.backward(dy)

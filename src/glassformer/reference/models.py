@@ -24,7 +24,7 @@ from glassformer.reference.positions import sinusoids
 
 
 class Embeddings:
-    """Look up, scale, add types and positions, normalise, project."""
+    """Token embeddings: look-up, scaling, token types, positions, norm and projection."""
 
     def __init__(self, params: Parameters, config: Config, table: Parameters | None = None):
         self.config = config
@@ -52,7 +52,7 @@ class Embeddings:
         return x if self.projection is None else self.projection.forward(x)
 
     def backward(self, dx: Array) -> None:
-        """Tokens have no gradient; their vectors do."""
+        """Add the gradients of the embedding tables. Token ids have no gradient."""
         if self.projection is not None:
             dx = self.projection.backward(dx)
         if self.norm is not None:
@@ -65,7 +65,7 @@ class Embeddings:
 
 
 class Model:
-    """What the three models share: parameters, a config and a head."""
+    """Base of the three models: parameters, config and head."""
 
     def __init__(self, config: Config, state: Mapping[str, Array], *, dtype: type = np.float64):
         self.config = config
@@ -79,7 +79,7 @@ class Model:
 
 
 class EncoderModel(Model):
-    """Reads a text in both directions."""
+    """An encoder with bidirectional attention."""
 
     stack_name, causal = "encoder", False
 
@@ -107,7 +107,7 @@ class EncoderModel(Model):
         return hidden if self.head is None else self.head.forward(hidden, mask)
 
     def backward(self, dy: Array) -> None:
-        """Leave every parameter's gradient in `params.grads`."""
+        """Store every parameter's gradient in `params.grads`."""
         if self.head is not None:
             dy = self.head.backward(dy)
         dx, _ = self.stack.backward(dy)
@@ -115,13 +115,13 @@ class EncoderModel(Model):
 
 
 class DecoderModel(EncoderModel):
-    """Reads from left to right: the same machine with a causal mask."""
+    """A decoder: the same as the encoder, with a causal mask."""
 
     stack_name, causal = "decoder", True
 
 
 class EncoderDecoderModel(Model):
-    """Reads one text and writes another."""
+    """An encoder-decoder."""
 
     def __init__(self, config: Config, state: Mapping[str, Array], *, dtype: type = np.float64):
         super().__init__(config, state, dtype=dtype)
@@ -162,7 +162,7 @@ class EncoderDecoderModel(Model):
         return hidden if self.head is None else self.head.forward(hidden, target_mask)
 
     def backward(self, dy: Array) -> None:
-        """Leave every parameter's gradient in `params.grads`: through the decoder, the memory, and the encoder."""
+        """Store every parameter's gradient in `params.grads`, through the decoder, the memory and the encoder."""
         if self.head is not None:
             dy = self.head.backward(dy)
         dy, dmemory = self.decoder.backward(dy)
@@ -175,14 +175,14 @@ class EncoderDecoderModel(Model):
 def build_model(
     config: Config, state: Mapping[str, Array], *, dtype: type = np.float64
 ) -> EncoderModel | EncoderDecoderModel:
-    """The model this config describes, over these parameters."""
+    """Return the model of this config with these parameters."""
     if config.n_encoder_layers and config.n_decoder_layers:
         return EncoderDecoderModel(config, state, dtype=dtype)
     return (DecoderModel if config.n_decoder_layers else EncoderModel)(config, state, dtype=dtype)
 
 
 def count_positions(tokens: Array, mask: Array | None = None, segments: Array | None = None) -> Array:
-    """How many real tokens stand before each one, in its own document: (B, T) -> (B, T)."""
+    """Return the position of each token: the number of real tokens before it in its document, (B, T) -> (B, T)."""
     real = np.ones(tokens.shape, dtype=int) if mask is None else mask.astype(int)
     positions = np.zeros(tokens.shape, dtype=int)
     for t in range(1, tokens.shape[1]):

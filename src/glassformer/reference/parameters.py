@@ -1,4 +1,4 @@
-"""The learned numbers of a model by name, and next to each the gradient that a backward pass leaves for it."""
+"""Parameters by name, each with the gradient that a backward pass adds."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ Array = np.ndarray
 
 
 class Parameters:
-    """Arrays under dotted names. `at("encoder.layers.0")` is the part below that name; all parts share one store."""
+    """Arrays by dotted name. `at("encoder.layers.0")` is a view of the parameters below that name."""
 
     def __init__(self, values: Mapping[str, Array], *, dtype: type = np.float64):
         self.values: dict[str, Array] = {name: np.asarray(value, dtype=dtype) for name, value in values.items()}
@@ -16,7 +16,7 @@ class Parameters:
         self._prefix = ""
 
     def at(self, name: str) -> "Parameters":
-        """The parameters below `name`."""
+        """Return a view of the parameters below `name`."""
         part = object.__new__(Parameters)
         part.values, part.grads, part._prefix = self.values, self.grads, f"{self._prefix}{name}."
         return part
@@ -28,13 +28,10 @@ class Parameters:
         return self._prefix + name in self.values
 
     def add_grad(self, name: str, grad: Array) -> None:
-        """Add to a parameter's gradient.
-
-        A parameter used twice gets the sum of both uses: that is all that tying means.
-        """
+        """Add to a parameter's gradient. A tied parameter gets the sum over its uses."""
         full = self._prefix + name
         self.grads[full] = self.grads[full] + grad if full in self.grads else grad
 
     def clear_grads(self) -> None:
-        """Forget the gradients before the next backward pass."""
+        """Clear the gradients before the next backward pass."""
         self.grads.clear()

@@ -1,4 +1,4 @@
-"""Where a token stands: waves added to it, angles it is turned by, or a bias on whom it looks at."""
+"""Position information: sinusoids added to tokens, rotary angles, and biases of attention scores."""
 
 import math
 
@@ -8,9 +8,9 @@ from glassformer.reference.parameters import Array, Parameters
 
 
 def sinusoids(length: int, width: int, *, halves: bool = False) -> Array:
-    """A row for each position: the sine and cosine of pos / 10000^(2i/width) in columns 2i and 2i+1.
+    """Return sinusoidal positions (length, width): sin and cos of pos / 10000^(2i/width) in columns 2i and 2i+1.
 
-    Small i is the fast wave. `halves` puts all sines in the first columns and all cosines in the last ones.
+    `halves` puts all sines in the first half of the columns and all cosines in the second.
     """
     table = np.zeros((length, width))
     n_sines = (width + 1) // 2
@@ -23,16 +23,13 @@ def sinusoids(length: int, width: int, *, halves: bool = False) -> Array:
 
 
 def rotary_angles(positions: Array, head_size: int, theta: float) -> Array:
-    """The angle of every pair of features at every position: (B, T) -> (B, 1, T, D/2)."""
+    """Return the rotary angle of each feature pair at each position: (B, T) -> (B, 1, T, D/2)."""
     rate = theta ** (-np.arange(0, head_size, 2) / head_size)
     return positions[:, None, :, None] * rate
 
 
 def turn(x: Array, angles: Array) -> Array:
-    """Turn each pair (x[i], x[i + D/2]) by its angle.
-
-    Turning by the negative angle undoes it, and is the backward pass.
-    """
+    """Rotate each pair (x[i], x[i + D/2]) by its angle. Rotating by the negative angle is the backward pass."""
     half = x.shape[-1] // 2
     first, second = x[..., :half], x[..., half:]
     cos, sin = np.cos(angles), np.sin(angles)
@@ -40,12 +37,12 @@ def turn(x: Array, angles: Array) -> Array:
 
 
 def distance_ahead(positions: Array) -> Array:
-    """How far each key (second) stands ahead of each query (first): (B, T) -> (B, T, T)."""
+    """Return key position minus query position: (B, T) -> (B, T, T), queries first."""
     return positions[:, None, :] - positions[:, :, None]
 
 
 def alibi(n_heads: int, positions: Array) -> Array:
-    """The score of head h falls by slope h for each token of distance: (B, T) -> (B, H, T, T)."""
+    """Return the ALiBi bias (Press et al. 2022), minus slope times distance: (B, T) -> (B, H, T, T)."""
     power = 2 ** int(math.log2(n_heads))
     slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
     slopes += [2 ** (-8 * (h + 0.5) / power) for h in range(power)][: n_heads - power]
@@ -53,7 +50,7 @@ def alibi(n_heads: int, positions: Array) -> Array:
 
 
 class RelativeBias:
-    """T5's learned number for each head and bucket of distances."""
+    """T5's relative position bias: one learned value per head and distance bucket."""
 
     def __init__(self, params: Parameters, max_distance: int, bidirectional: bool):
         self.params, self.max_distance, self.bidirectional = params, max_distance, bidirectional
@@ -64,13 +61,15 @@ class RelativeBias:
         return self.params["weight"][self.buckets].transpose(0, 3, 1, 2)
 
     def backward(self, dbias: Array) -> None:
-        """Every pair of tokens at the same distance used the same number."""
+        """Add up the gradients of all token pairs in the same bucket."""
         grad = np.zeros_like(self.params["weight"])
         np.add.at(grad, self.buckets, dbias.transpose(0, 2, 3, 1))
         self.params.add_grad("weight", grad)
 
     def bucket(self, ahead: int) -> int:
-        """Near distances have a bucket each; far ones share buckets that grow with the logarithm."""
+        """Return the bucket of a distance. Small distances have their own bucket, larger ones share logarithmic
+        buckets.
+        """
         n_buckets, offset, distance = len(self.params["weight"]), 0, max(0, -int(ahead))
         if self.bidirectional:
             n_buckets //= 2

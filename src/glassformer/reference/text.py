@@ -1,21 +1,21 @@
-"""From text to numbers and back, in the simplest way that works: words, and a list of them."""
+"""A minimal word tokenizer and vocabulary."""
 
 from collections.abc import Iterable
 
 
 def simple_tokenizer(text: str) -> list[str]:
-    """Lower-cased words: "Hello Transformer world" -> ["hello", "transformer", "world"]."""
+    """Split a text into lower-cased words: "Hello Transformer world" -> ["hello", "transformer", "world"]."""
     return text.lower().split()
 
 
 class Vocabulary:
-    """Every known token and its number. The first four are special and never come out of a text."""
+    """Maps tokens to ids. The first four are special and never result from a text."""
 
     PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3
     SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
 
     def __init__(self, tokens: Iterable[str]):
-        words = sorted(set(tokens) - set(self.SPECIAL))  # sorted, so that the same text gives the same numbers
+        words = sorted(set(tokens) - set(self.SPECIAL))  # sorted, so that the ids depend on the text only
         self.tokens = [*self.SPECIAL, *words]
         self.ids = {token: index for index, token in enumerate(words, start=len(self.SPECIAL))}
 
@@ -23,12 +23,12 @@ class Vocabulary:
         return len(self.tokens)
 
     def encode(self, text: str, *, begin: bool = False, end: bool = False) -> list[int]:
-        """The numbers of the words of a text; a word never seen becomes UNKNOWN."""
+        """Return the ids of a text's words. An unknown word becomes UNKNOWN."""
         ids = [self.ids.get(token, self.UNKNOWN) for token in simple_tokenizer(text)]
         return [self.BEGIN] * begin + ids + [self.END] * end
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The words of these numbers, up to the first END, without special tokens."""
+        """Return the words of these ids up to the first END, without special tokens."""
         words = []
         for index in ids:
             if index == self.END:

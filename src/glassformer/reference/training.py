@@ -1,4 +1,4 @@
-"""How the numbers learn: a loss with smoothed labels, and Adam."""
+"""Training: label-smoothed cross-entropy and Adam."""
 
 from collections.abc import Mapping
 
@@ -11,10 +11,10 @@ from glassformer.reference.parameters import Array
 def label_smoothed_cross_entropy(
     logits: Array, targets: Array, *, smoothing: float = 0.0, ignore: int | None = None
 ) -> tuple[float, Array]:
-    """The mean loss over real tokens, and its gradient by the logits.
+    """Return the mean loss over real tokens and its gradient with respect to the logits.
 
-    The wanted distribution gives 1 - smoothing to the target and spreads the rest evenly over all V tokens. Targets
-    equal to `ignore` (padding) count neither in the sum nor in the number it is divided by.
+    The target distribution gives 1 - smoothing to the target and spreads the rest evenly over all V tokens. Targets
+    equal to `ignore` (padding) do not count.
     """
     vocab_size = logits.shape[-1]
     wanted = np.full(logits.shape, smoothing / vocab_size)
@@ -28,7 +28,7 @@ def label_smoothed_cross_entropy(
 
 
 class Adam:
-    """Kingma & Ba 2015: each parameter's step is its mean gradient over the root of its mean squared gradient."""
+    """Adam (Kingma and Ba 2015): the step is the mean gradient over the root of the mean squared gradient."""
 
     def __init__(
         self, values: Mapping[str, Array], *, lr: float, betas: tuple[float, float] = (0.9, 0.98), eps: float = 1e-9
@@ -39,7 +39,7 @@ class Adam:
         self.steps = 0
 
     def step(self, grads: Mapping[str, Array]) -> None:
-        """Change every parameter in place. The first steps are corrected for averages that began at zero."""
+        """Update every parameter in place, with bias correction of the two averages."""
         self.steps += 1
         first, second = self.betas
         for name, grad in grads.items():

@@ -155,8 +155,10 @@ class Extraction(EncoderTask[SpanQuestion]):
     @override
     def describe(self, splits: Splits[SpanQuestion]) -> str:
         train, valid = list(splits.train), list(splits.valid)
-        hopeless = sum(not example.answers for example in train) / len(train)
-        return f"{len(train):,} questions to learn from, {len(valid):,} to validate on; {hopeless:.0%} have no answer"
+        unanswerable = sum(not example.answers for example in train) / len(train)
+        return (
+            f"{len(train):,} questions to learn from, {len(valid):,} to validate on; {unanswerable:.0%} have no answer"
+        )
 
     @classmethod
     def demo(cls) -> ExtractionConfig:

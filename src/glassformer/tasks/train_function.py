@@ -33,10 +33,13 @@ def train(
 ) -> "Scores":
     """Train a model for a task into the folder `out` and return its scores, as `glassformer train TASK` does.
 
-        scores = glassformer.train("translation", source="train.de", target="train.en", out="m", minutes=5)
+    >>> import glassformer as gf
+    >>> scores = gf.train("classification", data="reviews.tsv", out="my-classifier", minutes=5)
+    >>> 0 <= scores["accuracy"] <= 100
+    True
 
     Called again with the same options, it resumes. The scores are those of the test examples, or of the validation
-    examples where there are none; `glassformer.pipelines.load.load(out)` loads the model.
+    examples where there are none; `glassformer.load(out)` loads the model.
 
     Args:
         task: A task, such as "translation" or "classification".

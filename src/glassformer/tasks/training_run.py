@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from glassformer.nn.compile_cache import separate_compile_cache
+from glassformer.runtime.compile_cache import separate_compile_cache
 from glassformer.training.budget import Planner, TimeBudget, guess_costs, updates_that_fit
 from glassformer.training.callbacks import Callbacks, attach
 from glassformer.training.estimate import Estimate, MemoryWatch, Truth, compare, estimate_run, in_words, rough_duration

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from glassformer.checkpoint import load_model
-from glassformer.checkpoint.external_formats import is_foreign, read_origin
+from glassformer.checkpoint.external_formats import is_external, read_origin
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
 from glassformer.pipelines.encoder_pipeline import Reader
 from glassformer.pipelines.seq2seq_pipeline import load_tokenizers
@@ -74,7 +74,7 @@ def load_decoder(folder: Path, special_tokens: Sequence[str], task: str) -> tupl
 
 def was_trained_here(folder: Path) -> bool:
     """Return whether a task of ours wrote this folder, so that its tokenizer can be used for training."""
-    return (folder / TASK).is_file() or not (is_foreign(folder) or read_origin(folder) is not None)
+    return (folder / TASK).is_file() or not (is_external(folder) or read_origin(folder) is not None)
 
 
 def _check_own_tokenizer(folder: Path, kind: str) -> None:

@@ -1,4 +1,4 @@
-"""From text to token ids and back. No torch here."""
+"""Tokenizers and chat templates: text to token ids and back. Does not import torch."""
 
 from glassformer.text.bpe_dropout import BpeDropout
 from glassformer.text.tokenizer import Tokenizer, TokenizerConfig

@@ -1,14 +1,16 @@
-"""A conversation as the ids a model reads: its chat template's control tokens, and everybody's words as mere words.
+"""Encode conversations with a chat template. Only the template can produce control tokens, never a message.
 
-The template decides where control tokens stand, and nothing in a message can add one. So each character of the rendered
-text must be known to be the template's or a message's. Three ways lead there:
+For that, every character of the rendered text must be attributed to the template or to a message. Three methods are
+tried:
 
-1. Render again with a random mark in place of every text in the messages. Where the result, with the texts put back,
-   is the first rendering, what is not a text is the template's.
-2. A template that looks into its messages renders the marks otherwise. Then render with every control token that the
-   template itself writes under a random name; what bears such a name is the template's.
-3. A template may put a token together, as in `'<|' + message.role + '|>'`. Where no message holds a control token, and
-   the rendering with marks has the same ones in the same order, all of them are the template's.
+1. Render again with a random mark in place of every message text. If substituting the texts gives the first rendering,
+everything else is the template's.
+
+2. A template that inspects its messages may render marks differently. Then render with a random name for every control
+token that the template itself writes; these names mark the template's tokens.
+
+3. A template may assemble a token, as in `'<|' + message.role + '|>'`. If no message contains a control token, and the
+rendering with marks has the same control tokens in the same order, all of them are the template's.
 """
 
 import functools
@@ -25,7 +27,7 @@ from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 Parts = list[tuple[str, bool]]
 """A text in parts, each with whether the template wrote it."""
 
-# Roles and types that templates compare with: part of the form of a conversation, not of what is said in it.
+# Roles and types that templates compare with: they are structure, not content.
 # fmt: off
 _WORDS = frozenset((
     "assistant", "developer", "function", "ipython", "model", "observation", "system", "tool", "tool_calls",
@@ -45,11 +47,12 @@ def render_chat(
     add_generation_prompt: bool = True,
     variables: Mapping[str, Any] | None = None,
 ) -> list[int]:
-    """The ids of a conversation, each message a `{"role": ..., "content": ...}`, by a Jinja template.
+    """Return the token ids of a conversation, rendered by a Jinja template.
 
-    With `add_generation_prompt` it ends where the model's answer begins. `variables` are for the template, such as
-    `tools`. Control tokens in messages and variables are spelled out. A template that takes too long, grows too large
-    or reaches for the machine is stopped with a ValueError.
+    Each message is `{"role": ..., "content": ...}`. With `add_generation_prompt` the ids end where the model's answer
+    starts. `variables` are passed to the template, such as `tools`. Control tokens in messages and variables are
+    encoded as plain text. A template that takes too long, grows too large or accesses the machine is stopped with a
+    ValueError.
     """
     said = {"tools": None, "documents": None, **(variables or {}), "messages": list(messages)}
     try:
@@ -60,8 +63,8 @@ def render_chat(
 
 
 def _origins(source: str, said: dict[str, Any], prompt: bool, tokenizer: PretrainedTokenizer) -> Parts:
-    """The rendered text, by who wrote which part of it."""
-    now = datetime.now()  # one time for all renderings
+    """Return the rendered text in parts, attributed to the template or to a message."""
+    now = datetime.now()  # the same time for all renderings
 
     def render(template: ChatTemplate, roles: Mapping[str, str], said: Mapping[str, Any]) -> str:
         return template.render({**roles, "add_generation_prompt": prompt, **said}, now)
@@ -72,17 +75,17 @@ def _origins(source: str, said: dict[str, Any], prompt: bool, tokenizer: Pretrai
     if control.search(text) is None:
         return [(text, False)]
     secret = secrets.token_hex(16)
-    marks: dict[str, str] = {}  # one for each text, so that equal texts stay equal
+    marks: dict[str, str] = {}  # equal texts get equal marks
 
     def mark(original: str) -> str:
         if not original.strip():
-            return original  # a template may ask whether there is anything; a blank is no control token
+            return original  # an empty text stays empty, because templates test for it
         return marks.setdefault(original, f"{secret}m{len(marks):08d}")
 
     marked = _map(said, mark)
     try:
         skeleton = render(template, roles, marked)
-    except ValueError:  # it does not like the marks
+    except ValueError:  # the template rejects the marks
         skeleton = ""
     parts = _align(text, re.split(f"{secret}m([0-9]{{8}})", skeleton), list(marks))
     if parts is not None:
@@ -93,7 +96,7 @@ def _origins(source: str, said: dict[str, Any], prompt: bool, tokenizer: Pretrai
     template, roles = ChatTemplate(source, names), {role: names.get(token, token) for role, token in roles.items()}
     pieces = re.split(f"({secret}t[0-9]{{8}})", render(template, roles, said))
     parts = [(tokens.get(piece, piece), piece in tokens) for piece in pieces]
-    # A control token put together from pieces, or from words the template compares with, has no name of its own.
+    # A control token assembled from pieces, or from words that the template compares with, has no random name.
     try:
         bare = control.search(render(template, roles, marked))
     except ValueError:
@@ -110,14 +113,14 @@ def _origins(source: str, said: dict[str, Any], prompt: bool, tokenizer: Pretrai
 
 
 def _unsaid(parts: Parts, control: re.Pattern[str], texts: Iterable[str]) -> re.Match[str] | None:
-    """A control token without a name that no text holds, so that the template must have had a part in it."""
+    """Return a control token without a random name that no message contains, so the template took part in it."""
     bare = (found for part, is_named in parts if not is_named for found in control.finditer(part))
     return next((found for found in bare if not any(found[0] in text for text in texts)), None)
 
 
 def _align(text: str, skeleton: Sequence[str], originals: Sequence[str]) -> Parts | None:
-    """The text as the skeleton's parts, template and number of a mark in turn, with an original for each mark."""
-    # Each way to come to a place in the text, as (the way before, its last part); any is as good as another.
+    """Align the text with the skeleton, which alternates template text and mark numbers; one original per mark."""
+    # Each reachable position in the text, as (previous state, last part); any path will do.
     ways: dict[int, Any] = {len(skeleton[0]): (None, (skeleton[0], True))} if text.startswith(skeleton[0]) else {}
     for number, after in zip(skeleton[1::2], skeleton[2::2], strict=True):
         found: dict[int, Any] = {}
@@ -134,13 +137,13 @@ def _align(text: str, skeleton: Sequence[str], originals: Sequence[str]) -> Part
 
 
 def _variants(original: str) -> list[str]:
-    """What templates make of a text: nothing, its ends trimmed, or JSON."""
+    """Return the forms in which templates print a text: unchanged, stripped, or as JSON."""
     as_json = json.dumps(original, ensure_ascii=False)[1:-1]
     return list(dict.fromkeys((original, original.strip(), original.lstrip(), original.rstrip(), as_json)))
 
 
 def _map(value: Any, change: Callable[[str], str], key: str = "") -> Any:
-    """A copy of plain values with each text changed: keys too, unless they are plain words; roles and types stay."""
+    """Copy plain values with each text changed. Keys are changed unless they are plain words; roles and types stay."""
     if isinstance(value, str):
         return value if key in ("role", "type") and value in _WORDS else change(value)
     if isinstance(value, Mapping):

@@ -1,7 +1,7 @@
-"""Bounds on single calls of a chat template: methods of texts, lists and dictionaries, filters, formatting.
+"""Limits on single calls in a chat template: methods of texts, lists and dictionaries, filters, formatting.
 
-No clock can stop a method of `str` while it runs. So each one is either linear in values that are small enough, or its
-work and the size of its result are computed before it is called. A call that would exceed them raises SecurityError.
+A running method of `str` cannot be interrupted. So each method is either linear in inputs of limited size, or its work
+and result size are computed before the call. A call that would exceed the limits raises SecurityError.
 """
 
 import json
@@ -14,18 +14,18 @@ from jinja2.exceptions import SecurityError
 from jinja2.sandbox import SandboxedFormatter
 
 MAX_CHARS = 1 << 23
-"""Characters of any one value."""
+"""Maximum length of a text in characters."""
 MAX_NODES = 300_000
-"""Values inside one value."""
+"""Maximum number of values nested in one value."""
 MAX_BITS = 4096
-"""Bits of an integer."""
+"""Maximum size of an integer in bits."""
 _INDENT = 16
 _WIDTH = 10_000
-"""The widest field that formatting may ask for."""
+"""Maximum field width in formatting."""
 _SEARCH = 10_000_000
-"""Steps of a search from the right, which in the worst case compares every character with every other."""
+"""Maximum number of steps of a search from the right, which is quadratic in the worst case."""
 _FEW = 32
-"""Different characters that Python strips quickly; it compares each with each."""
+"""Maximum number of characters to strip; Python compares each with each."""
 _LINE_BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 _ENCODINGS = frozenset(("utf8", "ascii", "latin1", "iso88591", "utf16", "utf32"))
 
@@ -47,23 +47,23 @@ METHODS: tuple[tuple[type, frozenset[str]], ...] = (
     (float, frozenset({"is_integer", "conjugate", "real", "imag"})),
     (bytes, frozenset({"decode", "hex"})),
 )
-"""Attributes that a template may have, by the type of the value; those of Python's own immutable operations."""
+"""Attributes that a template may access, by type of the value: immutable operations only."""
 
 
 def check_chars(count: int) -> None:
-    """Refuse a text of so many characters."""
+    """Raise SecurityError for a text of more than MAX_CHARS characters."""
     if count > MAX_CHARS:
         raise SecurityError(f"it builds a text of more than {MAX_CHARS} characters")
 
 
 def check_nodes(count: int) -> None:
-    """Refuse a list or dictionary of so many values."""
+    """Raise SecurityError for a list or dictionary of more than MAX_NODES values."""
     if count > MAX_NODES:
         raise SecurityError(f"it builds a value of more than {MAX_NODES} parts")
 
 
 def weigh(value: Any) -> None:
-    """Refuse a value too large to be copied, compared or printed, by counting what it would hold written out."""
+    """Raise SecurityError for a value too large to copy, compare or print."""
     count, chars, waiting = 0, 0, [value]
     while waiting:
         item = waiting.pop()
@@ -83,7 +83,7 @@ def weigh(value: Any) -> None:
 
 
 def listed(values: Iterable[Any]) -> list[Any]:
-    """A list of the values, if they are few enough."""
+    """Return the values as a list after checking their number."""
     if isinstance(values, str):
         check_nodes(len(values))
     found = list(islice(values, MAX_NODES + 1))
@@ -92,7 +92,7 @@ def listed(values: Iterable[Any]) -> list[Any]:
 
 
 def bounded_method(function: Any) -> Callable[..., Any]:
-    """A method of a text, or a function of `dict`, with a bound on its work; anything else as it is."""
+    """Return a method of a text, or a function of `dict`, with bounded work. Others are returned unchanged."""
     owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
     if isinstance(owner, str) and name in _TEXT:
         return lambda *args, **kwargs: _TEXT[name](owner, *args, **kwargs)
@@ -104,7 +104,7 @@ def bounded_method(function: Any) -> Callable[..., Any]:
 
 
 def check_binop(operator: str, left: Any, right: Any) -> None:
-    """Refuse an operation whose result would be too large."""
+    """Raise SecurityError if the result of an operation would be too large."""
     sizes = [len(side) if isinstance(side, str | bytes | list | tuple) else None for side in (left, right)]
     if operator == "%" and isinstance(left, str):
         check_percent(left, right)
@@ -121,7 +121,7 @@ def check_binop(operator: str, left: Any, right: Any) -> None:
 
 
 def check_percent(form: str, values: Any) -> None:
-    """Refuse `form % values` where the result could be too large."""
+    """Raise SecurityError if the result of `form % values` could be too large."""
     fields = form.count("%")
     if "*" in form and fields:
         raise SecurityError("it formats text with a width from outside (*)")
@@ -136,17 +136,17 @@ def check_percent(form: str, values: Any) -> None:
         weigh(value)
         longest = max(longest, len(str(value)))
     widths = sum(int(number) for number in re.findall(r"[0-9]+", form))
-    # repr and ascii write a character as up to ten.
+    # repr and ascii write up to ten characters per character.
     check_chars(len(form) + widths + fields * longest * (10 if re.search("%[^a-zA-Z]*[ra]", form) else 1))
 
 
 class BoundedFormatter(SandboxedFormatter):
-    """`str.format` with bounds on the width of each field and on the size of the result."""
+    """`str.format` with limits on field widths and on the result's size."""
 
     _size = 0
 
     def format_field(self, value: Any, format_spec: str) -> Any:
-        """Format one field, if it is narrow enough."""
+        """Format one field after checking its width."""
         _check_widths(format_spec)
         weigh(value)
         text = super().format_field(value, format_spec)
@@ -162,7 +162,7 @@ def to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as people write it, without the HTML escapes of Jinja's own."""
+    """Serialize to JSON without the HTML escapes of Jinja's filter."""
     weigh(value)
     if indent is not None and (len(indent) if isinstance(indent, str) else indent) > _INDENT:
         raise SecurityError(f"it indents JSON by {indent}: expected at most {_INDENT}")
@@ -178,7 +178,7 @@ def to_json(
 
 
 def check_filter(name: str, value: Any = "", *args: Any, **kwargs: Any) -> None:
-    """Refuse a call of one of Jinja's filters where its work or its result could be too large."""
+    """Raise SecurityError for a filter call whose work or result could be too large."""
     if name in _ITERATING and isinstance(value, str):
         check_nodes(len(value))
     if name in _LONGEST and isinstance(value, str) and len(value) > _LONGEST[name]:
@@ -361,12 +361,12 @@ _ITERATING = frozenset((
     "batch", "groupby", "list", "map", "max", "min", "reject", "rejectattr", "select", "selectattr", "slice",
     "sort", "sum", "unique",
 ))
-"""Filters that go through a text character by character."""
+"""Filters that iterate over a text character by character."""
 _LONGEST = {
     **dict.fromkeys(("title", "truncate", "urlencode", "wordcount", "xmlattr"), 1 << 20),
     **dict.fromkeys(("int", "striptags", "urlize", "wordwrap"), 10_000),
 }
-"""Characters that filters are used on whose work is larger than linear, or linear and slow."""
+"""Maximum input length of filters that are slow or superlinear."""
 FILTERS = (
     "abs", "attr", "batch", "capitalize", "center", "count", "d", "default", "dictsort", "e", "escape",
     "filesizeformat", "first", "float", "forceescape", "format", "groupby", "indent", "int", "items", "last",
@@ -374,5 +374,5 @@ FILTERS = (
     "select", "selectattr", "slice", "sort", "string", "striptags", "title", "trim", "truncate", "unique", "upper",
     "urlencode", "urlize", "wordcount", "wordwrap", "xmlattr",
 )
-"""Jinja's own filters that a template may use; `random` and `pprint` are not among them."""
+"""Jinja filters that a template may use: all except `random` and `pprint`."""
 # fmt: on

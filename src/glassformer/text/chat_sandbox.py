@@ -1,7 +1,7 @@
-"""Where chat templates run: Jinja's sandbox, made narrower, with little time, little memory and no way out.
+"""Run chat templates in a restricted Jinja sandbox with limits on time and memory.
 
-Every method and filter that templates use is there, with a bound on the work of each call (`chat_bounds.py`). Between
-calls a clock is looked at: at each call, each sum, each turn of a loop, each value that is built or printed.
+Every method and filter that templates use is available, with a bound on the work of each call (`chat_bounds.py`). The
+time is checked at each call, arithmetic operation, loop iteration, and value that is built or printed.
 """
 
 import functools
@@ -26,39 +26,39 @@ from markupsafe import Markup
 from glassformer.text import chat_bounds as bounds
 
 MAX_SECONDS = 1.0
-"""Computing time of one rendering."""
+"""CPU time limit of one rendering, in seconds."""
 _OF_JINJA = ("_loop_vars", "_block_vars")
-"""Arguments that compiled templates add to calls; only Jinja's own functions take them."""
+"""Arguments that compiled templates add to calls; only Jinja's functions accept them."""
 _PRINTABLE = (str, bytes, int, float, list, tuple, dict, range, KeysView, ValuesView, ItemsView, Undefined, type(None))
 
 
 class Budget(threading.local):
-    """What a rendering may still use up; each thread has its own."""
+    """The remaining budget of a rendering. Each thread has its own."""
 
     deadline = 0.0
     chars = 0
     now = datetime.min
 
     def start(self, now: datetime) -> None:
-        """A new rendering begins; `now` is the time that the template is told."""
+        """Start a new rendering. `now` is the time that the template sees."""
         self.now = now
         self.deadline = time.thread_time() + MAX_SECONDS
         self.chars = bounds.MAX_CHARS
 
     def tick(self) -> None:
-        """Refuse to go on when the time is up."""
+        """Raise SecurityError when the time is up."""
         if time.thread_time() > self.deadline:
             raise SecurityError(f"it ran for more than {MAX_SECONDS:g} s")
 
     def spend(self, chars: int) -> None:
-        """Count what is printed."""
+        """Count printed characters."""
         self.chars -= chars
         if self.chars < 0:
             raise SecurityError(f"it wrote more than {bounds.MAX_CHARS} characters")
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks what a model wrote, for training; here it changes nothing."""
+    """The `{% generation %}` tag, which marks model output for training. It has no effect here."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -68,7 +68,7 @@ class _Generation(Extension):
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """An environment for one template."""
+    """The Jinja environment of one template."""
 
     intercepted_binops = frozenset(ImmutableSandboxedEnvironment.default_binop_table)
 
@@ -79,7 +79,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             lstrip_blocks=True,
             extensions=[loop_controls, _Generation],
             finalize=self.emit,
-            optimized=False,  # nothing is computed before the clock runs
+            optimized=False,  # no constant folding before the clock starts
             cache_size=0,
         )
         self.filters = {name: self._guard(self.filters[name], name) for name in bounds.FILTERS}
@@ -104,24 +104,24 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return text
 
     def checked(self, value: Any) -> Any:
-        """The value, if there is time left and it is small enough."""
+        """Return the value after checking the time and its size."""
         self.budget.tick()
         bounds.weigh(value)
         return value
 
     def ticked(self, value: Any) -> Any:
-        """The value, if there is time left; for values that are no larger than what they were made of."""
+        """Return the value after checking the time, for values no larger than their inputs."""
         self.budget.tick()
         return value
 
     def joined(self, *values: Any) -> str:
-        """Texts one after the other."""
+        """Concatenate texts."""
         texts = [self.text(value) for value in values]
         bounds.check_chars(sum(map(len, texts)))
         return markup_join(values) if any(isinstance(value, Markup) for value in values) else "".join(texts)
 
     def text(self, value: Any) -> str:
-        """A value as text. Objects of the machine have none."""
+        """Return a value as text. Raises SecurityError for Python objects."""
         if not isinstance(value, _PRINTABLE):
             raise SecurityError(
                 f"it prints a {type(value).__name__}: expected a text, a number, a list or a dictionary"
@@ -130,7 +130,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return str(value)
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Call a function, or a method with a bound on its work."""
+        """Call a function, or a method with bounded work."""
         self.budget.tick()
         bounded = bounds.bounded_method(function)
         if bounded is function:
@@ -145,17 +145,17 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return self.checked(super().call_binop(context, operator, left, right))
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """`obj.attribute`, if there is time left: filters look up an attribute of each value in a list."""
+        """Return `obj.attribute` after checking the time, because filters look up attributes of every list item."""
         self.budget.tick()
         return super().getattr(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """`obj[argument]`, if there is time left."""
+        """Return `obj[argument]` after checking the time."""
         self.budget.tick()
         return super().getitem(obj, argument)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Whether a template may have `obj.attr`: only what is known to do no harm."""
+        """Return whether a template may access `obj.attr`: only attributes on the allow list."""
         for kind, names in bounds.METHODS:
             if isinstance(obj, kind):
                 return attr in names
@@ -163,13 +163,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return known and super().is_safe_attribute(obj, attr, value)
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
-        """What a refused attribute is: nothing; and where it leads to the machine inside, an error at once."""
+        """Return undefined for a refused attribute, or raise if it leads to Python internals."""
         if attribute.startswith("_"):
             raise SecurityError(f"it reaches for {attribute!r} of a {type(obj).__name__}")
         return super().unsafe_undefined(obj, attribute)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        """`str.format` and `str.format_map` with a bound on their results."""
+        """Return `str.format` and `str.format_map` with bounded results."""
         owner, name = getattr(value, "__self__", None), getattr(value, "__name__", "")
         if name not in ("format", "format_map") or not isinstance(owner, str):
             return None
@@ -185,7 +185,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return formatted
 
     def _guard(self, function: Any, name: str = "") -> Callable[..., Any]:
-        # Some take the context, the evaluation context or the environment before the value.
+        # Some filters take the context, the evaluation context or the environment before the value.
         skipped = int(hasattr(function, "jinja_pass_arg"))
 
         @functools.wraps(function)
@@ -205,7 +205,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return between.join(texts)
 
     def _sum(self, value: Iterable[Any], attribute: str | int | None = None, start: Any = 0) -> Any:
-        """Like `sum`, with a look at the clock: a sum of lists copies its beginning again and again."""
+        """Sum with time checks, because a sum of lists copies its prefix repeatedly."""
         if isinstance(start, str | bytes):
             raise TypeError("sum() can't sum strings")
         total = start
@@ -228,13 +228,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 class _Dict:
-    """The function `dict` of templates, and `dict.fromkeys`."""
+    """The `dict` function of templates, with `dict.fromkeys`."""
 
     def __call__(self, *args: Any, **items: Any) -> dict[Any, Any]:
         return dict(*args, **items)
 
     def fromkeys(self, keys: Iterable[Any], value: Any = None) -> dict[Any, Any]:
-        """A dictionary with one value for all keys."""
+        """Return a dictionary with one value for all keys."""
         return dict.fromkeys(bounds.listed(keys), value)
 
 

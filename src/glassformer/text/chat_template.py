@@ -1,7 +1,7 @@
-"""A chat template is a program from a stranger: it is rewritten to keep within its bounds, then compiled.
+"""Compile chat templates, which are untrusted programs, after rewriting them to check their limits.
 
-The language is Jinja as model folders use it. The sandbox watches what a program calls; the rewriting shows it the
-rest: the turns of a loop, the texts between the braces, and what is joined, listed or compared without any call.
+The language is Jinja as model folders use it. The sandbox controls function calls. The rewriting makes everything else
+visible to it: loop iterations, literal text, concatenation, lists and comparisons.
 """
 
 import re
@@ -17,22 +17,22 @@ from glassformer.text.chat_bounds import TEXT_METHODS
 from glassformer.text.chat_sandbox import Sandbox
 
 MAX_SOURCE = 100_000
-"""Characters of a template; the longest in use have some twenty thousand."""
+"""Maximum length of a template in characters. The longest in use have about 20,000."""
 MAX_REASON = 2_000
-"""Characters of an error message."""
+"""Maximum length of an error message."""
 MAX_NODES = 6_000
-"""Names, constants, operations and so on of a template; more would take long to compile."""
+"""Maximum number of syntax nodes; more would take long to compile."""
 
 _REFUSED = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends, nodes.Block, nodes.EvalContextModifier)
 _PRINTING_FILTERS = frozenset({"d", "default", "join"})
-"""Filters whose arguments are printed; the arguments of all other filters are texts that they search for."""
+"""Filters that print their arguments. Other filters only search for them."""
 
 
 class ChatTemplate:
     """A compiled template.
 
-    `rename` maps texts to what is printed for them where the template itself writes them, an earlier one before a later
-    one; texts it only compares with are left alone.
+    `rename` maps texts to replacements that are printed where the template itself writes them; earlier entries take
+    precedence. Texts that the template only compares with are unchanged.
     """
 
     def __init__(self, source: str, rename: Mapping[str, str] | None = None):
@@ -44,20 +44,20 @@ class ChatTemplate:
             if (size := sum(1 for _ in program.find_all(nodes.Node))) > MAX_NODES:
                 raise SecurityError(f"it has {size} parts: expected at most {MAX_NODES}")
             self._template = self._sandbox.from_string(_Rewriter(rename or {}).visit(program))
-        except Exception as error:  # also what Python's own compiler raises
+        except Exception as error:  # also errors of Python's compiler
             raise ValueError(f"the chat template cannot be read: {_reason(error)}") from error
 
     def render(self, variables: Mapping[str, Any], now: datetime | None = None) -> str:
-        """The text this template makes of plain values: texts, numbers, lists and dictionaries."""
+        """Render plain values: texts, numbers, lists and dictionaries."""
         self._sandbox.budget.start(now or datetime.now())
         try:
             return "".join(self._template.generate(**variables))
-        except Exception as error:  # a program may fail in any way
+        except Exception as error:  # a template may raise anything
             raise ValueError(f"the chat template failed: {_reason(error)}") from error
 
 
 class _Rewriter(NodeTransformer):
-    """Makes a program ask for leave, and print other texts for those in `rename`."""
+    """Inserts limit checks, and replaces the printed texts in `rename`."""
 
     def __init__(self, rename: Mapping[str, str]):
         self._rename = rename
@@ -70,7 +70,7 @@ class _Rewriter(NodeTransformer):
         return super().visit(node, *args, **kwargs)
 
     def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.Node:  # noqa: N802
-        # As a constant it is printed like everything else, and counted.
+        # As a constant it is printed and counted like every other value.
         return self.visit_Const(nodes.Const(node.data, lineno=node.lineno))
 
     def visit_Const(self, node: nodes.Const) -> nodes.Node:  # noqa: N802
@@ -152,13 +152,13 @@ def _reason(error: Exception) -> str:
 
 
 def _ask(method: str, *arguments: Any) -> nodes.Expr:
-    """A call of the sandbox's own method, which no name in the template can hide."""
+    """Return a call of a sandbox method, which no template name can shadow."""
     lineno = arguments[0].lineno if arguments else 0
     return nodes.Call(nodes.EnvironmentAttribute(method), list(arguments), [], None, None, lineno=lineno)
 
 
 def _ticking(node: Any) -> nodes.Node:
-    """A body that begins with a look at the clock."""
+    """Return a loop body that starts with a time check."""
     nothing = nodes.Const(None, lineno=node.lineno)
     node.body.insert(0, nodes.ExprStmt(_ask("ticked", nothing), lineno=node.lineno))
     return node

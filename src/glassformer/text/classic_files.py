@@ -1,7 +1,7 @@
-"""Tokenizers in the files models came with before `tokenizer.json`: WordPiece, byte-level merges, SentencePiece.
+"""Tokenizers from files older than `tokenizer.json`: WordPiece, byte-level BPE, SentencePiece.
 
-These files do not say how a text is cut or what is put around it; the family of the model does. A family that is not
-known here is refused rather than guessed.
+These files do not say how a text is pre-tokenized or which special tokens surround it; the model family does. An
+unknown family is refused rather than guessed.
 """
 
 import json
@@ -23,21 +23,21 @@ _T5 = {"t5", "mt5", "umt5", "longt5", "switchtransformers"}
 
 @dataclass
 class ClassicTokenizer:
-    """What the classic files of a folder say."""
+    """A tokenizer read from classic files."""
 
     inner: tokenizers.Tokenizer
     roles: dict[str, str] = field(default_factory=dict)
-    """The family's special tokens by their role, `bos_token` and so on, where no config names others."""
+    """The family's special tokens by role (`bos_token`, ...), for roles that no config names."""
     hidden: frozenset[str] = frozenset()
-    """Pieces that can be decoded but are never cut out of a text."""
+    """Pieces that can be decoded but are never produced by encoding."""
     limit: int | None = None
-    """Ids from here on stand for pieces that the model does not know."""
+    """Ids from here on belong to pieces that the model does not know."""
 
 
 def read_classic(folder: Path, config: Mapping[str, Any], model_type: str | None, *, target: bool) -> ClassicTokenizer:
-    """The tokenizer of a folder that has no `tokenizer.json`.
+    """Read the tokenizer of a folder without `tokenizer.json`.
 
-    `config` is its `tokenizer_config.json`; `target` asks for the tokenizer of the texts that a translator writes.
+    `config` is its `tokenizer_config.json`. `target` selects the target-language tokenizer of a translation model.
     """
     family = _family(config, model_type)
     for names, read in _READERS:
@@ -48,7 +48,7 @@ def read_classic(folder: Path, config: Mapping[str, Any], model_type: str | None
 
 
 def _family(config: Mapping[str, Any], model_type: str | None) -> str | None:
-    """The model's family, from the tokenizer's class or else the model's type; None where neither is told."""
+    """Return the family by the tokenizer's class or the model's type, or None."""
     named = config.get("tokenizer_class")
     if isinstance(named, str) and named not in ("PreTrainedTokenizerFast", "TokenizersBackend"):
         return named.removesuffix("Fast").removesuffix("Tokenizer").lower()
@@ -65,7 +65,7 @@ def _check_family(file: Path, family: str | None, known: set[str]) -> None:
 def _read_wordpiece(folder: Path, config: Mapping[str, Any], family: str | None, target: bool) -> ClassicTokenizer:
     file = folder / "vocab.txt"
     _check_family(file, family, _WORDPIECE)
-    lines = _read_text(file).split("\n")  # not splitlines: a token may be any other character that ends a line
+    lines = _read_text(file).split("\n")  # not splitlines: a token may be another line-separator character
     vocab = {line: index for index, line in enumerate(lines[:-1] if lines[-1] == "" else lines)}
     roles = {
         "unk_token": "[UNK]",
@@ -126,7 +126,7 @@ def _read_byte_level(folder: Path, config: Mapping[str, Any], family: str | None
     first, last = roles["cls_token"], roles["sep_token"]
     _check_tokens(file, vocab, (first, last))
     if roles["mask_token"] in vocab:
-        # The mask stands for a word with the space before it, unless it is described otherwise.
+        # By default the mask token includes the space before it.
         told = config.get("mask_token")
         lstrip = bool(told.get("lstrip", True)) if isinstance(told, Mapping) else True
         inner.add_special_tokens([tokenizers.AddedToken(roles["mask_token"], lstrip=lstrip, special=True)])
@@ -146,7 +146,7 @@ def _merge(file: Path, number: int, line: str) -> tuple[str, str]:
 def _read_llama(folder: Path, config: Mapping[str, Any], family: str | None, target: bool) -> ClassicTokenizer:
     file = folder / "tokenizer.model"
     model = read_sentencepiece(file)
-    # `legacy` is the upstream name for putting a space after special tokens too, as the first Llamas did.
+    # `legacy`: also add a space after special tokens, as the first Llama models do.
     inner = _build(file, model, prefix_everywhere=bool(config.get("legacy", True)))
     begin = model.begin
     if begin is not None:
@@ -168,7 +168,7 @@ def _read_t5(folder: Path, config: Mapping[str, Any], family: str | None, target
     count = sum(1 for token in listed if "<extra_id_" in str(token)) or config.get("extra_ids", 100)
     if not isinstance(count, int) or not 0 <= count <= 10_000:
         raise ValueError(f"{folder / 'tokenizer_config.json'}: extra_ids={count!r}: expected a number from 0 to 10000")
-    # The blanks that T5 learned to fill are counted down, so that the first is the very last token.
+    # T5's sentinels count down: the first has the highest id.
     extra = [f"<extra_id_{index}>" for index in reversed(range(count)) if f"<extra_id_{index}>" not in known]
     inner = _build(file, model, [*vocab, *((token, 0.0) for token in extra)])
     inner.add_special_tokens(extra)
@@ -177,7 +177,7 @@ def _read_t5(folder: Path, config: Mapping[str, Any], family: str | None, target
 
 
 def _read_marian(folder: Path, config: Mapping[str, Any], family: str | None, target: bool) -> ClassicTokenizer:
-    """Marian's two models cut the texts of the two languages; the ids are in a vocabulary beside them."""
+    """Read Marian's two SentencePiece models, one per language; `vocab.json` has the ids."""
     _check_family(folder / "source.spm", family, {"marian", "marianmt"})
     file = folder / ("target.spm" if target else "source.spm")
     model = read_sentencepiece(file)
@@ -190,11 +190,11 @@ def _read_marian(folder: Path, config: Mapping[str, Any], family: str | None, ta
         raise ValueError(f"{file} is made of byte-pair merges: expected a unigram model")
     scores = {piece.text: piece.score for piece in model.pieces}
     ordered = sorted(vocab, key=vocab.__getitem__)
-    # The model cuts with all of its pieces; those without an id are unknown when they come out.
+    # The model segments with all pieces; those without an id become unknown.
     surplus = [(piece, score) for piece, score in scores.items() if piece not in vocab]
     entries = [(piece, scores.get(piece, 0.0)) for piece in ordered]
     inner = _build(file, model, [*entries, *surplus], unknown=vocab[roles["unk_token"]])
-    # A text for a model of many languages begins with a token that names one of them.
+    # A text for a multilingual model starts with a language token.
     inner.add_special_tokens([token for token in ordered if token.startswith(">>") and token.endswith("<<")])
     inner.post_processor = _ending(vocab[roles["eos_token"]])
     return ClassicTokenizer(inner, roles, frozenset(vocab.keys() - scores.keys()), limit=len(vocab))
@@ -225,7 +225,7 @@ def _build(
 
 
 def _ending(end: int) -> processors.PostProcessor:
-    """Every text is followed by the end token."""
+    """Return a post-processor that appends the end token."""
     return processors.TemplateProcessing(
         single=["$A:0", "end:0"], pair=["$A:0", "end:0", "$B:0", "end:0"], special_tokens=[("end", end)]
     )
@@ -242,7 +242,7 @@ def _sentencepiece_roles(model: SentencePieceModel) -> dict[str, str]:
 
 
 def _named(config: Mapping[str, Any]) -> dict[str, str]:
-    """The special tokens a config names: each a string, or an object that holds one."""
+    """Return the special tokens that a config names, as strings or objects."""
     found = {}
     for role, value in config.items():
         token = value.get("content") if isinstance(value, Mapping) else value

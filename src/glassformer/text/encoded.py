@@ -1,27 +1,27 @@
-"""A text as a model reads it, and where each token came from."""
+"""The result of encoding: ids, and where each token came from."""
 
 from typing import NamedTuple
 
 
 class Encoded(NamedTuple):
-    """A text, or two, as a model reads it, and where each token came from."""
+    """One or two encoded texts, with the source of each token."""
 
     ids: list[int]
     spans: list[tuple[int, int]]
-    """Where each token's characters stand in its text; (0, 0) for a special token."""
+    """Character span of each token in its text; (0, 0) for a special token."""
     token_types: list[int]
-    """The number of the segment, for models that embed it."""
+    """Segment number of each token, for models with token types."""
     sources: list[int | None]
-    """Which text a token belongs to, 0 or 1; None for a special token."""
+    """Index of each token's text, 0 or 1; None for a special token."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def cut(self, limit: int) -> "Encoded":
-        """At most `limit` tokens: of the longer text the last ones go, special tokens stay."""
+        """Truncate to `limit` tokens, from the end of the longer text. Special tokens stay."""
         sizes = [self.sources.count(text) for text in (0, 1)]
         room = max(limit - self.sources.count(None), 0)
-        # Half of the room each, the first text the odd one; what the other does not need is added.
+        # Each text gets half of the room, the first the odd token; unused room goes to the other.
         halves = [(room + 1) // 2, room // 2]
         left = [min(sizes[text], max(halves[text], room - sizes[1 - text])) for text in (0, 1)]
         places = []

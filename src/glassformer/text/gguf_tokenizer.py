@@ -1,8 +1,8 @@
-"""The vocabularies inside GGUF and llama2.c files, as tokenizers of the `tokenizers` library.
+"""Convert the vocabularies of GGUF and llama2.c files to `tokenizers` tokenizers.
 
-There are two kinds. A byte-level vocabulary (GPT-2's way) comes with its merges, and the name of the rule that cuts
-text into words. A scored vocabulary (SentencePiece's way) has a score for every piece: of all neighbours that make a
-piece together, those with the best score join first. Merges are that rule written down, so both end as the same thing.
+A byte-level vocabulary (GPT-2) has merges and the name of a pre-tokenization rule. A scored vocabulary (SentencePiece)
+has a score per piece: of all neighbors that form a piece, those with the best score merge first. Both become BPE
+merges.
 """
 
 import math
@@ -15,11 +15,11 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, pro
 T = TypeVar("T")
 
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-"""What a token is, as GGUF numbers it."""
+"""GGUF's token types."""
 ADDED = (UNKNOWN, CONTROL, USER)
-"""Those that words are not made of: they stand for themselves."""
+"""Token types that stand for themselves and are not part of words."""
 
-# What a hostile file may cost. The largest real vocabularies stay below half of each.
+# Limits for hostile files. The largest real vocabularies stay below half of each.
 MAX_TOKENS = 1 << 19
 MAX_ADDED = 1 << 16
 MAX_PIECE = 128
@@ -33,7 +33,7 @@ LLAMA3_WORDS = (
 )
 QWEN2_WORDS = LLAMA3_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")
 
-# By the names of `tokenizer.ggml.pre`: patterns whose matches are cut out, one after the other.
+# Pre-tokenization rules by their name in `tokenizer.ggml.pre`: patterns applied in turn.
 CUTS = {
     "gpt-2": (GPT2_WORDS,),
     "smollm": (r"\p{N}", GPT2_WORDS),
@@ -42,7 +42,7 @@ CUTS = {
     "llama-bpe": (LLAMA3_WORDS,),
     "llama3": (LLAMA3_WORDS,),
     "llama-v3": (LLAMA3_WORDS,),
-    # What llama.cpp does with files that do not say.
+    # llama.cpp's defaults for files that do not say.
     "default": (r"[\p{P}$+<=>^~|]+", GPT2_WORDS, r"\p{N}+", r"[0-9]{3}"),
 }
 LLAMA3 = ("llama-bpe", "llama3", "llama-v3")
@@ -57,9 +57,9 @@ def byte_level_tokenizer(
     begin: int | None = None,
     end: int | None = None,
 ) -> tokenizers.Tokenizer:
-    """Byte-pair encoding over bytes: tokens in GPT-2's alphabet of bytes, merges as `left right`, the best first.
+    """Build a byte-level BPE tokenizer: tokens in GPT-2's byte alphabet, merges as `left right`, best first.
 
-    `pre` is the rule that cuts words; `begin` and `end` are ids to put around a text.
+    `pre` is the pre-tokenization rule. `begin` and `end` are ids to put around a text.
     """
     if pre not in CUTS:
         raise ValueError(f"tokenizer.ggml.pre={pre!r}: expected one of {', '.join(CUTS)}")
@@ -67,13 +67,13 @@ def byte_level_tokenizer(
     vocabulary = _vocabulary(tokens)
     pairs = []
     for merge in merges:
-        # A token may begin with a space of its own, so the first character never separates.
+        # A token may start with a space, so skip the first character when looking for the separator.
         cut = merge.find(" ", 1)
         left, right = merge[:cut], merge[cut + 1 :]
         if cut < 1 or left not in vocabulary or right not in vocabulary or left + right not in vocabulary:
             raise ValueError(f"the merge {merge[:80]!r}: expected two tokens that make a third")
         pairs.append((left, right))
-    # Llama 3 looks a word up as a whole before it merges.
+    # Llama 3 looks up the whole word before merging.
     inner = _bpe(vocabulary, pairs, ignore_merges=pre in LLAMA3)
     if pre.endswith(("qwen2", "-qwen")):
         inner.normalizer = normalizers.NFC()
@@ -96,9 +96,9 @@ def scored_tokenizer(
     begin: int | None = None,
     end: int | None = None,
 ) -> tokenizers.Tokenizer:
-    """Byte-pair encoding by the scores of pieces, with `▁` for the space and `<0x0A>` for a byte without a piece.
+    """Build a BPE tokenizer from piece scores, with `▁` for the space and `<0x0A>` for bytes without a piece.
 
-    `space_prefix` puts a space before every text; `begin` and `end` are ids to put around it.
+    `space_prefix` puts a space before every text. `begin` and `end` are ids to put around it.
     """
     types = _checked_types(tokens, types)
     vocabulary = _vocabulary(tokens)
@@ -121,7 +121,7 @@ def scored_tokenizer(
 
 
 def tokenizer_from_metadata(metadata: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
-    """The tokenizer that the keys `tokenizer.*` of a GGUF file describe: `tokenizer.json` and `tokenizer_config.json`.
+    """Return `tokenizer.json` and `tokenizer_config.json` from the `tokenizer.*` keys of a GGUF file.
 
     A file without a vocabulary gives None and an empty config.
     """
@@ -133,7 +133,7 @@ def tokenizer_from_metadata(metadata: Mapping[str, Any]) -> tuple[str | None, di
     tokens = _column(metadata, "tokens", str)
     types = _column(metadata, "token_type", int) if "tokenizer.ggml.token_type" in metadata else None
     is_qwen = str(metadata.get("general.architecture", "")).startswith("qwen")
-    # The rule is younger than the format: files from before it say nothing.
+    # Files older than this key do not have it.
     pre = _value(metadata, "pre", str, "a name") or ("qwen2" if is_qwen else "default")
     adds_begin = _value(metadata, "add_bos_token", bool, "true or false")
     if adds_begin is None:
@@ -159,7 +159,7 @@ def tokenizer_from_metadata(metadata: Mapping[str, Any]) -> tuple[str | None, di
 
 
 def token_id(metadata: Mapping[str, Any], name: str, count: int) -> int | None:
-    """The id that a GGUF file gives the token of this name (bos, eos, unknown, padding), if it gives one."""
+    """Return the id of a special token (bos, eos, unknown, padding), or None."""
     index = _value(metadata, f"{name}_token_id", int, "a whole number")
     if index is not None and not 0 <= index < count:
         raise ValueError(f"tokenizer.ggml.{name}_token_id={index}: expected an id below {count}")
@@ -202,7 +202,7 @@ def _vocabulary(tokens: Sequence[str]) -> dict[str, int]:
 
 
 def _merges_by_score(tokens: Sequence[str], scores: Sequence[float], types: Sequence[int]) -> list[tuple[str, str]]:
-    """Every way to make a piece of two others, the pieces with the best scores first."""
+    """Return all merges of two pieces into a third, those with the best scores first."""
     ranks = {token: i for i, (token, kind) in enumerate(zip(tokens, types, strict=True)) if kind == NORMAL}
     for token, index in ranks.items():
         if len(token) > MAX_PIECE:
@@ -210,7 +210,7 @@ def _merges_by_score(tokens: Sequence[str], scores: Sequence[float], types: Sequ
         if math.isnan(scores[index]):
             raise ValueError(f"the piece {token!r} has the score {scores[index]}: expected a number")
     merges: list[tuple[str, str]] = []
-    # The room to spare is for the smallest vocabularies.
+    # The constant is for very small vocabularies.
     most = MAX_MERGES_A_PIECE * len(tokens) + 4096
     for token in sorted(ranks, key=lambda token: -scores[ranks[token]]):
         for cut in range(1, len(token)):
@@ -229,7 +229,7 @@ def _bpe(vocabulary: dict[str, int], merges: list[tuple[str, str]], **options: A
 def _with_special_tokens(
     inner: tokenizers.Tokenizer, tokens: Sequence[str], types: Sequence[int], begin: int | None, end: int | None
 ) -> tokenizers.Tokenizer:
-    """The same tokenizer, which finds tokens that stand for themselves before it cuts words."""
+    """Add the tokens that stand for themselves, which are matched before pre-tokenization."""
     added = [(token, kind) for token, kind in zip(tokens, types, strict=True) if kind in ADDED]
     _wrapped(
         "control tokens",
@@ -237,7 +237,7 @@ def _with_special_tokens(
             [tokenizers.AddedToken(token, special=kind != USER, normalized=False) for token, kind in added]
         ),
     )
-    # The template knows them by names of ours: their own may hold what it would read as its syntax.
+    # Use neutral names, because the tokens' own names may contain template syntax.
     special = {name: index for name, index in (("begin", begin), ("end", end)) if index is not None}
     if special:
         before, after = [name for name in special if name == "begin"], [name for name in special if name == "end"]

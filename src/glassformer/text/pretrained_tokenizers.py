@@ -1,7 +1,7 @@
-"""The tokenizers of other people's models, read from the files they come in; safe with any text.
+"""Load the tokenizers of pretrained models. User text never becomes a control token.
 
-What a user types never becomes a control token: `<|im_start|>`, `[SEP]` or `</s>` in a text are spelled out in pieces.
-Where control tokens are wanted, `encode_parts` takes the text in parts and is told which of them to trust.
+`<|im_start|>`, `[SEP]` or `</s>` in a text are encoded as plain text. Where control tokens are wanted, `encode_parts`
+takes a text in parts that are marked as trusted or not.
 """
 
 import json
@@ -22,10 +22,10 @@ _LISTS = ("additional_special_tokens", "extra_special_tokens")
 
 
 class PretrainedTokenizer:
-    """Text to ids and back, for a model that somebody else trained.
+    """The tokenizer of a pretrained model.
 
-    `contents` is a parsed `tokenizer.json`, `config` the `tokenizer_config.json` beside it and `generation` the
-    `generation_config.json`; `where` names them in errors. `from_folder` and `from_json` are the usual ways in.
+    `contents` is a parsed `tokenizer.json`, `config` the `tokenizer_config.json` and `generation` the
+    `generation_config.json`; `where` names the source in errors. Usually created by `from_folder` or `from_json`.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class PretrainedTokenizer:
         self.where = where
         self._limit = classic.limit if classic else None
         try:
-            # A file may cut and fill texts to a length, or cut words at random; that is the caller's business.
+            # A file may configure truncation, padding or dropout; the caller decides these.
             contents = contents | {"truncation": None, "padding": None, "model": dict(contents["model"])}
             contents["model"].pop("dropout", None)
             contents["added_tokens"] = _added_tokens(contents, config)
@@ -49,7 +49,7 @@ class PretrainedTokenizer:
             special = {token["content"] for token in contents["added_tokens"] if token["special"]}
             self._secrets = give_secret_names(contents, classic.hidden if classic else ())
             self._inner = tokenizers.Tokenizer.from_str(json.dumps(contents))
-            self._inner.encode("?", "\N{WHITE SMILING FACE}")  # some faults show with the first text
+            self._inner.encode("?", "\N{WHITE SMILING FACE}")  # some errors appear only with the first text
         except BaseException as error:
             _refuse_others(error)
             raise ValueError(f"{where} is not a tokenizer: {type(error).__name__}: {error}") from error
@@ -60,13 +60,13 @@ class PretrainedTokenizer:
             if self._ids[token] != index:
                 raise ValueError(f"{where} gives {token!r} the id {index}: by its vocabulary it is {self._ids[token]}")
         self.special_ids = frozenset(self._ids[token] for token in special)
-        """The ids that `decode` leaves out."""
+        """Ids that `decode` omits."""
         self.control_tokens = tuple(sorted(self._secrets.keys() & wanted.keys(), key=lambda t: (-len(t), t)))
-        """What text never becomes, the longest first."""
+        """Tokens that text never encodes to, longest first."""
         self.named_tokens = {role: token for role, token in _roles(config).items() if token in self._ids}
-        """The special tokens by their role, `bos_token` and so on, as chat templates call them."""
+        """Special tokens by role (`bos_token`, ...), as chat templates name them."""
         self.chat_template = _chat_template(config)
-        """The model's chat template, where it has one."""
+        """The model's chat template, or None."""
         self._generation = generation
         self._bytes = '"ByteLevel"' in json.dumps(contents.get("decoder"))
         self._control = re.compile("|".join(map(re.escape, self.control_tokens)) or "(?!)")
@@ -77,9 +77,9 @@ class PretrainedTokenizer:
 
     @classmethod
     def from_folder(cls, folder: Path | str, *, target: bool = False) -> "PretrainedTokenizer":
-        """The tokenizer of a model's folder: its `tokenizer.json`, or else the classic files.
+        """Load the tokenizer of a model folder: its `tokenizer.json`, or else classic files.
 
-        `target` asks for the tokenizer of the texts a model writes, where it is not that of the texts it reads.
+        `target` selects the target tokenizer of models with two.
         """
         folder = Path(folder)
         config = _read_json(folder / "special_tokens_map.json") | _read_json(folder / "tokenizer_config.json")
@@ -111,76 +111,76 @@ class PretrainedTokenizer:
         *,
         where: str = "tokenizer.json",
     ) -> "PretrainedTokenizer":
-        """The tokenizer of a `tokenizer.json` string and the config that goes with it."""
+        """Create a tokenizer from a `tokenizer.json` string and its config."""
         return cls(_parse_json(text, where), config, generation, where=where)
 
     @property
     def vocab_size(self) -> int:
-        """One more than the highest id."""
+        """Return the highest id plus one."""
         return self._limit or max(self._tokens, default=-1) + 1
 
     @property
     def kind(self) -> str:
-        """How it cuts text: BPE, Unigram, WordPiece or WordLevel."""
+        """Return the model type: BPE, Unigram, WordPiece or WordLevel."""
         return type(self._inner.model).__name__
 
     @property
     def begin(self) -> int | None:
-        """The token before a text."""
+        """Return the id that starts a text."""
         return self._role("bos")
 
     @property
     def end(self) -> int | None:
-        """The token after a text."""
+        """Return the id that ends a text."""
         return self._role("eos")
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Every token that ends what the model writes; a chat model may have several."""
+        """Return all ids that end generation; chat models may have several."""
         listed = self._generation.get("eos_token_id")
         found = [self.end, *(listed if isinstance(listed, list) else [listed])]
         return tuple(dict.fromkeys(index for index in found if type(index) is int))
 
     @property
     def pad(self) -> int | None:
-        """The token that fills a batch."""
+        """Return the padding id."""
         return self._role("pad")
 
     @property
     def unknown(self) -> int | None:
-        """What a text outside the vocabulary becomes."""
+        """Return the id of unknown tokens."""
         return self._role("unk")
 
     @property
     def mask(self) -> int | None:
-        """The token that stands for a word to be guessed."""
+        """Return the mask id."""
         return self._role("mask")
 
     @property
     def separator(self) -> int | None:
-        """The token between two texts, and after the last."""
+        """Return the separator id."""
         return self._role("sep")
 
     @property
     def classifier(self) -> int | None:
-        """The token whose vector stands for the whole text."""
+        """Return the id of the classification token."""
         return self._role("cls")
 
     def id_of(self, token: str) -> int | None:
-        """The id of a token by its exact name, control tokens included; None where there is none."""
+        """Return the id of a token by its exact name, control tokens included, or None."""
         index = self._ids.get(token)
         return None if index is None or (self._limit and index >= self._limit) else index
 
     def encode(self, text: str) -> list[int]:
-        """The ids a model reads for one text, with the special tokens it expects around it."""
+        """Encode a text with the special tokens around it."""
         return self._known(self._encode(text).ids)
 
     def encode_plain(self, text: str) -> list[int]:
-        """The ids of a text alone."""
+        """Encode a text without special tokens."""
         return self._known(self._encode(text, special=False).ids)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """`encode` of many texts, on all cores."""
+        """Encode many texts in parallel."""
         try:
             return [self._known(encoding.ids) for encoding in self._inner.encode_batch(list(texts))]
         except BaseException as error:
@@ -188,14 +188,14 @@ class PretrainedTokenizer:
             raise ValueError(f"{self.where} cannot read one of {len(texts)} texts: {error}") from error
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
-        """The ids a model reads for two texts, and the segment number of each."""
+        """Encode a pair of texts. Returns ids and segment numbers."""
         encoded = self.offsets(first, second)
         return encoded.ids, encoded.token_types
 
     def encode_parts(self, parts: Iterable[tuple[str, bool]]) -> list[int]:
-        """The ids of a text in parts, without anything around it; control tokens are read in parts marked True alone.
+        """Encode a text given in parts, without special tokens around it.
 
-        The parts are one text: words are cut across their borders, but no control token ever crosses one.
+        Control tokens are recognized only in parts marked True. Words may span parts, control tokens never do.
         """
         text = "".join(
             self._control.sub(lambda found: self._secrets[found[0]], part) if trusted else part
@@ -204,12 +204,12 @@ class PretrainedTokenizer:
         return self.encode_plain(text)
 
     def offsets(self, text: str, second: str | None = None) -> Encoded:
-        """One text, or two, as `encode` gives them, with the characters that each token stands for."""
+        """Encode one text or a pair with the character span of each token."""
         encoding = self._encode(text, second)
         return Encoded(self._known(encoding.ids), encoding.offsets, encoding.type_ids, encoding.sequence_ids)
 
     def offsets_batch(self, texts: Sequence[tuple[str, str | None]]) -> list[Encoded]:
-        """`offsets` of many, on all cores."""
+        """Encode many texts or pairs with character spans, in parallel."""
         try:
             found = self._inner.encode_batch([first if second is None else (first, second) for first, second in texts])
         except BaseException as error:
@@ -218,13 +218,13 @@ class PretrainedTokenizer:
         return [Encoded(self._known(e.ids), e.offsets, e.type_ids, e.sequence_ids) for e in found]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of these ids, without special tokens and ids that have no token."""
+        """Decode ids. Special tokens and unknown ids are omitted."""
         tokens = [self._tokens[index] for index in ids if index in self._tokens and index not in self.special_ids]
         decoder = self._inner.decoder
         return decoder.decode(tokens) if decoder else " ".join(tokens)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Each id as readable text by itself, for pictures."""
+        """Return each id as readable text, for display."""
         return [self._readable(index) for index in ids]
 
     def _encode(self, text: str, second: str | None = None, *, special: bool = True) -> tokenizers.Encoding:
@@ -237,7 +237,7 @@ class PretrainedTokenizer:
     def _readable(self, index: int) -> str:
         token = self._tokens.get(index, f"<{index}>")
         if self._bytes and token not in self._secrets:
-            return decoders.ByteLevel().decode([token])  # by itself: the whole decoder may strip its first space
+            return decoders.ByteLevel().decode([token])  # decoded alone: the full decoder may strip its first space
         return token.replace("\N{LOWER ONE EIGHTH BLOCK}", " ")
 
     def _role(self, role: str) -> int | None:
@@ -253,7 +253,7 @@ class PretrainedTokenizer:
 
     @staticmethod
     def _around(begin: int | None, end: int | None) -> processors.PostProcessor:
-        """Put these tokens before and after each text, where there are any."""
+        """Return a post-processor that adds these tokens around each text."""
         special = [(name, index) for name, index in (("begin", begin), ("end", end)) if index is not None]
 
         def around(text: str, number: int) -> list[str]:
@@ -266,13 +266,13 @@ class PretrainedTokenizer:
 
 
 def _refuse_others(error: BaseException) -> None:
-    """Raise again what is not the library's fault: it raises bare Exceptions and panics, which are no Exceptions."""
+    """Re-raise errors that do not come from the library, which raises bare Exceptions and panics."""
     if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
         raise error
 
 
 def _added_tokens(contents: Mapping[str, Any], config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The tokens a file adds to its vocabulary, and those its config names beside it; in the order of their ids."""
+    """Return the added tokens of a file and its config, in id order."""
     vocab = contents["model"]["vocab"]
     known = vocab if isinstance(vocab, dict) else {piece: index for index, (piece, _) in enumerate(vocab)}
     added = {token["content"]: dict(token) for token in contents.get("added_tokens") or [] if token["content"]}
@@ -305,13 +305,13 @@ def _roles(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _content(entry: Any) -> str:
-    """A token in a config: a string, or an object that holds one."""
+    """Return a token's text from a config entry: a string, or an object."""
     token = entry.get("content") if isinstance(entry, Mapping) else entry
     return token if isinstance(token, str) else ""
 
 
 def _chat_template(config: Mapping[str, Any]) -> str | None:
-    """A config holds one template, or several with names, of which `default` is meant for chats."""
+    """Return the chat template; of several named ones, `default`."""
     found = config.get("chat_template")
     if isinstance(found, list):
         named = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, Mapping)}
@@ -320,7 +320,7 @@ def _chat_template(config: Mapping[str, Any]) -> str | None:
 
 
 def _read_json(file: Path) -> dict[str, Any]:
-    """The object in a JSON file; an empty one where there is no such file."""
+    """Read a JSON object; empty if the file does not exist."""
     if not file.is_file():
         return {}
     return _parse_json(_read_text(file), str(file))

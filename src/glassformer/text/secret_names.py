@@ -1,9 +1,8 @@
-"""Text never becomes a control token: inside a tokenizer each of them goes by a secret name that no text contains.
+"""Keep text from becoming control tokens: inside a tokenizer each has a secret name that no text contains.
 
-Telling the library to leave special tokens in a text alone is not enough. A unigram or whole-word vocabulary finds
-`</s>` by itself, because it is a piece like any other; so do merges that spell a token; and tokens such as
-`<tool_call>` are often not marked as special at all. Under another name, drawn afresh for each tokenizer, none of this
-can happen.
+Telling the library to ignore special tokens is not enough. A unigram or word-level vocabulary finds `</s>` as an
+ordinary piece, merges may spell a token, and tokens such as `<tool_call>` are often not marked as special. A random
+name per tokenizer prevents all of these.
 """
 
 import re
@@ -20,10 +19,10 @@ _HTML = re.compile(
 
 
 def is_control(token: str, *, special: bool) -> bool:
-    """Whether an added token steers the model: those marked so, and those written like `<tool_call>` or `[INST]`.
+    """Return whether an added token is a control token: marked as special, or written like `<tool_call>` or `[INST]`.
 
-    Others are text: runs of spaces, whole words, HTML. A single character always is, since there is no other way to
-    write it.
+    Other added tokens are text: runs of spaces, whole words, HTML. A single character is always text, since there is no
+    other way to write it.
     """
     if len(token) < 2 or token.isspace() or _BYTE.fullmatch(token):
         return False
@@ -31,14 +30,14 @@ def is_control(token: str, *, special: bool) -> bool:
 
 
 def give_secret_names(contents: dict[str, Any], also: Collection[str] = ()) -> dict[str, str]:
-    """Rename the control tokens, and the pieces in `also`, in the contents of a `tokenizer.json`; say who is who."""
+    """Rename the control tokens, and the pieces in `also`, in a parsed `tokenizer.json`. Returns the mapping."""
     added = contents["added_tokens"]
     control = {token["content"] for token in added if is_control(token["content"], special=token["special"])}
     secret = secrets.token_hex(16)
     names = {token: f"{secret}{index:08x}" for index, token in enumerate(sorted(control.union(also)))}
     for token in added:
         if token["content"] in names:
-            # The name is put into a text as it is, so it is looked for before the text is changed in any way.
+            # Names are matched before normalization, because they are inserted into the text unchanged.
             token |= {"content": names[token["content"]], "normalized": False}
     model = contents["model"]
     if isinstance(model["vocab"], dict):
@@ -53,6 +52,6 @@ def give_secret_names(contents: dict[str, Any], also: Collection[str] = ()) -> d
 
 
 def _spells(merge: str | list[str], names: Collection[str]) -> bool:
-    """Whether a merge, `"a b"` or `["a", "b"]`, makes a renamed token or needs one."""
+    """Return whether a merge, `"a b"` or `["a", "b"]`, produces or uses a renamed token."""
     left, right = merge.split(" ") if isinstance(merge, str) else merge
     return left + right in names or left in names or right in names

@@ -1,7 +1,7 @@
-"""SentencePiece models without SentencePiece: its protobuf file, read by hand, becomes a `tokenizers` tokenizer.
+"""Read SentencePiece models without the library: parse the protobuf file and build a `tokenizers` tokenizer.
 
-A field of the file is a key, `number << 3 | wire type`, and a value; a message is a run of fields (the protobuf wire
-format). Only the fields below are looked at; the others are stepped over.
+A field is a key, `number << 3 | wire type`, and a value; a message is a sequence of fields (the protobuf wire format).
+Only the fields below are used, others are skipped.
 """
 
 import math
@@ -15,15 +15,15 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
-"""What SentencePiece writes for a space."""
+"""SentencePiece's character for a space."""
 LONGEST_PIECE = 512
-"""A piece is a word or less; trying every cut of a longer one would cost its length squared."""
+"""Maximum length of a piece. Trying all splits of a longer one would cost its length squared."""
 
 _Value = int | bytes
 
 
 class Kind(IntEnum):
-    """What a piece is for."""
+    """The type of a piece."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -35,7 +35,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Piece:
-    """One entry of the vocabulary."""
+    """A vocabulary entry."""
 
     text: str
     score: float
@@ -44,39 +44,39 @@ class Piece:
 
 @dataclass(frozen=True)
 class SentencePieceModel:
-    """A SentencePiece file, as far as it decides how a text is cut."""
+    """The parts of a SentencePiece file that decide how a text is segmented."""
 
     pieces: tuple[Piece, ...]
-    """In the order of their ids."""
+    """Pieces in id order."""
     is_unigram: bool
-    """A unigram language model; otherwise byte-pair merges."""
+    """Whether it is a unigram model; otherwise BPE."""
     unknown: int
     """The id of the unknown piece."""
     begin: int | None
     end: int | None
     pad: int | None
     byte_fallback: bool
-    """Characters outside the vocabulary are written as UTF-8 bytes."""
+    """Whether characters outside the vocabulary are encoded as UTF-8 bytes."""
     add_dummy_prefix: bool
-    """A text begins with a space, so that a word is the same piece wherever it stands."""
+    """Whether a space is put before every text, so that a word has the same piece everywhere."""
     remove_extra_whitespaces: bool
     normalizer: str
-    """The name of the rules that were compiled into `charsmap`."""
+    """Name of the normalization rules in `charsmap`."""
     charsmap: bytes
-    """Character rules, compiled; empty where there are none."""
+    """Compiled normalization rules; empty if there are none."""
 
     def token(self, index: int | None) -> str | None:
-        """The text of a piece that may not be there."""
+        """Return a piece's text, or None."""
         return None if index is None else self.pieces[index].text
 
 
 def read_sentencepiece(path: Path) -> SentencePieceModel:
-    """The model in a `tokenizer.model`, `spiece.model` or `.spm` file."""
+    """Read a `tokenizer.model`, `spiece.model` or `.spm` file."""
     return parse_sentencepiece(path.read_bytes(), where=str(path))
 
 
 def parse_sentencepiece(data: bytes, *, where: str = "tokenizer.model") -> SentencePieceModel:
-    """The model in these bytes; `where` names them in errors."""
+    """Parse a SentencePiece model. `where` names the source in errors."""
     try:
         return _model(data)
     except (ValueError, IndexError, struct.error) as error:
@@ -90,10 +90,10 @@ def build_tokenizer(
     unknown: int | None = None,
     prefix_everywhere: bool = True,
 ) -> tokenizers.Tokenizer:
-    """A tokenizer that cuts texts as the model does.
+    """Build a tokenizer that segments as the model does.
 
-    `vocab` and `unknown` replace the pieces of a unigram model where their ids are decided elsewhere. Text after a
-    special token gets the model's leading space too, unless `prefix_everywhere` is False.
+    `vocab` and `unknown` replace the pieces of a unigram model whose ids are defined elsewhere. Text after a special
+    token gets the leading space too, unless `prefix_everywhere` is False.
     """
     if model.is_unigram:
         entries = [(piece.text, piece.score) for piece in model.pieces] if vocab is None else list(vocab)
@@ -115,7 +115,7 @@ def build_tokenizer(
     if prefix_first:
         cutters.append(pre_tokenizers.Metaspace(prepend_scheme="first", split=False))
     if model.is_unigram and model.byte_fallback:
-        # The library would read the six letters <0x0A> in a text as the piece for that byte.
+        # Otherwise the library would read the text "<0x0A>" as the piece of that byte.
         cutters.append(pre_tokenizers.Split(Regex("<(?=0x[0-9A-F]{2}>)"), "merged_with_previous"))
     if cutters:
         inner.pre_tokenizer = pre_tokenizers.Sequence(cutters)
@@ -128,7 +128,7 @@ def build_tokenizer(
     )
     inner.add_tokens(
         [
-            # A piece written with our space mark is looked for where spaces have become marks.
+            # Pieces that contain the space mark are matched after spaces have become marks.
             tokenizers.AddedToken(piece.text, normalized=SPACE in piece.text, special=False)
             for piece in model.pieces
             if piece.kind == Kind.USER_DEFINED and piece.text
@@ -152,12 +152,12 @@ def _normalizers(model: SentencePieceModel, *, prefix: bool) -> list[normalizers
 
 
 def _merges(pieces: Sequence[Piece]) -> list[tuple[str, str]]:
-    """The merges a SentencePiece BPE model performs, the first ones first.
+    """Return the merges of a SentencePiece BPE model, best first.
 
-    The file has no merges: two neighbours join where the result is a piece, the best-scored result first. So each cut
-    of a piece into two pieces is a merge, ranked by the whole piece's score.
+    The file has no merges: two neighbors merge if the result is a piece, best score first. So every split of a piece
+    into two pieces is a merge, ranked by the piece's score.
     """
-    # Only these can come out of a merge or go into one: the others stand for themselves and are no text.
+    # Only these types take part in merges.
     ranks = {piece.text: index for index, piece in enumerate(pieces) if piece.kind in (Kind.NORMAL, Kind.UNUSED)}
     found = [
         (-pieces[index].score, index, cut, whole)
@@ -196,7 +196,7 @@ def _model(data: bytes) -> SentencePieceModel:
 
     def named(field: int, default: int) -> int | None:
         index = _int(trainer.get(field, default))
-        index -= 1 << 64 if index >> 63 else 0  # negative numbers are written as 64 bits
+        index -= 1 << 64 if index >> 63 else 0  # negative numbers are stored as 64 bits
         is_there = 0 <= index < len(pieces) and pieces[index].kind == Kind.CONTROL
         return index if is_there else None
 
@@ -230,7 +230,7 @@ def _piece(data: bytes, index: int) -> Piece:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, _Value]]:
-    """The fields of one message: whole numbers as they are, everything else as bytes."""
+    """Yield the fields of a message: varints as integers, everything else as bytes."""
     at = 0
     while at < len(data):
         start = at
@@ -253,7 +253,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, _Value]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A whole number, seven bits a byte, the lowest first; and where the next thing begins."""
+    """Decode a varint: seven bits per byte, lowest first. Returns it and the next position."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):

@@ -1,14 +1,14 @@
-"""A text to its sentences, by the plainest rule there is."""
+"""Rule-based sentence splitting."""
 
 import re
 
 END = re.compile(r"[.!?][\"')\]]*(?=\s+[\"'(\[]*[A-Z0-9])")
 ABBREVIATIONS = frozenset({"e.g.", "i.e.", "cf.", "vs.", "Dr.", "Mr.", "Mrs.", "Fig.", "Eq."})
-"""Those that most often stand before a capital letter or a number."""
+"""Abbreviations that often precede a capital letter or a number."""
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of a text: each ends at a line break, or at . ! ? before a space and a capital or a number."""
+    """Split a text at line breaks, and at . ! ? before a space and a capital or a digit."""
     found = []
     for line in text.splitlines():
         begin = 0

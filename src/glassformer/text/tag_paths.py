@@ -1,4 +1,4 @@
-"""The best tags of a sentence among those that stand for entities: Viterbi's search over BIOES."""
+"""Viterbi search for the best valid sequence of BIOES tags."""
 
 from collections.abc import Sequence
 
@@ -11,18 +11,18 @@ Scores = NDArray[np.float32]
 
 
 class TagPaths:
-    """The BIOES tags of some labels, O first, and which may follow which."""
+    """The BIOES tags of some labels, O first, and their valid transitions."""
 
     def __init__(self, labels: Sequence[str]):
         self.tags = [OUTSIDE, *(f"{prefix}-{label}" for label in labels for prefix in "BIES")]
         self.follows = np.array([[_may_follow(left, right) for right in self.tags] for left in self.tags])
-        """(K, K): whether a tag (columns) may come after another (rows)."""
+        """(K, K): whether a tag (column) may follow another (row)."""
 
     def best(self, scores: Sequence[Scores]) -> list[list[str]]:
-        """The legal tags with the highest sum of scores, (T, K) for a sentence of T words; all sentences at once.
+        """Return the valid tags with the highest total score for each sentence; scores are (T, K) for T words.
 
-        Before the first word and after the last stands O: so an entity neither goes on at the beginning, nor is left
-        open at the end. Words whose tags all score the same, and that have no reason in their neighbours', are O.
+        O is assumed before the first and after the last word, so that entities start and end inside the sentence. Ties
+        go to O.
         """
         if not scores:
             return []

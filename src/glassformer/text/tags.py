@@ -1,9 +1,8 @@
-"""Tags of words and the entities they stand for: IOB1, IOB2 and BIOES, each way.
+"""Convert between word tags and entities: IOB1, IOB2 and BIOES.
 
-All three write O for a word outside. Of an entity, IOB2 writes B-LABEL for the first word and I-LABEL for the others;
-IOB1 (Ramshaw and Marcus 1995; CoNLL-2003's files) writes I-LABEL throughout, and B-LABEL only where an entity begins
-right after another with the same label; BIOES writes B-, I-, E- for first, inner and last words, and S- for a word
-that is an entity alone.
+All three write O outside entities. IOB2 writes B-LABEL for the first word of an entity and I-LABEL for the rest. IOB1
+(Ramshaw and Marcus 1995; CoNLL-2003) writes I-LABEL, and B-LABEL only if an entity directly follows another with the
+same label. BIOES writes B-, I-, E- for first, inner and last words, and S- for single words.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +14,7 @@ PREFIXES: dict[Scheme, str] = {"iob1": "IB", "iob2": "BI", "bioes": "BIES"}
 
 
 class Entity(NamedTuple):
-    """Words `begin` to `end`, the last not included, and what they are."""
+    """An entity: words `begin` to `end` (exclusive) and its label."""
 
     begin: int
     end: int
@@ -23,22 +22,22 @@ class Entity(NamedTuple):
 
 
 class BadTagError(ValueError):
-    """A tag that cannot stand where it does."""
+    """A tag is invalid at its position."""
 
     def __init__(self, place: int, problem: str):
         super().__init__(problem)
         self.place = place
-        """The number of its word, from 0."""
+        """Index of the word."""
 
 
 def entities_of(tags: Sequence[str], scheme: Scheme) -> list[Entity]:
-    """The entities that tags stand for, from left to right; a tag that its scheme does not allow is a BadTagError.
+    """Return the entities of a tag sequence in order. Raises BadTagError for tags that the scheme does not allow.
 
-    Read as IOB1, any sequence of B-, I- and O stands for something: B- begins an entity, and so does I- where it does
-    not go on with one. That is how conlleval reads, and it reads IOB2 the same as IOB2 itself.
+    As IOB1, every sequence of B-, I- and O is valid: B- starts an entity, and so does I- if it does not continue one.
+    conlleval reads tags this way; IOB2 tags give the same entities.
     """
     found: list[Entity] = []
-    begin, label = 0, ""  # of the entity we are in; an empty label is none
+    begin, label = 0, ""  # label of the current entity; empty means none
     for place, tag in enumerate(tags):
         prefix, name = _parts(tag, place, scheme)
         goes_on = bool(label) and prefix in "IE" and name == label
@@ -62,7 +61,7 @@ def entities_of(tags: Sequence[str], scheme: Scheme) -> list[Entity]:
 
 
 def tags_of(entities: Iterable[Entity], length: int, scheme: Scheme) -> list[str]:
-    """The tags of a sentence of `length` words; entities that overlap or leave it are a ValueError."""
+    """Return the tags of a sentence of `length` words. Raises ValueError for overlapping or outlying entities."""
     tags, before = [OUTSIDE] * length, Entity(0, 0, "")
     for entity in sorted(entities):
         begin, end, label = entity
@@ -82,9 +81,9 @@ def tags_of(entities: Iterable[Entity], length: int, scheme: Scheme) -> list[str
 
 
 def detect_scheme(sentences: Sequence[Sequence[str]]) -> Scheme:
-    """The scheme of these tags, as far as they tell: where several fit, they all read the same.
+    """Return a scheme that fits these tags; if several fit, they give the same entities.
 
-    Tags that look like two schemes at once are a MixedTagsError, which names a place of each.
+    Raises MixedTagsError, with one position of each, for tags of two schemes.
     """
     sorts = {tag[:2] for tags in sentences for tag in tags}
     if sorts & {"E-", "S-"}:
@@ -105,7 +104,7 @@ def detect_scheme(sentences: Sequence[Sequence[str]]) -> Scheme:
 
 
 class MixedTagsError(ValueError):
-    """Tags of two schemes in one text: the places, sentence and word, of one tag each."""
+    """Tags of two schemes occur together. Has the (sentence, word) position of one tag of each."""
 
     def __init__(self, as_iob1: tuple[int, int], as_iob2: tuple[int, int]):
         super().__init__("some entities begin with I- (IOB1), others with B- where nothing is before them (IOB2)")

@@ -1,14 +1,13 @@
-"""A long text in several readings: windows that overlap, each behind the same question."""
+"""Split a long context into overlapping windows, each with the same question."""
 
 from glassformer.text.encoded import Encoded
 
 
 def windows(read: Encoded, limit: int | None, overlap: int) -> list[Encoded]:
-    """A question and a text as readings of at most `limit` tokens that cover the whole text between them.
+    """Return windows of at most `limit` tokens that together cover the text, each with the question.
 
-    Neighbours share `overlap` tokens of the text, or a half of what a window has room for where that is less: so a
-    span of that many stands whole in one of them. A question that would leave the text less than half of the room is
-    cut at its end.
+    Neighbors share `overlap` tokens, or half of a window's text if that is less, so that every span of that length is
+    whole in one window. A question that would leave the text less than half of the window is truncated.
     """
     if limit is None or len(read) <= limit:
         return [read]

@@ -1,7 +1,7 @@
-"""Tokenizers over the `tokenizers` library: trained in seconds, saved as `tokenizer.json`, safe with any text.
+"""Tokenizers trained with the `tokenizers` library and saved as `tokenizer.json`.
 
-The four special tokens have fixed ids, and text never becomes one of them: `</s>` typed by a user is spelled out in
-pieces. All kinds but characters work on bytes, so that no text is unknown and decoding gives back what was encoded.
+The four special tokens have fixed ids, and text never becomes one of them: `</s>` typed by a user is encoded as plain
+text. All kinds except characters work on bytes, so that no text is unknown and decoding is exact.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ class TokenizerConfig(Checked):
     """Kind of tokenizer: byte-pair merges (Sennrich et al. 2016), a unigram language model (Kudo 2018), single bytes,
     or the characters of the training text."""
     prefix_space: bool = True
-    """Read every text as if a space stood before it, so that a word is the same token at the beginning and inside."""
+    """Put a space before every text, so that a word has the same token at the start and inside."""
     lowercase: bool = False
     """Lower-case all texts; decoding cannot undo it."""
     bpe_dropout: Annotated[float, Range("a probability, from 0 to 1", 0, 1)] = 0.0
@@ -54,16 +54,16 @@ class Tokenizer:
                 raise ValueError(f"the tokenizer has {token} at {inner.token_to_id(token)}: expected id {wanted}")
         vocab = inner.get_vocab(with_added_tokens=True)
         last = max(vocab, key=vocab.__getitem__)
-        if vocab[last] >= len(vocab):  # the library writes a vocabulary id by id, and would never end
+        if vocab[last] >= len(vocab):  # the library serializes id by id and would not finish
             raise ValueError(f"the tokenizer has {last[:40]!r} at {vocab[last]}: expected ids below {len(vocab)}")
-        # Not part of the saved file, so it is set wherever a tokenizer comes from.
+        # not stored in the file, so set after loading too
         inner.encode_special_tokens = True
         self._inner = inner
         added = inner.get_added_tokens_decoder()
         self._special = {index: token.content for index, token in added.items() if token.special}
         first = inner.pre_tokenizer
         self._prefix = " " if getattr(first, "add_prefix_space", False) else ""
-        # A look-up in a table of our own takes a tenth of the library's time.
+        # A dictionary look-up takes a tenth of the library's time.
         of_characters = isinstance(inner.model, models.WordLevel) and isinstance(first, pre_tokenizers.Split)
         self._characters = inner.get_vocab(with_added_tokens=False) if of_characters else None
 
@@ -76,9 +76,9 @@ class Tokenizer:
         *,
         more_special: Sequence[str] = (),
     ) -> "Tokenizer":
-        """Learn at most `vocab_size` tokens from these texts. The same texts give the same tokenizer.
+        """Train a tokenizer with at most `vocab_size` tokens. The result depends on the texts only.
 
-        `more_special` are special tokens beside the usual four, for marks that no text may become either.
+        `more_special` are special tokens beside the four fixed ones.
         """
         config = config or TokenizerConfig()
         special = [*SPECIAL, *more_special]
@@ -104,7 +104,7 @@ class Tokenizer:
             )
         else:
             inner = tokenizers.Tokenizer(models.BPE())
-            size = vocab_size if config.kind == "bpe" else smallest  # which leaves no room for a merge
+            size = vocab_size if config.kind == "bpe" else smallest  # so no merges are learned
             trainer = trainers.BpeTrainer(
                 vocab_size=size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
             )
@@ -120,12 +120,12 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """How many tokens there are, special ones included."""
+        """Return the number of tokens, special ones included."""
         return self._inner.get_vocab_size()
 
     @property
     def kind(self) -> str:
-        """How it cuts text: characters, bytes, BPE or unigram."""
+        """Return the kind: characters, bytes, BPE or unigram."""
         if self.is_of_characters:
             return "characters"
         n_pieces = self.vocab_size - len(self._special)
@@ -133,63 +133,63 @@ class Tokenizer:
 
     @property
     def special_ids(self) -> frozenset[int]:
-        """What no text becomes, and no text is made of."""
+        """Return the ids of special tokens. Plain text never encodes to them."""
         return frozenset(self._special)
 
     def has_special(self, name: str) -> bool:
-        """Whether there is a special token of this name."""
+        """Return whether a special token of this name exists."""
         return name in self._special.values()
 
     @property
     def is_of_characters(self) -> bool:
-        """Whether each token is a character."""
+        """Return whether each token is a character."""
         return self._characters is not None
 
     @property
     def begin(self) -> int | None:
-        """What stands before a text that a decoder writes from nothing: the end of another."""
+        """Return the token before a generated text: END, as between training documents."""
         return END
 
     @property
     def end(self) -> int | None:
-        """What ends a text."""
+        """Return the END id."""
         return END
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """All that ends a text."""
+        """Return all ids that end a text."""
         return (END,)
 
     @property
     def chat_template(self) -> str | None:
-        """None: no tokenizer of ours was trained for conversations."""
+        """Return None: our tokenizers have no chat template."""
         return None
 
     def special_id(self, name: str) -> int:
-        """The id of a special token."""
+        """Return the id of a special token."""
         for index, content in self._special.items():
             if content == name:
                 return index
         raise ValueError(f"the tokenizer has no special token {name!r}: expected one of {[*self._special.values()]}")
 
     def normalize(self, text: str) -> str:
-        """The text that is cut into tokens: lower-cased if the tokenizer was trained so, otherwise unchanged."""
+        """Return the text as it is tokenized: lower-cased if so trained, otherwise unchanged."""
         return text if self._inner.normalizer is None else self._inner.normalizer.normalize_str(text)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without BEGIN or END."""
+        """Encode a text without BEGIN and END."""
         if self._characters is not None:
             return [self._characters.get(character, UNKNOWN) for character in self.normalize(text)]
         return self._inner.encode(text, add_special_tokens=False).ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of many texts, on all cores."""
+        """Encode many texts in parallel."""
         if self._characters is not None:
             return [self.encode(text) for text in texts]
         return [encoding.ids for encoding in self._inner.encode_batch(texts, add_special_tokens=False)]
 
     def offsets_batch(self, texts: Sequence[tuple[str, str | None]]) -> list[Encoded]:
-        """One text each, or two, with END after each, and the characters that each token stands for."""
+        """Encode texts or pairs, END after each text, with the character span of each token."""
         flat = [part for pair in texts for part in pair if part is not None]
         encodings = iter(self._inner.encode_batch(flat, add_special_tokens=False))
         found = []
@@ -206,22 +206,22 @@ class Tokenizer:
         return found
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of these ids, without special tokens."""
+        """Decode ids. Special tokens are omitted."""
         kept = [index for index in ids if index not in self._special]
-        # The space put before every text when it was encoded, if it was.
+        # Remove the space that encoding put before the text.
         return self._inner.decode(kept, skip_special_tokens=False).removeprefix(self._prefix)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Each id as readable text by itself, for pictures: a token that begins a word begins with a space."""
+        """Return each id as readable text, for display. A token that starts a word starts with a space."""
         return [self._special.get(i) or self._inner.decode([i], skip_special_tokens=False) for i in ids]
 
     def to_json(self) -> str:
-        """The contents of `tokenizer.json`."""
+        """Return the contents of `tokenizer.json`."""
         return self._inner.to_str(pretty=True)
 
     @classmethod
     def from_json(cls, text: str, *, where: str = "tokenizer.json") -> "Tokenizer":
-        """The tokenizer of these contents; `where` names them in errors."""
+        """Load a tokenizer from the contents of `tokenizer.json`. `where` names the source in errors."""
         try:
             return cls(tokenizers.Tokenizer.from_str(text))
         except BaseException as error:  # the library raises bare Exceptions, and panics that are none
@@ -231,7 +231,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path | str) -> "Tokenizer":
-        """The tokenizer saved at `path`."""
+        """Load the tokenizer saved at `path`."""
         try:
             text = Path(path).read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
@@ -242,16 +242,16 @@ class Tokenizer:
 def _of_characters(
     texts: Iterable[str], special: list[str], vocab_size: int, *, lowercase: bool
 ) -> tokenizers.Tokenizer:
-    """Each character is a word."""
+    """Build a character-level tokenizer."""
     found = Counter[str]()
-    # The normalizer lower-cases each character by itself; str.lower() turns a capital sigma into one of two others.
+    # The normalizer lower-cases single characters; str.lower() handles a final sigma differently.
     normalizer = tokenizers.normalizers.Lowercase() if lowercase else None
     for text in texts:
         found.update(text if normalizer is None else normalizer.normalize_str(text))
     room = vocab_size - len(special)
     if room < 1:
         raise ValueError(f"vocab_size={vocab_size}: expected more than the {len(special)} special tokens")
-    # The commonest, where there is no room for all; in alphabetical order, so that the text's own order means nothing.
+    # The most frequent characters if not all fit, sorted so that their order in the text has no effect.
     kept = sorted(sorted(found, key=lambda character: (-found[character], character))[:room])
     vocab = {token: index for index, token in enumerate([*special, *kept])}
     inner = tokenizers.Tokenizer(models.WordLevel(vocab=vocab, unk_token=SPECIAL[UNKNOWN]))

@@ -1,9 +1,8 @@
-"""Plain text cut into words, for models that answer word by word.
+"""Split plain text into words, for tagging.
 
-White space separates. What stands between is cut further: a run of letters, digits and marks is a word, and so is a
-run of one and the same punctuation character. Three things stay whole: words joined by a single - . , : / & @ or
-apostrophe (jean-luc, 3.5, 12:30, AT&T, O'Neil), single letters that each have a period (U.S., e.g.), and 's, which is
-a word of its own after another.
+Words are separated by white space. A run of letters, digits and marks is a word, and so is a run of one punctuation
+character. Three things stay whole: words joined by a single - . , : / & @ or apostrophe (jean-luc, 3.5, 12:30, AT&T,
+O'Neil), single letters with periods (U.S., e.g.), and 's, which is its own word.
 """
 
 import re
@@ -22,13 +21,13 @@ _WORD = re.compile(
 
 
 def cut_words(text: str) -> list[tuple[int, int]]:
-    """Where the words stand: the first character of each, and the one after its last."""
+    """Return the (start, end) character positions of the words."""
     return [found.span() for found in _WORD.finditer("".join(map(_shape, text)))]
 
 
 @lru_cache(4096)
 def _shape(character: str) -> str:
-    """One ASCII character that stands for all of its kind; punctuation stands for itself."""
+    """Return the character's class as one ASCII character; punctuation is its own class."""
     if character.isspace():
         return " "
     kind = unicodedata.category(character)[0]

@@ -1,4 +1,4 @@
-"""Which tokens a word became, and windows over sentences that are too long to be read at once."""
+"""Map words to tokens, and split long sentences into windows."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -9,9 +9,8 @@ from glassformer.text.encoded import Encoded
 
 
 class Window(NamedTuple):
-    """Words that are read together, `begin` to `end`; those from `first` to `last` are answered, the rest is context.
-
-    The ends are not included.
+    """A window over words `begin` to `end`. Words `first` to `last` are predicted, the rest is context. Ends are
+    exclusive.
     """
 
     begin: int
@@ -21,15 +20,14 @@ class Window(NamedTuple):
 
 
 def joined(words: Sequence[str]) -> str:
-    """Words as the text that a tokenizer reads."""
+    """Join words to the text that is tokenized."""
     return " ".join(words)
 
 
 def first_pieces(words: Sequence[str], encoded: Encoded) -> list[int | None]:
-    """Where the first token of each word stands, of `joined` words; None for a word that became none.
+    """Return the position of each word's first token in `joined` words; None for a word without tokens.
 
-    A tokenizer may read a character as nothing at all, such as BERT's a control character; and what was cut off has no
-    token either.
+    A tokenizer may drop a character, as BERT drops control characters, and truncated words have no tokens.
     """
     found: list[int | None] = [None] * len(words)
     for place, word in enumerate(word_of_each(words, encoded)):
@@ -39,24 +37,21 @@ def first_pieces(words: Sequence[str], encoded: Encoded) -> list[int | None]:
 
 
 def word_of_each(words: Sequence[str], encoded: Encoded) -> list[int | None]:
-    """Which word each token belongs to: the first it has a character of; a mere space belongs to the word after it.
-
-    None for a special token.
-    """
+    """Return the first word that each token overlaps. A space belongs to the next word; special tokens give None."""
     ends = [end - 1 for end in accumulate(len(word) + 1 for word in words)]
     found: list[int | None] = []
     for (begin, end), source in zip(encoded.spans, encoded.sources, strict=True):
-        word = bisect_right(ends, begin)  # the first that ends behind the token's beginning
+        word = bisect_right(ends, begin)  # the first word that ends after the token's start
         is_part = source is not None and word < len(words) and ends[word] - len(words[word]) <= end
         found.append(word if is_part else None)
     return found
 
 
 def windows(costs: Sequence[int], room: int) -> list[Window]:
-    """Windows of at most `room` tokens over words that cost so many each, so that each word is answered once.
+    """Return windows of at most `room` tokens in which each word is predicted once; `costs` are tokens per word.
 
-    Half of a window is answered, and a quarter on either side is context. A word that is longer than all that has a
-    window of its own, and will be cut.
+    Half of a window is predicted, a quarter on each side is context. A word longer than the room gets its own window
+    and is truncated.
     """
     sums = [0, *accumulate(costs)]
     found, first = [], 0

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from glassformer.nn import Stack
-from glassformer.nn.cuda_graphs import CaptureError, record
+from glassformer.runtime.cuda_graphs import CaptureError, capture_graph
 
 MAX_GRAPHS = 512
 """Number of batch shapes that are recorded. Batches of further shapes are computed eagerly."""
@@ -119,7 +119,7 @@ class GraphedGradients(Gradients[Batch]):
             self._warm_up(kept)
         gradients = [parameter.grad for parameter in self.parameters]
         try:
-            graph, loss = record(
+            graph, loss = capture_graph(
                 lambda: self._backward(kept, *self._numbers.unbind()), pool=self._pool, device=self.device
             )
         except CaptureError as error:

@@ -41,11 +41,11 @@ def test_only_names_change_and_each_is_one_of_its_label(given_sentences, chance,
 
 
 @given(st.lists(sentences(), max_size=5))
-def test_with_no_chance_nothing_changes(given_sentences):
+def test_chance_0_changes_nothing(given_sentences):
     assert list(swap_entities(given_sentences, 0.0, "any")) == given_sentences
 
 
-def test_every_entity_may_come_instead():
+def test_every_entity_of_a_label_can_be_the_replacement():
     places = [TaggedSentence(("in", name), (Entity(1, 2, "PLACE"),)) for name in ("Rome", "Paris", "Lima")]
     found = {one.words[1] for seed in range(30) for one in list(swap_entities(places, 1.0, str(seed)))[:1]}
     assert found == {"Rome", "Paris", "Lima"}

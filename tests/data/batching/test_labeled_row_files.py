@@ -17,7 +17,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_come_back(kind, tmp_path):
+def test_rows_round_trip(kind, tmp_path):
     rows = KINDS[kind]
     write_row_files(tmp_path / "rows", rows, n_long=4)
     found = RowFiles(tmp_path / "rows")

@@ -34,7 +34,7 @@ def test_masking_asks_for_its_share_and_changes_nothing_else(ids, seed, share):
     assert all(token == MASK or token in WORDS for token in shown)
 
 
-def test_of_the_hidden_eighty_are_masks_ten_are_others_and_ten_are_shown():
+def test_masking_replaces_80_10_10_percent():
     ids = np.full(40_000, 200)
     shown, places, _ = mask_tokens(ids, random_of(1), share=0.5, mask=MASK, words=WORDS)
     told = shown[places]
@@ -110,7 +110,7 @@ def test_sentences_change_places_and_stay_whole(ids, seed, stops):
         assert sentences(shuffled) == sentences(ids)
 
 
-def test_chance_is_a_function_of_its_numbers():
+def test_random_generator_depends_on_its_numbers_only():
     ids = np.arange(200, 300)
     draw = [mask_tokens(ids, random_of(*key), share=0.3, mask=MASK, words=WORDS).places for key in [(0, 1, 2)] * 2]
     assert (draw[0] == draw[1]).all()

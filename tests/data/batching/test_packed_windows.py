@@ -60,7 +60,7 @@ def numbered(folder, length):
 @given(length=st.integers(2, 90), context=st.integers(1, 20), max_tokens=st.integers(1, 60), seed=st.integers(0, 9))
 @example(length=1023, context=128, max_tokens=256, seed=0)
 @example(length=299, context=100, max_tokens=100, seed=0)
-def test_every_token_but_the_first_is_a_target_once_an_epoch(tmp_path_factory, length, context, max_tokens, seed):
+def test_every_token_except_the_first_is_a_target_once_per_epoch(tmp_path_factory, length, context, max_tokens, seed):
     stream = numbered(tmp_path_factory.mktemp("stream") / "x", length)
     batches = PackedBatches(stream, context, max_tokens, seed)
     assert batches.rows * batches.width <= max(max_tokens, batches.width)
@@ -109,7 +109,7 @@ def test_documents_in_a_row_do_not_see_each_other(documents):
             torch.testing.assert_close(logits[row, begin:end], alone[0], atol=1e-5, rtol=0)
 
 
-def test_one_text_has_no_borders(tmp_path):
+def test_a_single_text_has_no_document_borders(tmp_path):
     stream = write_stream(tmp_path / "x", ["abc" * 30], encode, has_documents=False, unknown=19)
     assert END not in stream.ids
     assert stream.n_unknown == 30
@@ -146,7 +146,7 @@ def test_files_folders_and_separators(tmp_path):
 
 
 @given(st.lists(st.text(max_size=9), min_size=1), st.floats(0.01, 0.99))
-def test_a_side_by_position_is_the_end_of_the_text(texts, share):
+def test_validation_by_position_is_the_end_of_the_text(texts, share):
     train, valid = split_by_position([Document(text) for text in texts], share)
     before, after = ("".join(document.text for document in side) for side in (train, valid))
     assert before + after == "".join(texts)

@@ -85,7 +85,7 @@ def test_the_grid_rounds_up_by_an_eighth_at_most(length, step):
     assert length <= rounded < length + max(step, length / 8 + 1)
 
 
-def test_what_cannot_be_batched_is_named(tmp_path):
+def test_inputs_that_cannot_be_batched_are_refused(tmp_path):
     with pytest.raises(ValueError, match="max_tokens=16: expected at least"):
         TokenBudgetBatches(corpus(tmp_path), max_tokens=16)
     empty = write_token_files(tmp_path / "none", [], numbers, numbers, max_len=5)

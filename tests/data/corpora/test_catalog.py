@@ -28,7 +28,7 @@ def wheel(tmp_path, monkeypatch):
     return path
 
 
-def test_interface_texts_are_joined_by_key_without_doubles_or_useless_pairs(wheel):
+def test_interface_texts_are_joined_by_key_without_duplicates_or_unusable_pairs(wheel):
     pairs = list(corpora.interface_texts(corpora.fetch_interface_wheel(), "en", "de"))
     assert pairs == [Pair("Light", "Licht"), Pair("On", "An"), Pair("Off", "Aus")]
     assert corpora.interface_languages(wheel) == ["en", "de"]

@@ -28,7 +28,7 @@ def _wheel(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("_wheel")
-def test_a_text_has_one_label_and_stands_on_one_side(monkeypatch):
+def test_a_text_has_one_label_and_is_in_one_split(monkeypatch):
     sides = {name: list(side) for name, side in open_labeled_corpus("interface-languages").items()}
     found = [example for side in sides.values() for example in side]
     labels = {text: label for text, label in found if not text.startswith("door ")}
@@ -49,7 +49,7 @@ def test_a_text_has_one_label_and_stands_on_one_side(monkeypatch):
 
 
 @pytest.mark.usefixtures("_wheel")
-def test_components_are_told_by_english_texts_of_their_own():
+def test_component_labels_use_unambiguous_english_texts():
     found = {text: label for side in open_labeled_corpus("interface-components").values() for text, label in side}
     assert found["OK"] == found["Turn it  on"] == "lamp"
     assert found["Door"] == found["door 7"] == "door"

@@ -20,7 +20,7 @@ def test_pairs_are_shifted_padded_and_right(task):
     assert torch.equal(batch.source_mask, batch.source != PAD)
 
 
-def test_what_is_left_out_never_appears():
+def test_excluded_sequences_never_appear():
     batches = PairTaskData("copy", 4, 2, 3, leave_out=lambda row: sum(row) % 2 == 0).batches()
     for batch in itertools.islice(batches, 5):
         for row in batch.source.tolist():

@@ -77,7 +77,7 @@ def test_missing_columns_and_files_are_named(tmp_path):
         PairReader([path], [path, path])
 
 
-def test_a_source_is_always_on_the_same_side():
+def test_a_source_is_always_in_the_same_split():
     sides = [split_of(f"sentence {i}", valid=0.1, test=0.1) for i in range(3000)]
     assert 0.07 < sides.count("test") / 3000 < 0.13
     assert 0.07 < sides.count("valid") / 3000 < 0.13

@@ -28,7 +28,7 @@ def cells_of(path, columns=("text", "label")):
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.csv.gz"])
-def test_a_byte_order_mark_is_no_part_of_the_first_record(tmp_path, name):
+def test_byte_order_mark_is_dropped_from_the_first_record(tmp_path, name):
     text = {
         "a.csv": "text,label\na cat,x\n",
         "a.tsv": "text\tlabel\na cat\tx\n",

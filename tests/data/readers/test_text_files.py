@@ -54,7 +54,7 @@ def reading(request):
     return READERS[request.param]
 
 
-def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path, reading):
+def test_byte_order_mark_is_dropped_from_the_text(tmp_path, reading):
     name, text, read = reading
     path = tmp_path / name
     path.write_bytes(text.encode())
@@ -74,7 +74,7 @@ def test_text_that_is_not_utf8_is_named(tmp_path, reading):
 
 @settings(max_examples=30)
 @given(st.binary(max_size=60) | st.text('ab \t\n\r{}[]"\u2028\ufeffBIO-', max_size=40).map(str.encode))
-def test_any_bytes_are_read_or_named(tmp_path_factory, contents):
+def test_any_bytes_are_read_or_refused_with_an_error(tmp_path_factory, contents):
     folder = tmp_path_factory.mktemp("any")
     for name, _, read in READERS.values():
         (folder / name).write_bytes(contents)

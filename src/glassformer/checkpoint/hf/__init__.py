@@ -1,4 +1,4 @@
-"""Models of HF Transformers: a config and a table of names for each family, and no copied code."""
+"""Import and export HF Transformers models. Each family is a config mapping and a name table."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from glassformer.checkpoint.hf.name_tables import (
     Family,
     TensorMismatchError,
     equal_copies,
+    from_hf_tensors,
     missing_names,
-    needed_rows,
-    stored_rows,
-    to_ours,
-    to_theirs,
+    needed_rules,
+    rules_for_file,
+    to_hf_tensors,
 )
 from glassformer.checkpoint.hf.values import UnsupportedModelError, shown
 from glassformer.checkpoint.layout import check_sizes
-from glassformer.checkpoint.limits import blocking_setting, deciding_values
+from glassformer.checkpoint.limits import blocking_setting, effective_settings
 from glassformer.models import ModelConfig
 
 if TYPE_CHECKING:  # `glassformer info` reads configs without torch
@@ -54,26 +54,26 @@ def import_model(
     dtype: torch.dtype | None = None,
     adapt: Callable[[ModelConfig], ModelConfig] | None = None,
 ) -> AnyModel:
-    """The model of a `config.json` and its tensors, in evaluation mode.
+    """Build a model from HF's `config.json` values and tensors, in eval mode.
 
-    It is built without memory first; then one tensor after the other is read, checked, and takes its place. `adapt`
-    may change the config before: give it another head, say; the tensors of the old one are left behind. The numbers
-    become `dtype`, which is float32 unless given.
+    The model is built on the meta device; then the tensors are checked, read one at a time and assigned. `adapt` may
+    change the config first, for example to replace the head; the tensors of the old head are then skipped. Weights are
+    converted to `dtype` (default float32).
     """
     import torch
 
     from glassformer.checkpoint.model_folder import fill_parameters
 
-    family = family_called(values.get("model_type"))
+    family = family_by_type(values.get("model_type"))
     names = frozenset(tensors.keys())
     whole = read_config(values, tensors)
     config = whole if adapt is None else adapt(whole)
     check_sizes(
         config, [*map(tensors.shape, tensors.keys())], lambda: missing_names(family, config, names, _shapes_of(config))
     )
-    model = _without_memory(config)
+    model = _build_on_meta(config)
     known = () if config == whole else _used_names(family, whole, names)
-    found = to_ours(family, config, tensors, _shapes(model), known=known)
+    found = from_hf_tensors(family, config, tensors, _shapes(model), known=known)
     fill_parameters(model, found, dtype or torch.float32)
     return model.eval()
 
@@ -81,17 +81,18 @@ def import_model(
 def read_config(
     values: Mapping[str, Any], tensors: Tensors, are_equal: Callable[[Tensors, str, str], bool] | None = None
 ) -> ModelConfig:
-    """Our config of a `config.json` and the tensors that go with it; `are_equal` compares two of these."""
-    family = family_called(values.get("model_type"))
+    """Convert `config.json` to our config. `are_equal` compares two stored tensors (default: with torch)."""
+    family = family_by_type(values.get("model_type"))
     names = frozenset(tensors.keys())
     hidden = equal_copies(family, tensors, are_equal) if family.ties_by_tensors else frozenset()
     return family.read_config(values, names - hidden)
 
 
 def export_model(model: AnyModel, family: Family | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The `config.json` and the tensors of a model, as its family writes them.
+    """Return the `config.json` values and the tensors of a model in the names of its HF family.
 
-    The model is first rewritten in an equivalent form that the family has a place for.
+    The model is first rewritten in an equivalent form that the family can express. Raises UnsupportedModelError if
+    there is none.
     """
     family = family or family_of(model.config)
     lost = blocking_settings(family, model.config)
@@ -104,11 +105,11 @@ def export_model(model: AnyModel, family: Family | None = None) -> tuple[dict[st
         parameters = parameters if changed == config else rewrite.parameters(config, parameters)
         config = changed
     values = {"model_type": family.model_type, **family.write_config(config)}
-    return values, to_theirs(family, config, parameters)
+    return values, to_hf_tensors(family, config, parameters)
 
 
-def family_called(model_type: object) -> Family:
-    """The family of this name, or an error that names those there are."""
+def family_by_type(model_type: object) -> Family:
+    """Return the family with this `model_type`. Raises UnsupportedModelError listing the supported ones."""
     if isinstance(model_type, str) and model_type in FAMILIES:
         return FAMILIES[model_type]
     near = nearest(model_type, FAMILIES)
@@ -119,7 +120,7 @@ def family_called(model_type: object) -> Family:
 
 
 def family_of(config: ModelConfig) -> Family:
-    """The first family that can express this model, or an error with the settings that block the nearest one."""
+    """Return the first family that can express this config. The error names the settings that block the closest one."""
     families = [family for family in FAMILIES.values() if family.kind == config.kind]
     lost: dict[str, list[str]] = {}
     for family in families:
@@ -128,46 +129,46 @@ def family_of(config: ModelConfig) -> Family:
             if not lost[family.model_type]:
                 return family
     nearest = min(lost, key=lambda name: len(lost[name]), default=None)
-    reason = "" if nearest is None else f": the nearest, {nearest}, cannot express {', '.join(lost[nearest])}"
+    reason = "" if nearest is None else f": the closest, {nearest}, cannot express {', '.join(lost[nearest])}"
     tried = ", ".join(family.model_type for family in families)
     raise UnsupportedModelError(
-        f"HF has no family for this {config.kind.replace('_', '-')}{reason}. Families tried: {tried}"
+        f"No HF family can express this {config.kind.replace('_', '-')}{reason}. Families tried: {tried}"
     )
 
 
 def rewritten(family: Family, config: ModelConfig) -> ModelConfig:
-    """The equivalent config that a family writes."""
+    """Return the equivalent config that the family saves."""
     for rewrite in family.rewrites:
         config = rewrite.config(config)
     return config
 
 
 def blocking_settings(family: Family, config: ModelConfig) -> list[str]:
-    """The settings that have other values when a family has written this config and read it again.
+    """Return the settings that change when the family writes this config and reads it back.
 
-    Each is shown with the value that the family would compute instead: `gated=True (expected False)`.
+    Each is shown with the value that the family would use: `gated=True (expected False)`.
     """
     if family.kind != config.kind:
         return [f"kind={config.kind!r} (expected {family.kind!r})"]
     config = rewritten(family, config)
     shapes = _shapes_of(config)
-    names = frozenset(row.theirs for row in family.table(config) if row.ours[0] in shapes and not row.is_unread)
+    names = frozenset(rule.hf_name for rule in family.table(config) if rule.names[0] in shapes and not rule.write_only)
     try:
         values = {"model_type": family.model_type, **family.write_config(config)}
-        again = deciding_values(family.read_config(values, names))
+        again = effective_settings(family.read_config(values, names))
     except (ValueError, KeyError, TypeError) as error:
         raise UnsupportedModelError(f"HF's {family.model_type} cannot express this model: {error}") from error
     found = [
         blocking_setting(key, value, [again[key]])
-        for key, value in deciding_values(config).items()
+        for key, value in effective_settings(config).items()
         if key in again and again[key] != value
     ]
     if not found:
-        needed_rows(family, config, shapes)  # each parameter must have a place
+        needed_rules(family, config, shapes)  # raises if a parameter has no rule
     return found
 
 
-def _without_memory(config: ModelConfig) -> AnyModel:
+def _build_on_meta(config: ModelConfig) -> AnyModel:
     import torch
 
     from glassformer.models import build_model
@@ -181,9 +182,9 @@ def _shapes(model: AnyModel) -> dict[str, tuple[int, ...]]:
 
 
 def _shapes_of(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    return _shapes(_without_memory(config))
+    return _shapes(_build_on_meta(config))
 
 
 def _used_names(family: Family, config: ModelConfig, names: frozenset[str]) -> set[str]:
-    """The tensors that a model of this config reads from a file with these names."""
-    return {row.theirs for row in stored_rows(family, config, names, _shapes_of(config))}
+    """Return the tensors that a model of this config reads from a file with these names."""
+    return {rule.hf_name for rule in rules_for_file(family, config, names, _shapes_of(config))}

@@ -1,4 +1,4 @@
-"""BART, Marian and Pegasus: the paper's encoder-decoder with learned positions, with fixed ones, and with pre-norm."""
+"""BART (learned positions), Marian (sinusoidal positions) and Pegasus (sinusoidal, pre-norm)."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from glassformer.checkpoint.hf.equivalent_forms import SINES_FIRST
-from glassformer.checkpoint.hf.name_tables import Family, Row, layer_rows, rows
+from glassformer.checkpoint.hf.name_tables import Family, NameRule, layer_rules, module_rules
 from glassformer.checkpoint.hf.values import (
-    THEIR_ACTIVATIONS,
+    TO_HF_ACTIVATION,
     UnsupportedModelError,
-    activation,
-    flag,
-    heads,
-    number,
+    has_lm_head,
+    read_activation,
+    read_bool,
+    read_float,
+    read_int,
+    read_n_heads,
     require,
-    whole,
-    writes_words,
 )
 from glassformer.models import ModelConfig, preset
 
@@ -29,8 +29,8 @@ CLASSES = {
     "marian": ("MarianModel", "MarianMTModel"),
     "pegasus": ("PegasusModel", "PegasusForConditionalGeneration"),
 }
-WITH_WAVES = ("marian", "pegasus")
-"""The families whose positions are fixed: all sines before all cosines."""
+WITH_SINUSOIDS = ("marian", "pegasus")
+"""Families with sinusoidal positions, all sines before all cosines."""
 POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 SIDES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 LAYER = {
@@ -51,49 +51,49 @@ LAYER = {
 
 
 def read_config(kind: str, values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig:
-    """From their config to ours."""
+    """Convert HF's config to ours."""
     for key in ("normalize_before", "add_final_layer_norm"):
         require(values, key, False)
     sizes = {}
     for what in ("attention_heads", "ffn_dim"):
-        sides = {whole(values, f"{side}_{what}") for side in ("encoder", "decoder")}
+        sides = {read_int(values, f"{side}_{what}") for side in ("encoder", "decoder")}
         if len(sides) > 1:
             raise UnsupportedModelError(f"config.json has encoder and decoder of different {what}: expected one")
         sizes[what] = sides.pop()
-    width = whole(values, "d_model")
-    n_heads = heads(values, "encoder_attention_heads", width=width)
-    vocab_size = whole(values, "vocab_size")
-    is_shared = kind != "marian" or flag(values, "share_encoder_decoder_embeddings", default=True)
-    is_tied = flag(values, "tie_word_embeddings", default=True)
+    width = read_int(values, "d_model")
+    n_heads = read_n_heads(values, "encoder_attention_heads", width=width)
+    vocab_size = read_int(values, "vocab_size")
+    is_shared = kind != "marian" or read_bool(values, "share_encoder_decoder_embeddings", default=True)
+    is_tied = read_bool(values, "tie_word_embeddings", default=True)
     # HF's shared table is as long as `vocab_size`, whatever `decoder_vocab_size` says.
-    target_vocab = vocab_size if is_shared else whole(values, "decoder_vocab_size", default=vocab_size)
-    dropout = number(values, "dropout", default=0.1)
+    target_vocab = vocab_size if is_shared else read_int(values, "decoder_vocab_size", default=vocab_size)
+    dropout = read_float(values, "dropout", default=0.1)
     config = replace(
-        preset("marian" if kind in WITH_WAVES else "bart-base"),
+        preset("marian" if kind in WITH_SINUSOIDS else "bart-base"),
         vocab_size=target_vocab,
         source_vocab_size=None if target_vocab == vocab_size else vocab_size,
         d_model=width,
         n_heads=n_heads,
         d_ff=sizes["ffn_dim"],
-        n_encoder_layers=whole(values, "encoder_layers"),
-        n_decoder_layers=whole(values, "decoder_layers"),
-        max_len=whole(values, "max_position_embeddings", default=1024),
-        activation=activation(values, "activation_function", default="gelu"),  # type: ignore[arg-type]
-        scale_embeddings=flag(values, "scale_embedding", default=False),
+        n_encoder_layers=read_int(values, "encoder_layers"),
+        n_decoder_layers=read_int(values, "decoder_layers"),
+        max_len=read_int(values, "max_position_embeddings", default=1024),
+        activation=read_activation(values, "activation_function", default="gelu"),  # type: ignore[arg-type]
+        scale_embeddings=read_bool(values, "scale_embedding", default=False),
         tie=_tie(is_shared, is_tied, names),
         output_bias="final_logits_bias" in names,
         norm_placement="pre" if kind == "pegasus" else "post",
         dropout=dropout,
         embedding_dropout=dropout,
-        attention_dropout=number(values, "attention_dropout", default=0.0),
-        activation_dropout=number(values, "activation_dropout", default=0.0),
+        attention_dropout=read_float(values, "attention_dropout", default=0.0),
+        activation_dropout=read_float(values, "activation_dropout", default=0.0),
     )
-    has_words = writes_words(values, *CLASSES[kind])
-    return config if has_words else config.with_head("none", output_bias=True)
+    with_lm_head = has_lm_head(values, *CLASSES[kind])
+    return config if with_lm_head else config.with_head("none", output_bias=True)
 
 
 def _tie(is_shared: bool, is_tied: bool, names: frozenset[str]) -> Literal["none", "output", "embeddings", "all"]:
-    """HF ties all tables or none; before version 5 it stored the two embeddings as one without saying so."""
+    """Return which tables are tied. HF before version 5 stored the two embeddings as one table without a config key."""
     if is_tied:
         return "all" if is_shared else "output"
     has_one_table = not any(name.removeprefix("model.") in SIDES for name in names)
@@ -101,7 +101,7 @@ def _tie(is_shared: bool, is_tied: bool, names: frozenset[str]) -> Literal["none
 
 
 def write_config(kind: str, config: ModelConfig) -> dict[str, Any]:
-    """From our config to theirs."""
+    """Convert our config to HF's."""
     values = {
         "architectures": [CLASSES[kind][config.head != "none"]],
         "vocab_size": config.source_vocab,
@@ -113,7 +113,7 @@ def write_config(kind: str, config: ModelConfig) -> dict[str, Any]:
         "encoder_ffn_dim": config.d_ff,
         "decoder_ffn_dim": config.d_ff,
         "max_position_embeddings": config.max_len,
-        "activation_function": THEIR_ACTIVATIONS[config.activation],
+        "activation_function": TO_HF_ACTIVATION[config.activation],
         "scale_embedding": config.scale_embeddings,
         "dropout": config.dropout,
         "attention_dropout": config.attention_dropout,
@@ -125,15 +125,15 @@ def write_config(kind: str, config: ModelConfig) -> dict[str, Any]:
         values |= {
             "decoder_vocab_size": config.vocab_size,
             "share_encoder_decoder_embeddings": config.ties_embeddings,
-            # Its own default is beyond a small vocabulary; who knows the true one says so beside this.
+            # HF's default id exceeds a small vocabulary. The caller overrides it if the tokenizer has a padding token.
             "pad_token_id": config.vocab_size - 1,
             "decoder_start_token_id": config.vocab_size - 1,
         }
     return values
 
 
-def table(kind: str, config: ModelConfig) -> list[Row]:
-    """Their names and ours."""
+def table(kind: str, config: ModelConfig) -> list[NameRule]:
+    """Return the name table."""
     shared = "model.shared" if config.ties_embeddings else "model.encoder.embed_tokens"
     parts = {"source_embeddings.tokens": shared, "target_embeddings.tokens": "model.decoder.embed_tokens"}
     if kind == "pegasus":
@@ -142,27 +142,27 @@ def table(kind: str, config: ModelConfig) -> list[Row]:
         parts[f"{ours}_embeddings.positions"] = f"model.{theirs}.embed_positions"
         parts[f"{ours}_embeddings.norm"] = f"model.{theirs}.layernorm_embedding"
     return [
-        *rows(parts),
-        *layer_rows("encoder.layers", "model.encoder.layers", config.n_encoder_layers, LAYER),
-        *layer_rows("decoder.layers", "model.decoder.layers", config.n_decoder_layers, LAYER),
-        Row("lm_head.weight", ("head.out_proj.weight",)),
-        Row("final_logits_bias", ("head.out_proj.bias",), wrapped=True),
-        *_unread(kind, config),
+        *module_rules(parts),
+        *layer_rules("encoder.layers", "model.encoder.layers", config.n_encoder_layers, LAYER),
+        *layer_rules("decoder.layers", "model.decoder.layers", config.n_decoder_layers, LAYER),
+        NameRule("lm_head.weight", ("head.out_proj.weight",)),
+        NameRule("final_logits_bias", ("head.out_proj.bias",), leading_axis=True),
+        *_write_only_rules(kind, config),
     ]
 
 
-def _unread(kind: str, config: ModelConfig) -> Iterator[Row]:
-    """The tables that HF's untied model has beside those it reads, or has twice."""
+def _write_only_rules(kind: str, config: ModelConfig) -> Iterator[NameRule]:
+    """Yield rules for tables that HF's untied model expects in the file but does not use."""
     source = ("source_embeddings.tokens.weight",)
     if config.tie == "embeddings":
         for side in SIDES:
-            yield Row(f"model.{side}", source, is_unread=True)
+            yield NameRule(f"model.{side}", source, write_only=True)
     if config.tie == "none" and kind != "marian":
-        yield Row("model.shared.weight", source, is_unread=True)
+        yield NameRule("model.shared.weight", source, write_only=True)
 
 
-def _waves(config: ModelConfig) -> Tensor:
-    """The fixed positions of Marian and Pegasus."""
+def _sinusoids(config: ModelConfig) -> Tensor:
+    """Return the sinusoidal positions of Marian and Pegasus, (max_len, d_model)."""
     from glassformer.nn import sinusoids
 
     return sinusoids(config.max_len or 0, config.d_model, halves=True)
@@ -182,11 +182,11 @@ def _family(kind: str) -> Family:
             *([("lm_head.weight", "model.shared.weight")] if kind == "marian" else []),
         ],
         ties_by_tensors=True,
-        computed=dict.fromkeys(POSITIONS, _waves) if kind in WITH_WAVES else {},
+        computed=dict.fromkeys(POSITIONS, _sinusoids) if kind in WITH_SINUSOIDS else {},
         stores_computed=kind == "pegasus",
-        rewrites=[SINES_FIRST] if kind in WITH_WAVES else [],
-        # HF's untied Marian stores its shared table, and does not read it.
-        unused=r"^(model\.)?shared\.weight$" if kind == "marian" else r"(?!)",
+        rewrites=[SINES_FIRST] if kind in WITH_SINUSOIDS else [],
+        # HF's untied Marian stores the shared table but does not use it.
+        ignored=r"^(model\.)?shared\.weight$" if kind == "marian" else r"(?!)",
     )
 
 

@@ -1,22 +1,22 @@
-"""BERT and its kin: RoBERTa, DistilBERT, ALBERT, ELECTRA, Megatron-BERT. One encoder, many names for its parts."""
+"""BERT, RoBERTa, DistilBERT, ALBERT, ELECTRA and Megatron-BERT: one encoder with different tensor names."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from glassformer.checkpoint.hf.equivalent_forms import ONE_ZERO_TYPE, POSITIONS_IN_TABLE, UNSCALED
-from glassformer.checkpoint.hf.name_tables import Family, Row, layer_rows, rows
+from glassformer.checkpoint.hf.equivalent_forms import ADD_ZERO_TOKEN_TYPE, FOLD_EMBEDDING_SCALE, TABULATE_SINUSOIDS
+from glassformer.checkpoint.hf.name_tables import Family, NameRule, layer_rules, module_rules
 from glassformer.checkpoint.hf.values import (
-    THEIR_ACTIVATIONS,
+    TO_HF_ACTIVATION,
     UnsupportedModelError,
-    activation,
-    architecture,
-    flag,
-    heads,
-    n_labels,
-    number,
+    read_activation,
+    read_architecture,
+    read_bool,
+    read_float,
+    read_int,
+    read_n_heads,
+    read_n_labels,
     require,
-    whole,
 )
 from glassformer.models import ModelConfig, preset
 
@@ -54,109 +54,109 @@ ALBERT_LAYER = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dialect:
-    """What one of them calls its parts, and the classes that write its heads."""
+class BertVariant:
+    """The HF names of one BERT variant: its modules and its classes."""
 
     model_type: str
     class_name: str
     layers: str
     layer: Mapping[str, str]
-    words: Mapping[str, str]
-    """The masked-word head: transform.dense, transform.norm and the name of the bias."""
-    classes: Mapping[str, str]
-    """The head for a whole text: where transform.dense and out_proj are; empty where it is no head of ours."""
+    masked_lm_head: Mapping[str, str]
+    """HF modules of the masked-language-model head. `head.out_proj` is the module that holds the bias."""
+    classification_head: Mapping[str, str]
+    """HF modules of the sequence classification head. Empty if its shape differs from ours."""
     projection: str = "none"
     body: str = ""
-    """The module that holds the body, where it is not called as `model_type` is."""
+    """The module that holds the body, if its name is not `model_type`."""
     final_norm: str = "none"
-    """The norm after the last layer: the layers are pre-norm, and no norm follows the embeddings."""
+    """The norm after the last layer. If set, the layers are pre-norm and no norm follows the embeddings."""
 
     @property
     def prefix(self) -> str:
-        """The module that holds the body."""
+        """Return the module that holds the body."""
         return self.body or self.model_type
 
     @property
     def is_pre_norm(self) -> bool:
-        """Whether norms stand before the sublayers."""
+        """Return whether the norms precede the sublayers."""
         return self.final_norm != "none"
 
 
-DIALECTS = [
-    Dialect(
+VARIANTS = [
+    BertVariant(
         model_type="bert",
         class_name="Bert",
         layers="bert.encoder.layer",
         layer=BERT_LAYER,
-        words={
+        masked_lm_head={
             "head.transform.dense": "cls.predictions.transform.dense",
             "head.transform.norm": "cls.predictions.transform.LayerNorm",
             "head.out_proj": "cls.predictions",
         },
-        classes={"head.transform.dense": "bert.pooler.dense", "head.out_proj": "classifier"},
+        classification_head={"head.transform.dense": "bert.pooler.dense", "head.out_proj": "classifier"},
     ),
-    Dialect(
+    BertVariant(
         model_type="roberta",
         class_name="Roberta",
         layers="roberta.encoder.layer",
         layer=BERT_LAYER,
-        words={
+        masked_lm_head={
             "head.transform.dense": "lm_head.dense",
             "head.transform.norm": "lm_head.layer_norm",
             "head.out_proj": "lm_head",
         },
-        classes={"head.transform.dense": "classifier.dense", "head.out_proj": "classifier.out_proj"},
+        classification_head={"head.transform.dense": "classifier.dense", "head.out_proj": "classifier.out_proj"},
     ),
-    Dialect(
+    BertVariant(
         model_type="distilbert",
         class_name="DistilBert",
         layers="distilbert.transformer.layer",
         layer=DISTILBERT_LAYER,
-        words={
+        masked_lm_head={
             "head.transform.dense": "vocab_transform",
             "head.transform.norm": "vocab_layer_norm",
             "head.out_proj": "vocab_projector",
         },
-        classes={},
+        classification_head={},
     ),
-    Dialect(
+    BertVariant(
         model_type="albert",
         class_name="Albert",
         layers="albert.encoder.albert_layer_groups.0.albert_layers",
         layer=ALBERT_LAYER,
-        words={
+        masked_lm_head={
             "head.transform.dense": "predictions.dense",
             "head.transform.norm": "predictions.LayerNorm",
             "head.out_proj": "predictions",
         },
-        classes={"head.transform.dense": "albert.pooler", "head.out_proj": "classifier"},
+        classification_head={"head.transform.dense": "albert.pooler", "head.out_proj": "classifier"},
         projection="albert.encoder.embedding_hidden_mapping_in",
     ),
-    Dialect(
+    BertVariant(
         model_type="electra",
         class_name="Electra",
         layers="electra.encoder.layer",
         layer=BERT_LAYER,
-        words={
+        masked_lm_head={
             "head.transform.dense": "generator_predictions.dense",
             "head.transform.norm": "generator_predictions.LayerNorm",
             "head.out_proj": "generator_lm_head",
         },
-        classes={},
+        classification_head={},
         projection="electra.embeddings_project",
     ),
-    Dialect(
+    BertVariant(
         model_type="megatron-bert",
         class_name="MegatronBert",
         body="bert",
         layers="bert.encoder.layer",
         layer=MEGATRON_LAYER,
-        words={
+        masked_lm_head={
             "head.transform.dense": "cls.predictions.transform.dense",
             "head.transform.norm": "cls.predictions.transform.LayerNorm",
             "head.out_proj": "cls.predictions",
         },
-        classes={"head.transform.dense": "bert.pooler.dense", "head.out_proj": "classifier"},
+        classification_head={"head.transform.dense": "bert.pooler.dense", "head.out_proj": "classifier"},
         final_norm="bert.encoder.ln",
     ),
 ]
@@ -169,8 +169,8 @@ HEADS = {
 }
 
 
-def read_config(dialect: Dialect, values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig:
-    """From their config to ours."""
+def read_config(variant: BertVariant, values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig:
+    """Convert HF's config to ours."""
     for key, allowed in (
         ("is_decoder", False),
         ("position_embedding_type", "absolute"),
@@ -180,76 +180,78 @@ def read_config(dialect: Dialect, values: Mapping[str, Any], names: frozenset[st
     for key in ("num_hidden_groups", "inner_group_num"):
         require(values, key, 1)
     require(values, "sinusoidal_pos_embds", False)
-    kind = dialect.model_type
-    width = whole(values, "hidden_size", "dim")
-    # RoBERTa's padding token has a row of its own, and positions are counted behind it.
-    offset = whole(values, "pad_token_id", default=1) + 1 if kind == "roberta" else 0
-    narrow = whole(values, "embedding_size", default=width) if dialect.projection != "none" else width
+    kind = variant.model_type
+    width = read_int(values, "hidden_size", "dim")
+    # RoBERTa's position ids start after `pad_token_id`.
+    offset = read_int(values, "pad_token_id", default=1) + 1 if kind == "roberta" else 0
+    narrow = read_int(values, "embedding_size", default=width) if variant.projection != "none" else width
     body = replace(
         preset("bert-base").with_head("none"),
-        vocab_size=whole(values, "vocab_size"),
+        vocab_size=read_int(values, "vocab_size"),
         d_model=width,
-        d_ff=whole(values, "intermediate_size", "hidden_dim"),
-        n_encoder_layers=whole(values, "num_hidden_layers", "n_layers"),
-        n_heads=heads(values, "num_attention_heads", "n_heads", width=width),
-        max_len=whole(values, "max_position_embeddings", default=512) - offset,
+        d_ff=read_int(values, "intermediate_size", "hidden_dim"),
+        n_encoder_layers=read_int(values, "num_hidden_layers", "n_layers"),
+        n_heads=read_n_heads(values, "num_attention_heads", "n_heads", width=width),
+        max_len=read_int(values, "max_position_embeddings", default=512) - offset,
         position_offset=offset,
-        token_types=0 if kind == "distilbert" else whole(values, "type_vocab_size", default=2),
-        activation=activation(values, "hidden_act", "activation", default="gelu_new" if kind == "albert" else "gelu"),  # type: ignore[arg-type]
-        norm_placement="pre" if dialect.is_pre_norm else "post",
-        embedding_norm=not dialect.is_pre_norm,
-        norm_eps=1e-12 if kind == "distilbert" else number(values, "layer_norm_eps", default=1e-12),
+        token_types=0 if kind == "distilbert" else read_int(values, "type_vocab_size", default=2),
+        activation=read_activation(
+            values, "hidden_act", "activation", default="gelu_new" if kind == "albert" else "gelu"
+        ),  # type: ignore[arg-type]
+        norm_placement="pre" if variant.is_pre_norm else "post",
+        embedding_norm=not variant.is_pre_norm,
+        norm_eps=1e-12 if kind == "distilbert" else read_float(values, "layer_norm_eps", default=1e-12),
         # ALBERT projects its embeddings even where they are as wide as the model.
         embedding_width=None if narrow == width and kind != "albert" else narrow,
         share_layers=kind == "albert",
-        dropout=number(values, "hidden_dropout_prob", "dropout", default=0.1),
-        embedding_dropout=number(values, "hidden_dropout_prob", "dropout", default=0.1),
-        attention_dropout=number(values, "attention_probs_dropout_prob", "attention_dropout", default=0.1),
+        dropout=read_float(values, "hidden_dropout_prob", "dropout", default=0.1),
+        embedding_dropout=read_float(values, "hidden_dropout_prob", "dropout", default=0.1),
+        attention_dropout=read_float(values, "attention_probs_dropout_prob", "attention_dropout", default=0.1),
     )
-    return _with_head(dialect, body, values)
+    return _with_head(variant, body, values)
 
 
-def _with_head(dialect: Dialect, body: ModelConfig, values: Mapping[str, Any]) -> ModelConfig:
-    name = architecture(values)
+def _with_head(variant: BertVariant, body: ModelConfig, values: Mapping[str, Any]) -> ModelConfig:
+    name = read_architecture(values)
     head = next((head for suffix, head in HEADS.items() if name.endswith(suffix)), "none")
     if head == "none" and ("For" in name or name.endswith("LMHeadModel")):
         raise UnsupportedModelError(
             f"config.json has architectures=[{name[:80]!r}], whose head is not supported: expected one that ends in "
-            f"{', '.join(HEADS)}, or {dialect.class_name}Model for the body alone"
+            f"{', '.join(HEADS)}, or {variant.class_name}Model for the body alone"
         )
-    if dialect.model_type == "electra" and name.endswith("ForPreTraining"):
-        head = "none"  # its discriminator tells replaced words from true ones, which is no head of ours
+    if variant.model_type == "electra" and name.endswith("ForPreTraining"):
+        head = "none"  # we have no replaced-token-detection head
     if head == "language_model":
-        if dialect.model_type in ("roberta", "electra") and body.activation != "gelu":
+        if variant.model_type in ("roberta", "electra") and body.activation != "gelu":
             raise UnsupportedModelError(
                 f"{name} has a head with 'gelu' over layers with {body.activation!r}: expected one activation"
             )
-        is_tied = flag(values, "tie_word_embeddings", default=True)
+        is_tied = read_bool(values, "tie_word_embeddings", default=True)
         return body.with_head(head, head_transform=True, tie="output" if is_tied else "none")
     if head == "sequence_class":
-        if not dialect.classes:
+        if not variant.classification_head:
             raise UnsupportedModelError(
-                f"{name} has a head of another shape than ours: expected its body alone, or another head"
+                f"{name} has a classification head that is not supported: expected no head, or another"
             )
-        return body.with_head(head, n_labels=n_labels(values), head_transform=True)
+        return body.with_head(head, n_labels=read_n_labels(values), head_transform=True)
     if head == "token_class":
-        return body.with_head(head, n_labels=n_labels(values))
+        return body.with_head(head, n_labels=read_n_labels(values))
     return body.with_head(head)
 
 
-def write_config(dialect: Dialect, config: ModelConfig) -> dict[str, Any]:
-    """From our config to theirs."""
+def write_config(variant: BertVariant, config: ModelConfig) -> dict[str, Any]:
+    """Convert our config to HF's."""
     suffix = {head: name for name, head in HEADS.items() if name != "ForPreTraining"}.get(config.head, "Model")
-    is_distil = dialect.model_type == "distilbert"
+    is_distil = variant.model_type == "distilbert"
     values: dict[str, Any] = {
-        "architectures": [dialect.class_name + suffix],
+        "architectures": [variant.class_name + suffix],
         "vocab_size": config.vocab_size,
         "dim" if is_distil else "hidden_size": config.d_model,
         "hidden_dim" if is_distil else "intermediate_size": config.d_ff,
         "n_layers" if is_distil else "num_hidden_layers": config.n_encoder_layers,
         "n_heads" if is_distil else "num_attention_heads": config.n_heads,
         "max_position_embeddings": (config.max_len or 512) + config.position_offset,
-        "activation" if is_distil else "hidden_act": THEIR_ACTIVATIONS[config.activation],
+        "activation" if is_distil else "hidden_act": TO_HF_ACTIVATION[config.activation],
         "dropout" if is_distil else "hidden_dropout_prob": config.dropout,
         "attention_dropout" if is_distil else "attention_probs_dropout_prob": config.attention_dropout,
         **({} if is_distil else {"layer_norm_eps": config.norm_eps}),
@@ -257,9 +259,9 @@ def write_config(dialect: Dialect, config: ModelConfig) -> dict[str, Any]:
     }
     if not is_distil:
         values["type_vocab_size"] = max(config.token_types, 1)
-    if dialect.projection != "none":
+    if variant.projection != "none":
         values["embedding_size"] = config.table_width
-    if dialect.model_type == "roberta":
+    if variant.model_type == "roberta":
         values["pad_token_id"] = config.position_offset - 1
     if config.n_labels is not None:
         values["id2label"] = {str(index): f"LABEL_{index}" for index in range(config.n_labels)}
@@ -267,12 +269,12 @@ def write_config(dialect: Dialect, config: ModelConfig) -> dict[str, Any]:
     return values
 
 
-def table(dialect: Dialect, config: ModelConfig) -> list[Row]:
-    """Their names and ours."""
-    body = dialect.prefix
+def table(variant: BertVariant, config: ModelConfig) -> list[NameRule]:
+    """Return the name table."""
+    body = variant.prefix
     head: dict[str, Mapping[str, str]] = {
-        "language_model": {k: v for k, v in dialect.words.items() if k != "head.out_proj"},
-        "sequence_class": dialect.classes,
+        "language_model": {k: v for k, v in variant.masked_lm_head.items() if k != "head.out_proj"},
+        "sequence_class": variant.classification_head,
         "token_class": {"head.out_proj": "classifier"},
         "span": {"head.out_proj": "qa_outputs"},
     }
@@ -281,48 +283,51 @@ def table(dialect: Dialect, config: ModelConfig) -> list[Row]:
         "embeddings.positions": f"{body}.embeddings.position_embeddings",
         "embeddings.token_types": f"{body}.embeddings.token_type_embeddings",
         "embeddings.norm": f"{body}.embeddings.LayerNorm",
-        "embeddings.projection": dialect.projection,
-        "encoder.norm": dialect.final_norm,
+        "embeddings.projection": variant.projection,
+        "encoder.norm": variant.final_norm,
     }
-    words, decoder = _output(dialect)
+    words, decoder = _output(variant)
     bias = words if config.ties_output else decoder
-    output = [Row(f"{bias}.bias", ("head.out_proj.bias",)), Row(f"{decoder}.weight", ("head.out_proj.weight",))]
+    output = [
+        NameRule(f"{bias}.bias", ("head.out_proj.bias",)),
+        NameRule(f"{decoder}.weight", ("head.out_proj.weight",)),
+    ]
     if bias != words:
-        output.append(Row(f"{words}.bias", ("head.out_proj.bias",), is_unread=True))
+        output.append(NameRule(f"{words}.bias", ("head.out_proj.bias",), write_only=True))
     return [
-        *rows(parts),
-        *layer_rows("encoder.layers", dialect.layers, config.n_encoder_layers, dialect.layer),
-        *rows(head.get(config.head, {})),
+        *module_rules(parts),
+        *layer_rules("encoder.layers", variant.layers, config.n_encoder_layers, variant.layer),
+        *module_rules(head.get(config.head, {})),
         *(output if config.head == "language_model" else []),
     ]
 
 
-def _output(dialect: Dialect) -> tuple[str, str]:
-    """Names of the masked-word head and of its projection to the vocabulary.
+def _output(variant: BertVariant) -> tuple[str, str]:
+    """Return the modules of the masked-language-model head and of its projection to the vocabulary.
 
-    In BERT, RoBERTa and ALBERT both have a bias. A tied output shares one bias; an untied one adds the projection's.
+    In BERT, RoBERTa and ALBERT both have a bias. A tied output uses the head's bias, an untied one the projection's.
     """
-    words = dialect.words["head.out_proj"]
-    return words, words if dialect.model_type in ("distilbert", "electra") else f"{words}.decoder"
+    words = variant.masked_lm_head["head.out_proj"]
+    return words, words if variant.model_type in ("distilbert", "electra") else f"{words}.decoder"
 
 
-def _family(dialect: Dialect) -> Family:
-    words, decoder = _output(dialect)
-    copies = [(f"{decoder}.weight", f"{dialect.prefix}.embeddings.word_embeddings.weight")]
+def _family(variant: BertVariant) -> Family:
+    words, decoder = _output(variant)
+    copies = [(f"{decoder}.weight", f"{variant.prefix}.embeddings.word_embeddings.weight")]
     copies += [(f"{decoder}.bias", f"{words}.bias")] if decoder != words else []
     return Family(
-        model_type=dialect.model_type,
+        model_type=variant.model_type,
         kind="encoder",
-        prefix=f"{dialect.prefix}.",
-        read_config=lambda values, names: read_config(dialect, values, names),
-        write_config=lambda config: write_config(dialect, config),
-        table=lambda config: table(dialect, config),
+        prefix=f"{variant.prefix}.",
+        read_config=lambda values, names: read_config(variant, values, names),
+        write_config=lambda config: write_config(variant, config),
+        table=lambda config: table(variant, config),
         copies=copies,
-        rewrites=[UNSCALED, POSITIONS_IN_TABLE, ONE_ZERO_TYPE] if dialect.is_pre_norm else [],
-        # Fixed numbers, and heads that were trained beside the one that is asked for.
-        unused=r"position_ids$|(^|\.)pooler\.(dense\.)?(weight|bias)$|^cls\.seq_relationship\.(weight|bias)$"
+        rewrites=[FOLD_EMBEDDING_SCALE, TABULATE_SINUSOIDS, ADD_ZERO_TOKEN_TYPE] if variant.is_pre_norm else [],
+        # Buffers, and heads other than the one in the config.
+        ignored=r"position_ids$|(^|\.)pooler\.(dense\.)?(weight|bias)$|^cls\.seq_relationship\.(weight|bias)$"
         r"|^sop_classifier\.classifier\.(weight|bias)$|^discriminator_predictions\.\w+\.(weight|bias)$",
     )
 
 
-FAMILIES = [_family(dialect) for dialect in DIALECTS]
+FAMILIES = [_family(variant) for variant in VARIANTS]

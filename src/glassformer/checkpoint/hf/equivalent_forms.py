@@ -1,7 +1,7 @@
-"""Exact changes of form before a model is written: other settings and other tensors, the same function.
+"""Equivalent reparametrizations applied before a model is saved: other settings and tensors, the same function.
 
-A family that has no place for a setting may have one for its equivalent. A rewrite changes neither the number of
-operations nor their exact result; in float32 only the order of summation may differ.
+A family may lack a setting but support an equivalent one. A rewrite keeps the operations and their exact result; in
+float32 only the order of summation may differ.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:  # `glassformer info` imports this without torch
 
 @dataclass(frozen=True)
 class Rewrite:
-    """One change of form. `parameters` is called only where `config` returns another config than it was given."""
+    """One reparametrization. `parameters` is called only if `config` returns a changed config."""
 
     config: Callable[[ModelConfig], ModelConfig]
-    """The equivalent config, or the same one where there is nothing to change."""
+    """Return the equivalent config, or the same config if nothing changes."""
     parameters: Callable[[ModelConfig, Parameters], dict[str, Tensor]]
-    """The tensors of the equivalent model, from the config before the change and its tensors."""
+    """Return the equivalent model's tensors, given the config before the change and its tensors."""
 
 
 def _without_scale(config: ModelConfig) -> ModelConfig:
@@ -38,12 +38,12 @@ def _without_scale(config: ModelConfig) -> ModelConfig:
 
 
 def _keeps_tie(config: ModelConfig) -> bool:
-    """Whether the norm before the output can take back the factor that the shared table gets."""
+    """Return whether the final norm can absorb the inverse of the factor, so that the output stays tied."""
     is_one_stack = config.kind != "encoder_decoder"
     return config.ties_output and is_one_stack and config.has_final_norm and not config.head_transform
 
 
-def _scaled_table(config: ModelConfig, parameters: Parameters) -> dict[str, Tensor]:
+def _fold_scale(config: ModelConfig, parameters: Parameters) -> dict[str, Tensor]:
     table, scale = parameters["embeddings.tokens.weight"], math.sqrt(config.table_width)
     changed = {"embeddings.tokens.weight": table * scale}
     if _keeps_tie(config):
@@ -54,54 +54,54 @@ def _scaled_table(config: ModelConfig, parameters: Parameters) -> dict[str, Tens
     return {**parameters, **changed}
 
 
-UNSCALED = Rewrite(_without_scale, _scaled_table)
-"""Put the factor on token vectors into their table.
+FOLD_EMBEDDING_SCALE = Rewrite(_without_scale, _fold_scale)
+"""Multiply the embedding table by its scale, for families without `scale_embeddings`.
 
-An output that shares the table goes on sharing it: the norm before it is divided by the factor. Where there is no such
-norm, the output gets a copy of the table as it was.
+A tied output stays tied: the final norm is divided by the scale. Without such a norm the output gets an unscaled copy
+of the table.
 """
 
 
 def _with_sines_first(config: ModelConfig) -> ModelConfig:
-    # A transform or a projection between the tables and the layers would keep its own order of channels.
+    # A head transform or an embedding projection has channels of its own, which this order does not fit.
     is_plain = not config.head_transform and config.embedding_width is None
     changes = config.positions == "sinusoidal" and not config.sinusoid_halves and is_plain
     return replace(config, sinusoid_halves=True) if changes else config
 
 
-READS = r"(q_proj|k_proj|v_proj|gate_proj|up_proj|embeddings\.tokens|^head\.out_proj)\.weight$"
-"""Matrices whose columns are channels of the model."""
-WRITES = r"((self|cross)_attn\.out_proj|down_proj|(^encoder|^decoder|embeddings|sublayer)\.norm)\.(weight|bias)$"
-"""Tensors whose rows are channels of the model."""
-NEITHER = r"((q_proj|k_proj|v_proj|gate_proj|up_proj|^head\.out_proj)\.bias|(q|k)_norm\.(weight|bias))$"
+CHANNEL_COLUMNS = r"(q_proj|k_proj|v_proj|gate_proj|up_proj|embeddings\.tokens|^head\.out_proj)\.weight$"
+"""Matrices whose columns are model channels."""
+CHANNEL_ROWS = r"((self|cross)_attn\.out_proj|down_proj|(^encoder|^decoder|embeddings|sublayer)\.norm)\.(weight|bias)$"
+"""Tensors whose rows are model channels."""
+NO_CHANNELS = r"((q_proj|k_proj|v_proj|gate_proj|up_proj|^head\.out_proj)\.bias|(q|k)_norm\.(weight|bias))$"
 
 
-def _reordered(config: ModelConfig, parameters: Parameters) -> dict[str, Tensor]:
+def _reorder_channels(config: ModelConfig, parameters: Parameters) -> dict[str, Tensor]:
     import torch
 
     order = torch.cat((torch.arange(0, config.d_model, 2), torch.arange(1, config.d_model, 2)))
     found = {}
     for name, tensor in parameters.items():
-        if re.search(READS, name):
+        if re.search(CHANNEL_COLUMNS, name):
             found[name] = tensor[:, order]
-        elif re.search(WRITES, name):
+        elif re.search(CHANNEL_ROWS, name):
             found[name] = tensor[order]
-        elif re.search(NEITHER, name):
+        elif re.search(NO_CHANNELS, name):
             found[name] = tensor
         else:
-            raise AssertionError(f"{name}: expected a parameter whose channels are known")
+            raise AssertionError(f"{name}: expected a parameter that one of the patterns matches")
     return found
 
 
-SINES_FIRST = Rewrite(_with_sines_first, _reordered)
-"""Reorder the model's channels so that the sines of its positions stand before the cosines."""
+SINES_FIRST = Rewrite(_with_sines_first, _reorder_channels)
+"""Reorder the model's channels so that positions have all sines before all cosines, as in Marian."""
 
 
 def _with_table(config: ModelConfig) -> ModelConfig:
     return replace(config, positions="learned") if config.positions == "sinusoidal" else config
 
 
-def _tabulated(config: ModelConfig, parameters: Parameters) -> dict[str, Tensor]:
+def _add_position_table(config: ModelConfig, parameters: Parameters) -> dict[str, Tensor]:
     from glassformer.nn import sinusoids
 
     tokens = parameters["embeddings.tokens.weight"]
@@ -109,20 +109,20 @@ def _tabulated(config: ModelConfig, parameters: Parameters) -> dict[str, Tensor]
     return {**parameters, "embeddings.positions.weight": table.to(tokens.dtype).to(tokens.device)}
 
 
-POSITIONS_IN_TABLE = Rewrite(_with_table, _tabulated)
-"""Write fixed positions as a table, for families whose positions are learned."""
+TABULATE_SINUSOIDS = Rewrite(_with_table, _add_position_table)
+"""Store sinusoidal positions as a table, for families with learned positions."""
 
 
 def _with_types(config: ModelConfig) -> ModelConfig:
     return config if config.token_types else replace(config, token_types=1)
 
 
-def _zero_types(config: ModelConfig, parameters: Parameters) -> dict[str, Tensor]:
+def _add_zero_token_type(config: ModelConfig, parameters: Parameters) -> dict[str, Tensor]:
     return {
         **parameters,
         "embeddings.token_types.weight": parameters["embeddings.tokens.weight"].new_zeros(1, config.table_width),
     }
 
 
-ONE_ZERO_TYPE = Rewrite(_with_types, _zero_types)
-"""Add a table of token types with one row of zeros, for families that always add a type."""
+ADD_ZERO_TOKEN_TYPE = Rewrite(_with_types, _add_zero_token_type)
+"""Add a token type table with one row of zeros, for families that always add a token type."""

@@ -1,8 +1,8 @@
-"""Folders as HF Transformers writes them: `config.json`, weights in one file or in shards, read one tensor at a time.
+"""Read and write Hugging Face folders: `config.json` and weights in one file or in shards, read one tensor at a time.
 
-Nothing in them is trusted. A file's name cannot lead out of the folder; sizes are checked before anything is
-allocated; pickles run code when they are opened, so they are refused unless asked for, and then opened by the reader
-that only knows tensors.
+The contents are untrusted. File names are confined to the folder, and sizes are checked before anything is allocated.
+Pickles can run code when opened, so they are refused unless `allow_pickle` is given, and then read by torch's
+tensors-only unpickler.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
-from glassformer.checkpoint.external_model import ForeignModel, Tensors
-from glassformer.checkpoint.hf import export_model, family_called
+from glassformer.checkpoint.external_model import ExternalModel, Tensors
+from glassformer.checkpoint.hf import export_model, family_by_type
 from glassformer.checkpoint.hf.name_tables import Family
-from glassformer.checkpoint.limits import blocking_setting, deciding_values, refuse
+from glassformer.checkpoint.limits import blocking_setting, effective_settings, refuse
 from glassformer.checkpoint.output_folder import new_folder
 from glassformer.checkpoint.safe_files import CorruptFolderError, read_json_object, write_text
 
@@ -30,14 +30,14 @@ CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.
 BLOCK = 1 << 20
 
 
-def read_hf_folder(folder: Path, *, allow_pickle: bool = False) -> ForeignModel:
-    """What stands in a folder; tensors are read when they are asked for."""
+def read_hf_folder(folder: Path, *, allow_pickle: bool = False) -> ExternalModel:
+    """Open an HF folder. Tensors are read only when they are accessed."""
     values = read_json_table(inside(folder, CONFIG))
-    return ForeignModel(config=values, tensors=_open_weights(folder, allow_pickle))
+    return ExternalModel(config=values, tensors=_open_weights(folder, allow_pickle))
 
 
 def is_hf_folder(folder: Path) -> bool:
-    """Whether a folder is HF's, by its config; ours names no `model_type`."""
+    """Return whether the folder's config.json has a `model_type`. Ours has none."""
     path = folder / CONFIG
     return path.is_file() and "model_type" in read_json_table(path)
 
@@ -51,7 +51,7 @@ def save_hf_folder(
     texts: Mapping[str, str] | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write a folder that HF Transformers loads. `values` add to its config; `texts` are files beside it.
+    """Write a folder that HF Transformers loads. `values` are added to its config, `texts` are further files.
 
     An existing model folder is replaced only with `overwrite`.
     """
@@ -70,18 +70,18 @@ def save_hf_folder(
 
 
 def _check_values(config: Mapping[str, Any], whole: Mapping[str, Any], names: frozenset[str]) -> None:
-    """Raise if the added values change the model: RoBERTa counts positions from its `pad_token_id`."""
-    family = family_called(config["model_type"])
-    one, two = (deciding_values(family.read_config(values, names)) for values in (config, whole))
+    """Raise UnsupportedModelError if the added values change the model, as RoBERTa's `pad_token_id` does."""
+    family = family_by_type(config["model_type"])
+    one, two = (effective_settings(family.read_config(values, names)) for values in (config, whole))
     changed = [blocking_setting(key, value, [two[key]]) for key, value in one.items() if two.get(key, value) != value]
     ids = ", ".join(f"{key}={whole[key]}" for key in whole if key.endswith("_token_id"))
     refuse(f"HF's {family.model_type} with {ids}", changed)
 
 
 def inside(folder: Path, name: object) -> Path:
-    """The file of this name in the folder itself, or an error: names may not lead anywhere else."""
+    """Return the path of a file in `folder`. Raises CorruptFolderError for a name or link that leads outside."""
     if not isinstance(name, str) or not name or Path(name).name != name or name in (".", ".."):
-        raise CorruptFolderError(f"{folder} names the file {name!r}: expected a plain name, in the folder itself")
+        raise CorruptFolderError(f"{folder} refers to the file {name!r}: expected a file name without a folder")
     path = folder / name
     if not path.is_file():
         raise CorruptFolderError(f"{path} is missing: expected a file")
@@ -91,7 +91,7 @@ def inside(folder: Path, name: object) -> Path:
 
 
 def read_json_table(path: Path) -> dict[str, Any]:
-    """The object in a JSON file that another library wrote, which may hold NaN and Infinity."""
+    """Read a JSON object of another library, which may contain NaN and Infinity."""
     return read_json_object(path, strict=False)
 
 
@@ -101,7 +101,7 @@ def _open_weights(folder: Path, allow_pickle: bool) -> Tensors:
     if (folder / INDEX).exists():
         shards = read_json_table(inside(folder, INDEX)).get("weight_map")
         if not isinstance(shards, dict) or not shards:
-            raise CorruptFolderError(f"{folder / INDEX} has no weight_map: expected a file for each tensor")
+            raise CorruptFolderError(f"{folder / INDEX} has no weight_map: expected a file name for each tensor")
         try:
             names = sorted(set(shards.values()))
         except TypeError as error:
@@ -111,7 +111,7 @@ def _open_weights(folder: Path, allow_pickle: bool) -> Tensors:
     if pickles and not allow_pickle:
         raise CorruptFolderError(
             f"{pickles[0]} is a pickle, which can run code when it is opened: expected {WEIGHTS}; "
-            "allow_pickle (--allow-pickle) opens it with torch's reader for tensors alone"
+            "allow_pickle (--allow-pickle) opens it with torch's tensors-only reader"
         )
     if pickles:
         return PickledTensors([inside(folder, path.name) for path in pickles])
@@ -119,14 +119,14 @@ def _open_weights(folder: Path, allow_pickle: bool) -> Tensors:
 
 
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-"""torch's names of the types that can be read."""
+"""Names of the readable number formats: safetensors -> torch."""
 
 
 class SafeTensors:
-    """The tensors of some safetensors files, each read into memory of its own when it is asked for.
+    """Lazy access to the tensors of safetensors files.
 
-    The library checks a file's header, and that the tensors lie in the file. They are read by plain reads, not through
-    a map of the file: its pages would count as this process's memory, beside the model's own.
+    The safetensors library validates the header and the offsets. Values are read with plain reads rather than mmap,
+    because mapped pages would count as this process's memory beside the model.
     """
 
     def __init__(self, paths: list[Path]):
@@ -148,15 +148,15 @@ class SafeTensors:
                 self._places[name] = path, 8 + size + begin, end - begin, about["dtype"], tuple(about["shape"])
 
     def keys(self) -> Iterator[str]:
-        """The names of all of them."""
+        """Return the names of all tensors."""
         return iter(self._places)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """What one would be like."""
+        """Return a tensor's shape."""
         return self._places[name][4]
 
     def __getitem__(self, name: str) -> Tensor:
-        """One of them."""
+        """Read one tensor into its own memory."""
         import torch
 
         path, start, size, kind, shape = self._places[name]
@@ -169,15 +169,15 @@ class SafeTensors:
         with path.open("rb") as stream:
             stream.seek(start)
             if stream.readinto(bytes_.numpy().data) != size:
-                raise CorruptFolderError(f"{path} ends inside {name}: expected {size:,} bytes of it")
+                raise CorruptFolderError(f"{path} ends inside {name}: expected {size:,} bytes")
         return bytes_.view(dtype).view(shape)
 
     def stored_as(self, name: str) -> str:
-        """The type of a tensor's numbers in the file, such as BF16."""
+        """Return the number format of a stored tensor, such as BF16."""
         return self._places[name][3]
 
     def have_equal_bytes(self, name: str, other: str) -> bool:
-        """Whether two tensors are equal, compared without torch."""
+        """Return whether two stored tensors are equal. Compares bytes, without torch."""
         (path, start, size, *kind), (other_path, other_start, other_size, *other_kind) = map(
             self._places.__getitem__, (name, other)
         )
@@ -193,7 +193,7 @@ class SafeTensors:
 
 
 class PickledTensors:
-    """The tensors of torch's own files, by the reader that makes nothing but tensors."""
+    """Tensors of `pytorch_model.bin` files, read by torch's tensors-only unpickler."""
 
     def __init__(self, paths: list[Path]):
         import torch
@@ -203,25 +203,25 @@ class PickledTensors:
         for path in paths:
             try:
                 found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-            except Exception as error:  # whatever a hostile file makes of the reader
+            except Exception as error:  # a hostile file may raise anything
                 raise CorruptFolderError(f"{path} cannot be read: {error}") from error
             if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
                 raise CorruptFolderError(f"{path} holds more than tensors: expected a state dict")
             self._tensors |= found
 
     def keys(self) -> Iterator[str]:
-        """The names of all of them."""
+        """Return the names of all tensors."""
         return iter(self._tensors)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """What one would be like."""
+        """Return a tensor's shape."""
         return tuple(self._tensors[name].shape)
 
     def __getitem__(self, name: str) -> Tensor:
-        """One of them."""
+        """Return one tensor."""
         return self._tensors[name]
 
     def stored_as(self, name: str) -> str:
-        """The type of a tensor's numbers in the file, as safetensors calls it."""
+        """Return the number format of a tensor, in safetensors' spelling."""
         found = str(self._tensors[name].dtype).removeprefix("torch.")
         return {long: short for short, long in DTYPES.items()}.get(found, found)

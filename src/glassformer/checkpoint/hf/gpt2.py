@@ -1,51 +1,51 @@
-"""GPT-2: matrices the other way round, and queries, keys and values in one of them."""
+"""GPT-2. Its matrices are stored transposed, and Q, K and V in one matrix."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from glassformer.checkpoint.hf.equivalent_forms import UNSCALED
-from glassformer.checkpoint.hf.name_tables import Family, Row, layer_rows, rows
+from glassformer.checkpoint.hf.equivalent_forms import FOLD_EMBEDDING_SCALE
+from glassformer.checkpoint.hf.name_tables import Family, NameRule, layer_rules, module_rules
 from glassformer.checkpoint.hf.values import (
-    THEIR_ACTIVATIONS,
-    activation,
-    flag,
-    heads,
-    number,
+    TO_HF_ACTIVATION,
+    has_lm_head,
+    read_activation,
+    read_bool,
+    read_float,
+    read_int,
+    read_n_heads,
     require,
-    whole,
-    writes_words,
 )
 from glassformer.models import ModelConfig, preset
 
 
 def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig:
-    """From their config to ours."""
+    """Convert HF's config to ours."""
     require(values, "scale_attn_weights", True)
     require(values, "scale_attn_by_inverse_layer_idx", False)
     require(values, "add_cross_attention", False)
-    width = whole(values, "n_embd", "hidden_size", default=768)
-    is_tied = flag(values, "tie_word_embeddings", default=True)
+    width = read_int(values, "n_embd", "hidden_size", default=768)
+    is_tied = read_bool(values, "tie_word_embeddings", default=True)
     config = replace(
         preset("gpt2"),
-        vocab_size=whole(values, "vocab_size", default=50257),
-        max_len=whole(values, "n_positions", "max_position_embeddings", "n_ctx", default=1024),
+        vocab_size=read_int(values, "vocab_size", default=50257),
+        max_len=read_int(values, "n_positions", "max_position_embeddings", "n_ctx", default=1024),
         d_model=width,
-        n_decoder_layers=whole(values, "n_layer", "num_hidden_layers", default=12),
-        n_heads=heads(values, "n_head", "num_attention_heads", width=width, default=12),
-        d_ff=whole(values, "n_inner", default=4 * width),
-        activation=activation(values, "activation_function", default="gelu_new"),  # type: ignore[arg-type]
-        norm_eps=number(values, "layer_norm_epsilon", default=1e-5),
-        dropout=number(values, "resid_pdrop", default=0.1),
-        embedding_dropout=number(values, "embd_pdrop", default=0.1),
-        attention_dropout=number(values, "attn_pdrop", default=0.1),
+        n_decoder_layers=read_int(values, "n_layer", "num_hidden_layers", default=12),
+        n_heads=read_n_heads(values, "n_head", "num_attention_heads", width=width, default=12),
+        d_ff=read_int(values, "n_inner", default=4 * width),
+        activation=read_activation(values, "activation_function", default="gelu_new"),  # type: ignore[arg-type]
+        norm_eps=read_float(values, "layer_norm_epsilon", default=1e-5),
+        dropout=read_float(values, "resid_pdrop", default=0.1),
+        embedding_dropout=read_float(values, "embd_pdrop", default=0.1),
+        attention_dropout=read_float(values, "attn_pdrop", default=0.1),
         tie="output" if is_tied else "none",
     )
-    return config if writes_words(values, "GPT2Model", "GPT2LMHeadModel") else config.with_head("none")
+    return config if has_lm_head(values, "GPT2Model", "GPT2LMHeadModel") else config.with_head("none")
 
 
 def write_config(config: ModelConfig) -> dict[str, Any]:
-    """From our config to theirs."""
+    """Convert our config to HF's."""
     return {
         "architectures": ["GPT2Model" if config.head == "none" else "GPT2LMHeadModel"],
         "vocab_size": config.vocab_size,
@@ -54,7 +54,7 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
         "n_layer": config.n_decoder_layers,
         "n_head": config.n_heads,
         "n_inner": config.d_ff,
-        "activation_function": THEIR_ACTIVATIONS[config.activation],
+        "activation_function": TO_HF_ACTIVATION[config.activation],
         "layer_norm_epsilon": config.norm_eps,
         "resid_pdrop": config.dropout,
         "embd_pdrop": config.embedding_dropout,
@@ -63,11 +63,11 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def table(config: ModelConfig) -> list[Row]:
-    """Their names and ours."""
+def table(config: ModelConfig) -> list[NameRule]:
+    """Return the name table."""
     layers = "decoder.layers", "transformer.h", config.n_decoder_layers
     fused = [
-        Row(
+        NameRule(
             f"transformer.h.{index}.attn.c_attn.{kind}",
             tuple(f"decoder.layers.{index}.self_attn.{x}_proj.{kind}" for x in "qkv"),
             transposed=kind == "weight",
@@ -77,12 +77,15 @@ def table(config: ModelConfig) -> list[Row]:
     ]
     matrices = {"self_attn.out_proj": "attn.c_proj", "ffn.up_proj": "mlp.c_fc", "ffn.down_proj": "mlp.c_proj"}
     return [
-        Row("transformer.wte.weight", ("embeddings.tokens.weight",)),
-        Row("transformer.wpe.weight", ("embeddings.positions.weight",)),
+        NameRule("transformer.wte.weight", ("embeddings.tokens.weight",)),
+        NameRule("transformer.wpe.weight", ("embeddings.positions.weight",)),
         *fused,
-        *(Row(row.theirs, row.ours, transposed=row.theirs.endswith("weight")) for row in layer_rows(*layers, matrices)),
-        *layer_rows(*layers, {"self_attn_sublayer.norm": "ln_1", "ffn_sublayer.norm": "ln_2"}),
-        *rows({"decoder.norm": "transformer.ln_f", "head.out_proj": "lm_head"}),
+        *(
+            NameRule(rule.hf_name, rule.names, transposed=rule.hf_name.endswith("weight"))
+            for rule in layer_rules(*layers, matrices)
+        ),
+        *layer_rules(*layers, {"self_attn_sublayer.norm": "ln_1", "ffn_sublayer.norm": "ln_2"}),
+        *module_rules({"decoder.norm": "transformer.ln_f", "head.out_proj": "lm_head"}),
     ]
 
 
@@ -95,7 +98,7 @@ FAMILIES = [
         write_config=write_config,
         table=table,
         copies=[("lm_head.weight", "transformer.wte.weight")],
-        rewrites=[UNSCALED],
-        unused=r"(^|\.)h\.\d+\.attn\.(masked_)?bias$",  # the causal mask
+        rewrites=[FOLD_EMBEDDING_SCALE],
+        ignored=r"(^|\.)h\.\d+\.attn\.(masked_)?bias$",  # the causal mask
     )
 ]

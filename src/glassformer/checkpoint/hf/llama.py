@@ -1,83 +1,83 @@
-"""Llama and its kin: Mistral, Qwen2, Qwen3, SmolLM. They differ in biases, norms on queries and keys, and windows."""
+"""Llama, Mistral, Qwen2, Qwen3 and SmolLM. They differ in biases, Q/K norms and sliding windows."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from glassformer.checkpoint.hf.equivalent_forms import UNSCALED
-from glassformer.checkpoint.hf.name_tables import Family, Row, layer_rows, rows
+from glassformer.checkpoint.hf.equivalent_forms import FOLD_EMBEDDING_SCALE
+from glassformer.checkpoint.hf.name_tables import Family, NameRule, layer_rules, module_rules
 from glassformer.checkpoint.hf.values import (
-    MAX_WHOLE,
-    THEIR_ACTIVATIONS,
+    MAX_INT,
+    TO_HF_ACTIVATION,
     UnsupportedModelError,
-    activation,
-    flag,
-    heads,
-    number,
+    has_lm_head,
+    read_activation,
+    read_bool,
+    read_float,
+    read_int,
+    read_n_heads,
+    read_rope_theta,
+    read_value,
     require,
-    rope_theta,
     shown,
-    value,
-    whole,
-    writes_words,
 )
 from glassformer.models import ModelConfig, preset
 
 NAMES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 KV_HEADS = {"mistral": 8, "qwen2": 32, "qwen3": 32}
-"""What HF takes for `num_key_value_heads` where the key is absent; null is as many as there are heads."""
+"""HF's default of `num_key_value_heads` if the key is absent. null means as many as heads."""
 
 
 def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig:
-    """From their config to ours."""
+    """Convert HF's config to ours."""
     kind = values["model_type"]
     require(values, "pretraining_tp", 1)
-    attention_bias = kind in ("llama", "qwen3") and flag(values, "attention_bias", default=False)
-    width = whole(values, "hidden_size")
-    head_dim = whole(values, "head_dim", default=128 if kind == "qwen3" else None)
-    n_heads = heads(values, "num_attention_heads", width=width if head_dim is None else MAX_WHOLE)
+    attention_bias = kind in ("llama", "qwen3") and read_bool(values, "attention_bias", default=False)
+    width = read_int(values, "hidden_size")
+    head_dim = read_int(values, "head_dim", default=128 if kind == "qwen3" else None)
+    n_heads = read_n_heads(values, "num_attention_heads", width=width if head_dim is None else MAX_INT)
     kv_heads = n_heads if "num_key_value_heads" in values else KV_HEADS.get(kind, n_heads)
-    is_tied = flag(values, "tie_word_embeddings", default=False)
+    is_tied = read_bool(values, "tie_word_embeddings", default=False)
     config = replace(
         preset("llama"),
-        vocab_size=whole(values, "vocab_size"),
+        vocab_size=read_int(values, "vocab_size"),
         d_model=width,
-        d_ff=whole(values, "intermediate_size"),
-        n_decoder_layers=whole(values, "num_hidden_layers"),
+        d_ff=read_int(values, "intermediate_size"),
+        n_decoder_layers=read_int(values, "num_hidden_layers"),
         n_heads=n_heads,
-        n_kv_heads=whole(values, "num_key_value_heads", default=kv_heads),
+        n_kv_heads=read_int(values, "num_key_value_heads", default=kv_heads),
         head_dim=None if head_dim is None or head_dim * n_heads == width else head_dim,
-        max_len=whole(values, "max_position_embeddings", default=2048),
-        activation=activation(values, "hidden_act", default="silu"),  # type: ignore[arg-type]
-        norm_eps=number(values, "rms_norm_eps", default=1e-6),
-        rope_theta=rope_theta(values),
+        max_len=read_int(values, "max_position_embeddings", default=2048),
+        activation=read_activation(values, "hidden_act", default="silu"),  # type: ignore[arg-type]
+        norm_eps=read_float(values, "rms_norm_eps", default=1e-6),
+        rope_theta=read_rope_theta(values),
         sliding_window=_window(values),
         qkv_bias=True if kind == "qwen2" else attention_bias,
         out_bias=False if kind == "qwen2" else attention_bias,
-        ffn_bias=kind == "llama" and flag(values, "mlp_bias", default=False),
+        ffn_bias=kind == "llama" and read_bool(values, "mlp_bias", default=False),
         qk_norm=kind == "qwen3",
-        attention_dropout=number(values, "attention_dropout", default=0.0),
+        attention_dropout=read_float(values, "attention_dropout", default=0.0),
         tie="output" if is_tied else "none",
     )
-    has_words = writes_words(values, f"{NAMES[kind]}Model", f"{NAMES[kind]}ForCausalLM")
-    return config if has_words else config.with_head("none")
+    with_lm_head = has_lm_head(values, f"{NAMES[kind]}Model", f"{NAMES[kind]}ForCausalLM")
+    return config if with_lm_head else config.with_head("none")
 
 
 def _window(values: Mapping[str, Any]) -> int | None:
-    """The window that all layers have, or None; layers of different kinds are refused."""
+    """Return the sliding window of all layers, or None. Layers with different windows are refused."""
     kind = values["model_type"]
     if kind == "llama":
         return None
-    # HF's default where the key is absent; null is no window.
-    window: int | None = whole(values, "sliding_window", default=None if "sliding_window" in values else 4096)
+    # HF's default if the key is absent; null means no window.
+    window: int | None = read_int(values, "sliding_window", default=None if "sliding_window" in values else 4096)
     if kind == "mistral":
         return window
-    if not flag(values, "use_sliding_window", default=False):
+    if not read_bool(values, "use_sliding_window", default=False):
         window = None
-    n_layers, n_full = whole(values, "num_hidden_layers"), whole(values, "max_window_layers", default=28)
+    n_layers, n_full = read_int(values, "num_hidden_layers"), read_int(values, "max_window_layers", default=28)
     n_full = n_layers if window is None else min(max(n_full, 0), n_layers)
     usual = {"full_attention"} if n_full else set()
-    kinds = value(values, "layer_types", default=[*usual, *(["sliding_attention"] if n_full < n_layers else [])])
+    kinds = read_value(values, "layer_types", default=[*usual, *(["sliding_attention"] if n_full < n_layers else [])])
     if not isinstance(kinds, list):
         raise ValueError(f"config.json has layer_types={shown(kinds)}: expected a list, one for each layer")
     if all(kind == "full_attention" for kind in kinds):
@@ -91,7 +91,7 @@ def _window(values: Mapping[str, Any]) -> int | None:
 
 
 def write_config(kind: str, config: ModelConfig) -> dict[str, Any]:
-    """From our config to theirs."""
+    """Convert our config to HF's."""
     values = {
         "architectures": [NAMES[kind] + ("Model" if config.head == "none" else "ForCausalLM")],
         "vocab_size": config.vocab_size,
@@ -102,7 +102,7 @@ def write_config(kind: str, config: ModelConfig) -> dict[str, Any]:
         "num_key_value_heads": config.kv_heads,
         "head_dim": config.head_size,
         "max_position_embeddings": config.max_len,
-        "hidden_act": THEIR_ACTIVATIONS[config.activation],
+        "hidden_act": TO_HF_ACTIVATION[config.activation],
         "rms_norm_eps": config.norm_eps,
         "rope_theta": config.rope_theta,
         "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
@@ -122,8 +122,8 @@ def write_config(kind: str, config: ModelConfig) -> dict[str, Any]:
     return values
 
 
-def table(config: ModelConfig) -> list[Row]:
-    """Their names and ours."""
+def table(config: ModelConfig) -> list[NameRule]:
+    """Return the name table: our module -> HF's module, for the model and each layer."""
     pairs = {
         "self_attn.q_proj": "self_attn.q_proj",
         "self_attn.k_proj": "self_attn.k_proj",
@@ -138,8 +138,10 @@ def table(config: ModelConfig) -> list[Row]:
         "ffn_sublayer.norm": "post_attention_layernorm",
     }
     return [
-        *rows({"embeddings.tokens": "model.embed_tokens", "decoder.norm": "model.norm", "head.out_proj": "lm_head"}),
-        *layer_rows("decoder.layers", "model.layers", config.n_decoder_layers, pairs),
+        *module_rules(
+            {"embeddings.tokens": "model.embed_tokens", "decoder.norm": "model.norm", "head.out_proj": "lm_head"}
+        ),
+        *layer_rules("decoder.layers", "model.layers", config.n_decoder_layers, pairs),
     ]
 
 
@@ -152,8 +154,8 @@ def _family(kind: str) -> Family:
         write_config=lambda config: write_config(kind, config),
         table=table,
         copies=[("lm_head.weight", "model.embed_tokens.weight")],
-        rewrites=[UNSCALED],
-        unused=r"rotary_emb\.inv_freq$",
+        rewrites=[FOLD_EMBEDDING_SCALE],
+        ignored=r"rotary_emb\.inv_freq$",
     )
 
 

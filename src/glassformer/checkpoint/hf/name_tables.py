@@ -1,4 +1,8 @@
-"""Tables of names: each tensor of a foreign checkpoint, and the parameter of ours that it is. They work both ways."""
+"""Name tables: which of our parameters each tensor of an HF checkpoint holds.
+
+A `Family` lists its tensors as `NameRule`s. The same rules load a checkpoint (`from_hf_tensors`) and save one
+(`to_hf_tensors`), so that the two directions cannot disagree.
+"""
 
 from __future__ import annotations
 
@@ -18,118 +22,127 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Row:
-    """One tensor of theirs, and ours; or several of ours that stand in it one after the other."""
+class NameRule:
+    """One tensor of an HF checkpoint and the parameters of ours that it holds.
 
-    theirs: str
-    ours: tuple[str, ...]
+    Several parameters are concatenated along the first axis, as in GPT-2's fused Q, K and V.
+    """
+
+    hf_name: str
+    names: tuple[str, ...]
+    """The names of our parameters, in the order in which HF concatenates them."""
     transposed: bool = False
-    """Theirs is (in, out), as in GPT-2, instead of (out, in)."""
-    wrapped: bool = False
-    """Theirs has one dimension of size 1 before the others."""
-    is_unread: bool = False
-    """HF's model has this tensor and computes nothing with it. It is written, so that HF finds it, and never read."""
+    """HF stores (in, out), as in GPT-2, instead of (out, in)."""
+    leading_axis: bool = False
+    """HF's tensor has an extra first axis of size 1."""
+    write_only: bool = False
+    """HF's model has this tensor but does not use it. We write it, so that HF finds it, and never read it."""
 
-    def their_shape(self, shapes: Shapes) -> tuple[int, ...]:
-        """What their tensor must be like, for our parameters of these shapes."""
-        rest = shapes[self.ours[0]][1:]
-        shape = (sum(shapes[name][0] for name in self.ours), *rest)
+    def hf_shape(self, shapes: Shapes) -> tuple[int, ...]:
+        """Return the shape of HF's tensor for parameters of these shapes."""
+        rest = shapes[self.names[0]][1:]
+        shape = (sum(shapes[name][0] for name in self.names), *rest)
         shape = shape[::-1] if self.transposed else shape
-        return (1, *shape) if self.wrapped else shape
+        return (1, *shape) if self.leading_axis else shape
 
     def split(self, tensor: Tensor, shapes: Shapes) -> dict[str, Tensor]:
-        """Our parameters, from their tensor; views of it where they can be."""
-        tensor = tensor[0] if self.wrapped else tensor
+        """Split HF's tensor into our parameters, which are views of it where possible."""
+        tensor = tensor[0] if self.leading_axis else tensor
         tensor = tensor.T if self.transposed else tensor
         import torch
 
-        parts = torch.split(tensor, [shapes[name][0] for name in self.ours])
-        return dict(zip(self.ours, parts, strict=True))
+        parts = torch.split(tensor, [shapes[name][0] for name in self.names])
+        return dict(zip(self.names, parts, strict=True))
 
     def join(self, parameters: Mapping[str, Tensor]) -> Tensor:
-        """Their tensor, from our parameters."""
+        """Join our parameters into HF's tensor."""
         import torch
 
-        tensor = torch.cat([parameters[name] for name in self.ours]) if self.ours[1:] else parameters[self.ours[0]]
+        tensor = torch.cat([parameters[name] for name in self.names]) if self.names[1:] else parameters[self.names[0]]
         tensor = tensor.T if self.transposed else tensor
-        return (tensor[None] if self.wrapped else tensor).contiguous()
+        return (tensor[None] if self.leading_axis else tensor).contiguous()
 
 
-Table = Sequence[Row]
+Table = Sequence[NameRule]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """How one kind of model is written elsewhere."""
+    """An HF model family: how its config and its tensor names map to ours."""
 
     model_type: str
-    """What `config.json` calls it."""
+    """The value of `model_type` in `config.json`."""
     kind: Kind
     """Encoder, decoder or encoder-decoder."""
     prefix: str
-    """Before the names of the body, where a head stands on it; a body saved alone has none."""
+    """Prefix of the body's tensor names in a model with a head. A body that was saved without a head has no prefix."""
     read_config: Callable[[Mapping[str, Any], frozenset[str]], ModelConfig]
-    """From the values of `config.json` and the names of all tensors to our config."""
+    """Convert the values of `config.json` to our config. The second argument holds the names of all stored tensors."""
     write_config: Callable[[ModelConfig], dict[str, Any]]
-    """The values of `config.json`, `architectures` included."""
-    table: Callable[[ModelConfig], list[Row]]
+    """Convert our config to the values of `config.json`, including `architectures`."""
+    table: Callable[[ModelConfig], list[NameRule]]
+    """The name rules of a model of this config. Rules for parameters that the model lacks are skipped."""
     copies: Sequence[tuple[str, str]] = ()
-    """Tensors that a tied model may store a second time, each with the tensor that it must then be equal to. Where the
-    original is not stored, its copy stands for it."""
+    """(copy, original) names of tied tensors that a file may store twice. Both must then be equal. If a file stores
+    only the copy, it is read in place of the original."""
     ties_by_tensors: bool = False
-    """Hide copies that equal their original from `read_config`, because the config alone does not define the ties."""
+    """Hide copies that equal their original from `read_config`, because the config alone does not say what is tied."""
     computed: Mapping[str, Callable[[ModelConfig], Tensor]] = field(default_factory=dict)
-    """Tensors that are computed from the config. A file may store them, with these values."""
+    """Tensors that follow from the config, such as sinusoidal positions. If a file stores them, it must store these
+    values."""
     stores_computed: bool = False
-    """Whether HF's class with a head expects the computed tensors in the file; a class of a body alone always does."""
+    """Whether HF expects the computed tensors in files of models with a head. Without a head it always does."""
     rewrites: Sequence[Rewrite] = ()
-    """Exact changes of form that make more of our models expressible, applied before a model is written."""
-    unused: str = r"(?!)"
-    """Tensors that HF's model reads from no file, or heads beside the one that is asked for (a pattern)."""
+    """Equivalent reparametrizations, applied before a model is saved, that let the family express more models."""
+    ignored: str = r"(?!)"
+    """Regular expression for stored tensors to ignore: buffers, and heads other than the one in the config."""
 
 
 class TensorMismatchError(ValueError):
-    """A checkpoint's tensors are not those its config asks for."""
+    """The checkpoint's tensors do not match its config."""
 
 
-def rows(pairs: Mapping[str, str]) -> Iterator[Row]:
-    """A row for each weight and bias of these modules, ours -> theirs. What a model does not have is not looked for."""
-    for ours, theirs in pairs.items():
+def module_rules(pairs: Mapping[str, str]) -> Iterator[NameRule]:
+    """Yield the rules for the weight and the bias of each module in `pairs`, our name -> HF's name."""
+    for name, hf_name in pairs.items():
         for kind in ("weight", "bias"):
-            yield Row(f"{theirs}.{kind}", (f"{ours}.{kind}",))
+            yield NameRule(f"{hf_name}.{kind}", (f"{name}.{kind}",))
 
 
-def layer_rows(ours: str, theirs: str, n_layers: int, pairs: Mapping[str, str]) -> Iterator[Row]:
-    """The same for every layer of a stack: `decoder.layers` and `model.layers`, say."""
+def layer_rules(stack: str, hf_stack: str, n_layers: int, pairs: Mapping[str, str]) -> Iterator[NameRule]:
+    """Yield the rules of every layer. `stack` and `hf_stack` hold the layers: `decoder.layers` and `model.layers`."""
     for index in range(n_layers):
-        named = {f"{ours}.{index}.{name}": f"{theirs}.{index}.{other}" for name, other in pairs.items()}
-        yield from rows(named)
+        named = {f"{stack}.{index}.{name}": f"{hf_stack}.{index}.{hf_name}" for name, hf_name in pairs.items()}
+        yield from module_rules(named)
 
 
-def needed_rows(family: Family, config: ModelConfig, shapes: Shapes) -> list[Row]:
-    """The rows that a model of this config has parameters for; each of its parameters must be in one."""
-    chosen = [row for row in family.table(config) if row.ours[0] in shapes]
-    known = {name for row in chosen for name in row.ours}
-    strange = sorted(shapes.keys() - known)
-    if strange:
+def needed_rules(family: Family, config: ModelConfig, shapes: Shapes) -> list[NameRule]:
+    """Return the rules whose parameters the model has. Raises ValueError if a parameter has no rule."""
+    chosen = [rule for rule in family.table(config) if rule.names[0] in shapes]
+    known = {name for rule in chosen for name in rule.names}
+    unmapped = sorted(shapes.keys() - known)
+    if unmapped:
         raise ValueError(
-            f"{family.model_type} has no place for {strange[:5]}: expected a config that this family can express"
+            f"{family.model_type} has no place for {unmapped[:5]}: expected a config that this family can express"
         )
     return chosen
 
 
-def stored_rows(family: Family, config: ModelConfig, names: frozenset[str], shapes: Shapes) -> list[Row]:
-    """The needed rows under the names that this file uses: without the prefix, or under the name of a copy."""
-    place = place_names(family, names)
-    rows = [replace(row, theirs=place(row.theirs)) for row in needed_rows(family, config, shapes)]
-    taken = {row.theirs for row in rows}
-    pairs = [(place(name), place(source)) for name, source in family.copies]
-    free = {source: name for name, source in pairs if name in names and name not in taken}
-    return [row if row.theirs in names else replace(row, theirs=free.get(row.theirs, row.theirs)) for row in rows]
+def rules_for_file(family: Family, config: ModelConfig, names: frozenset[str], shapes: Shapes) -> list[NameRule]:
+    """Return the needed rules with the names that this file uses: without the prefix, or a copy's name."""
+    in_file = naming_in_file(family, names)
+    rules = [replace(rule, hf_name=in_file(rule.hf_name)) for rule in needed_rules(family, config, shapes)]
+    taken = {rule.hf_name for rule in rules}
+    pairs = [(in_file(name), in_file(source)) for name, source in family.copies]
+    copy_of = {source: name for name, source in pairs if name in names and name not in taken}
+    return [
+        rule if rule.hf_name in names else replace(rule, hf_name=copy_of.get(rule.hf_name, rule.hf_name))
+        for rule in rules
+    ]
 
 
-def place_names(family: Family, names: frozenset[str]) -> Callable[[str], str]:
-    """From a family's name of a tensor to this file's: a body that was saved alone has no prefix."""
+def naming_in_file(family: Family, names: frozenset[str]) -> Callable[[str], str]:
+    """Return the function that maps a family's tensor name to this file's name, with or without the prefix."""
     has_prefix = any(name.startswith(family.prefix) for name in names)
     return (lambda name: name) if has_prefix else (lambda name: name.removeprefix(family.prefix))
 
@@ -137,49 +150,52 @@ def place_names(family: Family, names: frozenset[str]) -> Callable[[str], str]:
 def equal_copies(
     family: Family, tensors: Tensors, are_equal: Callable[[Tensors, str, str], bool] | None = None
 ) -> frozenset[str]:
-    """The stored copies whose original is stored too and is equal, by default by torch."""
+    """Return the stored copies whose original is stored too and is equal. `are_equal` defaults to `torch.equal`."""
     are_equal = are_equal or _are_equal
     names = frozenset(tensors.keys())
-    place = place_names(family, names)
-    pairs = [(place(name), place(source)) for name, source in family.copies]
+    in_file = naming_in_file(family, names)
+    pairs = [(in_file(name), in_file(source)) for name, source in family.copies]
     return frozenset(name for name, source in pairs if {name, source} <= names and are_equal(tensors, name, source))
 
 
-def to_ours(
+def from_hf_tensors(
     family: Family, config: ModelConfig, tensors: Tensors, shapes: Shapes, *, known: Collection[str] = ()
 ) -> Iterator[tuple[str, Tensor]]:
-    """Our parameters one after the other, each read when its turn comes; every name and shape is checked first.
+    """Yield our parameters with their values, reading one tensor at a time.
 
-    Tensors that are `known` may be there without a use: those of a head that was taken off. Any other tensor must be
-    used, equal to the tensor it copies, or as computed.
+    All names and shapes are checked before the first tensor is read. Raises TensorMismatchError for a missing,
+    misshapen or unexpected tensor, and for a copy or a computed tensor with other values. Names in `known` may be
+    stored without being used, such as the tensors of a head that was removed.
     """
     names = frozenset(tensors.keys())
-    every = stored_rows(family, config, names, shapes)
-    table = [row for row in every if not row.is_unread]
+    all_rules = rules_for_file(family, config, names, shapes)
+    used = [rule for rule in all_rules if not rule.write_only]
     missing = missing_names(family, config, names, shapes)
     wrong = [
-        f"{row.theirs} is {tensors.shape(row.theirs)}, expected {row.their_shape(shapes)}"
-        for row in table
-        if row.theirs in names and tensors.shape(row.theirs) != row.their_shape(shapes)
+        f"{rule.hf_name} is {tensors.shape(rule.hf_name)}, expected {rule.hf_shape(shapes)}"
+        for rule in used
+        if rule.hf_name in names and tensors.shape(rule.hf_name) != rule.hf_shape(shapes)
     ]
-    left = sorted(name for name in names - {row.theirs for row in every} - {*known} if not _is_unused(family, name))
-    unexpected, different = _check_left(family, config, tensors, left)
+    unused = sorted(
+        name for name in names - {rule.hf_name for rule in all_rules} - {*known} if not _is_ignored(family, name)
+    )
+    unexpected, different = _check_unused(family, config, tensors, unused)
     if missing or unexpected or wrong or different:
-        raise TensorMismatchError("; ".join(_complaints(missing, unexpected, wrong, different)))
-    for row in table:
-        yield from row.split(tensors[row.theirs], shapes).items()
+        raise TensorMismatchError("; ".join(_messages(missing, unexpected, wrong, different)))
+    for rule in used:
+        yield from rule.split(tensors[rule.hf_name], shapes).items()
 
 
 def missing_names(family: Family, config: ModelConfig, names: frozenset[str], shapes: Shapes) -> list[str]:
-    """The tensors that a model of this config needs and a file with these names has not."""
-    needed = (row.theirs for row in stored_rows(family, config, names, shapes) if not row.is_unread)
+    """Return the tensors that a model of this config needs and that are not in `names`."""
+    needed = (rule.hf_name for rule in rules_for_file(family, config, names, shapes) if not rule.write_only)
     return sorted({*needed} - names)
 
 
-def to_theirs(family: Family, config: ModelConfig, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Their tensors, from our parameters."""
+def to_hf_tensors(family: Family, config: ModelConfig, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Convert our parameters to HF's tensors, by HF's names."""
     shapes = {name: tuple(value.shape) for name, value in parameters.items()}
-    tensors = {row.theirs: row.join(parameters) for row in needed_rows(family, config, shapes)}
+    tensors = {rule.hf_name: rule.join(parameters) for rule in needed_rules(family, config, shapes)}
     if config.head == "none" or family.stores_computed:
         dtype = next(iter(parameters.values())).dtype
         tensors |= {name: compute(config).to(dtype) for name, compute in family.computed.items()}
@@ -188,24 +204,26 @@ def to_theirs(family: Family, config: ModelConfig, parameters: Mapping[str, Tens
     return {name.removeprefix(family.prefix): tensor for name, tensor in tensors.items()}
 
 
-def _is_unused(family: Family, name: str) -> bool:
-    return re.search(family.unused, name) is not None
+def _is_ignored(family: Family, name: str) -> bool:
+    return re.search(family.ignored, name) is not None
 
 
-def _check_left(
-    family: Family, config: ModelConfig, tensors: Tensors, left: Sequence[str]
+def _check_unused(
+    family: Family, config: ModelConfig, tensors: Tensors, unused: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Check the tensors that no row reads. Return the unexpected names, and a sentence for each wrong copy."""
+    """Check the tensors that no rule reads. Return the unexpected names and a message for each tensor that differs."""
     names = frozenset(tensors.keys())
-    place = place_names(family, names)
-    copies = [(place(name), place(source)) for name, source in family.copies if place(source) in names]
-    computed = {place(name): compute for name, compute in family.computed.items()}
+    in_file = naming_in_file(family, names)
+    copies = [(in_file(name), in_file(source)) for name, source in family.copies if in_file(source) in names]
+    computed = {in_file(name): compute for name, compute in family.computed.items()}
     unexpected, different = [], []
-    for name in left:
+    for name in unused:
         sources = [source for copy, source in copies if copy == name]
         if name in computed:
-            if not _is_near(tensors, name, computed[name], config):
-                different.append(f"{name} differs from what {family.model_type} computes: expected its table of waves")
+            if not _matches_computed(tensors, name, computed[name], config):
+                different.append(
+                    f"{name} differs from the sinusoidal positions that {family.model_type} computes: expected them"
+                )
         elif not sources:
             unexpected.append(name)
         for source in sources:
@@ -223,10 +241,12 @@ def _are_equal(tensors: Tensors, name: str, other: str) -> bool:
     return tensors.shape(name) == tensors.shape(other) and torch.equal(tensors[name], tensors[other])
 
 
-def _is_near(tensors: Tensors, name: str, compute: Callable[[ModelConfig], Tensor], config: ModelConfig) -> bool:
+def _matches_computed(
+    tensors: Tensors, name: str, compute: Callable[[ModelConfig], Tensor], config: ModelConfig
+) -> bool:
     import torch
 
-    with torch.device("meta"):  # the shape first: a config alone could ask for a table of any size
+    with torch.device("meta"):  # check the shape first: a hostile config may ask for a table of any size
         shape = tuple(compute(config).shape)
     if tensors.shape(name) != shape:
         return False
@@ -235,7 +255,7 @@ def _is_near(tensors: Tensors, name: str, compute: Callable[[ModelConfig], Tenso
     return torch.allclose(stored.float(), expected.float(), rtol=0, atol=tolerance)
 
 
-def _complaints(missing: list[str], unexpected: list[str], wrong: list[str], different: list[str]) -> Iterator[str]:
+def _messages(missing: list[str], unexpected: list[str], wrong: list[str], different: list[str]) -> Iterator[str]:
     for what, found in (("missing", missing), ("unexpected", unexpected), ("of a wrong shape", wrong)):
         if found:
             more = f" and {len(found) - 5} more" if len(found) > 5 else ""

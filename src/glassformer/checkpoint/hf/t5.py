@@ -1,18 +1,18 @@
-"""T5, 1.0 and 1.1: relative positions kept in the first layer, and an output that may be tied, scaled, or neither."""
+"""T5 1.0 and 1.1. The first layer stores the relative position biases; the output may be tied, scaled, or neither."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from glassformer.checkpoint.hf.name_tables import Family, Row, layer_rows, rows
+from glassformer.checkpoint.hf.name_tables import Family, NameRule, layer_rules, module_rules
 from glassformer.checkpoint.hf.values import (
-    THEIR_ACTIVATIONS,
-    activation,
-    choice,
-    flag,
-    number,
-    whole,
-    writes_words,
+    TO_HF_ACTIVATION,
+    has_lm_head,
+    read_activation,
+    read_bool,
+    read_choice,
+    read_float,
+    read_int,
 )
 from glassformer.models import ModelConfig, preset
 
@@ -28,32 +28,32 @@ FEED_FORWARD = {
 
 
 def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig:
-    """From their config to ours."""
-    act, gated = choice(values, "feed_forward_proj", default="relu", known=FEED_FORWARD)
-    # HF stores what it made of that, and reads these where they are.
-    act = activation(values, "dense_act_fn", default=THEIR_ACTIVATIONS[act])
-    gated = flag(values, "is_gated_act", default=gated)
+    """Convert HF's config to ours."""
+    act, gated = read_choice(values, "feed_forward_proj", default="relu", known=FEED_FORWARD)
+    # HF also stores the two parts of feed_forward_proj; they take precedence.
+    act = read_activation(values, "dense_act_fn", default=TO_HF_ACTIVATION[act])
+    gated = read_bool(values, "is_gated_act", default=gated)
     # Before version 5 of HF, `tie_word_embeddings` means that the output is tied, and scaled. Later files have
     # `scale_decoder_outputs` for the scale; there the output is tied if its tensor is absent or equal.
-    is_tied = flag(values, "tie_word_embeddings", default=True)
-    is_scaled = flag(values, "scale_decoder_outputs", default=is_tied)
+    is_tied = read_bool(values, "tie_word_embeddings", default=True)
+    is_scaled = read_bool(values, "scale_decoder_outputs", default=is_tied)
     is_own = "lm_head.weight" in names or not (is_tied or "scale_decoder_outputs" in values)
-    layers = whole(values, "num_layers", "num_hidden_layers", default=6)
-    width, heads = whole(values, "d_model", "hidden_size", default=512), whole(values, "num_heads", default=8)
-    head_dim = whole(values, "d_kv", default=64)
-    dropout = number(values, "dropout_rate", default=0.1)
+    layers = read_int(values, "num_layers", "num_hidden_layers", default=6)
+    width, heads = read_int(values, "d_model", "hidden_size", default=512), read_int(values, "num_heads", default=8)
+    head_dim = read_int(values, "d_kv", default=64)
+    dropout = read_float(values, "dropout_rate", default=0.1)
     config = replace(
         preset("t5-small"),
-        vocab_size=whole(values, "vocab_size", default=32128),
+        vocab_size=read_int(values, "vocab_size", default=32128),
         d_model=width,
         n_heads=heads,
         head_dim=None if head_dim * heads == width else head_dim,
-        d_ff=whole(values, "d_ff", default=2048),
+        d_ff=read_int(values, "d_ff", default=2048),
         n_encoder_layers=layers,
-        n_decoder_layers=whole(values, "num_decoder_layers", default=layers),
-        relative_buckets=whole(values, "relative_attention_num_buckets", default=32),
-        relative_max_distance=whole(values, "relative_attention_max_distance", default=128),
-        norm_eps=number(values, "layer_norm_epsilon", default=1e-6),
+        n_decoder_layers=read_int(values, "num_decoder_layers", default=layers),
+        relative_buckets=read_int(values, "relative_attention_num_buckets", default=32),
+        relative_max_distance=read_int(values, "relative_attention_max_distance", default=128),
+        norm_eps=read_float(values, "layer_norm_epsilon", default=1e-6),
         activation=act,  # type: ignore[arg-type]
         gated=gated,
         tie="embeddings" if is_own else "all",
@@ -63,12 +63,12 @@ def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig
         attention_dropout=dropout,
         activation_dropout=dropout,
     )
-    has_words = writes_words(values, "T5Model", "T5ForConditionalGeneration", "T5WithLMHeadModel")
-    return config if has_words else config.with_head("none", scale_output=False)
+    with_lm_head = has_lm_head(values, "T5Model", "T5ForConditionalGeneration", "T5WithLMHeadModel")
+    return config if with_lm_head else config.with_head("none", scale_output=False)
 
 
 def write_config(config: ModelConfig) -> dict[str, Any]:
-    """From our config to theirs."""
+    """Convert our config to HF's."""
     kinds = {kind: name for name, kind in FEED_FORWARD.items()}
     return {
         "architectures": ["T5Model" if config.head == "none" else "T5ForConditionalGeneration"],
@@ -91,13 +91,13 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def table(config: ModelConfig) -> list[Row]:
-    """Their names and ours."""
+def table(config: ModelConfig) -> list[NameRule]:
+    """Return the name table."""
     gate = {"ffn.gate_proj": "wi_0", "ffn.up_proj": "wi_1"} if config.gated else {"ffn.up_proj": "wi"}
     found = [
-        Row("shared.weight", ("source_embeddings.tokens.weight",)),
-        *rows({"encoder.norm": "encoder.final_layer_norm", "decoder.norm": "decoder.final_layer_norm"}),
-        Row("lm_head.weight", ("head.out_proj.weight",)),
+        NameRule("shared.weight", ("source_embeddings.tokens.weight",)),
+        *module_rules({"encoder.norm": "encoder.final_layer_norm", "decoder.norm": "decoder.final_layer_norm"}),
+        NameRule("lm_head.weight", ("head.out_proj.weight",)),
     ]
     for stack, depth in (("encoder", config.n_encoder_layers), ("decoder", config.n_decoder_layers)):
         steps = {"self_attn": "SelfAttention"} | ({"cross_attn": "EncDecAttention"} if stack == "decoder" else {})
@@ -110,9 +110,9 @@ def table(config: ModelConfig) -> list[Row]:
         dense = f"layer.{len(steps)}.DenseReluDense"
         pairs |= {ours: f"{dense}.{theirs}" for ours, theirs in (gate | {"ffn.down_proj": "wo"}).items()}
         pairs["ffn_sublayer.norm"] = f"layer.{len(steps)}.layer_norm"
-        found += layer_rows(f"{stack}.layers", f"{stack}.block", depth, pairs)
+        found += layer_rules(f"{stack}.layers", f"{stack}.block", depth, pairs)
         bias = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        found.append(Row(bias, (f"{stack}.score_bias.weight",)))
+        found.append(NameRule(bias, (f"{stack}.score_bias.weight",)))
     return found
 
 
@@ -130,6 +130,6 @@ FAMILIES = [
             ("lm_head.weight", "shared.weight"),
         ],
         ties_by_tensors=True,
-        unused=r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$",
+        ignored=r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$",
     )
 ]

@@ -1,4 +1,4 @@
-"""Reading another library's `config.json`: old and new keys, and a clear word about what is not supported."""
+"""Read values of HF's `config.json`: old and new keys, type checks, and errors for unsupported values."""
 
 import reprlib
 import sys
@@ -9,10 +9,10 @@ from glassformer.checkpoint.limits import UnsupportedModelError as UnsupportedMo
 
 _MISSING = object()
 
-MAX_WHOLE = 2**31 - 1
-"""No size of a real model is larger, and torch can count so far."""
+MAX_INT = 2**31 - 1
+"""The largest accepted integer. torch's sizes allow it, and no real model needs more."""
 
-ACTIVATIONS = {
+FROM_HF_ACTIVATION = {
     "relu": "relu",
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
@@ -21,11 +21,11 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-THEIR_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
+TO_HF_ACTIVATION = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
 
 
-def value(values: Mapping[str, Any], *keys: str, default: Any = _MISSING) -> Any:
-    """The first of these keys that is there; None counts as absent."""
+def read_value(values: Mapping[str, Any], *keys: str, default: Any = _MISSING) -> Any:
+    """Return the value of the first key that is present. None counts as absent."""
     for key in keys:
         if values.get(key) is not None:
             return values[key]
@@ -34,27 +34,27 @@ def value(values: Mapping[str, Any], *keys: str, default: Any = _MISSING) -> Any
     return default
 
 
-def whole(values: Mapping[str, Any], *keys: str, default: Any = _MISSING) -> Any:
-    """The same, for a whole number."""
-    found = value(values, *keys, default=default)
-    if found is not default and (type(found) is not int or abs(found) > MAX_WHOLE):
+def read_int(values: Mapping[str, Any], *keys: str, default: Any = _MISSING) -> Any:
+    """Like `read_value`, for an integer."""
+    found = read_value(values, *keys, default=default)
+    if found is not default and (type(found) is not int or abs(found) > MAX_INT):
         raise ValueError(
-            f"config.json has {_key(values, keys)}={shown(found)}: expected a whole number, at most {MAX_WHOLE}"
+            f"config.json has {_key(values, keys)}={shown(found)}: expected a whole number, at most {MAX_INT}"
         )
     return found
 
 
-def number(values: Mapping[str, Any], *keys: str, default: float) -> float:
-    """The same, for a number that need not be whole."""
-    found = value(values, *keys, default=default)
+def read_float(values: Mapping[str, Any], *keys: str, default: float) -> float:
+    """Like `read_value`, for a finite float."""
+    found = read_value(values, *keys, default=default)
     if type(found) not in (int, float) or not abs(found) <= sys.float_info.max:
         raise ValueError(f"config.json has {_key(values, keys)}={shown(found)}: expected a finite number")
     return float(found)
 
 
-def heads(values: Mapping[str, Any], *keys: str, width: int, default: Any = _MISSING) -> int:
-    """The same, for the number of heads that share this width."""
-    found: int = whole(values, *keys, default=default)
+def read_n_heads(values: Mapping[str, Any], *keys: str, width: int, default: Any = _MISSING) -> int:
+    """Like `read_int`, for a number of heads from 1 to `width`."""
+    found: int = read_int(values, *keys, default=default)
     if not 1 <= found <= width:
         raise ValueError(
             f"config.json has {_key(values, keys)}={found}: expected at least 1, at most {width}, the width"
@@ -62,17 +62,17 @@ def heads(values: Mapping[str, Any], *keys: str, width: int, default: Any = _MIS
     return found
 
 
-def flag(values: Mapping[str, Any], *keys: str, default: bool) -> bool:
-    """The same, for true or false."""
-    found = value(values, *keys, default=default)
+def read_bool(values: Mapping[str, Any], *keys: str, default: bool) -> bool:
+    """Like `read_value`, for a bool."""
+    found = read_value(values, *keys, default=default)
     if not isinstance(found, bool):
         raise ValueError(f"config.json has {_key(values, keys)}={shown(found)}: expected true or false")
     return found
 
 
-def choice(values: Mapping[str, Any], *keys: str, default: str, known: Mapping[str, Any]) -> Any:
-    """What is `known` under the name that stands there."""
-    name = value(values, *keys, default=default)
+def read_choice(values: Mapping[str, Any], *keys: str, default: str, known: Mapping[str, Any]) -> Any:
+    """Look up the value of a key in `known`. Raises UnsupportedModelError for any other value."""
+    name = read_value(values, *keys, default=default)
     if not isinstance(name, str) or name not in known:
         key = _key(values, keys)
         raise UnsupportedModelError(
@@ -82,17 +82,17 @@ def choice(values: Mapping[str, Any], *keys: str, default: str, known: Mapping[s
 
 
 def _key(values: Mapping[str, Any], keys: tuple[str, ...]) -> str:
-    """The key whose value was taken: the first that is there."""
+    """Return the first key that is present, for error messages."""
     return next((key for key in keys if values.get(key) is not None), keys[0])
 
 
 def shown(found: object) -> str:
-    """A value from a file as an error shows it: short, however long or deep it is."""
+    """Return a short repr, however long or deep the value is."""
     return reprlib.repr(found)
 
 
 def require(values: Mapping[str, Any], key: str, *allowed: Any) -> None:
-    """Raise unless the key is absent or one of these."""
+    """Raise UnsupportedModelError unless the key is absent or has one of the allowed values."""
     if values.get(key) is not None and values[key] not in allowed:
         raise UnsupportedModelError(
             f"config.json has {key}={shown(values[key])}, which is not supported: "
@@ -100,44 +100,45 @@ def require(values: Mapping[str, Any], key: str, *allowed: Any) -> None:
         )
 
 
-def activation(values: Mapping[str, Any], *keys: str, default: str) -> str:
-    """Our name of an activation."""
-    name: str = choice(values, *keys, default=default, known=ACTIVATIONS)
+def read_activation(values: Mapping[str, Any], *keys: str, default: str) -> str:
+    """Return our name of an activation."""
+    name: str = read_choice(values, *keys, default=default, known=FROM_HF_ACTIVATION)
     return name
 
 
-def rope_theta(values: Mapping[str, Any], *, default: float = 10000.0) -> float:
-    """The base of rotary angles, under `rope_parameters` or the older `rope_theta`; scaled ones are refused."""
-    parameters = value(values, "rope_parameters", default={})
-    scaling = value(values, "rope_scaling", default={})
+def read_rope_theta(values: Mapping[str, Any], *, default: float = 10000.0) -> float:
+    """Return the RoPE base from `rope_parameters` or the older `rope_theta`. Scaled RoPE is refused."""
+    parameters = read_value(values, "rope_parameters", default={})
+    scaling = read_value(values, "rope_scaling", default={})
     for name, found in (("rope_parameters", parameters), ("rope_scaling", scaling)):
         if not isinstance(found, Mapping):
             raise ValueError(f"config.json has {name}={shown(found)}: expected a table")
         if any(isinstance(item, Mapping) for item in found.values()):
-            raise UnsupportedModelError(f"config.json has {name} for each kind of layer, not supported: expected one")
+            raise UnsupportedModelError(f"config.json has {name} per layer type, not supported: expected one")
         kind = found.get("rope_type", found.get("type", "default"))
         if kind != "default":
             raise UnsupportedModelError(
                 f"config.json has {name} of type {shown(kind)}, not supported: expected 'default'"
             )
         if found.get("partial_rotary_factor", 1.0) != 1.0:
-            raise UnsupportedModelError(f"config.json turns a part of each head only ({name}): expected all of it")
+            raise UnsupportedModelError(f"partial_rotary_factor in {name} is not supported: expected 1.0")
     require(values, "partial_rotary_factor", 1.0)
-    return number({**values, **parameters, **scaling}, "rope_theta", default=default)
+    return read_float({**values, **parameters, **scaling}, "rope_theta", default=default)
 
 
-def architecture(values: Mapping[str, Any]) -> str:
-    """The name of the class that wrote the file, or nothing."""
-    names = value(values, "architectures", default=[])
+def read_architecture(values: Mapping[str, Any]) -> str:
+    """Return the HF class that saved the model, or ""."""
+    names = read_value(values, "architectures", default=[])
     return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
 
 
-def writes_words(values: Mapping[str, Any], base: str, *heads: str) -> bool:
-    """Whether the class that wrote the file is one of `heads`, which write words, and not `base`, the body alone.
+def has_lm_head(values: Mapping[str, Any], base: str, *heads: str) -> bool:
+    """Return whether the file holds a language-model head.
 
-    A file that names no class is taken for one with a head. Every other class is refused: its head is not built here.
+    The class in `architectures` must be one of `heads` (with a head) or `base` (without). A file without
+    `architectures` counts as having one. Any other class is refused, because its head is not implemented.
     """
-    name = architecture(values)
+    name = read_architecture(values)
     if name and name not in (base, *heads):
         raise UnsupportedModelError(
             f"config.json has architectures=[{name[:80]!r}], whose head is not supported: expected "
@@ -146,11 +147,11 @@ def writes_words(values: Mapping[str, Any], base: str, *heads: str) -> bool:
     return name != base
 
 
-def n_labels(values: Mapping[str, Any]) -> int:
-    """How many classes a head has."""
-    labels = value(values, "id2label", default=None)
+def read_n_labels(values: Mapping[str, Any]) -> int:
+    """Return the number of classes of a classification head."""
+    labels = read_value(values, "id2label", default=None)
     if labels is None:
-        return int(whole(values, "num_labels", default=2))
+        return int(read_int(values, "num_labels", default=2))
     if not isinstance(labels, Mapping):
         raise ValueError(f"config.json has id2label={shown(labels)}: expected a name for each class")
     return len(labels)

@@ -1,10 +1,9 @@
-"""Which rows come together in a batch: a pure function of (seed, epoch, position).
+"""Which rows form a batch, as a pure function of (seed, epoch, position).
 
-Rows are put into cells by their lengths, rounded up to a grid. Cells are laid end to end in a snake, so that
-neighbours are alike, and cut into batches whose padded size stays within the budget. Which row of a cell falls into
-which batch, and in which order the batches come, is drawn anew for each epoch; how many batches there are, and their
-shapes, is not. So step n is batch n mod (batches an epoch) of epoch n div (batches an epoch), and seeking costs
-nothing.
+Rows are grouped into cells by their lengths, rounded up to a grid. The cells are ordered so that neighbors have similar
+lengths, and cut into batches whose padded size stays within the budget. Every epoch shuffles the rows within each cell
+and the order of the batches. The number of batches and their shapes stay the same, so step n is batch n mod (batches
+per epoch) of epoch n div (batches per epoch), and seeking to a step costs nothing.
 """
 
 import numpy as np
@@ -13,44 +12,49 @@ Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 def grid(lengths: Numbers, step: int) -> Numbers:
-    """Lengths rounded up to a grid of `step` that grows coarser by eighths: 2, 4, ... 16, 18, 20, ... 32, 36, ... ."""
+    """Round lengths up to a grid that starts with `step` and grows coarser: 2, 4, ... 16, 18, 20, ... 32, 36, ..."""
     fine = np.maximum(step, 2.0 ** np.floor(np.log2(np.maximum(lengths, 1)) - 3)).astype(np.int64)
     return -(-lengths // fine) * fine
 
 
 class BatchPlan:
-    """Batches of rows that have one length, or two (a source's and a target's), on the grid already."""
+    """The batches of rows with one length, or two (source and target), already rounded to the grid."""
 
     def __init__(self, first: Numbers, second: Numbers | None = None, *, max_tokens: int, seed: int):
         if not len(first):
-            raise ValueError("the corpus is empty: expected at least one pair")
+            raise ValueError("the corpus is empty: expected at least one example")
         second = np.zeros_like(first) if second is None else second
         longest = int(np.maximum(first, second).max())
         if longest > max_tokens:
-            raise ValueError(f"max_tokens={max_tokens}: expected at least {longest}, for the longest sentence alone")
+            raise ValueError(
+                f"max_tokens={max_tokens}: expected at least {longest}, the length of the longest sentence"
+            )
         self.seed = seed
-        # The snake: first lengths rise within even second lengths and fall within odd ones.
+        # Snake order: first lengths rise within even second lengths and fall within odd ones.
         rank = np.unique(second, return_inverse=True)[1]
         snake = np.where(rank % 2 == 0, first, -first)
         self._cells = np.unique(np.stack((second, snake), 1), axis=0, return_inverse=True)[1].reshape(-1)
         order = np.argsort(self._cells, kind="stable")
-        self._shapes = first[order], second[order]  # the same for every epoch: cells are uniform
+        self._shapes = (
+            first[order],
+            second[order],
+        )  # equal for every epoch, because all rows of a cell have the same length
         self._cuts = self._cut(*self._shapes, max_tokens)
         self._drawn: tuple[int, list[Numbers]] | None = None
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        """Return the number of batches in an epoch."""
         return len(self._cuts) - 1
 
     def rows(self, step: int) -> Numbers:
-        """The rows of this step, whatever was asked for before."""
+        """Return the rows of this step. They depend on the seed and the step only."""
         epoch, position = divmod(step, len(self))
         if self._drawn is None or self._drawn[0] != epoch:
             self._drawn = epoch, self._draw(epoch)
         return self._drawn[1][position]
 
     def padded_tokens(self) -> int:
-        """Tokens of an epoch, padding included, on both sides."""
+        """Return the number of tokens of an epoch on both sides, including padding."""
         spans = zip(self._cuts, self._cuts[1:], strict=False)
         return sum((end - begin) * int(shapes[begin:end].max()) for begin, end in spans for shapes in self._shapes)
 

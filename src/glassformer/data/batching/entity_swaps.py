@@ -1,4 +1,4 @@
-"""Replace entities of tagged sentences by others of the same label, so that a model learns what stands around names."""
+"""Data augmentation for tagging: replace entities by others of the same label."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -7,9 +7,10 @@ from glassformer.data.readers.tagged_sentences import TaggedSentence
 
 
 def swap_entities(sentences: Sequence[TaggedSentence], chance: float, seed: str) -> Iterator[TaggedSentence]:
-    """The sentences, in which each entity is replaced with probability `chance` by one of the same label.
+    """Replace each entity with probability `chance` by another one with the same label.
 
-    The other entity is drawn from all sentences, as often as it stands there. The same seed gives the same sentences.
+    Replacements are drawn from all entities of that label, in proportion to their frequency. The result depends on the
+    seed only.
     """
     known: dict[str, list[tuple[str, ...]]] = {}
     for sentence in sentences:

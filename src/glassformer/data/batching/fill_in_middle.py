@@ -1,7 +1,7 @@
-"""Filling in the middle (Bavarian et al. 2022): a text is cut in three, and its middle comes last.
+"""Fill-in-the-middle data (Bavarian et al. 2022): a text is split in three, and its middle moves to the end.
 
-What a decoder learns from `before, after, middle` is to write what stands between two texts. Where a text is cut is a
-function of the seed and the text.
+A decoder trained on `before, after, middle` learns to write the text between two others. The split depends on the seed
+and the text only.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from glassformer.data.readers.text_documents import Document
 
 
 class Cut(NamedTuple):
-    """A text in three; together they are the text. A text that was left whole has no middle and nothing after."""
+    """A text split in three; concatenated they give the text. An unsplit text has no middle and no after."""
 
     before: str
     middle: str | None = None
@@ -21,10 +21,10 @@ class Cut(NamedTuple):
 
 
 def cut_document(document: Document, *, chance: float, longest: int, seed: int) -> Iterator[Cut]:
-    """The pieces of a document, each cut in three by this chance.
+    """Split a document into pieces and split each piece in three with probability `chance`.
 
-    A piece has at most `longest` characters, if its lines allow, so that a model sees all three parts at once. Pieces
-    that are left whole stay together.
+    A piece has at most `longest` characters if its lines allow, so that a model sees all three parts at once.
+    Neighboring unsplit pieces are joined.
     """
     key = hashlib.blake2b(f"{seed} {document.text}".encode(errors="replace"), digest_size=8)
     random = Random(key.hexdigest())
@@ -43,7 +43,7 @@ def cut_document(document: Document, *, chance: float, longest: int, seed: int) 
 
 
 def _pieces(text: str, longest: int) -> Iterator[str]:
-    """Lines that follow each other, as many as fit."""
+    """Yield groups of consecutive lines, as many as fit into `longest` characters."""
     kept: list[str] = []
     size = 0
     for line in text.splitlines(keepends=True):
@@ -59,7 +59,7 @@ def _pieces(text: str, longest: int) -> Iterator[str]:
 def encode_cuts(
     cuts: Sequence[Cut], encode_batch: Callable[[list[str]], list[list[int]]], marks: tuple[int, int, int]
 ) -> list[list[int]]:
-    """The tokens that a model learns: the text itself; or the three marks, before, after and middle behind each."""
+    """Encode cuts. An unsplit text is encoded as it is; a split one as the three marks, each followed by its part."""
     parts = [part for cut in cuts for part in (cut.before, cut.after, cut.middle) if part is not None]
     encoded = iter(encode_batch(parts))
     found = []

@@ -1,4 +1,4 @@
-"""Texts with answers in batches by token budget, in the order that `plan.py` gives them."""
+"""Batches of labeled texts by token budget, in the order of `batch_plan.py`."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -11,20 +11,20 @@ from torch import Tensor
 from glassformer.data.batching.batch_plan import BatchPlan, Numbers, grid
 
 IGNORED = -100
-"""The answer of a token that has none: torch's own convention."""
+"""The target that torch's losses ignore."""
 
 
 class LabeledRow(NamedTuple):
-    """What a model reads, and what it should answer."""
+    """The tokens of a text and its answer."""
 
     ids: Sequence[int] | NDArray[Any]
     token_types: Sequence[int] | NDArray[Any]
     answer: Any
-    """A number, or a list of numbers: of a fixed length, or one for each token."""
+    """A class id, or a list of numbers: of fixed length, or one per token."""
 
 
 class LabeledBatch(NamedTuple):
-    """Padded texts and their answers."""
+    """A padded batch of texts and their answers."""
 
     tokens: Tensor  # (B, T)
     mask: Tensor  # (B, T), True for real tokens
@@ -33,16 +33,16 @@ class LabeledBatch(NamedTuple):
 
     @property
     def n_target_tokens(self) -> int:
-        """What the loss is averaged over: the answers there are. A row of fractions is one answer."""
+        """Return the number of answers, which the loss is averaged over. A row of floats counts as one answer."""
         return len(self.answers) if self.answers.is_floating_point() else int((self.answers != IGNORED).sum())
 
     def to(self, device: torch.device | str) -> "LabeledBatch":
-        """The same batch on another device."""
+        """Return the batch on `device`."""
         return LabeledBatch(*(x.to(device, non_blocking=True) for x in self))
 
 
 def make_batch(rows: Sequence[LabeledRow], *, pad: int, per_token: bool = False) -> LabeledBatch:
-    """Some rows side by side; `per_token` says that each token has an answer."""
+    """Pad rows into a batch. `per_token` says that every token has an answer."""
     width = int(grid(np.array([max(1, *(len(row.ids) for row in rows))]), 2)[0])
     tokens = np.full((len(rows), width), pad, dtype=np.int64)
     types = np.zeros((len(rows), width), dtype=np.int64)
@@ -58,7 +58,7 @@ def make_batch(rows: Sequence[LabeledRow], *, pad: int, per_token: bool = False)
 
 
 class LabeledBatches:
-    """All batches of some rows, by step number."""
+    """The batches of labeled rows, by step number."""
 
     def __init__(
         self, rows: Sequence[LabeledRow], *, pad: int, max_tokens: int, seed: int = 0, per_token: bool = False
@@ -71,35 +71,35 @@ class LabeledBatches:
         return BatchPlan(lengths, max_tokens=max_tokens, seed=seed)
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        """Return the number of batches in an epoch."""
         return len(self._plan)
 
     def epoch_of(self, step: int) -> int:
-        """The epoch a step belongs to."""
+        """Return the epoch of a step."""
         return step // len(self)
 
     def __getitem__(self, step: int) -> LabeledBatch:
-        """The batch of this step, whatever was asked for before."""
+        """Return the batch of this step. It depends on the seed and the step only."""
         return make_batch(
             [self.rows[int(row)] for row in self._plan.rows(step)], pad=self.pad, per_token=self.per_token
         )
 
     def padding_share(self) -> float:
-        """How much of an epoch's tokens is padding."""
+        """Return the share of padding among an epoch's tokens."""
         return 1 - sum(len(row.ids) for row in self.rows) / self._plan.padded_tokens()
 
 
 class PairedBatches(LabeledBatches):
-    """Batches of pairs of texts that are read each for itself: rows 2i and 2i+1 belong together.
+    """Batches of text pairs whose texts are encoded separately: rows 2i and 2i+1 form a pair.
 
-    A batch of B answers has 2B rows: the first texts of all pairs, then the second ones.
+    A batch of B answers has 2B rows: the first texts of all pairs, then the second texts.
     """
 
     def _make_plan(self, lengths: Numbers, max_tokens: int, seed: int) -> BatchPlan:
         return BatchPlan(lengths[::2], lengths[1::2], max_tokens=max_tokens, seed=seed)
 
     def __getitem__(self, step: int) -> LabeledBatch:
-        """The batch of this step, whatever was asked for before."""
+        """Return the batch of this step. It depends on the seed and the step only."""
         pairs = self._plan.rows(step)
         rows = [self.rows[2 * int(pair) + side] for side in (0, 1) for pair in pairs]
         batch = make_batch(rows, pad=self.pad)

@@ -1,7 +1,7 @@
-"""Rows of tokens with their answers on disk, read through memory maps.
+"""Memory-mapped files of tokenized rows with answers.
 
-`ids.bin` and `token_types.bin` hold the numbers of all rows one after the other, `offsets` says where each row begins;
-`answers.bin` and `answer_offsets` do the same for the answers. All are little-endian.
+`ids.bin` and `token_types.bin` hold the concatenated values of all rows, `offsets` the start of each row. `answers.bin`
+and `answer_offsets` do the same for the answers. All files are little-endian.
 """
 
 import json
@@ -19,12 +19,12 @@ ABOUT = "rows.json"
 
 
 class RowFiles(Sequence[LabeledRow]):
-    """The rows that `write_row_files` wrote, by number."""
+    """The rows that `write_row_files` wrote, as a sequence."""
 
     def __init__(self, folder: Path):
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
         self.n_long: int = about["n_long"]
-        """Texts that were longer than the model's limit."""
+        """The number of texts that exceeded the model's maximum length."""
         self._is_single: bool = about["is_single"]
         self._ids, self._types = _map(folder / "ids.bin", "<i4"), _map(folder / "token_types.bin", "<i4")
         self._answers = _map(folder / "answers.bin", about["answers"])
@@ -35,14 +35,14 @@ class RowFiles(Sequence[LabeledRow]):
 
     @property
     def lengths(self) -> Numbers:
-        """The number of tokens of every row."""
+        """Return the number of tokens of each row."""
         return np.diff(self._offsets)
 
     def __getitem__(self, index: Any) -> Any:
-        """One row, or a list of them for a slice."""
+        """Return one row, or a list of rows for a slice."""
         if isinstance(index, slice):
             return [self[number] for number in range(len(self))[index]]
-        number = range(len(self))[index]  # an IndexError beyond the end
+        number = range(len(self))[index]  # raises IndexError beyond the end
         begin, end = self._offsets[number : number + 2]
         first, last = self._answer_offsets[number : number + 2]
         answer = self._answers[first:last]
@@ -50,7 +50,7 @@ class RowFiles(Sequence[LabeledRow]):
 
 
 def write_row_files(folder: Path, rows: Sequence[LabeledRow], *, n_long: int = 0) -> RowFiles:
-    """Write rows to `folder`. Either every answer is a number, or every one is a list of numbers."""
+    """Write rows to `folder`. Answers must all be numbers or all be lists of numbers."""
     single = [not isinstance(row.answer, Sequence | np.ndarray) for row in rows]
     if any(single) and not all(single):
         raise ValueError("some answers are numbers and others are lists: expected one kind")

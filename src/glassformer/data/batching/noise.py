@@ -1,6 +1,7 @@
-"""Texts with something missing, for a model to learn what belongs there. What is missing is up to `random` alone.
+"""Denoising objectives: masked tokens (BERT), span corruption (T5), text infilling and sentence permutation (BART).
 
-All of them read the tokens of a text without special ones, so that none of these is ever hidden or moved.
+All randomness comes from the `random` argument. The functions get tokens without special tokens, so that these are
+never hidden or moved.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,41 +12,44 @@ import numpy as np
 from glassformer.data.batching.batch_plan import Numbers
 
 Noise = Callable[[Numbers, np.random.Generator], "Noised"]
-"""What is read of a text, and what should be written."""
+"""A function that corrupts the tokens of one text."""
 
 
 class Noised(NamedTuple):
-    """What a model reads, and what it should write."""
+    """A corrupted text: the model's input and its target."""
 
     source: Numbers
     target: Numbers
 
 
 class Masked(NamedTuple):
-    """A text with some of its tokens hidden."""
+    """A text with masked tokens."""
 
     shown: Numbers
-    """As long as the text."""
+    """The input tokens, as many as the text has."""
     places: Numbers
-    """Where something is hidden, or only asked for, from left to right."""
+    """The positions to predict, ascending. Some of them are shown unchanged."""
     answers: Numbers
-    """What stood there."""
+    """The original tokens at `places`."""
 
 
 def random_of(*numbers: int) -> np.random.Generator:
-    """Chance that is a function of these numbers: the seed, the epoch, the row."""
+    """Return a random generator seeded by these numbers, such as seed, epoch and row."""
     return np.random.default_rng(numbers)
 
 
 def hidden_count(length: int | Numbers, share: float) -> Numbers:
-    """How many tokens of a text are hidden: its share, and at least one of a text that has any."""
+    """Return the number of tokens to hide: a share of the length, at least one unless the text is empty."""
     length = np.asarray(length, dtype=np.int64)
     return np.minimum(np.maximum(np.rint(length * share).astype(np.int64), 1), length)
 
 
 def mask_tokens(ids: Numbers, random: np.random.Generator, *, share: float, mask: int, words: Numbers) -> Masked:
-    """BERT's masked words (Devlin et al. 2019): of the tokens that are asked for, 80 % are shown as `mask`, 10 % as any
-    of `words`, and 10 % as they are, so that a model cannot trust what it sees."""
+    """Masked language modeling (Devlin et al. 2019).
+
+    Of the chosen tokens 80 % are replaced by `mask`, 10 % by a random one of `words`, and 10 % stay, so that the model
+    cannot rely on the shown token.
+    """
     places = np.sort(random.permutation(len(ids))[: int(hidden_count(len(ids), share))])
     chance = random.random(len(places))
     shown = ids.copy()
@@ -56,9 +60,9 @@ def mask_tokens(ids: Numbers, random: np.random.Generator, *, share: float, mask
 
 
 def span_counts(length: int | Numbers, share: float, mean_span: float) -> tuple[Numbers, Numbers]:
-    """How many tokens T5 hides of a text, and in how many spans: a function of its length, so that all is known before.
+    """Return how many tokens T5's objective hides, and in how many spans.
 
-    A token is left before each span; a text of one token has none to spare, and is hidden whole.
+    Both depend on the length only. At least one visible token precedes each span; a text of one token is hidden whole.
     """
     hidden = hidden_count(length, share)
     length = np.asarray(length, dtype=np.int64)
@@ -70,12 +74,15 @@ def span_counts(length: int | Numbers, share: float, mean_span: float) -> tuple[
 def hide_spans(
     ids: Numbers, random: np.random.Generator, *, share: float, mean_span: float, sentinels: Sequence[int]
 ) -> Noised:
-    """T5's span corruption (Raffel et al. 2020): each hidden span is one sentinel in what is read; what is written
-    names each sentinel and what it stands for, and ends with one more."""
+    """Span corruption (Raffel et al. 2020).
+
+    The input has one sentinel for each hidden span. The target lists each sentinel followed by its span, and ends with
+    one more sentinel.
+    """
     hidden, spans = (int(count) for count in span_counts(len(ids), share, mean_span))
     if len(sentinels) <= spans:
         raise ValueError(f"{len(sentinels)} sentinels for {spans} spans: expected one more than spans")
-    # Kept and hidden parts take turns, and a kept one comes first.
+    # Visible and hidden parts alternate, starting with a visible one.
     kept_parts, hidden_parts = _cut(len(ids) - hidden, spans, random), _cut(hidden, spans, random)
     source: list[Numbers] = []
     target: list[Numbers] = []
@@ -88,13 +95,13 @@ def hide_spans(
 
 
 def fill_spans(source: Sequence[int], target: Sequence[int], sentinels: Sequence[int]) -> list[int]:
-    """`hide_spans` undone: what is read, with each sentinel replaced by what was written for it."""
+    """Undo `hide_spans`: replace each sentinel of the input by the tokens that the target gives for it."""
     spans = written_spans(target, sentinels)
     return [found for token in source for found in spans.get(token, [token])]
 
 
 def written_spans(target: Sequence[int], sentinels: Sequence[int]) -> dict[int, list[int]]:
-    """What was written for each sentinel, in their order; nothing for one that was not named."""
+    """Return the tokens that follow each sentinel in the target, in sentinel order; empty for an absent sentinel."""
     spans: dict[int, list[int]] = {sentinel: [] for sentinel in sentinels}
     current: list[int] = []
     for token in target:
@@ -106,9 +113,10 @@ def written_spans(target: Sequence[int], sentinels: Sequence[int]) -> dict[int, 
 
 
 def infill(ids: Numbers, random: np.random.Generator, *, share: float, mean_span: float, mask: int) -> Numbers:
-    """BART's text infilling (Lewis et al. 2020): spans of random length, some of them empty, are one `mask` each.
+    """Text infilling (Lewis et al. 2020): replace spans of random length by one `mask` each.
 
-    Lengths are Poisson's. As many tokens are hidden as asked for, and what is left is no longer than the text.
+    Span lengths are Poisson distributed and may be 0. The number of hidden tokens is exact, and the result is no longer
+    than the text.
     """
     hidden = int(hidden_count(len(ids), share))
     lengths: list[int] = []
@@ -119,7 +127,7 @@ def infill(ids: Numbers, random: np.random.Generator, *, share: float, mean_span
     shown = len(ids) - hidden + len(lengths)
     is_mask = np.zeros(shown, dtype=bool)
     is_mask[random.permutation(shown)[: len(lengths)]] = True
-    # How far into the text each place is: a mask steps over all that it hides.
+    # Position in the original text at each output position: a mask skips all tokens that it hides.
     steps = np.ones(shown, dtype=np.int64)
     steps[is_mask] = lengths
     places = np.cumsum(steps) - steps
@@ -127,13 +135,13 @@ def infill(ids: Numbers, random: np.random.Generator, *, share: float, mean_span
 
 
 def shuffle_sentences(ids: Numbers, random: np.random.Generator, *, stops: Numbers) -> Numbers:
-    """BART's sentence permutation: the sentences of a text in any order; each ends with one of `stops`."""
+    """Sentence permutation (Lewis et al. 2020): shuffle the sentences. Each ends with one of `stops`."""
     ends = np.flatnonzero(np.isin(ids, stops)) + 1
     sentences = [part for part in np.split(ids, ends) if len(part)]
     return np.concatenate([sentences[index] for index in random.permutation(len(sentences))]) if sentences else ids
 
 
 def _cut(total: int, parts: int, random: np.random.Generator) -> list[int]:
-    """A number as the sum of some, each at least 1 unless there are too few to go round."""
+    """Split `total` into `parts` random summands, each at least 1 if `total` allows."""
     cuts = np.sort(random.permutation(max(total - 1, 0))[: parts - 1]) + 1
     return [int(size) for size in np.diff([0, *cuts, total])]

@@ -1,5 +1,7 @@
-"""Texts with something missing in batches, by step number: what is missing is a function of the seed, the epoch and
-the row, so that a run that was stopped sees what one that was not would have seen."""
+"""Batches for denoising objectives, by step number.
+
+The corruption depends on (seed, epoch, row) only, so that a resumed run sees the same data as an uninterrupted one.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,38 +19,38 @@ from glassformer.data.batching.text_rows import Rows
 
 
 class MaskedBatch(NamedTuple):
-    """Padded texts with hidden tokens, and what stood in their places."""
+    """A padded batch of masked texts, with the positions to predict and their tokens."""
 
     tokens: Tensor  # (B, T)
     mask: Tensor  # (B, T), True for real tokens
-    places: Tensor  # (B, P), where something is asked for; 0 where there is no more
-    answers: Tensor  # (B, P), IGNORED where there is no more
+    places: Tensor  # (B, P), positions to predict, padded with 0
+    answers: Tensor  # (B, P), padded with IGNORED
 
     @property
     def n_target_tokens(self) -> int:
-        """What the loss is averaged over: the tokens that are asked for."""
+        """Return the number of tokens to predict, which the loss is averaged over."""
         return int((self.answers != IGNORED).sum())
 
     def to(self, device: torch.device | str) -> "MaskedBatch":
-        """The same batch on another device."""
+        """Return the batch on `device`."""
         return MaskedBatch(*(x.to(device, non_blocking=True) for x in self))
 
 
 @dataclass(frozen=True)
 class Frame:
-    """What a model expects around every text, and beside it."""
+    """The special tokens that a model expects around every text."""
 
     before: Sequence[int]
     after: Sequence[int]
     pad: int
 
     def __len__(self) -> int:
-        """Tokens around a text."""
+        """Return the number of tokens around a text."""
         return len(self.before) + len(self.after)
 
 
 class _NoisedBatches:
-    """What both kinds share: which rows come together, and what chance says of each."""
+    """Base of both kinds of batches: which rows form a batch, and each row's random generator."""
 
     def __init__(self, rows: Rows, first: Numbers, second: Numbers | None, *, max_tokens: int, seed: int):
         if not len(rows):
@@ -59,21 +61,21 @@ class _NoisedBatches:
         self._plan = BatchPlan(sides[0], sides[1], max_tokens=max_tokens, seed=seed)
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        """Return the number of batches in an epoch."""
         return len(self._plan)
 
     def epoch_of(self, step: int) -> int:
-        """The epoch a step belongs to."""
+        """Return the epoch of a step."""
         return step // len(self)
 
     def _drawn(self, step: int) -> list[tuple[Numbers, np.random.Generator]]:
-        """The rows of a step, each with its own chance."""
+        """Return the rows of a step, each with its random generator."""
         epoch = self.epoch_of(step)
         return [(self.rows[int(row)], random_of(self.seed, epoch, int(row))) for row in self._plan.rows(step)]
 
 
 class MaskedBatches(_NoisedBatches):
-    """Texts with some tokens hidden, as BERT learns them."""
+    """Batches for masked language modeling (BERT)."""
 
     def __init__(
         self,
@@ -90,7 +92,7 @@ class MaskedBatches(_NoisedBatches):
         self.frame, self.share, self.mask, self.words = frame, share, mask, words
 
     def __getitem__(self, step: int) -> MaskedBatch:
-        """The batch of this step, whatever was asked for before."""
+        """Return the batch of this step. It depends on the seed and the step only."""
         return make_masked_batch(
             [
                 mask_tokens(ids, random, share=self.share, mask=self.mask, words=self.words)
@@ -101,7 +103,7 @@ class MaskedBatches(_NoisedBatches):
 
 
 def make_masked_batch(texts: Sequence[Masked], frame: Frame) -> MaskedBatch:
-    """Some texts side by side, each in its frame."""
+    """Pad masked texts into a batch, each inside its frame."""
     lengths = np.array([len(text.shown) + len(frame) for text in texts])
     counts = np.array([len(text.places) for text in texts])
     width, most = int(grid(lengths.max(keepdims=True), 2)[0]), int(counts.max())
@@ -116,7 +118,7 @@ def make_masked_batch(texts: Sequence[Masked], frame: Frame) -> MaskedBatch:
 
 
 class DenoisingBatches(_NoisedBatches):
-    """Texts with spans missing, as T5 and BART learn them; `sizes` bounds the two lengths that `noise` makes of one."""
+    """Batches for span denoising (T5, BART). `sizes` gives upper bounds of the two lengths that `noise` returns."""
 
     def __init__(
         self,
@@ -128,10 +130,10 @@ class DenoisingBatches(_NoisedBatches):
         seed: int = 0,
     ):
         source, target = sizes(rows.lengths)
-        super().__init__(rows, source + 1, target + 1, max_tokens=max_tokens, seed=seed)  # BEGIN or END beside each
+        super().__init__(rows, source + 1, target + 1, max_tokens=max_tokens, seed=seed)  # one more for BEGIN or END
         self.noise = noise
 
     def __getitem__(self, step: int) -> PairBatch:
-        """The batch of this step, whatever was asked for before."""
+        """Return the batch of this step. It depends on the seed and the step only."""
         noised = [self.noise(ids, random) for ids, random in self._drawn(step)]
         return make_pair_batch([one.source for one in noised], [one.target for one in noised])

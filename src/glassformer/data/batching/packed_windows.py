@@ -1,13 +1,13 @@
-"""Documents end to end, cut into windows of one length without padding.
+"""Concatenated documents, cut into windows of equal length without padding.
 
-A document is read after an END and written up to the next, which begins the document after it: END d1 END d2 END. The
-stream lies in a file that is read through a memory map. A window's `segments` keep the documents in it apart. One long
-text has no borders and no END.
+The stream is END d1 END d2 END: each document is read after an END and ends with the next one. It is stored in a
+memory-mapped file. A window's `segments` number its documents, so that attention can be limited to one document. A
+single long text has no END.
 
-In every epoch each token but the very first is a target exactly once. The windows lie side by side from a place that is
-drawn for the epoch, and come in an order that is drawn too. So that the first and the last token are covered, the
-windows at the two ends of the stream overlap their neighbors; a target that two windows share counts in the first of
-them alone, and is IGNORED in the other. A batch is a function of the seed and its number.
+In every epoch each token except the first is a target exactly once. The windows are adjacent, starting at an offset
+drawn for the epoch, and are shuffled. To cover the first and the last token, the windows at both ends of the stream
+overlap their neighbors. A shared target counts in the first of its windows and is IGNORED in the other. A batch depends
+on the seed and its number only.
 """
 
 import json
@@ -29,11 +29,11 @@ from glassformer.text.tokenizer import END
 
 Text = TypeVar("Text")
 CHUNK = 256
-"""Documents tokenised at a time."""
+"""Number of documents tokenized at a time."""
 
 
 class PackedBatch(NamedTuple):
-    """Windows of equal length; `targets` is what follows each of `tokens`, or IGNORED."""
+    """A batch of windows of equal length. `targets` holds the token that follows each of `tokens`, or IGNORED."""
 
     tokens: Tensor  # (B, T)
     targets: Tensor  # (B, T)
@@ -41,7 +41,7 @@ class PackedBatch(NamedTuple):
 
     @property
     def segments(self) -> Tensor | None:
-        """The documents' numbers, where there are several."""
+        """Return the document number of each token, or None if the stream is one text."""
         return self.numbers if self.numbers.numel() else None
 
     @property
@@ -50,17 +50,17 @@ class PackedBatch(NamedTuple):
         return int((self.targets != IGNORED).sum())
 
     def to(self, device: torch.device | str) -> "PackedBatch":
-        """The same batch on another device."""
+        """Return the batch on `device`."""
         return PackedBatch(*(x.to(device, non_blocking=True) for x in self))
 
 
 class TokenStream:
-    """A tokenised corpus on disk."""
+    """A tokenized corpus on disk."""
 
     def __init__(self, folder: Path):
         about = json.loads((folder / "stream.json").read_text(encoding="utf-8"))
         self.has_documents = bool(about["has_documents"])
-        """Whether each document has an END before it and behind it."""
+        """Whether END separates documents."""
         self.n_bytes, self.n_documents, self.n_unknown = about["n_bytes"], about["n_documents"], about["n_unknown"]
         self.ids: Ids = np.memmap(folder / "tokens.bin", dtype=np.int32, mode="r")
 
@@ -77,7 +77,7 @@ def write_stream(
     unknown: int = -1,
     size: Callable[[Text], int] = lambda text: len(str(text).encode()),
 ) -> TokenStream:
-    """Tokenise texts into `folder`; `unknown` is the id that is counted there, `size` a text's in bytes."""
+    """Tokenize texts into `folder`. `unknown` is the id to count, `size` returns a text's size in bytes."""
     n_bytes = n_documents = n_unknown = n_tokens = 0
     with new_token_folder(folder) as work, (work / "tokens.bin").open("wb") as file:
 
@@ -95,7 +95,9 @@ def write_stream(
         if has_documents and n_documents:
             write([END])
         if n_tokens < 2:
-            raise ValueError(f"the text has {n_tokens} tokens: expected at least two, one to follow the other")
+            raise ValueError(
+                f"the text has {n_tokens} tokens: expected at least two, because one must follow the other"
+            )
         about = {"has_documents": has_documents, "n_bytes": n_bytes, "n_documents": n_documents, "n_unknown": n_unknown}
         (work / "stream.json").write_text(json.dumps(about), encoding="utf-8")
     return TokenStream(folder)
@@ -103,17 +105,17 @@ def write_stream(
 
 @dataclass
 class PackedBatches:
-    """All batches of a stream, by step number; every one has the same shape."""
+    """The batches of a stream, by step number. All have the same shape."""
 
     stream: TokenStream
     context: int
-    """Tokens of a window; a shorter text makes one shorter window."""
+    """Number of tokens of a window. A text shorter than that gives one shorter window."""
     max_tokens: int = 4096
-    """Tokens of a batch: as many windows as fit, at least one."""
+    """Number of tokens of a batch. It holds as many windows as fit, at least one."""
     seed: int = 0
 
     def __post_init__(self) -> None:
-        n_targets = len(self.stream) - 1  # all but the first token, which follows none
+        n_targets = len(self.stream) - 1  # every token except the first
         self.width = min(self.context, n_targets)
         self.rows = max(1, self.max_tokens // self.width)
         self.n_windows = -(-n_targets // self.width)
@@ -128,15 +130,15 @@ class PackedBatches:
         self._drawn: tuple[int, Numbers, Numbers] | None = None
 
     def __len__(self) -> int:
-        """Batches that show every target once. Batches have no gaps between epochs: the last reaches into the next."""
+        """Return the number of batches that cover every target once. The last one may extend into the next epoch."""
         return -(-self.n_windows // self.rows)
 
     def epoch_of(self, step: int) -> int:
-        """The epoch a step begins in."""
+        """Return the epoch in which a step starts."""
         return step * self.rows // self.n_windows
 
     def __getitem__(self, step: int) -> PackedBatch:
-        """The batch of this step, whatever was asked for before."""
+        """Return the batch of this step. It depends on the seed and the step only."""
         first = step * self.rows
         places = [self._window(number) for number in range(first, first + self.rows)]
         windows = np.stack([self.stream.ids[begin : begin + self.width + 1] for begin, _ in places]).astype(np.int64)
@@ -149,7 +151,7 @@ class PackedBatches:
         return PackedBatch(tokens, targets, (tokens == END).cumsum(1))
 
     def _window(self, number: int) -> tuple[int, int]:
-        """Where a window begins, and how many of its first targets the window before it in the stream has too."""
+        """Return a window's start, and how many of its first targets belong to the previous window."""
         epoch, place = divmod(number, self.n_windows)
         if self._drawn is None or self._drawn[0] != epoch:
             self._drawn = epoch, *self._draw(epoch)
@@ -157,7 +159,7 @@ class PackedBatches:
         return int(begins[place]), int(shared[place])
 
     def _draw(self, epoch: int) -> tuple[Numbers, Numbers]:
-        """The windows of an epoch in their order: where they begin, and how many targets they share."""
+        """Return the shuffled windows of an epoch: their starts and numbers of shared targets."""
         random = np.random.default_rng([self.seed, epoch])
         shift = random.integers(self._shifts[0], self._shifts[1] + 1)
         last = len(self.stream) - 1 - self.width

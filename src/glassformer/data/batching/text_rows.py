@@ -1,7 +1,7 @@
-"""The tokens of texts on disk, a row a text, read through memory maps: a corpus may be larger than memory.
+"""Memory-mapped files of tokenized texts, so that a corpus may be larger than memory.
 
-`ids.bin` holds all ids one after the other, `offsets` where each row begins. They are written once, streaming, in a
-temporary folder that gets its name when it is complete.
+`ids.bin` holds the concatenated ids, `offsets` the start of each row. The files are streamed into a temporary folder,
+which is renamed when it is complete.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,19 +17,19 @@ from glassformer.progress import track
 
 
 class Rows(Protocol):
-    """Rows of tokens, by number."""
+    """A sequence of token rows."""
 
     def __len__(self) -> int: ...
 
     @property
     def lengths(self) -> Numbers:
-        """Of all rows."""
+        """Return the number of tokens of each row."""
 
     def __getitem__(self, row: int) -> Numbers: ...
 
 
 class HeldRows:
-    """Rows in memory: few."""
+    """Token rows in memory."""
 
     def __init__(self, texts: Iterable[str], encode: EncodeBatch, *, longest: int):
         self._rows = [np.array(row, dtype=np.int64) for ids in _encoded(texts, encode) for row in _cut(ids, longest)]
@@ -39,7 +39,7 @@ class HeldRows:
 
     @property
     def lengths(self) -> Numbers:
-        """Of all rows."""
+        """Return the number of tokens of each row."""
         return np.array([len(row) for row in self._rows], dtype=np.int64)
 
     def __getitem__(self, row: int) -> Numbers:
@@ -47,7 +47,7 @@ class HeldRows:
 
 
 class TextRows:
-    """Rows on disk: any number."""
+    """Token rows on disk."""
 
     def __init__(self, folder: Path):
         self._offsets = np.fromfile(folder / "offsets", dtype=np.int64)
@@ -60,7 +60,7 @@ class TextRows:
 
     @property
     def lengths(self) -> Numbers:
-        """Of all rows."""
+        """Return the number of tokens of each row."""
         return np.diff(self._offsets)
 
     def __getitem__(self, row: int) -> Numbers:
@@ -69,7 +69,7 @@ class TextRows:
 
 
 def write_text_rows(folder: Path, texts: Iterable[str], encode: EncodeBatch, *, longest: int) -> TextRows:
-    """Tokenise `texts` into `folder`; one that is longer than a row may be goes on in the next."""
+    """Tokenize `texts` into `folder`. A text longer than `longest` is split into several rows."""
     offsets = [0]
     with new_token_folder(folder) as work, (work / "ids.bin").open("wb") as file:
         for ids in _encoded(texts, encode):

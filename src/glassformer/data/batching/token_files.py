@@ -1,7 +1,7 @@
-"""A tokenised corpus on disk, read through memory maps: it may be larger than memory.
+"""Memory-mapped files of tokenized sentence pairs, so that a corpus may be larger than memory.
 
-`source.bin` and `target.bin` hold all ids one after the other; `source.offsets` and `target.offsets` say where each
-sentence begins. They are written once, streaming, in a temporary folder that gets its name when it is complete.
+`source.bin` and `target.bin` hold the concatenated ids, `source.offsets` and `target.offsets` the start of each
+sentence. The files are streamed into a temporary folder, which is renamed when it is complete.
 """
 
 import json
@@ -22,39 +22,39 @@ EncodeBatch = Callable[[list[str]], list[list[int]]]
 SIDES = ("source", "target")
 Kept = Literal["none", "first", "last"]
 CHUNK = 4096
-"""Sentences tokenised at a time: enough to keep all cores busy, little enough for any memory."""
+"""Number of sentences tokenized at a time: enough for all cores, few enough for any memory."""
 
 
 class TextPair(Protocol):
-    """What is read, and what should be written."""
+    """An object with a source text and a target text."""
 
     @property
     def source(self) -> str:
-        """What is read."""
+        """Return the source text."""
 
     @property
     def target(self) -> str:
-        """What should be written."""
+        """Return the target text."""
 
 
 class TokenFiles:
-    """Pairs of token sequences, by number."""
+    """Tokenized sentence pairs, by index."""
 
     def __init__(self, folder: Path):
         self.offsets = {side: np.memmap(folder / f"{side}.offsets", dtype=np.int64, mode="r") for side in SIDES}
         self._ids = {side: _map_ids(folder / f"{side}.bin") for side in SIDES}
         self.n_long: int = json.loads((folder / "counts.json").read_text(encoding="utf-8"))["n_long"]
-        """Pairs that had a side longer than the limit."""
+        """The number of pairs with a side longer than the limit."""
 
     def __len__(self) -> int:
         return len(self.offsets["source"]) - 1
 
     def lengths(self, side: str) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-        """The number of tokens of every sentence on one side."""
+        """Return the number of tokens of each sentence on one side."""
         return np.diff(self.offsets[side])
 
     def ids(self, side: str, index: int) -> Ids:
-        """The tokens of one sentence, without BEGIN and END."""
+        """Return the tokens of one sentence, without BEGIN and END."""
         begin, end = self.offsets[side][index : index + 2]
         return self._ids[side][begin:end]
 
@@ -70,7 +70,8 @@ def write_token_files(
 ) -> TokenFiles:
     """Tokenize `pairs` into `folder`.
 
-    `kept` is what stays of pairs with a side longer than `max_len`: none of them, or their first or last tokens.
+    `kept` says what to do with pairs that have a side longer than `max_len`: drop them, or keep their first or last
+    tokens.
     """
     offsets: dict[str, list[int]] = {side: [0] for side in SIDES}
     n_long = 0
@@ -101,9 +102,9 @@ def write_token_files(
 
 @contextmanager
 def new_token_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder to write into. If the block succeeds, rename it to `folder`; else remove it.
+    """Yield a temporary folder to write into, then rename it to `folder`. On failure it is removed.
 
-    An error of writing names the file and the next step.
+    Write errors name the file and the next step.
     """
     work = folder.with_name(f".{folder.name}.part")
     with naming_write_errors(folder, work):

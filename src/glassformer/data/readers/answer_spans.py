@@ -1,7 +1,7 @@
-"""Questions whose answers stand in their texts: SQuAD's JSON, versions 1 and 2, or records.
+"""Read extractive question answering data: SQuAD JSON (1.1 and 2.0), or records.
 
-An answer is checked against the characters it is said to stand at; one that is not there is an error that names its
-place, for a model that learns other words than the answer's learns nothing.
+Every answer is compared with the text at its stated position. A mismatch is an error that names the record, because
+training on a wrong span would be silent otherwise.
 """
 
 import json
@@ -24,25 +24,25 @@ from glassformer.data.readers.text_files import check_file, read_text
 
 
 class SpanQuestion(NamedTuple):
-    """A question about a text, and where its answers stand there."""
+    """A question, its context, and the positions of its answers."""
 
     question: str
     context: str
     answers: tuple[str, ...]
-    """Any of them is right; none where the text does not answer it."""
+    """Acceptable answers. Empty if the context does not answer the question."""
     starts: tuple[int, ...]
-    """The first character of each answer."""
+    """Position of each answer in the context."""
     where: str = ""
-    """File and line it was read from, or the question's id."""
+    """`file:line` of the record, or the question's id."""
 
 
 @dataclass
 class SpanReader:
-    """Iterates over the questions of some files, as often as asked; `skipped` counts what was bad in the last pass."""
+    """Iterates over the questions of files, repeatedly. `skipped` counts the bad records of the last pass."""
 
     paths: Sequence[Path]
     columns: tuple[str, str, str]
-    """Of records: where the question, the context and the answers are."""
+    """Names of the question, context and answers columns in records."""
     on_bad: OnBad = "error"
     skipped: Counter[str] = field(default_factory=Counter)
 
@@ -50,7 +50,7 @@ class SpanReader:
         for path in self.paths:
             check_file(path)
             if kind_of(path) == "text" and not _is_squad(path):
-                raise ValueError(f"{path}: expected SQuAD's .json, or a .jsonl, .tsv or .csv; .gz too")
+                raise ValueError(f"{path}: expected SQuAD .json, or .jsonl, .tsv or .csv, optionally with .gz")
 
     def __iter__(self) -> Iterator[SpanQuestion]:
         self.skipped.clear()
@@ -61,21 +61,24 @@ class SpanReader:
     def _question(self, record: Record) -> SpanQuestion:
         names = self.columns
         question, context = as_text(record.cells[0], names[0]), record.cells[1]
-        as_text(context, names[1])  # checked, but not stripped: answers are counted from its first character
+        as_text(context, names[1])  # not stripped: answer positions count from its first character
         answers, starts = _answers(record.cells[2], names[2])
         places = [_find(context, answer, start) for answer, start in zip(answers, starts, strict=True)]
         return SpanQuestion(question, context, tuple(answers), tuple(places), record.where)
 
 
 def _answers(cell: Any, column: str) -> tuple[list[str], list[int | None]]:
-    """Answers and where they are said to stand: a text, a list of texts or of SQuAD's objects, or HF's two lists."""
+    """Return answers and stated positions.
+
+    The cell may be a text, a list of texts or SQuAD objects, or HF's two lists.
+    """
     if isinstance(cell, dict):
         texts, starts = cell.get("text"), cell.get("answer_start")
         if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
             raise ValueError(f"no answers under {column!r}: expected lists 'text' and 'answer_start', as long")
         cell = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
     if isinstance(cell, str) and not cell.strip():
-        raise ValueError(f"empty {column}: expected words of the context, or an empty list where there is no answer")
+        raise ValueError(f"empty {column}: expected words of the context, or an empty list if unanswerable")
     told: list[str] = []
     begun: list[int | None] = []
     for one in cell if isinstance(cell, list) else [cell]:
@@ -91,11 +94,11 @@ def _answers(cell: Any, column: str) -> tuple[list[str], list[int | None]]:
 
 
 def _find(context: str, answer: str, start: int | None) -> int:
-    """The answer's first character; where none is given, that of its first occurrence."""
+    """Return the answer's position in the context; its first occurrence if no position is given."""
     if start is None:
         place = context.find(answer)
         if place < 0:
-            raise ValueError(f"the answer {answer[:60]!r} is not in its context: expected its very words")
+            raise ValueError(f"the answer {answer[:60]!r} is not in its context: expected an exact quotation")
         return place
     if start < 0 or context[start : start + len(answer)] != answer:
         there = context[max(start, 0) : max(start, 0) + len(answer)][:60]
@@ -108,7 +111,7 @@ def _is_squad(path: Path) -> bool:
 
 
 def _squad(path: Path) -> Iterator[Record]:
-    """Each question of a SQuAD file as a record, under its id."""
+    """Yield the questions of a SQuAD file as records."""
     try:
         articles = json.loads(read_text(path))["data"]
     except BadRecordError:
@@ -120,9 +123,9 @@ def _squad(path: Path) -> Iterator[Record]:
         for place, paragraph in enumerate(_list(_get(article, "paragraphs"), f"{path}: data[{number}].paragraphs")):
             here = f"{path}: data[{number}].paragraphs[{place}]"
             for question in _list(_get(paragraph, "qas"), f"{here}.qas"):
-                hopeless = _get(question, "is_impossible") is True
-                answers = [] if hopeless else _get(question, "answers")
-                problem = "" if hopeless or answers else "no answers, and not is_impossible"
+                unanswerable = _get(question, "is_impossible") is True
+                answers = [] if unanswerable else _get(question, "answers")
+                problem = "" if unanswerable or answers else "no answers, and not is_impossible"
                 cells = (_get(question, "question"), _get(paragraph, "context"), answers)
                 yield Record(cells, problem, f"{here}: question {_get(question, 'id')}")
 

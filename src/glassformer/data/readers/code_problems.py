@@ -1,4 +1,4 @@
-"""Programming problems with tests, as MBPP (Austin et al. 2021) has them."""
+"""Read programming problems with tests in the format of MBPP (Austin et al. 2021)."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from glassformer.metrics.pass_at_k import Problem
 
 
 def read_problems(path: Path) -> list[Problem]:
-    """The problems of a .jsonl file: `text` (or `prompt`) in words, `test_list`, and `test_setup_code` if any."""
+    """Read a .jsonl file with `text` (or `prompt`), `test_list`, and optionally `test_setup_code`."""
     problems = list(RecordReader([path], ["text", "prompt", "test_list", "test_setup_code"], _problem))
     if not problems:
         raise ValueError(f"{path} holds no problems: expected at least one")

@@ -1,7 +1,7 @@
-"""Rows of CSV files (RFC 4180), read strictly: a quoted cell may hold commas, quotes and line breaks.
+"""A strict CSV reader (RFC 4180). Quoted cells may contain commas, quotes and line breaks.
 
-Python's `csv` module is not used: it limits the length of a cell by a setting of the whole process, and reads on to the
-end of the file after a quote that is never closed.
+Python's `csv` module is not used, because its cell size limit is a process-wide setting and an unclosed quote makes it
+read to the end of the file.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,11 +10,11 @@ from typing import NamedTuple
 from glassformer.data.readers.text_files import BadRecordError, Line
 
 MAX_QUOTED = 1 << 25
-"""The most characters of one quoted cell. A longer one is taken for a quote that was never closed."""
+"""Maximum length of a quoted cell in characters. A longer cell counts as an unclosed quote."""
 
 
 class CsvRow(NamedTuple):
-    """The cells of a row, or what is wrong with it; and where it begins."""
+    """The cells of a row or its problem, and where it starts."""
 
     cells: list[str]
     problem: str
@@ -22,14 +22,14 @@ class CsvRow(NamedTuple):
 
 
 class _BadQuotesError(ValueError):
-    """A quote at the wrong place."""
+    """A quote at a wrong position."""
 
 
 def read_csv_rows(lines: Iterable[Line]) -> Iterator[CsvRow]:
-    """The rows of lines that still have their line breaks.
+    """Parse rows from lines that still have their line breaks.
 
-    A quote that is never closed, or one that is closed on a later line and followed by text, is a BadRecordError: where
-    the next row begins is then unknown. Other problems stand in their row, and the next row can be read.
+    An unclosed quote, or a multi-line quote followed by text, raises BadRecordError, because the start of the next row
+    is unknown. Other problems are stored in their row, and reading continues.
     """
     waiting = iter(lines)
     for first in waiting:
@@ -37,7 +37,7 @@ def read_csv_rows(lines: Iterable[Line]) -> Iterator[CsvRow]:
         try:
             cells = row.cells()
         except _BadQuotesError as error:
-            # With an even number of quotes the line cannot have left a cell open.
+            # A line with an even number of quotes cannot leave a cell open.
             if row.n_lines > 1 or first.text.count('"') % 2:
                 raise BadRecordError(f"{row.opened}: {error}; the quote that opens the cell stands here") from error
             yield CsvRow([], str(error), first.where)
@@ -46,16 +46,16 @@ def read_csv_rows(lines: Iterable[Line]) -> Iterator[CsvRow]:
 
 
 class _RowLines:
-    """One row in the reading: its current line, and the lines after it."""
+    """Parser state of one row: the current line and the lines after it."""
 
     def __init__(self, first: Line, more: Iterator[Line]):
         self.line, self.problem, self.n_lines = first, first.problem, 1
         self.opened = first.where
-        """Where the last quoted cell begins."""
+        """Where the last quoted cell starts."""
         self._more = more
 
     def cells(self) -> list[str]:
-        """Read the row to its end."""
+        """Read all cells of the row."""
         if '"' not in self.line.text:
             return self._unquoted(_without_end(self.line.text)).split(",")
         found: list[str] = []
@@ -64,7 +64,7 @@ class _RowLines:
             text = _without_end(self.line.text)
             if text.startswith('"', at):
                 cell, at = self._quoted(at + 1)
-                text = _without_end(self.line.text)  # the cell may have ended on a later line
+                text = _without_end(self.line.text)  # the cell may end on a later line
                 if at < len(text) and text[at] != ",":
                     raise _BadQuotesError(f"not CSV: text after the quote that closes cell {len(found) + 1}")
                 found.append(cell)
@@ -83,7 +83,7 @@ class _RowLines:
         return text
 
     def _quoted(self, at: int) -> tuple[str, int]:
-        """The cell whose opening quote stands before `at`, and the place after its closing quote."""
+        """Return the quoted cell that starts at `at`, and the position after its closing quote."""
         self.opened = self.line.where
         parts: list[str] = []
         size = 0

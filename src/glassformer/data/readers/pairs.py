@@ -1,7 +1,7 @@
-"""Read sentence pairs: two aligned text files, or TSV, CSV or JSONL with a source and a target; plain or gzip.
+"""Read sentence pairs: two aligned text files, or TSV, CSV or JSONL with two columns; plain or gzip.
 
-A bad record is an error that names `file:line`, or with `on_bad="skip"` is counted and passed over. Files stream:
-memory stays flat however long they are.
+A bad record raises an error that names `file:line`; with `on_bad="skip"` it is skipped and counted. Files are streamed,
+so memory use does not grow with their size.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from glassformer.data.readers.text_files import bad_record, check_file, read_lin
 
 
 class Pair(NamedTuple):
-    """A source and its target."""
+    """A source text and its target text."""
 
     source: str
     target: str
@@ -24,21 +24,23 @@ class Pair(NamedTuple):
 
 @dataclass
 class PairReader:
-    """Iterates over the pairs of some files, as often as asked; `skipped` counts what was bad in the last pass."""
+    """Iterates over the pairs of files, repeatedly. `skipped` counts the bad records of the last pass."""
 
     sources: Sequence[Path]
-    """Text files, each aligned line by line with the file at its place in `targets`; or tables, without targets."""
+    """Text files, each aligned line by line with the file at the same index in `targets`; or tables without targets."""
     targets: Sequence[Path] = ()
     source_column: str = "source"
     target_column: str = "target"
     on_bad: OnBad = "error"
     skipped: Counter[str] = field(default_factory=Counter)
     n_read: int | None = None
-    """Pairs that the last whole pass gave; None before the first."""
+    """Number of pairs of the last complete pass; None before it."""
 
     def __post_init__(self) -> None:
         if self.targets and len(self.targets) != len(self.sources):
-            raise ValueError(f"{len(self.sources)} source files and {len(self.targets)} target files: expected as many")
+            raise ValueError(
+                f"{len(self.sources)} source files and {len(self.targets)} target files: expected equally many"
+            )
         for path in (*self.sources, *self.targets):
             check_file(path)
         for path in self.sources:
@@ -62,7 +64,7 @@ class PairReader:
         self.n_read = count
 
     def _records(self) -> Iterator[tuple[Pair | None, str, str]]:
-        """Each record with what is wrong with it ("" if nothing) and where it stands."""
+        """Yield each record with its problem ("" if none) and its location."""
         if self.targets:
             for source, target in zip(self.sources, self.targets, strict=True):
                 yield from _aligned(source, target)
@@ -87,7 +89,7 @@ def _judge(source: str, target: str, where: str) -> tuple[Pair | None, str, str]
 def _aligned(source: Path, target: Path) -> Iterator[tuple[Pair | None, str, str]]:
     for left, right in zip_longest(read_lines(source), read_lines(target)):
         if left is None or right is None:
-            # From here on nothing is aligned with certainty, so skipping cannot mend it.
+            # The alignment of the following lines is unknown, so skipping does not help.
             short, long_place = (source, right.where) if left is None else (target, left.where)
             raise BadRecordError(f"{long_place}: {short} has fewer lines: expected two files aligned line by line")
         if left.problem or right.problem:

@@ -1,7 +1,7 @@
-"""Texts without answers: a text a line, or a column of TSV, CSV or JSONL; plain or gzip.
+"""Read unlabeled texts: one per line, or a column of TSV, CSV or JSONL; plain or gzip.
 
-A bad record is an error that names `file:line`, or with `on_bad="skip"` is counted and passed over. Files stream:
-memory stays flat however long they are.
+A bad record raises an error that names `file:line`; with `on_bad="skip"` it is skipped and counted. Files are streamed,
+so memory use does not grow with their size.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from glassformer.data.readers.text_files import check_file, read_lines
 
 
 class PlainText(NamedTuple):
-    """A text, and where it was read."""
+    """A text and where it was read."""
 
     text: str
     where: str = ""
@@ -23,14 +23,14 @@ class PlainText(NamedTuple):
 
 @dataclass
 class TextReader:
-    """Iterates over the texts of some files, as often as asked; `skipped` counts what was bad in the last pass.
+    """Iterates over the texts of files, repeatedly. `skipped` counts the bad records of the last pass.
 
-    Blank lines between texts are no texts, and not bad.
+    Blank lines are ignored and do not count as bad.
     """
 
     paths: Sequence[Path]
     column: str = "text"
-    """Where the text is, in tables and JSONL."""
+    """Name of the text column in tables and JSONL."""
     on_bad: OnBad = "error"
     skipped: Counter[str] = field(default_factory=Counter)
 
@@ -45,7 +45,7 @@ class TextReader:
                 if not problem:
                     yield found
                 elif self.on_bad == "error":
-                    raise BadRecordError(f"{found.where}: {problem} (on_bad='skip' passes over such records)")
+                    raise BadRecordError(f"{found.where}: {problem} (on_bad='skip' skips such records)")
                 else:
                     self.skipped[problem] += 1
 

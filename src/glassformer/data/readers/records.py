@@ -1,9 +1,8 @@
-"""Records of TSV, CSV or JSONL files, plain or gzip; a bad one names its file and line.
+"""Read records of TSV, CSV or JSONL files, plain or gzip. Errors name the file and line.
 
-Each record of a table has as many cells as its header. CSV cells may be quoted, and hold line breaks then. TSV has no
-quoting: a quote is an ordinary character, and no cell can hold a tab or a line break.
-
-Files stream: memory stays flat however long they are.
+Every record of a table has as many cells as the header. CSV cells may be quoted and then contain line breaks. TSV has
+no quoting: a quote is an ordinary character, and no cell contains a tab or a line break. Files are streamed, so memory
+use does not grow with their size.
 """
 
 import json
@@ -23,7 +22,7 @@ Example = TypeVar("Example")
 
 
 class Record(NamedTuple):
-    """The values under the columns that were asked for, or what is wrong with the record; and where it stands."""
+    """The requested values of a record or its problem, and where it was read."""
 
     cells: tuple[Any, ...]
     problem: str
@@ -31,7 +30,7 @@ class Record(NamedTuple):
 
 
 class Examples(list[Example]):
-    """Examples in memory, and how many records were passed over, by what was wrong with them."""
+    """Examples in memory, and the number of skipped records by problem."""
 
     def __init__(self, examples: Iterable[Example] = (), skipped: Counter[str] | None = None):
         super().__init__(examples)
@@ -39,14 +38,14 @@ class Examples(list[Example]):
 
     @classmethod
     def of(cls, reader: "RecordReader[Example]") -> "Examples[Example]":
-        """All that a reader finds."""
+        """Read all examples of a reader."""
         found = cls(reader)
         found.skipped.update(reader.skipped)
         return found
 
 
 class MissingColumnError(BadRecordError):
-    """A table without a column that is read."""
+    """A required column is missing from a table."""
 
     def __init__(self, where: str, column: str, columns: Sequence[str], option: str = ""):
         found = ", ".join(cell[:40] for cell in columns[:20])
@@ -57,18 +56,18 @@ class MissingColumnError(BadRecordError):
         self.where, self.column, self.columns = where, column, columns
 
     def naming(self, option: str) -> "MissingColumnError":
-        """The same error with the option that names the column."""
+        """Return the error extended by the option that names the column."""
         return MissingColumnError(self.where, self.column, self.columns, option)
 
 
 @dataclass
 class RecordReader(Generic[Example]):
-    """Iterates over the examples of some files, as often as asked; `skipped` counts what was bad in the last pass."""
+    """Iterates over the examples of files, repeatedly. `skipped` counts the bad records of the last pass."""
 
     paths: Sequence[Path]
     columns: Sequence[str]
     make: Callable[[Record], Example]
-    """An example of a record; a ValueError says what is wrong with it."""
+    """Make an example from a record. A ValueError describes what is wrong with it."""
     on_bad: OnBad = "error"
     skipped: Counter[str] = field(default_factory=Counter)
 
@@ -77,8 +76,8 @@ class RecordReader(Generic[Example]):
             check_file(path)
             if kind_of(path) == "text":
                 raise ValueError(
-                    f"{path}: expected a table by its name: .tsv, .csv or .jsonl, .gz too. Rename it if it is one; "
-                    "for texts alone there are the tasks language and masking"
+                    f"{path}: expected .tsv, .csv or .jsonl, optionally with .gz. Rename the file if it is one; "
+                    "for unlabeled text use the tasks language or masking"
                 )
 
     def __iter__(self) -> Iterator[Example]:
@@ -90,7 +89,7 @@ class RecordReader(Generic[Example]):
 def examples_of(
     records: Iterable[Record], make: Callable[[Record], Example], on_bad: OnBad, skipped: Counter[str]
 ) -> Iterator[Example]:
-    """The examples of some records; a bad one is an error that names its place, or is counted in `skipped`."""
+    """Yield the examples of records. A bad record raises an error with its location, or is counted in `skipped`."""
     for record in records:
         problem = record.problem
         if not problem:
@@ -105,7 +104,7 @@ def examples_of(
 
 
 def kind_of(path: Path) -> Literal["text", "table", "jsonl"]:
-    """How a file is laid out, by its name without .gz."""
+    """Return a file's format by its suffix, ignoring .gz."""
     suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
     if suffix in TABLES:
         return "table"
@@ -113,12 +112,12 @@ def kind_of(path: Path) -> Literal["text", "table", "jsonl"]:
 
 
 def read_records(path: Path, columns: Sequence[str]) -> Iterator[Record]:
-    """The records of a table or a JSONL file; the cells of a table are strings, those of JSONL any value."""
+    """Yield the records of a table or JSONL file. Table cells are strings; JSONL cells may have any type."""
     return (_json_lines if kind_of(path) == "jsonl" else _table)(path, columns)
 
 
 def as_text(cell: object, column: str) -> str:
-    """A cell that must hold text."""
+    """Return a cell that must contain text."""
     if not isinstance(cell, str):
         raise ValueError(f"no text under {column!r}")
     if not cell.strip():
@@ -129,7 +128,7 @@ def as_text(cell: object, column: str) -> str:
 
 
 def has_lone_surrogate(value: object) -> bool:
-    """Whether a text holds half of a surrogate pair, which is no character; or a text inside a list or object does."""
+    """Return whether a string, or a string nested in a list or object, contains a lone surrogate."""
     if isinstance(value, str):
         return any("\ud800" <= character <= "\udfff" for character in value)
     if isinstance(value, dict):
@@ -138,7 +137,7 @@ def has_lone_surrogate(value: object) -> bool:
 
 
 def lone_surrogate(column: str) -> str:
-    """The problem of a cell that has a lone surrogate."""
+    """Describe the problem of a cell with a lone surrogate."""
     return f"half a surrogate pair under {column!r}: expected whole characters"
 
 
@@ -177,15 +176,15 @@ def _json_lines(path: Path, wanted: Sequence[str]) -> Iterator[Record]:
 
 
 def _json_cells(text: str, wanted: Sequence[str]) -> tuple[tuple[Any, ...], str]:
-    """The values under the wanted keys of a JSON object, and what is wrong with it."""
+    """Return the wanted values of a JSON object, and its problem."""
     try:
         record = json.loads(text)
-    except (ValueError, RecursionError) as error:  # a ValueError too where a number has thousands of digits
+    except (ValueError, RecursionError) as error:  # also ValueError for a number with thousands of digits
         return (), f"not JSON ({getattr(error, 'msg', error)})"
     if not isinstance(record, dict):
         return (), "not a JSON object"
     cells = tuple(record.get(column) for column in wanted)
-    if "\\ud" in text.lower():  # only an escape can be half a pair
+    if "\\ud" in text.lower():  # only an escape sequence can encode a lone surrogate
         for column, cell in zip(wanted, cells, strict=True):
             if has_lone_surrogate(cell):
                 return (), lone_surrogate(column)

@@ -1,4 +1,4 @@
-"""Train, validation and test by a hash of the text: the same text is always on the same side, in every run."""
+"""Split data into train, validation and test by a hash of the text, so that a text is always in the same split."""
 
 import hashlib
 from collections import Counter
@@ -13,7 +13,7 @@ Example = TypeVar("Example")
 
 
 def split_of(text: str, *, valid: float = 0.02, test: float = 0.02) -> Split:
-    """The side of an example, by its text alone, so that none stands on two sides. Case and spaces don't matter."""
+    """Return the split of a text. Case and spaces are ignored, so that near duplicates stay together."""
     key = " ".join(text.lower().split()).encode()
     place = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest()) / 2**64
     if place < test:
@@ -23,7 +23,7 @@ def split_of(text: str, *, valid: float = 0.02, test: float = 0.02) -> Split:
 
 @dataclass(frozen=True)
 class SplitExamples(Generic[Example]):
-    """The examples of one side, looked for anew in each pass: a corpus may be larger than memory."""
+    """The examples of one split, filtered again in each pass, so that a corpus may be larger than memory."""
 
     examples: Iterable[Example]
     text: Callable[[Example], str]
@@ -33,7 +33,7 @@ class SplitExamples(Generic[Example]):
 
     @property
     def skipped(self) -> Counter[str]:
-        """Bad records on all sides together, in the last pass."""
+        """Return the bad records of all splits in the last pass."""
         return Counter(getattr(self.examples, "skipped", ()))
 
     def __iter__(self) -> Iterator[Example]:
@@ -45,11 +45,11 @@ class SplitExamples(Generic[Example]):
 def split_examples(
     examples: Iterable[Example], text: Callable[[Example], str], *, valid: float = 0.04, test: float = 0.04
 ) -> dict[Split, SplitExamples[Example]]:
-    """All three sides of examples that can be gone through more than once; `text` is what they are told apart by."""
+    """Split re-iterable examples. `text` returns the text that decides an example's split."""
     sides: tuple[Split, ...] = ("train", "valid", "test")
     return {side: SplitExamples(examples, text, side, valid, test) for side in sides}
 
 
 def split_pairs(pairs: Iterable[Pair], *, valid: float = 0.04, test: float = 0.04) -> dict[Split, SplitExamples[Pair]]:
-    """All three sides of pairs, by their sources."""
+    """Split pairs by their sources."""
     return split_examples(pairs, lambda pair: pair.source, valid=valid, test=test)

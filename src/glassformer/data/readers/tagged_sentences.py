@@ -1,6 +1,6 @@
-"""Read sentences whose words are tagged: CoNLL's columns, or JSONL with spans of characters; plain or gzip.
+"""Read tagged sentences: CoNLL columns, or JSONL with character spans; plain or gzip.
 
-A bad line is an error that names `file:line`, or with `on_bad="skip"` its sentence is counted and passed over.
+A bad line raises an error that names `file:line`; with `on_bad="skip"` its sentence is skipped and counted.
 """
 
 import re
@@ -23,25 +23,25 @@ from glassformer.text.tags import BadTagError, Entity, MixedTagsError, Scheme, d
 from glassformer.text.word_split import cut_words
 
 DOCUMENT = "-DOCSTART-"
-"""The word of a line that only says that another document begins."""
-_BLANKS = re.compile(r"[ \t]+")  # alone: a word may hold a no-break space
+"""The word of CoNLL's document separator lines."""
+_BLANKS = re.compile(r"[ \t]+")  # only these: a word may contain a no-break space
 
 
 class TaggedSentence(NamedTuple):
-    """Words, and the entities among them from left to right."""
+    """A sentence's words and its entities in order."""
 
     words: tuple[str, ...]
     entities: tuple[Entity, ...]
     where: str = ""
-    """File and line it was read from."""
+    """`file:line` of the sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaggedReader:
-    """How files are read."""
+    """Reads tagged sentences; the fields say how."""
 
     word_column: int = 1
-    """Columns are counted from 1, or from the last one, which is -1."""
+    """Column number from 1, or from the end as -1, -2, ..."""
     tag_column: int = -1
     scheme: Scheme | Literal["auto"] = "auto"
     text_column: str = "text"
@@ -54,7 +54,7 @@ class TaggedReader:
                 raise ValueError(f"{name}=0: expected 1 or more, or -1 or less to count from the last")
 
     def read(self, paths: Sequence[Path]) -> Examples[TaggedSentence]:
-        """The sentences of all files."""
+        """Read the sentences of all files."""
         found = Examples[TaggedSentence]()
         for path in paths:
             check_file(path)
@@ -80,7 +80,7 @@ class TaggedReader:
         return TaggedSentence(tuple(text[begin:end] for begin, end in places), entities, record.where)
 
     def _read_columns(self, path: Path, found: Examples[TaggedSentence]) -> None:
-        """All at once: which scheme it is can only be told at the end."""
+        """Read a whole file, because the tagging scheme is known only at its end."""
         sentences: list[list[_Line]] = []
         for lines in _blocks(path):
             try:
@@ -96,7 +96,7 @@ class TaggedReader:
                 self._skip(BadRecordError(f"{places[error.place]}: {error}"), found)
 
     def _line(self, line: Line, expected: int) -> "_Line":
-        """The word and the tag of a line; `expected` is the number of columns in the first line of its sentence."""
+        """Return the word and the tag of a line. `expected` is the number of columns in the sentence's first line."""
         columns, where = _columns(line), line.where
         if line.problem:
             raise BadRecordError(f"{where}: {line.problem}")
@@ -126,7 +126,7 @@ class TaggedReader:
 
     def _skip(self, error: BadRecordError, found: Examples[TaggedSentence]) -> None:
         if self.on_bad == "error":
-            raise BadRecordError(f"{error} (on_bad='skip', or --on-bad skip, passes over such sentences)") from error
+            raise BadRecordError(f"{error} (on_bad='skip', or --on-bad skip, skips such sentences)") from error
         problem = re.sub(r"^.*?:\d+: ", "", str(error))
         found.skipped[problem] += 1
 
@@ -142,7 +142,7 @@ def _columns(line: Line) -> list[str]:
 
 
 def _blocks(path: Path) -> Iterator[list[Line]]:
-    """The lines of each sentence."""
+    """Yield the lines of each sentence."""
     block: list[Line] = []
     for line in read_lines(path):
         columns = _columns(line)
@@ -156,7 +156,7 @@ def _blocks(path: Path) -> Iterator[list[Line]]:
 
 
 def _entities_of_spans(text: str, spans: list[Any], places: list[tuple[int, int]]) -> tuple[Entity, ...]:
-    """Spans of characters as entities of words."""
+    """Convert character spans to entities over words."""
     begins = {begin: word for word, (begin, _) in enumerate(places)}
     ends = {end: word + 1 for word, (_, end) in enumerate(places)}
     entities: list[Entity] = []
@@ -182,5 +182,5 @@ def _entities_of_spans(text: str, spans: list[Any], places: list[tuple[int, int]
 
 
 def _around(text: str, begin: int, end: int, places: list[tuple[int, int]]) -> str:
-    """The words that a span touches, for an error."""
+    """Return the words that a span touches, for an error message."""
     return " ".join(repr(text[left:right]) for left, right in places if left < end and begin < right) or "none"

@@ -1,6 +1,6 @@
-"""Documents for decoders: plain text, JSONL, folders of sources, .gz too; and how they fall into two sides.
+"""Read documents for language models: plain text, JSONL, or source folders, optionally with .gz; and split them.
 
-A text comes as it stands in its file, to the last space: what a decoder learns is what it will write.
+Texts are read exactly, whitespace included, because a decoder writes what it learns.
 """
 
 from collections import Counter
@@ -23,11 +23,11 @@ from glassformer.data.readers.text_files import (
 )
 
 BLANK = "blank"
-"""The separator that stands for an empty line."""
+"""The separator option's value for an empty line."""
 
 
 class Document(NamedTuple):
-    """A text, and where it came from."""
+    """A text and where it was read."""
 
     text: str
     where: str = ""
@@ -35,14 +35,14 @@ class Document(NamedTuple):
 
 @dataclass
 class DocumentReader:
-    """Iterates over the documents of files and folders, as often as asked; blank ones are none."""
+    """Iterates over the documents of files and folders, repeatedly. Blank documents are skipped."""
 
     paths: Sequence[Path]
     suffixes: Sequence[str] = (".txt",)
-    """Of the files that count in a folder."""
+    """Suffixes of the files to read in a folder."""
     column: str = "text"
     separator: str = ""
-    """A line between documents of one file; BLANK is an empty one."""
+    """The line that separates the documents of a file; BLANK is an empty line."""
     on_bad: OnBad = "error"
     skipped: Counter[str] = field(default_factory=Counter)
 
@@ -90,7 +90,7 @@ class DocumentReader:
             yield Document(text, str(path))
 
     def _parts(self, path: Path) -> Iterator[Document]:
-        """The documents between separators, a line at a time: a file may be larger than memory.
+        """Yield the documents between separators, streaming, so that a file may be larger than memory.
 
         A line that is not UTF-8 makes its whole document bad.
         """
@@ -115,15 +115,18 @@ class DocumentReader:
 
 
 class TwoSides(NamedTuple):
-    """Documents to learn from, and to validate on."""
+    """Documents for training and for validation."""
 
     train: Iterable[Document]
     valid: Iterable[Document]
 
 
 def split_documents(documents: Iterable[Document], share: float = 0.0) -> TwoSides:
-    """By position: the last `share` of the text. Without a share by a hash of each document, one in twenty-five; where
-    that leaves nothing to validate on, the last tenth of the text."""
+    """Split documents into training and validation.
+
+    With a `share`, the last part of the text is for validation. Otherwise one in 25 documents is, by hash; if that
+    gives none, the last tenth of the text.
+    """
     if not 0 <= share < 1:
         raise ValueError(f"valid_share={share}: expected a share of the text, from 0 to below 1")
     if not share:
@@ -134,7 +137,7 @@ def split_documents(documents: Iterable[Document], share: float = 0.0) -> TwoSid
 
 
 def split_by_position(documents: Iterable[Document], share: float) -> TwoSides:
-    """The text up to some character, and the rest; the document that stands there is cut in two."""
+    """Split the text at a position. The document at the border is cut in two."""
     whole = list(documents)
     left = int(sum(len(document.text) for document in whole) * (1 - share))
     train, valid = [], []
@@ -147,5 +150,5 @@ def split_by_position(documents: Iterable[Document], share: float) -> TwoSides:
 
 
 def is_one_text(documents: Iterable[Document]) -> bool:
-    """Whether there is one document alone, whose windows need no borders."""
+    """Return whether there is exactly one document, whose windows need no separators."""
     return len(list(islice(documents, 2))) == 1

@@ -1,8 +1,7 @@
-"""Open and decode text files: UTF-8, plain or gzip. Every reader of data files uses this module.
+"""Open and decode text files: UTF-8, plain or gzip. All data readers use this module.
 
-A byte-order mark at the beginning of a file is dropped. Only a line feed ends a line, with or without a carriage return
-before it. Bytes that are not UTF-8 are a problem of their line; a damaged .gz is an error that names the line it was
-read up to.
+A byte-order mark at the start is dropped. Lines end with LF or CRLF. Bytes that are not UTF-8 are a problem of their
+line. A damaged .gz is an error that names the last line read.
 """
 
 import gzip
@@ -20,11 +19,11 @@ NOT_UTF8 = "not valid UTF-8"
 
 
 class BadRecordError(ValueError):
-    """A record that cannot be used, with the place it was found."""
+    """A record cannot be used. The message names its location."""
 
 
 class BadUtf8Error(BadRecordError):
-    """A text that is not UTF-8."""
+    """A text is not UTF-8."""
 
     def __init__(self, where: str):
         super().__init__(f"{where}: {NOT_UTF8}")
@@ -36,7 +35,7 @@ class Line(NamedTuple):
     """A line of a file."""
 
     text: str
-    """Bytes that are not UTF-8 are replaced by U+FFFD."""
+    """The text, with U+FFFD for bytes that are not UTF-8."""
     problem: str
     """Empty, or NOT_UTF8."""
     where: str
@@ -44,7 +43,7 @@ class Line(NamedTuple):
 
 
 def check_file(path: Path) -> None:
-    """Raise unless `path` is a regular file: data is read more than once, which a pipe does not allow."""
+    """Raise unless `path` is a regular file. Data is read more than once, which a pipe does not allow."""
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder: expected a file")
     if path.exists() and not path.is_file():
@@ -52,17 +51,17 @@ def check_file(path: Path) -> None:
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file: {path_suggestion(path)}")
     if not os.access(path, os.R_OK):
-        raise PermissionError(f"{path} may not be read by this user: chmod u+r {path} allows it to the owner")
+        raise PermissionError(f"{path} is not readable by this user: chmod u+r {path} makes it readable for its owner")
 
 
 def bad_record(where: str, problem: str, unit: str = "records") -> BadRecordError:
-    """The error about a record that cannot be used, and how to continue without such records."""
+    """Return the error for a bad record, including how to skip such records."""
     expected = ": expected a text file in UTF-8" if problem == NOT_UTF8 else ""
-    return BadRecordError(f"{where}: {problem}{expected} (on_bad='skip', or --on-bad skip, passes over such {unit})")
+    return BadRecordError(f"{where}: {problem}{expected} (on_bad='skip', or --on-bad skip, skips such {unit})")
 
 
 def read_lines(path: Path, *, keep_ends: bool = False) -> Iterator[Line]:
-    """Each line of a file, without the line break unless `keep_ends`."""
+    """Yield each line of a file, without the line break unless `keep_ends`."""
     name = str(path)
     for number, raw in enumerate(read_raw_lines(path), start=1):
         if not keep_ends:
@@ -71,7 +70,7 @@ def read_lines(path: Path, *, keep_ends: bool = False) -> Iterator[Line]:
 
 
 def decode_line(raw: bytes, where: str) -> Line:
-    """Decode one line that stands at `where`."""
+    """Decode the line at `where`."""
     try:
         return Line(raw.decode("utf-8"), "", where)
     except UnicodeDecodeError:
@@ -79,7 +78,7 @@ def decode_line(raw: bytes, where: str) -> Line:
 
 
 def read_text(path: Path) -> str:
-    """The whole text of a file, line breaks as they stand. Text that is not UTF-8 is a BadUtf8Error."""
+    """Return the whole text of a file with its line breaks. Raises BadUtf8Error."""
     contents = bytearray()
     for raw in read_raw_lines(path):
         contents += raw
@@ -91,7 +90,7 @@ def read_text(path: Path) -> str:
 
 
 def read_raw_lines(path: Path) -> Iterator[bytes]:
-    """Each line as bytes, with its line break, without a byte-order mark before the first."""
+    """Yield each line as bytes with its line break, without the byte-order mark."""
     number = 0
     try:
         with _open(path) as stream:
@@ -103,7 +102,7 @@ def read_raw_lines(path: Path) -> Iterator[bytes]:
             "expected a whole file"
         ) from error
     except OSError as error:
-        error.filename = error.filename or str(path)  # a failed read does not name the file
+        error.filename = error.filename or str(path)  # the read error does not name the file
         raise
 
 
@@ -111,5 +110,5 @@ def _open(path: Path) -> IO[bytes]:
     if not path.name.endswith(".gz"):
         return path.open("rb")
     if not path.stat().st_size:
-        raise EOFError("the file is empty")  # gzip itself reads an empty file as an empty text
+        raise EOFError("the file is empty")  # gzip reads an empty file as an empty text
     return gzip.open(path, "rb")  # type: ignore[return-value]

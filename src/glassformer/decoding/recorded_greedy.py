@@ -1,0 +1,66 @@
+"""Greedy search as recorded steps that feed themselves: each step reads the token that the previous one chose.
+
+On a GPU several steps can be launched before Python has seen the token of the first.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from glassformer.kernels.kernel_set import KernelSet
+from glassformer.runtime.recorded import MAX_STEPS_AHEAD, RecordedStepRunner, Recording
+from glassformer.runtime.step_runner import StepRunner
+
+
+class GreedyRunner:
+    """Makes greedy steps by itself, each from the token that the previous one chose."""
+
+    max_steps = MAX_STEPS_AHEAD
+    """How many steps `run` makes at once."""
+
+    def __init__(self, recording: Recording):
+        device = recording.tokens.device
+        self.bias = torch.zeros(recording.vocab_size, device=device)
+        """(V,), added to the logits before the best token is chosen."""
+        self._results = torch.zeros(MAX_STEPS_AHEAD, 2, recording.shape.rows, device=device)
+        self._slot = torch.zeros(1, dtype=torch.long, device=device)
+        self._cache = recording.cache  # not the recording, which holds this object
+        step = partial(
+            _greedy_step,
+            recording.kernels,
+            recording.score,
+            recording.tokens,
+            self.bias,
+            self._slot,
+            self._results,
+        )
+        self._step = recording.record(step, self._slot)
+
+    def run(self, steps: int) -> Tensor:
+        """Make `steps` steps. Return (steps, 2, rows): the best score and its token, valid until the next call."""
+        self._cache.check_room(steps)
+        self._slot.zero_()
+        for _ in range(steps):
+            self._step()
+            self._cache.count()
+        return self._results[:steps]
+
+
+def greedy_runner_for(runner: StepRunner, tokens: Tensor) -> GreedyRunner | None:
+    """Return a `GreedyRunner` that goes on from `tokens` (N, 1), or None where that saves no time."""
+    if not isinstance(runner, RecordedStepRunner) or not runner.can_chain_steps:
+        return None
+    recording = runner.recording
+    recording.tokens[: len(tokens)] = tokens
+    return recording.cached("greedy", lambda: GreedyRunner(recording))
+
+
+def _greedy_step(
+    kernels: KernelSet, score: Callable[[], Tensor], tokens: Tensor, bias: Tensor, slot: Tensor, results: Tensor
+) -> Tensor:
+    """One recorded step: write the best token to `tokens`, which the next step reads, and to `results[slot]`."""
+    kernels.choose_token(score(), bias, tokens, slot, results)
+    slot.add_(1)
+    return tokens

@@ -1,0 +1,249 @@
+"""The decoding loop of greedy search and sampling: a step adds one token to each sequence.
+
+The result of a sequence does not depend on the other sequences of its batch.
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glassformer.decoding.generation_config import GenerationConfig
+from glassformer.decoding.recorded_greedy import GreedyRunner, greedy_runner_for
+from glassformer.decoding.rules import NAN_LOGITS, NEG_INF, History, Rules
+from glassformer.decoding.sampling import filter_logits, sample
+from glassformer.decoding.text_stream import TextStream
+from glassformer.kernels.kernel_set import KernelSet
+from glassformer.kernels.registry import PLAIN
+from glassformer.runtime.readback import AsyncReadback
+from glassformer.runtime.step_runner import StepRunner
+
+Reason = Literal["end", "length", "stop", "error"]
+
+
+@dataclass(eq=False)
+class SequenceState:
+    """One sequence during decoding."""
+
+    request: GenerationConfig
+    given: list[int]
+    """The tokens before the new ones: the prompt, or BEGIN."""
+    max_new: int
+    """Limit of new tokens: the request's, or the model's where that is lower."""
+    number: int = 0
+    """The index of this sample among those of its request."""
+    stream: TextStream | None = None
+    """Decodes tokens as they come, where text is wanted or stop strings are set."""
+    with_log_probs: bool = False
+    written: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    """Log-probability of each new token, and of END, by the model: before any rule or filter."""
+    text: str = ""
+    """The decoded text so far."""
+    reason: Reason | None = None
+    """Why it ended; None while it runs."""
+    error: Exception | None = None
+
+    @cached_property
+    def random(self) -> np.random.Generator:
+        """Its own random generator, so that the result does not depend on the rest of the batch."""
+        key = np.array([self.request.seed % 2**64, self.number], dtype=np.uint64)
+        return np.random.Generator(np.random.Philox(key=key))
+
+    def add(self, token: int, end: int) -> None:
+        """Append a token, or end the sequence."""
+        if token == end or token in self.request.eos_token_id:
+            self.reason = "end"
+        else:
+            self.written.append(token)
+            if self.stream is not None:
+                self.text += self.stream.push(token)
+            if self.stream is not None and self.stream.is_stopped:
+                self.reason = "stop"
+            elif len(self.written) >= self.max_new:
+                self.reason = "length"
+        if self.reason is not None and self.stream is not None:
+            self.text += self.stream.finish()
+
+    def fail(self, error: Exception) -> None:
+        """End the sequence with an error."""
+        self.reason, self.error = "error", error
+
+
+class Choice(NamedTuple):
+    """The token that one sequence took in a step."""
+
+    sequence: SequenceState
+    token: int
+
+
+class TokenChooser:
+    """Chooses the next token of each sequence of a batch: applies the rules, then takes the best token or samples."""
+
+    def __init__(
+        self,
+        rows: Sequence[SequenceState],
+        *,
+        end: int,
+        vocab_size: int,
+        device: torch.device,
+        kernels: KernelSet = PLAIN,
+    ):
+        requests = [row.request for row in rows]
+        self.rows = list(rows)
+        self.end = end
+        self.device = device
+        self.kernels = kernels
+        self.rules = Rules(requests, end=end, vocab_size=vocab_size, device=device)
+        self.tokens = torch.empty(0)
+        """The tokens chosen last, on the model's device."""
+        self._sampled = [index for index, request in enumerate(requests) if request.do_sample]
+        self._wants_log_probs = any(row.with_log_probs for row in rows)
+
+    def choose(self, scores: Tensor) -> list[int]:
+        """Choose one token per row from the logits (N, V) and append it to its sequence, unless that fails."""
+        self.start(scores)
+        return self.finish()
+
+    @property
+    def needs_tokens(self) -> bool:
+        """Whether a rule reads the tokens chosen so far, so that the next choice must wait for them."""
+        return self.rules.read_tokens
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether every row takes the token with the highest logit + bias, with the same bias for all."""
+        return not self._sampled and not self._wants_log_probs and self.rules.are_a_bias
+
+    def start(self, scores: Tensor) -> None:
+        """Choose `tokens` on the model's device, and start to copy them to the CPU without waiting."""
+        ruled = scores
+        if self.rules.are_any:
+            ruled = self.rules.apply(scores.clone() if self._wants_log_probs else scores, self._history())
+        best, tokens = self.kernels.best_token(ruled)
+        if self._sampled:
+            requests = [self.rows[index].request for index in self._sampled]
+            filtered = filter_logits(ruled[self._sampled], requests)
+            tokens[self._sampled] = sample(filtered, [self.rows[index].random.random() for index in self._sampled])
+        # One copy for everything, because each costs a GPU round trip. A float32 holds token ids up to 2**24 exactly.
+        numbers = [best, tokens.to(best)]
+        if self._wants_log_probs:
+            numbers.append(scores.gather(1, tokens[:, None])[:, 0] - scores.logsumexp(-1))
+        self.tokens, self.readback = tokens, AsyncReadback(torch.stack(numbers)[None])
+
+    def finish(self) -> list[int]:
+        """Wait for the tokens and append them to their sequences."""
+        ((highest, numbers, *logs),) = self.readback.read()
+        if self._wants_log_probs:
+            for row, value in zip(self.rows, logs[0], strict=True):
+                row.log_probs.append(value)
+        return add_tokens(self.rows, highest, numbers, self.end)
+
+    def _history(self) -> History:
+        n_written = [len(row.written) for row in self.rows]
+        if not self.rules.read_tokens:
+            nothing = torch.empty(len(self.rows), 0, dtype=torch.long, device=self.device)
+            return History(nothing, nothing.bool(), n_written)
+        texts = [row.given + row.written for row in self.rows]
+        length = max(map(len, texts))
+        padded = torch.tensor([[0] * (length - len(text)) + text for text in texts], device=self.device)
+        real = torch.tensor([[False] * (length - len(text)) + [True] * len(text) for text in texts], device=self.device)
+        return History(padded, real, n_written)
+
+
+def add_tokens(
+    rows: Sequence[SequenceState], highest: Sequence[float], numbers: Sequence[float], end: int
+) -> list[int]:
+    """Append each sequence's token. A sequence whose highest score is NaN or -inf fails."""
+    chosen = [int(number) for number in numbers]
+    if not all(map(math.isfinite, highest)):
+        for row, score in zip(rows, highest, strict=True):
+            if score != score:  # NaN counts as the highest score, so one NaN anywhere shows here
+                row.fail(FloatingPointError(NAN_LOGITS))
+            elif score == NEG_INF:
+                row.fail(
+                    ValueError("the rules of a request forbid every token: allow some in suppress_tokens or logit_bias")
+                )
+    for row, token in zip(rows, chosen, strict=True):
+        if row.error is None:
+            row.add(token, end)
+    return chosen
+
+
+def run_sequences(
+    runner: StepRunner, rows: Sequence[SequenceState], tokens: Tensor, mask: Tensor | None = None, *, end: int
+) -> Iterator[list[Choice]]:
+    """Decode all sequences to their ends and yield the tokens of each step. A sequence that fails raises its error.
+
+    `tokens` (N, T) are the tokens before the new ones; `mask` is False at left padding.
+    """
+    live, chooser = list(rows), None
+    ahead: Tensor | None = None
+    while live:
+        if chooser is None:  # before the step: on a GPU, making it afterwards would wait for the step
+            vocab_size, kernels = runner.model.config.vocab_size, runner.cache.kernels
+            chooser = TokenChooser(live, end=end, vocab_size=vocab_size, device=runner.device, kernels=kernels)
+        chooser.start(runner.step(tokens, mask) if ahead is None else ahead)
+        greedy = greedy_runner_for(runner, chooser.tokens[:, None]) if chooser.is_greedy else None
+        if greedy is not None:
+            yield from _run_greedy(greedy, live, chooser.rules, chooser.readback, end)
+            return
+        # On a GPU the next step starts before the tokens of this one are read. Sequences that have ended then take one
+        # step too many, whose result is not used.
+        ahead, goes_on = None, any(len(row.written) + 1 < row.max_new for row in live)
+        if runner.can_run_ahead and goes_on and not chooser.needs_tokens:
+            ahead = runner.step(chooser.tokens[:, None])
+        chosen = chooser.finish()
+        yield _choices(live, chosen)
+        tokens, mask = chooser.tokens[:, None], None
+        staying = [index for index, row in enumerate(live) if row.reason is None]
+        if len(staying) < len(live):
+            live, chooser = [live[index] for index in staying], None
+            if live:
+                runner.keep(staying)
+                tokens = tokens[staying]
+                ahead = None if ahead is None else ahead[staying]
+
+
+def _choices(rows: Sequence[SequenceState], tokens: Sequence[int]) -> list[Choice]:
+    """The token of each sequence. A sequence that failed raises its error."""
+    for row in rows:
+        if row.error is not None:
+            raise row.error
+    return [Choice(row, token) for row, token in zip(rows, tokens, strict=True)]
+
+
+def _run_greedy(
+    runner: GreedyRunner, rows: Sequence[SequenceState], rules: Rules, first: AsyncReadback, end: int
+) -> Iterator[list[Choice]]:
+    """The same loop with steps that feed themselves. `first` holds the first token of each sequence.
+
+    A few steps are launched at once, and the next few before the results of these are read, so that the GPU never waits
+    for Python.
+    """
+    launched, pending = len(rows[0].written) + 1, deque([first])
+    most = max(row.max_new for row in rows)
+    live = dict(enumerate(rows))  # by the row of the batch, which does not change
+    runner.bias.copy_(rules.bias_after(launched))
+    while live:
+        while len(pending) < 2 and launched < most:
+            if launched == rules.min_new_tokens:
+                runner.bias.copy_(rules.bias_after(launched))
+            until = min(rules.min_new_tokens, most) if launched < rules.min_new_tokens else most
+            steps = min(runner.max_steps, until - launched)
+            pending.append(AsyncReadback(runner.run(steps)))
+            launched += steps
+        for highest, numbers in pending.popleft().read():
+            places = list(live)
+            now = list(live.values())
+            chosen = add_tokens(now, [highest[place] for place in places], [numbers[place] for place in places], end)
+            yield _choices(now, chosen)
+            live = {place: row for place, row in live.items() if row.reason is None}
+            if not live:
+                return

@@ -1,0 +1,95 @@
+"""CPU kernels in C++: attention of one decoding step, beam reordering, token choice and int8 products.
+
+The sources are in `cpp/`; `cpp_library.py` compiles them on first use.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from glassformer.kernels.kernel_set import MAX_CHOICES, MAX_QUERIES, KernelSet, is_exporting
+
+HEAD_SIZES = (16, 32, 64, 128)
+INT8_CHANNELS = 32
+"""The int8 product computes at most this many outputs together, so scales are padded to a multiple of it."""
+
+
+class CppKernels(KernelSet):
+    """The C++ implementations. `operations` is the loaded library, `torch.ops.glassformer_cpu`.
+
+    Models compute in float32 here; cached keys and values may be float16. An operation falls back to plain torch where
+    its tensors do not fit the kernel.
+    """
+
+    name = "c++"
+
+    def __init__(self, operations: Any):
+        self.operations = operations
+
+    @override
+    def can_attend_to_cache(self, like: Tensor) -> bool:
+        return like.dtype == torch.float32 and like.device.type == "cpu" and not is_exporting()
+
+    @override
+    def reads_only_filled(self, keys: Tensor, like: Tensor) -> bool:
+        return self.can_attend_to_cache(like) and _fits(keys)
+
+    @override
+    def can_attend(self, q: Tensor, k: Tensor, v: Tensor, added: Tensor) -> bool:
+        is_small = 0 < q.shape[2] <= MAX_QUERIES and q.shape[0] > 0
+        is_usual = is_small and self.can_attend_to_cache(q) and added.dtype == q.dtype
+        return is_usual and v.shape[-1] == q.shape[-1] and _fits(q) and _fits(k, v)
+
+    @override
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, added: Tensor, key_end: Tensor, scale: float) -> Tensor:
+        mixed: Tensor = self.operations.attend(q, k, v, added, key_end, scale)
+        return mixed
+
+    @override
+    def move_rows(
+        self, keys: Tensor, values: Tensor, rows: Tensor, *, width: int | None, position: Tensor, length: int | None
+    ) -> None:
+        if len(keys) == 0 or not _fits(keys) or not keys.is_contiguous():
+            super().move_rows(keys, values, rows, width=width, position=position, length=length)
+            return
+        filled = position if length is None else torch.full_like(position, length)
+        self.operations.move(keys, values, rows, filled, len(rows) if width is None else width)
+
+    @override
+    def best_token(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        if not _fits_choice(scores):
+            return super().best_token(scores)
+        highest, tokens = self.operations.best(scores)
+        return highest, tokens
+
+    @override
+    def best_tokens(self, scores: Tensor, bias: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        if count > MAX_CHOICES or not _fits_choice(scores):
+            return super().best_tokens(scores, bias, count)
+        values, tokens = self.operations.best_few(scores, bias, count)
+        return values, tokens
+
+    def pack_int8(self, weight: Tensor) -> Tensor:
+        """Return int8 weights (out, in) in the layout that `operations.linear` reads."""
+        packed: Tensor = self.operations.pack(weight)
+        return packed
+
+
+def _fits(*tensors: Tensor) -> bool:
+    """Whether the kernels can read these heads: a usual size, contiguous numbers, one dtype, no gradients wanted."""
+    first = tensors[0]
+    return (
+        first.device.type == "cpu"
+        and first.dtype in (torch.float16, torch.float32)
+        and first.shape[-1] in HEAD_SIZES
+        and all(x.shape[-1] == first.shape[-1] and x.stride(-1) == 1 for x in tensors)
+        and all(x.dtype == first.dtype and x.device == first.device for x in tensors)
+        and not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
+    )
+
+
+def _fits_choice(scores: Tensor) -> bool:
+    is_plain = scores.device.type == "cpu" and not scores.requires_grad and not torch.compiler.is_compiling()
+    return is_plain and scores.dtype == torch.float32 and scores.numel() > 0 and not is_exporting()

@@ -1,0 +1,65 @@
+"""Which implementation of the kernels is used, by device and CPU features.
+
+Nothing here is switched on for the whole process. A model's runtime asks for a set of kernels and passes it along
+with the cache, so that preparing one model never changes how another one computes.
+"""
+
+import logging
+from functools import cache
+
+import torch
+
+from glassformer.kernels.cpp_kernels import CppKernels
+from glassformer.kernels.cpp_library import KernelBuildError, UnsupportedCPUError, load_cpp_library
+from glassformer.kernels.kernel_set import KernelSet
+from glassformer.kernels.triton_kernels import TritonKernels, has_triton_kernels
+
+_LOG = logging.getLogger(__name__)
+PLAIN = KernelSet()
+_TRITON = TritonKernels()
+
+
+def kernels_for(device: torch.device, *, compiled: bool = False) -> KernelSet:
+    """Return the kernels for tensors on `device`.
+
+    A GPU gets the Triton kernels where they run. A CPU gets plain torch, or with `compiled` the C++ kernels, which are
+    built on first use (about half a minute). If the build fails, that is remembered, one warning is logged, and plain
+    torch is used.
+    """
+    if device.type == "cuda" and has_triton_kernels(device):
+        return _TRITON
+    if device.type != "cpu" or not compiled:
+        return PLAIN
+    try:
+        return cpp_kernels()
+    except KernelBuildError as error:
+        warn_of_fallback(error)
+        return PLAIN
+
+
+@cache
+def _load_once() -> CppKernels | KernelBuildError:
+    """The C++ kernels, or the cached build error, so that a failed build is not retried."""
+    try:
+        return CppKernels(load_cpp_library())
+    except KernelBuildError as error:
+        return error
+
+
+def cpp_kernels() -> CppKernels:
+    """Return the C++ kernels. Raises KernelBuildError where this machine cannot build or run them."""
+    found = _load_once()
+    if isinstance(found, KernelBuildError):
+        raise found
+    return found
+
+
+def warn_of_fallback(error: KernelBuildError) -> None:
+    """Log once why plain torch is used. A CPU that has no kernels needs no warning: nothing is broken."""
+    if not isinstance(error, UnsupportedCPUError):
+        _warn_once(str(error))
+
+
+@cache
+def _warn_once(reason: str) -> None:
+    _LOG.warning("torch's own kernels are used, which are slower: %s", reason)

@@ -1,0 +1,271 @@
+"""GPU kernels in Triton: attention of one decoding step, cache writes, beam reordering and token choice.
+
+torch's kernels are tuned for many queries and read the cache to its full capacity. These read the filled part only.
+Triton comes with torch's CUDA builds; without it `HAS_TRITON` is False and `registry.py` uses plain torch.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from glassformer.kernels.kernel_set import MAX_CHOICES, MAX_QUERIES, KernelSet, is_exporting
+
+FEW_PROGRAMS = 256
+"""Up to this many programs leave a GPU partly idle, so each one reads larger blocks of keys."""
+MAX_BLOCK = 1 << 14
+"""Scores that one program reads at once."""
+HEAD_SIZES = (16, 32, 64, 128)
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+try:
+    import triton
+    import triton.language as tl
+
+    HAS_TRITON = hasattr(triton, "jit")
+except ImportError:
+    HAS_TRITON = False
+
+if HAS_TRITON:
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def _attend_filled(  # type: ignore[no-untyped-def]
+        q, k, v, added, key_end, out, q_b, q_h, q_t, k_b, k_h, k_s, v_b, v_h, v_s, a_b, a_h, a_t, a_s, o_b, o_h, o_t,
+        r_b, heads, groups, scale: tl.constexpr, n_queries: tl.constexpr, width: tl.constexpr, block: tl.constexpr,
+    ):  # fmt: skip
+        """One program per row and head: softmax(q kᵀ · scale + added) v, with an online softmax over blocks of keys."""
+        row, head = (tl.program_id(0) // heads).to(tl.int64), (tl.program_id(0) % heads).to(tl.int64)
+        queries, places, numbers = tl.arange(0, 16), tl.arange(0, block), tl.arange(0, width)
+        is_query = queries < n_queries
+        at = row * q_b + head * q_h + queries[:, None] * q_t + numbers[None, :]
+        query = tl.load(q + at, mask=is_query[:, None], other=0.0)
+        k += row * k_b + head // groups * k_h
+        v += row * v_b + head // groups * v_h
+        added += row * a_b + head * a_h
+        best = tl.full([16], float("-inf"), tl.float32)
+        total = tl.zeros([16], tl.float32)
+        mixed = tl.zeros([16, width], tl.float32)
+        n_keys = tl.load(key_end + row * r_b)
+        for first in range(0, n_keys, block):
+            keys = first + places
+            is_key = keys < n_keys
+            there = tl.load(k + keys[None, :] * k_s + numbers[:, None], mask=is_key[None, :], other=0.0)
+            is_pair = is_query[:, None] & is_key[None, :]
+            more = tl.load(added + queries[:, None] * a_t + keys[None, :] * a_s, mask=is_pair, other=float("-inf"))
+            scores = tl.dot(query, there, input_precision="ieee") * scale + more.to(tl.float32)
+            new_best = tl.maximum(best, tl.max(scores, 1))
+            anchor = tl.where(new_best == float("-inf"), 0.0, new_best)
+            weights = tl.exp(scores - anchor[:, None])
+            kept = tl.exp(best - anchor)
+            brought = tl.load(v + keys[:, None] * v_s + numbers[None, :], mask=is_key[:, None], other=0.0)
+            mixed = mixed * kept[:, None] + tl.dot(weights.to(brought.dtype), brought, input_precision="ieee")
+            total = total * kept + tl.sum(weights, 1)
+            best = new_best
+        result = mixed / tl.where(total == 0.0, 1.0, total)[:, None]  # zeros where every key is masked
+        at = row * o_b + head * o_h + queries[:, None] * o_t + numbers[None, :]
+        tl.store(out + at, result.to(out.dtype.element_ty), mask=is_query[:, None])
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def _write_token(  # type: ignore[no-untyped-def]
+        k, v, keys, values, position, k_b, k_h, v_b, v_h, to_b, to_h, to_s, heads, width: tl.constexpr
+    ):
+        """One program per row and head: copy its new key and value into the cache."""
+        row, head = (tl.program_id(0) // heads).to(tl.int64), (tl.program_id(0) % heads).to(tl.int64)
+        numbers = tl.arange(0, width)
+        to = row * to_b + head * to_h + tl.load(position) * to_s + numbers
+        tl.store(keys + to, tl.load(k + row * k_b + head * k_h + numbers))
+        tl.store(values + to, tl.load(v + row * v_b + head * v_h + numbers))
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def _move_rows(  # type: ignore[no-untyped-def]
+        keys, values, rows, position, row_b, row_h, heads,
+        n_rows: tl.constexpr, room: tl.constexpr, width: tl.constexpr, block: tl.constexpr,
+    ):  # fmt: skip
+        """One program per group of rows, head and block of numbers. It reads all rows before it writes any."""
+        group, head = (tl.program_id(0) // heads).to(tl.int64), (tl.program_id(0) % heads).to(tl.int64)
+        filled = tl.load(position) * width
+        if tl.program_id(1) * block < filled:
+            own = tl.arange(0, room)
+            is_row = own < n_rows
+            source = tl.load(rows + group * n_rows + own, mask=is_row, other=0)
+            numbers = tl.program_id(1) * block + tl.arange(0, block)
+            is_there = is_row[:, None] & (numbers < filled)[None, :]
+            source = source[:, None] * row_b + head * row_h + numbers[None, :]
+            target = (group * n_rows + own)[:, None] * row_b + head * row_h + numbers[None, :]
+            k = tl.load(keys + source, mask=is_there)
+            v = tl.load(values + source, mask=is_there)
+            tl.debug_barrier()
+            tl.store(keys + target, k, mask=is_there)
+            tl.store(values + target, v, mask=is_there)
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def _choose_token(  # type: ignore[no-untyped-def]
+        scores, bias, tokens, slot, results, s_n, t_k, t_c, vocab_size: tl.constexpr, block: tl.constexpr
+    ):
+        """One program per row: the token with the highest score, and that score."""
+        row = tl.program_id(0).to(tl.int64)
+        lanes = tl.arange(0, block)
+        best, chosen = tl.full([block], float("-inf"), tl.float32), lanes
+        for first in range(0, vocab_size, block):  # each lane keeps its own maximum
+            places = first + lanes
+            is_there = places < vocab_size
+            numbers = tl.load(scores + row * s_n + places, mask=is_there, other=float("-inf"))
+            numbers += tl.load(bias + places, mask=is_there, other=0.0)
+            is_better = (numbers > best) | ((numbers != numbers) & (best == best))
+            best, chosen = tl.where(is_better, numbers, best), tl.where(is_better, places, chosen)
+        has_nan = tl.max((best != best).to(tl.int32), 0) > 0
+        most = tl.max(tl.where(best != best, float("-inf"), best), 0)
+        is_best = tl.where(has_nan, best != best, best == most)
+        position = tl.min(tl.where(is_best, chosen, vocab_size), 0)
+        results += tl.load(slot) * t_k + row
+        tl.store(results, tl.where(has_nan, float("nan"), most))
+        tl.store(results + t_c, position)
+        tl.store(tokens + row, position)
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def _choose_tokens(  # type: ignore[no-untyped-def]
+        scores, bias, values, tokens, s_n, count: tl.constexpr, vocab_size: tl.constexpr, block: tl.constexpr
+    ):
+        """One program per row: repeated argmax, each over the tokens that rank below the previous one."""
+        row = tl.program_id(0).to(tl.int64)
+        places = tl.arange(0, block)
+        is_there = places < vocab_size
+        numbers = tl.load(scores + row * s_n + places, mask=is_there, other=float("-inf"))
+        most = tl.max(numbers, 0)
+        taken = most + tl.log(tl.sum(tl.exp(numbers - most), 0))
+        has_nan = taken != taken
+        logs = numbers - taken + tl.load(bias + places, mask=is_there, other=0.0)
+        logs = tl.where(has_nan, 0.0, logs)
+        best, chosen = float("inf"), -1
+        for which in range(count):
+            is_behind = ((logs < best) | ((logs == best) & (places > chosen))) & is_there
+            best = tl.max(tl.where(is_behind, logs, float("-inf")), 0)
+            chosen = tl.min(tl.where(is_behind & (logs == best), places, block), 0)
+            tl.store(values + row * count + which, tl.where(has_nan, float("nan"), best))
+            tl.store(tokens + row * count + which, chosen)
+
+
+class TritonKernels(KernelSet):
+    """The Triton implementations. An operation falls back to plain torch where its tensors do not fit the kernel."""
+
+    name = "triton"
+
+    @override
+    def can_attend_to_cache(self, like: Tensor) -> bool:
+        return like.dtype in DTYPES and not is_exporting()
+
+    @override
+    def reads_only_filled(self, keys: Tensor, like: Tensor) -> bool:
+        return self.can_attend_to_cache(like) and _fits(keys) and keys.dtype == like.dtype
+
+    @override
+    def can_attend(self, q: Tensor, k: Tensor, v: Tensor, added: Tensor) -> bool:
+        is_small = 0 < q.shape[2] <= MAX_QUERIES and q.shape[0] > 0
+        return is_small and self.can_attend_to_cache(q) and added.dtype == q.dtype and _fits(q, k, v)
+
+    @override
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, added: Tensor, key_end: Tensor, scale: float) -> Tensor:
+        batch, heads, n_queries, width = q.shape
+        added = added.expand(batch, heads, n_queries, k.shape[2])
+        out = torch.empty(batch, n_queries, heads, width, dtype=q.dtype, device=q.device).transpose(1, 2)
+        n_keys, row_bytes = k.shape[2], width * q.element_size()
+        # Measured on an H200 with heads of 64 in bfloat16: 32 or 288 keys, 12 to 4,096 programs.
+        if batch * heads <= FEW_PROGRAMS:
+            block, warps = min(triton.next_power_of_2(max(n_keys, 16)), (1 << 15) // row_bytes), 4
+        else:
+            block, warps = 16 if n_keys <= 64 else 32, max(1, row_bytes // 128)
+        launch: Any = _attend_filled[(batch * heads,)]
+        with _on_device(q.device):
+            launch(
+                q, k, v, added, key_end, out,
+                *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *added.stride(), *out.stride()[:3],
+                key_end.expand(batch).stride(0), heads, heads // k.shape[1], scale, n_queries, width, block,
+                num_warps=warps, num_stages=1,
+            )  # fmt: skip
+        return out
+
+    @override
+    def write_token(self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, position: Tensor) -> None:
+        if len(k) == 0 or not _fits(k, v, keys):
+            super().write_token(k, v, keys, values, position)
+            return
+        batch, heads, _, width = k.shape
+        launch: Any = _write_token[(batch * heads,)]
+        with _on_device(k.device):
+            launch(
+                k, v, keys, values, position,
+                *k.stride()[:2], *v.stride()[:2], *keys.stride()[:3], heads, width, num_warps=1,
+            )  # fmt: skip
+
+    @override
+    def move_rows(
+        self, keys: Tensor, values: Tensor, rows: Tensor, *, width: int | None, position: Tensor, length: int | None
+    ) -> None:
+        # A program holds a whole group, and one group of all rows is too large for that.
+        if width is None or len(keys) == 0 or not _fits(keys) or not keys.is_contiguous():
+            super().move_rows(keys, values, rows, width=width, position=position, length=length)
+            return
+        _, heads, capacity, numbers = keys.shape
+        block = 1024
+        launch: Any = _move_rows[(len(rows) // width * heads, triton.cdiv(capacity * numbers, block))]
+        with _on_device(keys.device):
+            launch(
+                keys, values, rows, position, *keys.stride()[:2], heads,
+                width, triton.next_power_of_2(width), numbers, block, num_warps=4,
+            )  # fmt: skip
+
+    @override
+    def best_tokens(self, scores: Tensor, bias: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        vocab_size = scores.shape[1]
+        if not _fits_choice(scores) or vocab_size > MAX_BLOCK or count > MAX_CHOICES:
+            return super().best_tokens(scores, bias, count)
+        values = torch.empty(len(scores), count, device=scores.device)
+        tokens = torch.empty(len(scores), count, dtype=torch.long, device=scores.device)
+        launch: Any = _choose_tokens[(len(scores),)]
+        with _on_device(scores.device):
+            block = triton.next_power_of_2(vocab_size)
+            launch(scores, bias, values, tokens, scores.stride(0), count, vocab_size, block, num_warps=8)
+        return values, tokens
+
+    @override
+    def choose_token(self, scores: Tensor, bias: Tensor, tokens: Tensor, slot: Tensor, results: Tensor) -> None:
+        if not _fits_choice(scores):
+            super().choose_token(scores, bias, tokens, slot, results)
+            return
+        rows, vocab_size = scores.shape
+        block = min(triton.next_power_of_2(vocab_size), MAX_BLOCK)
+        strides = scores.stride(0), *results.stride()[:2]
+        warps = 16 if block > 1 << 13 else 8
+        launch: Any = _choose_token[(rows,)]
+        with _on_device(scores.device):
+            launch(scores, bias, tokens, slot, results, *strides, vocab_size, block, num_warps=warps)
+
+
+@cache
+def has_triton_kernels(device: torch.device) -> bool:
+    """Whether these kernels run on a device: Triton is installed and the GPU is of the Ampere generation or newer."""
+    return HAS_TRITON and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def _fits(*tensors: Tensor) -> bool:
+    """Whether the kernels can read these heads: a usual size, contiguous numbers, one dtype, no gradients wanted."""
+    first = tensors[0]
+    return (
+        first.dtype in DTYPES
+        and first.shape[-1] in HEAD_SIZES
+        and all(x.shape[-1] == first.shape[-1] and x.stride(-1) == 1 for x in tensors)
+        and all(x.dtype == first.dtype and x.device == first.device for x in tensors)
+        and not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
+    )
+
+
+def _fits_choice(scores: Tensor) -> bool:
+    return scores.dtype == torch.float32 and scores.stride(-1) == 1 and len(scores) > 0
+
+
+def _on_device(device: torch.device) -> AbstractContextManager[object]:
+    """Make a device current, because Triton launches there. A compiler takes care of that itself."""
+    return nullcontext() if torch.compiler.is_compiling() or device.type != "cuda" else torch.cuda.device(device)

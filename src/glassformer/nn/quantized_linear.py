@@ -1,0 +1,143 @@
+"""Linear layers with int8 weights: by our C++ kernel, or by torch's own where ours cannot be built.
+
+Weights are quantized once, per output channel; activations on the fly, per row.
+"""
+
+import itertools
+import os
+import platform
+import warnings
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.kernels.cpp_kernels import INT8_CHANNELS
+from glassformer.kernels.cpp_library import X86
+from glassformer.kernels.registry import cpp_kernels
+
+
+class Int8Linear(nn.Module):
+    """`nn.Linear` with int8 weights, computed by our C++ kernel; with `relu` a ReLU follows."""
+
+    def __init__(self, linear: nn.Linear, *, relu: bool = False):
+        super().__init__()
+        weight = linear.weight.detach().float()
+        scales = (weight.abs().amax(1) / 127).clamp_min(1e-30)
+        packed = cpp_kernels().pack_int8((weight / scales[:, None]).round().to(torch.int8))
+        bias = None if linear.bias is None else linear.bias.detach().float().clone()
+        # Plain attributes instead of buffers, whose lookup is slow: a step calls about fifty such layers.
+        self._weights = (
+            packed,
+            nn.functional.pad(scales, (0, -len(weight) % INT8_CHANNELS)),
+            bias,
+            *linear.weight.shape[::-1],
+            relu,
+        )
+        self._linear = cpp_kernels().operations.linear.default
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in) -> (..., out)."""
+        y: Tensor = self._linear(x, *self._weights)
+        return y
+
+
+class PackedWeights:
+    """Weights in torch's int8 layout, with a number by which a compiled step, which cannot hold them, finds them."""
+
+    def __init__(self, weights: Any):
+        self.weights = weights
+        self.number = next(_NUMBERS)
+        _BY_NUMBER[self.number] = self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "PackedWeights":
+        return self  # immutable
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PackedWeights, (self.weights,)  # in another process the number may be taken
+
+
+_NUMBERS = itertools.count()
+_BY_NUMBER: "weakref.WeakValueDictionary[int, PackedWeights]" = weakref.WeakValueDictionary()
+
+
+@torch.library.custom_op("glassformer_packed::linear", mutates_args=())
+def _linear_of(x: Tensor, number: int, n_out: int) -> Tensor:
+    return _multiply(x, _BY_NUMBER[number].weights)
+
+
+def _multiply(x: Tensor, weights: Any) -> Tensor:
+    found: Tensor = torch.ops.quantized.linear_dynamic(x, weights, reduce_range=_sums_saturate())
+    return found
+
+
+@cache
+def _sums_saturate() -> bool:
+    """Whether torch's kernel adds pairs of products in 16 bits, as x86 does without VNNI.
+
+    Products of 8-bit numbers overflow 16 bits, so activations get 7 bits there.
+    """
+    allowed = os.environ.get("FBGEMM_ENABLE_INSTRUCTIONS", "VNNI")  # limits FBGEMM to older instructions
+    return platform.machine() in X86 and not (torch.cpu._is_vnni_supported() and allowed.upper().endswith("VNNI"))
+
+
+@_linear_of.register_fake
+def _(x: Tensor, number: int, n_out: int) -> Tensor:
+    return x.new_empty(*x.shape[:-1], n_out)
+
+
+class TorchInt8Linear(nn.Module):
+    """`nn.Linear` by torch's own dynamic int8 kernel.
+
+    The kernel has one scale for all activations, so each row is divided by its largest magnitude first.
+    """
+
+    def __init__(self, linear: nn.Linear, *, engine: str | None = None):
+        super().__init__()
+        weight = linear.weight.detach().float()
+        scales = (weight.abs().amax(1) / 127).clamp_min(1e-30)
+        zeros = torch.zeros(len(weight), dtype=torch.long)
+        self._bias = None if linear.bias is None else linear.bias.detach().float().clone()
+        self._n_out = len(weight)
+        with _using(torch_int8_engine() if engine is None else engine), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch deprecates quantized tensors
+            quantized = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
+            self._packed = PackedWeights(torch.ops.quantized.linear_prepack(quantized, None))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in) -> (..., out)."""
+        largest = x.abs().amax(-1, keepdim=True).clamp_min(1e-30)
+        rows = (x / largest).nan_to_num()  # `largest` brings NaN and infinity back, in their own row only
+        if torch.compiler.is_compiling():
+            y = _linear_of(rows, self._packed.number, self._n_out)
+        else:
+            y = _multiply(rows, self._packed.weights)
+        y = y * largest
+        return y if self._bias is None else y + self._bias
+
+
+@cache
+def torch_int8_engine() -> str:
+    """Return the torch engine whose int8 products run on this CPU, or "". Engines that torch lists may still fail."""
+    for engine in dict.fromkeys((torch.backends.quantized.engine, *torch.backends.quantized.supported_engines)):
+        try:
+            found = TorchInt8Linear(nn.Linear(4, 4), engine=engine)(torch.zeros(1, 4))
+        except RuntimeError:
+            continue
+        if found.shape == (1, 4):
+            return str(engine)
+    return ""
+
+
+@contextmanager
+def _using(engine: str) -> Iterator[None]:
+    usual = torch.backends.quantized.engine
+    torch.backends.quantized.engine = engine
+    try:
+        yield
+    finally:
+        torch.backends.quantized.engine = usual

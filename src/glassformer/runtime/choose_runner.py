@@ -1,0 +1,146 @@
+"""The one place that decides how a model's decoding steps are computed.
+
+The rules, in order:
+
+1. Kernels: a GPU uses the Triton kernels where they run. A CPU uses the C++ kernels for int8 models and for models
+   given to `use_compiled_kernels`, and plain torch otherwise.
+2. Steps are recorded on a GPU, and on a CPU after `record_steps`. They are plain where hooks watch the model, under
+   autocast, where attention weights are needed, and where the rows will join a running batch.
+3. A recording also encodes the sources of an encoder-decoder on a GPU, and on a CPU if its steps are compiled and the
+   sources are short.
+
+Packing (`packed.py`) and int8 (`int8.py`) change a copy of the model before it comes here.
+"""
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from glassformer.kernels.kernel_set import KernelSet
+from glassformer.kernels.registry import kernels_for
+from glassformer.models import DecoderModel, EncoderDecoderModel
+from glassformer.nn.quantized_linear import Int8Linear
+from glassformer.runtime.recorded import RecordedStepRunner, Recordings, Shape
+from glassformer.runtime.step_runner import StepRunner, TextModel, modules_of
+
+_RECORDINGS: "weakref.WeakKeyDictionary[TextModel, Recordings]" = weakref.WeakKeyDictionary()
+_WITH_COMPILED_KERNELS: "weakref.WeakSet[TextModel]" = weakref.WeakSet()
+
+
+@dataclass(frozen=True)
+class ExpectedWork:
+    """What the steps of one batch will be used for."""
+
+    rows: int
+    capacity: int
+    """How many tokens a row may hold."""
+    source: Tensor | None = None
+    """(B, S), what an encoder-decoder reads."""
+    source_mask: Tensor | None = None
+    copies: int = 1
+    """How many rows write for each source..."""
+    shares_memory: bool = True
+    """... and whether they share its memory, as beams do. Samples leave the batch one by one, so they do not."""
+    needs_attention: bool = False
+    """Whether attention weights are captured at each step."""
+    joins_batch: bool = False
+    """Whether the rows will be merged into a running batch."""
+
+
+class Execution(NamedTuple):
+    """How steps are computed."""
+
+    kernels: KernelSet
+    recordings: Recordings | None
+    """Where recorded steps come from; None for plain steps."""
+    records_source: bool = False
+    """Whether the recording also encodes the sources."""
+
+
+def choose_execution(model: TextModel, work: ExpectedWork) -> Execution:
+    """Decide how the steps of this model are computed for this work. The rules stand at the top of this file."""
+    parameter = next(model.parameters())
+    kernels = choose_kernels(model)
+    is_watched = any(module._forward_hooks or module._forward_pre_hooks for module in modules_of(model))
+    # A recording keeps the dtypes it was made with, so autocast would have no effect on it.
+    is_plain = (
+        is_watched or work.needs_attention or work.joins_batch or torch.is_autocast_enabled(parameter.device.type)
+    )
+    if not is_plain and model not in _RECORDINGS and parameter.is_cuda:
+        record_steps(model)
+    recordings = None if is_plain else _RECORDINGS.get(model)
+    if recordings is None or work.source is None:
+        return Execution(kernels, recordings)
+    one_memory_each = work.copies == 1 or work.shares_memory
+    return Execution(kernels, recordings, one_memory_each and recordings.should_read(work.source))
+
+
+def choose_kernels(model: TextModel) -> KernelSet:
+    """Return the kernels that this model's steps use, on its device."""
+    device = next(model.parameters()).device
+    compiled = model in _WITH_COMPILED_KERNELS or any(isinstance(module, Int8Linear) for module in modules_of(model))
+    return kernels_for(device, compiled=compiled)
+
+
+@contextmanager
+def open_runner(model: TextModel, work: ExpectedWork) -> Iterator[StepRunner]:
+    """A runner for this work, with the way to compute chosen by `choose_execution`. It is valid inside this block.
+
+    An encoder-decoder's sources are encoded here or by the runner's first step.
+    """
+    execution = choose_execution(model, work)
+    memory, mask = None, work.source_mask
+    if isinstance(model, EncoderDecoderModel) and work.source is not None:
+        if execution.records_source:
+            model.source_embeddings.check("source", work.source)  # a recording checks nothing
+        else:
+            # The base class's method, because the documents' `encode` takes other masks.
+            memory = EncoderDecoderModel.encode(model, work.source, mask)
+            if not work.shares_memory and work.copies > 1:
+                memory = memory.repeat_interleave(work.copies, 0)
+                mask = None if mask is None else mask.repeat_interleave(work.copies, 0)
+    if execution.recordings is None:
+        yield _plain_runner(model, work, execution.kernels, memory, mask)
+        return
+    read = work.source if execution.records_source else memory
+    sizes = (0, 0) if read is None else read.shape[:2]
+    with execution.recordings.borrow(Shape(work.rows, work.capacity, *sizes), execution.kernels) as recording:
+        source = work.source if execution.records_source else None
+        yield RecordedStepRunner(model, recording, work.rows, memory, mask, source=source)
+
+
+def _plain_runner(
+    model: TextModel, work: ExpectedWork, kernels: KernelSet, memory: Tensor | None, mask: Tensor | None
+) -> StepRunner:
+    if isinstance(model, DecoderModel):
+        cache = model.new_cache(work.rows, work.capacity)
+    else:
+        assert memory is not None
+        cache = model.new_cache(work.rows, work.capacity, memory.shape[1], len(memory))
+    cache.kernels = kernels
+    return StepRunner(model, cache, memory, mask)
+
+
+def record_steps(model: TextModel, *, compile: bool = False, cache_dtype: torch.dtype | None = None) -> None:
+    """Use recorded steps for this model from now on. A GPU does so by itself, without `compile`.
+
+    Compiling takes half a minute for 6 layers and minutes for 30, once per shape, and at least as long again where the
+    recording also encodes sources: on a GPU, and on a CPU if they are short. It pays where many texts follow, most of
+    all for one text at a time. A step that cannot be compiled as a whole raises an error.
+
+    `cache_dtype` is the dtype of cached keys and values, by default the model's. On a CPU float16 halves the memory and
+    takes less time, with an error in the fourth digit; on a GPU another dtype is slower.
+    """
+    if cache_dtype is not None and not cache_dtype.is_floating_point:
+        raise ValueError(f"cache_dtype={cache_dtype}: expected a floating-point dtype, such as torch.float16")
+    _RECORDINGS[model] = Recordings(model, compile=compile, cache_dtype=cache_dtype)
+
+
+def use_compiled_kernels(model: TextModel) -> None:
+    """Use the C++ kernels for this model's steps on a CPU, as int8 models do. Other models are not affected."""
+    _WITH_COMPILED_KERNELS.add(model)

@@ -1,0 +1,102 @@
+"""CUDA graphs: capture a computation once, then launch all of its kernels with one call."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from glassformer.runtime.fixed_cache import FixedCache
+
+Result = TypeVar("Result")
+
+
+class CudaGraph:
+    """A step that reads and writes a cache and some `buffers`, captured on its first call.
+
+    Capturing runs the step several times; the cache and the buffers are restored afterwards.
+    """
+
+    def __init__(self, compute: Callable[[], Tensor], cache: FixedCache, buffers: Sequence[Tensor], pool: Any):
+        self._compute = compute
+        self._cache, self._buffers = cache, buffers
+        self._pool = pool
+        self._graph: Any = None
+        self._result: Tensor | None = None
+
+    def __call__(self) -> Tensor:
+        """Run the step. The result is valid until another graph of the same pool runs."""
+        self.prepare()
+        self._graph.replay()
+        assert self._result is not None
+        return self._result
+
+    def prepare(self) -> None:
+        """Capture the step if that has not been done."""
+        if self._graph is not None:
+            return
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch demands a warm-up on a side stream
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                with self._discarding_steps():
+                    self._compute()
+        torch.cuda.current_stream().wait_stream(stream)
+        with self._discarding_steps():
+            self._graph, self._result = capture_graph(
+                self._compute, pool=self._pool, device=self._buffers[0].device, capture_error_mode="thread_local"
+            )
+
+    @contextmanager
+    def _discarding_steps(self) -> Iterator[None]:
+        """Undo the steps made in this block."""
+        before = [buffer.clone() for buffer in self._buffers]
+        try:
+            with self._cache.discarding_steps():
+                yield
+        finally:
+            for buffer, value in zip(self._buffers, before, strict=True):
+                buffer.copy_(value)
+
+
+class CaptureError(RuntimeError):
+    """Work that could not be captured as a CUDA graph. None of it has run."""
+
+
+def capture_graph(
+    compute: Callable[[], Result], *, pool: Any, device: torch.device, **options: Any
+) -> tuple[Any, Result]:
+    """Capture `compute` as a CUDA graph with memory from `pool`; return the graph and the result of `compute`.
+
+    The random state of the device is restored. Raises CaptureError if the device or a library refuses to capture a
+    part of it. After that, graphs captured earlier no longer follow the device's generator: discard those that draw
+    random numbers.
+    """
+    stream, state = torch.cuda.current_stream(device), torch.cuda.get_rng_state(device)
+    try:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool, **options):
+            result = compute()
+    except BaseException as error:
+        _clean_up(stream, state, pool, device)
+        if isinstance(error, RuntimeError):
+            # Ending a broken capture raises as well; the first error is the reason.
+            raise CaptureError(str(error.__context__ or error)) from error
+        raise
+    torch.cuda.set_rng_state(state, device)
+    return graph, result
+
+
+def _clean_up(stream: Any, state: torch.Tensor, pool: Any, device: torch.device) -> None:
+    """Undo what `torch.cuda.graph` leaves behind when ending the capture raises.
+
+    The side stream stays current, the allocator keeps the pool open, and the generator believes that it is still
+    captured: every later random number fails with "Offset increment outside graph capture".
+    """
+    torch.cuda.set_stream(stream)
+    index = torch.cuda.current_device() if device.index is None else device.index
+    with suppress(RuntimeError):  # already closed if the capture ended normally
+        torch._C._cuda_endAllocateToPool(index, pool)
+    torch.cuda.default_generators[index].graphsafe_set_state(torch.Generator(device))
+    torch.cuda.set_rng_state(state, device)

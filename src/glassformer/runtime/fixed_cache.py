@@ -1,0 +1,114 @@
+"""A key-value cache with constant shapes and addresses, so that one recorded step serves every token."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from glassformer.nn.cache import KVCache
+
+
+class FixedCache(KVCache):
+    """A `KVCache` that, once fixed, takes one token per row at a position that is itself a tensor.
+
+    A prompt of any length fills it like a plain cache. After `fix` every forward has the same shapes and addresses: it
+    writes keys and values at `position` and attends to the full capacity under a mask of what is filled. The results
+    equal those of the plain cache. Call `count` after each forward, because a recorded forward runs no Python.
+    """
+
+    def __init__(self, **sizes: Any):
+        super().__init__(**sizes)
+        self.position = torch.zeros(1, dtype=torch.long, device=self.real.device)
+        self.is_fixed = False
+
+    def clear(self) -> None:
+        """Zero the keys and values. Masked values are still multiplied by zero, which would keep a NaN.
+
+        Memories need no clearing, because the next ones overwrite them completely.
+        """
+        for store in (self.keys, self.values):
+            torch._foreach_zero_(store)
+
+    def restart(self) -> None:
+        """Empty the cache, so that a new prompt can fill it."""
+        self.is_fixed = self.has_padding = self.memory_is_ready = False
+        self.length = 0
+        self.real.fill_(True)
+
+    def fix(self) -> None:
+        """Fix the shapes: from now on every forward is one step of one token per row."""
+        self.real[:, self.length :] = False
+        self.position.fill_(self.length)
+        self.is_fixed = self.has_padding = True
+
+    def note_first_step(self) -> None:
+        """Update the Python numbers after a recording has filled the cache with a first token and fixed it."""
+        self.length = 1
+        self.is_fixed = self.has_padding = self.memory_is_ready = True
+
+    @contextmanager
+    def discarding_steps(self) -> Iterator[None]:
+        """Undo the steps made in this block. What they wrote is overwritten later."""
+        numbers = {name: getattr(self, name) for name in ("length", "is_fixed", "has_padding", "memory_is_ready")}
+        position, real = self.position.clone(), self.real.clone()
+        try:
+            yield
+        finally:
+            self.position.copy_(position)
+            self.real.copy_(real)
+            for name, value in numbers.items():
+                setattr(self, name, value)
+
+    def count(self) -> None:
+        """Count one more step, which a recording does not do by itself."""
+        self.length += 1
+
+    @override
+    def note_real(self, real: Tensor | None, n_new: int) -> Tensor | None:
+        """Once fixed, every new token is real, and the mask covers the full capacity."""
+        if not self.is_fixed:
+            return super().note_real(real, n_new)
+        self.real.index_fill_(1, self.position, True)
+        return self.real
+
+    @override
+    def n_keys(self, n_new: int) -> int:
+        return self.capacity if self.is_fixed else super().n_keys(n_new)
+
+    @override
+    def newest(self, keys: Tensor, n_new: int) -> Tensor:
+        return keys.index_select(1, self.position) if self.is_fixed else super().newest(keys, n_new)
+
+    @override
+    def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        if not self.is_fixed:
+            return super().write(layer, k, v)
+        keys, values = self.keys[layer], self.values[layer]
+        self.kernels.write_token(k, v, keys, values, self.position)
+        return keys, values
+
+    @override
+    def advance(self, n_new: int) -> None:
+        if self.is_fixed:
+            self.position.add_(1)
+        else:
+            super().advance(n_new)
+
+    def reorder_within(self, rows: Tensor, width: int) -> None:
+        """Reorder the first `len(rows)` rows, each within its group of `width` neighbors. A recording may contain this.
+
+        Row i becomes a copy of row `rows[i]`, at the same address.
+        """
+        for keys, values in zip(self.keys, self.values, strict=True):
+            self.kernels.move_rows(keys, values, rows, width=width, position=self.position, length=None)
+        self.real[: len(rows)] = self.real.index_select(0, rows)
+
+    @override
+    def reorder(self, rows: Tensor, memory_rows: Tensor | None = None) -> None:
+        """Reorder all rows at their addresses. `rows` names as many rows as there are; memories stay in place."""
+        for keys, values in zip(self.keys, self.values, strict=True):
+            self.kernels.move_rows(keys, values, rows, width=None, position=self.position, length=self.length)
+        self.real.copy_(self.real.index_select(0, rows))

@@ -1,0 +1,55 @@
+"""A copy of a model with int8 weights, for fast inference on a CPU: a quarter of the bytes, several times the speed.
+
+The model's code stays the same: its linear layers are replaced (`nn/quantized_linear.py`). Our C++ kernel computes the
+products. torch's own kernel does where ours cannot be built, for example without a compiler or without AVX-512 VNNI.
+"""
+
+import copy
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from glassformer.kernels.cpp_library import KernelBuildError
+from glassformer.kernels.registry import cpp_kernels, warn_of_fallback
+from glassformer.models import Model
+from glassformer.nn import FeedForward
+from glassformer.nn.quantized_linear import Int8Linear, TorchInt8Linear, torch_int8_engine
+
+AnyModel = TypeVar("AnyModel", bound=Model)
+
+
+def quantize(model: AnyModel) -> AnyModel:
+    """Return a copy of the model, in eval mode on the CPU, whose linear layers compute in int8.
+
+    A layer's output is off by about one percent. Embeddings and norms stay in float32. The original is not modified,
+    and other models compute as before.
+    """
+    make = _choose_layer()
+    quantized = copy.deepcopy(model).cpu().float().eval()
+    for module in list(quantized.modules()):
+        if make is Int8Linear and isinstance(module, FeedForward):
+            _fuse_relu(module)
+        for name, child in list(module.named_children()):
+            if type(child) is nn.Linear:
+                setattr(module, name, make(child))
+    return quantized
+
+
+def _fuse_relu(network: FeedForward) -> None:
+    """Let the layer before a ReLU compute it, too."""
+    is_plain = network.gate_up_proj is None and network.gate_proj is None
+    if is_plain and network.act is nn.functional.relu and type(network.up_proj) is nn.Linear:
+        network.up_proj = Int8Linear(network.up_proj, relu=True)  # type: ignore[assignment]
+        network.act = torch.positive  # the identity
+
+
+def _choose_layer() -> type[Int8Linear] | type[TorchInt8Linear]:
+    try:
+        cpp_kernels()
+    except KernelBuildError as error:
+        if not torch_int8_engine():
+            raise
+        warn_of_fallback(error)
+        return TorchInt8Linear
+    return Int8Linear

@@ -1,0 +1,345 @@
+"""Recorded steps: a decoding step prepared once for fixed shapes and replayed for every token.
+
+Small steps are dominated by the time that Python takes. On a GPU a CUDA graph launches all kernels of a step at once;
+on any device a step can also be compiled. Both need fixed shapes, and a graph needs fixed addresses. So a `Recording`
+owns its cache, has a capacity rounded up from what was asked for, and is lent to one runner at a time. The model's code
+is the same, and results differ by rounding only.
+
+A recording has two steps: the one that returns logits and, for an encoder-decoder, the first one, which also encodes
+the source. A search may cache its own recorded steps there (`decoding/recorded_greedy.py`, `recorded_beam.py`).
+"""
+
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from typing_extensions import override
+
+from glassformer.kernels.kernel_set import KernelSet
+from glassformer.kernels.registry import PLAIN
+from glassformer.models import EncoderDecoderModel
+from glassformer.nn.attend import reads_unfilled
+from glassformer.runtime.compiled import CompiledStep, options_for
+from glassformer.runtime.cuda_graphs import CudaGraph
+from glassformer.runtime.fixed_cache import FixedCache
+from glassformer.runtime.step_runner import StepRunner, TextModel, modules_of
+
+ROW_STEPS, TOKEN_STEP = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128), 32
+"""Rows are rounded up to one of these numbers, lengths to a multiple of `TOKEN_STEP`."""
+MAX_STEPS_AHEAD = 4
+"""Steps launched at once. Up to twice as many are wasted when a text ends."""
+FEW_TOKENS = 64
+"""Sources of up to this many tokens take a CPU as long in Python as in products."""
+MAX_RECORDINGS, MAX_BYTES = 16, 2 << 30
+"""Limits of the recordings kept for later; the least recently used are dropped first."""
+MAX_CACHED = 5
+"""Recorded steps of searches that a recording keeps."""
+
+Cached = TypeVar("Cached")
+
+
+class Shape(NamedTuple):
+    """The sizes that a recording is made for."""
+
+    rows: int
+    capacity: int
+    memories: int = 0
+    memory_length: int = 0
+
+
+class Recording:
+    """The recorded steps of a model for one shape, with the buffers that they read and write."""
+
+    def __init__(self, model: TextModel, shape: Shape, steps: "Steps", kernels: KernelSet = PLAIN):
+        parameter = next(model.parameters())
+        self.shape = shape
+        self.kernels = kernels
+        self.addresses = _addresses(model)
+        self.cache = FixedCache(
+            n_layers=model.config.n_decoder_layers,
+            batch_size=shape.rows,
+            capacity=shape.capacity,
+            n_kv_heads=model.config.kv_heads,
+            head_dim=model.config.head_size,
+            memory_length=shape.memory_length,
+            memory_rows=shape.memories or None,
+            dtype=steps.cache_dtype or parameter.dtype,
+            device=parameter.device,
+        )
+        self.cache.kernels = kernels
+        self.reads_stale_entries = reads_unfilled(model, self.cache.keys[0], kernels)
+        """Whether a step also reads entries that an earlier text left in the cache."""
+        device = parameter.device
+        self.tokens = torch.zeros(shape.rows, 1, dtype=torch.long, device=device)
+        sizes = shape.memories, shape.memory_length
+        self.source = torch.zeros(sizes, dtype=torch.long, device=device) if shape.memories else None
+        self.memory = parameter.new_zeros(*sizes, model.config.d_model) if shape.memories else None
+        self.memory_mask = torch.zeros(sizes, dtype=torch.bool, device=device) if shape.memories else None
+        self.vocab_size = model.config.vocab_size
+        state = self.tokens, self.cache, self.memory, self.memory_mask
+        self.score = steps.scorer(*state)
+        """One step from `tokens`, not recorded: a part of the steps that searches record."""
+        self._cached: dict[Hashable, Any] = {}
+        # One memory pool for all graphs, because only one of them runs at a time.
+        self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+        self._step = self.record(self.score)
+        self._first_step = self.record(steps.first_step(*state, self.source))
+
+    def record(self, compute: Callable[[], Tensor], *buffers: Tensor) -> Callable[[], Tensor]:
+        """Return `compute` as a CUDA graph on a GPU, and unchanged elsewhere.
+
+        `buffers` are the tensors besides `tokens` and the cache that it changes.
+        """
+        if self._pool is None:
+            return compute
+        # It holds the parts, not `self`: a reference cycle would keep the GPU memory until garbage collection.
+        return CudaGraph(compute, self.cache, (self.tokens, *buffers), self._pool)
+
+    def cached(self, key: Hashable, make: Callable[[], Cached]) -> Cached:
+        """LRU cache of objects tied to this recording, such as a search's recorded step."""
+        found: Cached = self._cached.pop(key) if key in self._cached else make()
+        self._cached[key] = found
+        while len(self._cached) > MAX_CACHED:
+            self._cached.pop(next(iter(self._cached)))
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the cache in bytes."""
+        return self.cache.nbytes
+
+    def set_memory(self, memory: Tensor, mask: Tensor | None) -> None:
+        """Copy an encoder's output to where the step reads it, padded to the recording's shape."""
+        assert self.memory is not None
+        rows, length = memory.shape[:2]
+        self.memory.zero_()[:rows, :length] = memory
+        self._set_mask(rows, length, mask)
+
+    def step_from_source(self, source: Tensor, mask: Tensor | None) -> Tensor:
+        """Encode a source (B, S), step from `tokens`, and return the logits (N, V), valid until the next step."""
+        assert self.source is not None
+        rows, length = source.shape
+        self.source.zero_()[:rows, :length] = source
+        self._set_mask(rows, length, mask)
+        scores = self._first_step()
+        self.cache.note_first_step()
+        return scores
+
+    def _set_mask(self, rows: int, length: int, mask: Tensor | None) -> None:
+        assert self.memory_mask is not None
+        self.memory_mask.fill_(False)[:rows, :length] = True if mask is None else mask
+
+    def step(self) -> Tensor:
+        """Step from `tokens` and return the logits (N, V), valid until the next step."""
+        self.cache.check_room(1)
+        scores = self._step()
+        self.cache.count()
+        return scores
+
+
+class Steps:
+    """The computations that are recorded, as functions of their buffers. With `compile` they are compiled first."""
+
+    def __init__(self, model: TextModel, *, compile: bool, cache_dtype: torch.dtype | None = None):
+        self._model = weakref.ref(model)
+        self.cache_dtype = cache_dtype
+        self._options = options_for(next(model.parameters()).device) if compile else None
+
+    @property
+    def are_compiled(self) -> bool:
+        """Whether the steps are compiled."""
+        return self._options is not None
+
+    def scorer(
+        self, tokens: Tensor, cache: FixedCache, memory: Tensor | None, mask: Tensor | None
+    ) -> Callable[[], Tensor]:
+        """Return a function that steps from these buffers and returns the logits."""
+        score = partial(self._score, tokens, cache, memory, mask)
+        return score if self._options is None else CompiledStep(score, self._options)
+
+    def _score(self, tokens: Tensor, cache: FixedCache, memory: Tensor | None, mask: Tensor | None) -> Tensor:
+        model = self._model()
+        assert model is not None
+        return StepRunner(model, cache, memory, mask).step(tokens)
+
+    def first_step(
+        self, tokens: Tensor, cache: FixedCache, memory: Tensor | None, mask: Tensor | None, source: Tensor | None
+    ) -> Callable[[], Tensor]:
+        """Return a function that encodes the source and makes the first step."""
+        plain = partial(self._encode_and_step, tokens, cache, memory, mask, source)
+        if self._options is None:
+            return plain
+        compiled = CompiledStep(plain, self._options)
+
+        def first_step() -> Tensor:
+            if not compiled.is_compiled:
+                plain()  # a model creates tables on its first forward, which must not become part of the compiled code
+            return compiled()
+
+        return first_step
+
+    def _encode_and_step(
+        self, tokens: Tensor, cache: FixedCache, memory: Tensor | None, mask: Tensor | None, source: Tensor | None
+    ) -> Tensor:
+        model = self._model()
+        assert isinstance(model, EncoderDecoderModel)
+        assert memory is not None
+        assert source is not None
+        memory.copy_(EncoderDecoderModel.encode(model, source, mask))
+        cache.restart()
+        scores = self._score(tokens, cache, memory, mask)
+        cache.fix()
+        return scores
+
+
+class Recordings:
+    """The recordings of one model, by shape. With `compile` the steps of each shape are compiled first."""
+
+    def __init__(self, model: TextModel, *, compile: bool = False, cache_dtype: torch.dtype | None = None):
+        self._model = weakref.ref(model)
+        self._steps = Steps(model, compile=compile, cache_dtype=cache_dtype)
+        self._free: list[Recording] = []
+        self._lock = threading.Lock()
+
+    def should_read(self, sources: Tensor) -> bool:
+        """Whether a recording, padded to its shape, encodes sources (B, S) faster than the plain encoder."""
+        batch, length = sources.shape
+        roomy = _round_up(Shape(batch, 1, batch, length), None)
+        return sources.is_cuda or (self._steps.are_compiled and roomy.memories * roomy.memory_length <= FEW_TOKENS)
+
+    @contextmanager
+    def borrow(self, shape: Shape, kernels: KernelSet = PLAIN) -> Iterator[Recording]:
+        """A recording for at least this shape, for the use of this block only."""
+        recording = self._take(shape, kernels)
+        try:
+            yield recording
+        finally:
+            self._give_back(recording)
+
+    def _take(self, shape: Shape, kernels: KernelSet) -> Recording:
+        model = self._model()
+        assert model is not None
+        roomy, addresses = _round_up(shape, model.config.max_len), _addresses(model)
+        with self._lock:
+            # Replaced parameters have other addresses, so recordings of the old ones are dropped.
+            self._free = [recording for recording in self._free if recording.addresses == addresses]
+            for recording in self._free:
+                if recording.shape == roomy and recording.kernels is kernels:
+                    self._free.remove(recording)
+                    return recording
+        return Recording(model, roomy, self._steps, kernels)
+
+    def _give_back(self, recording: Recording) -> None:
+        with self._lock:
+            self._free.append(recording)
+            while len(self._free) > MAX_RECORDINGS or sum(kept.nbytes for kept in self._free[:-1]) > MAX_BYTES:
+                self._free.pop(0)
+
+
+def _addresses(model: TextModel) -> tuple[int, ...]:
+    """The number of threads, which compiled steps depend on, and the addresses of all parameters."""
+    found = (parameter for module in modules_of(model) for parameter in module._parameters.values())
+    return torch.get_num_threads(), *(parameter.data_ptr() for parameter in found if parameter is not None)
+
+
+def _round_up(shape: Shape, max_len: int | None) -> Shape:
+    """A shape that serves many requests of similar size."""
+    copies = shape.rows // shape.memories if shape.memories else 1
+    groups = shape.rows // copies
+    groups = next((step for step in ROW_STEPS if step >= groups), -(-groups // 64) * 64)
+    capacity = -(-shape.capacity // TOKEN_STEP) * TOKEN_STEP
+    return Shape(
+        rows=groups * copies,
+        capacity=_within(capacity, max_len, shape.capacity),
+        memories=groups if shape.memories else 0,
+        memory_length=_within(-(-shape.memory_length // TOKEN_STEP) * TOKEN_STEP, max_len, shape.memory_length),
+    )
+
+
+def _within(room: int, limit: int | None, least: int) -> int:
+    """Limit a size to what the model can use."""
+    return room if limit is None else max(min(room, limit), least)
+
+
+class RecordedStepRunner(StepRunner):
+    """A runner that replays a recording, whose rows may be more than the runner's. Dropped rows stay in the recording.
+
+    For an encoder-decoder pass its memory, or the `source` (B, S), which the recording then encodes.
+    """
+
+    def __init__(
+        self,
+        model: TextModel,
+        recording: Recording,
+        rows: int,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        *,
+        source: Tensor | None = None,
+    ):
+        self.recording = recording
+        if recording.reads_stale_entries:
+            recording.cache.clear()
+        recording.cache.restart()
+        super().__init__(model, recording.cache, recording.memory, recording.memory_mask)
+        if memory is not None:
+            recording.set_memory(memory, memory_mask)
+        self._unread = None if source is None else (source, memory_mask)
+        self._rows = torch.arange(rows, device=self.device)
+        self._in_order = True  # whether the rows are 0, 1, 2, ... of the recording
+
+    @property
+    def can_chain_steps(self) -> bool:
+        """Whether steps may follow each other unseen, each fed by the one before: on a GPU, while rows are in order."""
+        return self.device.type == "cuda" and self._in_order
+
+    @property
+    @override
+    def can_run_ahead(self) -> bool:
+        return self.device.type == "cuda" and self.recording.cache.length < self.recording.cache.capacity
+
+    @override
+    def step(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The logits are valid until the next step."""
+        cache, n = self.recording.cache, len(tokens)
+        if self._unread is not None:
+            source, source_mask = self._unread
+            self.recording.tokens[:n] = tokens
+            self._unread = None
+            return self.recording.step_from_source(source, source_mask)[:n]
+        if not cache.is_fixed:
+            missing = cache.batch_size - n
+            if missing and mask is not None:
+                mask = pad(mask, (0, 0, 0, missing), value=True)
+            scores = super().step(pad(tokens, (0, 0, 0, missing)), mask)[:n]
+            cache.fix()
+            return scores
+        if self._in_order:
+            self.recording.tokens[:n] = tokens
+            return self.recording.step()[:n]
+        self.recording.tokens[self._rows] = tokens
+        return self.recording.step()[self._rows]
+
+    @override
+    def keep(self, rows: Sequence[int]) -> None:
+        """Nothing is moved: the other rows are computed and ignored."""
+        self._rows = self._rows[torch.tensor(rows, device=self.device)]
+        self._in_order = False
+
+    @override
+    def reorder(self, rows: Tensor, memories: Tensor | None = None) -> None:
+        """Rows stay with the memory that they read; dropped sentences take theirs along."""
+        staying = self._rows
+        if memories is not None:
+            staying = self._rows.view(-1, len(rows) // len(memories))[memories].flatten()
+            self._in_order = False
+        order = torch.arange(self.cache.batch_size, device=self.device)
+        order[staying] = self._rows[rows]
+        self.cache.reorder(order)
+        self._rows = staying

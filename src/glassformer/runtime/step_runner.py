@@ -1,0 +1,132 @@
+"""The plain way to compute decoding steps: new tokens in, logits of the next ones out, with a key-value cache."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.nn.functional import pad
+
+from glassformer.models import DecoderModel, EncoderDecoderModel, Model
+from glassformer.nn import KVCache
+
+TextModel = DecoderModel | EncoderDecoderModel
+
+
+class StepRunner:
+    """Compute decoding steps for a batch of rows, for a decoder-only model or an encoder-decoder with its memory."""
+
+    def __init__(
+        self,
+        model: TextModel,
+        cache: KVCache,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+    ):
+        if not cache.counts_real_tokens:  # results must not depend on the padding of the batch
+            cache.counts_real_tokens = True
+        self.model = model
+        self.cache = cache
+        self.memory = memory
+        self.memory_mask = memory_mask
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the cache, which is the model's."""
+        return self.cache.real.device
+
+    @property
+    def can_run_ahead(self) -> bool:
+        """Whether to launch a step before the tokens of the previous one are read: it fits the cache and saves time."""
+        return False
+
+    def step(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Feed `tokens` (N, T) and return the logits (N, V) of the next token. `mask` is False at left padding."""
+        if isinstance(self.model, DecoderModel):
+            hidden = self.model.decode(tokens, mask, cache=self.cache)
+        else:
+            assert self.memory is not None
+            # The base class's method, because the documents' `Transformer.decode` takes four-dimensional masks.
+            hidden = EncoderDecoderModel.decode(
+                self.model, tokens, self.memory, self.memory_mask, mask, cache=self.cache
+            )
+        # The head is the widest layer: only the last position needs it.
+        scores = self.model.apply_head(hidden[:, -1:])[:, 0]
+        return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+
+    def reorder(self, rows: Tensor, memories: Tensor | None = None) -> None:
+        """Make row i a copy of row `rows[i]`. Fewer rows shrink the batch.
+
+        Where rows share memories, `memories` names the memories to keep, if some are dropped.
+        """
+        if memories is None and self.memory is not None and len(self.memory) == self.cache.batch_size:
+            memories = rows
+        self.cache.reorder(rows, memories)
+        if self.memory is not None and memories is not None:
+            # Its keys and values are cached since the first step; from then on only its shape matters.
+            self.memory = self.memory[: len(memories)]
+            if self.memory_mask is not None:
+                self.memory_mask = self.memory_mask.index_select(0, memories)
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Keep only these rows, in this order."""
+        self.reorder(torch.tensor(rows, device=self.device))
+
+    @classmethod
+    def joined(cls, parts: "Sequence[StepRunner]", *, lengths: Sequence[int], capacity: int) -> "StepRunner":
+        """Merge the rows of several runners into one whose cache holds `capacity` tokens.
+
+        `lengths` is the number of real tokens that each row has read. Padding is dropped where possible.
+        """
+        cache = KVCache.joined([part.cache for part in parts], lengths=lengths, capacity=capacity)
+        cache.kernels = parts[0].cache.kernels
+        memories = [part.memory for part in parts]
+        if any(memory is None for memory in memories):
+            return cls(parts[0].model, cache)
+        longest = cache.memory_length
+        rows, masks = [], []
+        for part in parts:
+            assert part.memory is not None
+            mask = part.memory_mask
+            if mask is None:
+                mask = torch.ones(part.memory.shape[:2], dtype=torch.bool, device=part.device)
+            missing = longest - part.memory.shape[1]
+            rows.append(pad(part.memory, (0, 0, 0, missing)))
+            masks.append(pad(mask, (0, missing), value=False))
+        memory_mask = torch.cat(masks)
+        return cls(parts[0].model, cache, torch.cat(rows), None if bool(memory_mask.all()) else memory_mask)
+
+
+def modules_of(model: Module) -> list[Module]:
+    """Return all modules of a model, shared ones repeatedly. This is faster than `Module.modules`."""
+    found = [model]
+    for module in found:
+        found.extend(child for child in module._modules.values() if child is not None)
+    return found
+
+
+@contextmanager
+def inference(model: Model) -> Iterator[None]:
+    """Put a language model into eval and inference mode for this block, and restore its mode afterwards."""
+    if model.config.head != "language_model":
+        raise ValueError(f"the model has head={model.config.head!r}: expected 'language_model', which predicts tokens")
+    # Most models are in eval mode already, and `model.eval()` takes milliseconds for hundreds of modules.
+    training = [module for module in modules_of(model) if module.training]
+    try:
+        for module in training:
+            module.training = False
+        with torch.inference_mode():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def limit_new_tokens(model: Model, n_given: int, max_new_tokens: int) -> int:
+    """Return `max_new_tokens`, or fewer where the model's `max_len` is reached first."""
+    limit = model.config.max_len
+    allowed = max_new_tokens if limit is None else min(max_new_tokens, limit - n_given + 1)
+    if allowed < 1:
+        raise ValueError(f"the input has {n_given} tokens: expected at most max_len={limit}")
+    return allowed

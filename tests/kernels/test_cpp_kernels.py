@@ -1,0 +1,219 @@
+"""Our kernels for CPUs compute what torch's own do, for every shape, and whole models write the same with them."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassformer.decoding import GenerationConfig, generate, record_steps
+from glassformer.kernels import cpp_library
+from glassformer.kernels.cpp_library import KernelBuildError
+from glassformer.kernels.kernel_set import find_key_end
+from glassformer.kernels.registry import PLAIN, cpp_kernels
+from glassformer.nn import Mask, attend
+from glassformer.runtime.choose_runner import choose_kernels, use_compiled_kernels
+from glassformer.runtime.int8 import quantize
+from glassformer.runtime.recorded import Shape
+from recording import BEGIN, DECODERS, END, PAIR, assert_same, make, recordings_of
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kernels():
+    try:
+        return cpp_kernels()
+    except KernelBuildError as error:
+        pytest.skip(str(error))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.integers(1, 5),
+    groups=st.integers(1, 3),
+    served=st.integers(1, 3),
+    n_queries=st.integers(1, 9),
+    n_keys=st.integers(1, 40),
+    width=st.sampled_from([16, 32, 64, 128]),
+    added_by=st.sampled_from(["row", "query", "head"]),
+    seed=st.integers(0, 2**32),
+)
+def test_a_few_queries_attend_by_the_formula(rows, groups, served, n_queries, n_keys, width, added_by, seed):
+    torch.manual_seed(seed)
+    heads = groups * served
+    q = 3 * torch.randn(rows, n_queries, heads, width).transpose(1, 2)
+    k, v = torch.randn(2, rows, groups, n_keys + 3, width)[:, :, :, :n_keys]
+    allowed = torch.rand(rows, 1, 1 if added_by == "row" else n_queries, n_keys) > 0.5
+    bias = torch.randn(*{"row": (1,), "query": (n_queries, 1), "head": (1, heads, n_queries, n_keys)}[added_by])
+    added, key_end = torch.where(allowed, bias, -torch.inf), find_key_end(allowed)
+    assert cpp_kernels().can_attend(q, k, v, added)
+    for row, end in enumerate(key_end.tolist()):
+        k[row, :, end:] = v[row, :, end:] = torch.nan  # nobody looks there
+    found = cpp_kernels().attend(q, k, v, added, key_end, 0.3)
+    exact_k, exact_v = (x.nan_to_num().double().repeat_interleave(served, 1) for x in (k, v))
+    weights = (q.double() * 0.3 @ exact_k.mT + added).softmax(-1).nan_to_num()  # zeros, for who sees nothing
+    torch.testing.assert_close(found, (weights @ exact_v).float(), rtol=0, atol=2e-5)
+    short = cpp_kernels().attend(q, k.half(), v.half(), added, key_end, 0.3)
+    torch.testing.assert_close(short, found, rtol=0, atol=3e-2)  # scores of 50 are off by 0.02
+
+
+def test_quantizing_one_model_changes_nothing_for_another():
+    """Not one bit, and not which kernels it uses, whether its copy was quantized before or after."""
+    model = make(replace(DECODERS["rotary, grouped"], d_model=64)).float()
+    write = partial(generate, model, [[3, 4, 5], [6]], GenerationConfig(max_new_tokens=9), end=END, with_log_probs=True)
+    before = write()
+    small = quantize(model)
+    generate(small, [[3, 4, 5], [6]], GenerationConfig(max_new_tokens=9), end=END)
+    assert choose_kernels(small) is cpp_kernels()
+    assert choose_kernels(model) is PLAIN
+    assert write() == before
+
+
+def test_values_of_another_width_are_not_for_them():
+    q, k, v = torch.randn(1, 2, 1, 64), torch.randn(1, 2, 5, 64), torch.randn(1, 2, 5, 16)
+    mask = Mask(real=torch.tensor([[True] * 4 + [False]]))
+    with torch.inference_mode():
+        found, right = (attend(q, k, v, mask=mask, backend=backend).output for backend in ("sdpa", "math"))
+    torch.testing.assert_close(found, right)
+
+
+def test_moves_stay_in_their_group():
+    keys = torch.zeros(4, 1, 3, 16)
+    with pytest.raises(RuntimeError, match="another group"):
+        cpp_kernels().move_rows(
+            keys, keys.clone(), torch.tensor([0, 2, 2, 3]), position=torch.tensor([1]), width=2, length=None
+        )
+    with pytest.raises(RuntimeError, match="more than there are"):
+        cpp_kernels().move_rows(
+            keys, keys.clone(), torch.tensor([0, 1]), position=torch.tensor([4]), width=2, length=None
+        )
+
+
+def test_what_is_no_number_is_passed_on():
+    q, k = torch.ones(1, 2, 1, 16), torch.ones(1, 2, 5, 16)
+    q[0, 1, 0, 3] = torch.nan
+    found = cpp_kernels().attend(q, k, k, torch.zeros(5), torch.tensor([5]), 1.0)
+    assert found.isnan().all(-1).flatten().tolist() == [False, True]
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=st.integers(1, 4), width=st.integers(1, 70), broken=st.booleans(), seed=st.integers(0, 2**32))
+def test_scores_of_a_vocabulary(rows, width, broken, seed):
+    torch.manual_seed(seed)
+    scores = torch.randint(-30, 30, (rows, width)).float()  # the highest stands there more than once
+    scores[torch.rand(rows, width) > 0.8] = -torch.inf
+    if broken:
+        scores[0, -1] = torch.nan
+    highest, places = cpp_kernels().best_token(scores)
+    torch.testing.assert_close(highest, scores.max(-1).values, equal_nan=True)
+    is_highest = (scores == highest[:, None]) | (scores.isnan() & highest.isnan()[:, None])
+    assert places.tolist() == is_highest.int().argmax(1).tolist(), "the first of them"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.integers(1, 4),
+    width=st.integers(1, 300),
+    share=st.floats(0, 1),
+    forbidden=st.sampled_from([0.0, 0.2, 1.0]),
+    broken=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
+def test_the_best_few_of_a_vocabulary(rows, width, share, forbidden, broken, seed):
+    torch.manual_seed(seed)
+    count = 1 + int(share * (min(width, 64) - 1))
+    scores, bias = torch.randint(-9, 9, (rows, width)).float(), torch.randn(width)
+    bias[torch.rand(width) < forbidden] = -torch.inf
+    if broken:
+        scores[0, -1] = torch.nan
+        scores[-1, 0] = torch.inf
+        scores[rows // 2] = -torch.inf
+    values, tokens = cpp_kernels().best_tokens(scores, bias, count)
+    logs = scores.log_softmax(-1) + bias
+    torch.testing.assert_close(values, logs.topk(count).values, rtol=1e-6, atol=2e-5, equal_nan=True)
+    torch.testing.assert_close(values, logs.gather(1, tokens), rtol=1e-6, atol=2e-5, equal_nan=True)
+    assert all(len({*row}) == count for row in tokens.tolist()), "each once"
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=st.integers(1, 4), width=st.integers(1, 300), share=st.floats(0, 1), seed=st.integers(0, 2**32))
+def test_of_equal_tokens_the_lower_comes_first(rows, width, share, seed):
+    torch.manual_seed(seed)
+    count = 1 + int(share * (min(width, 64) - 1))
+    scores = torch.randint(-4, 4, (rows, width)).float()
+    _, tokens = cpp_kernels().best_tokens(scores, torch.zeros(width), count)
+    assert torch.equal(tokens, scores.sort(descending=True, stable=True).indices[:, :count])
+
+
+@settings(max_examples=40, deadline=None)
+@given(groups=st.integers(1, 3), width=st.integers(1, 6), place=st.integers(0, 7), seed=st.integers(0, 2**32))
+def test_rows_change_places(groups, width, place, seed):
+    torch.manual_seed(seed)
+    keys, values = torch.randn(2, groups * width + 1, 2, 7, 16)
+    rows = torch.randint(0, width, (groups * width,)) + torch.arange(groups * width) // width * width
+    expected = [store.clone() for store in (keys, values)]
+    for store, new in zip((keys, values), expected, strict=True):
+        new[: len(rows), :, :place] = store[rows][:, :, :place]
+    cpp_kernels().move_rows(keys, values, rows, position=torch.tensor([place]), width=width, length=None)
+    assert torch.equal(keys, expected[0])
+    assert torch.equal(values, expected[1])
+
+
+@pytest.mark.parametrize("name", [*DECODERS, "pair"])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_models_write_the_same_with_them(name, beams):
+    model = make(replace(PAIR if name == "pair" else DECODERS[name], d_model=64)).float()
+    texts = [[3, 4, 5], [6], [7, 8, 9, 10]]
+    begin = BEGIN if name == "pair" else None
+    config = GenerationConfig(max_new_tokens=12, num_beams=beams)
+    write = partial(generate, model, texts, config, begin=begin, end=END, with_log_probs=beams == 1)
+    plain = write()
+    use_compiled_kernels(model)
+    record_steps(model)
+    for _ in range(2):
+        assert_same(plain, write(), tolerance=1e-4)
+        caches = [recording.cache for recording in recordings_of(model)._free]
+        assert caches
+        assert not any(recording.reads_stale_entries for recording in recordings_of(model)._free)
+        with torch.inference_mode():  # what was there before does not matter
+            for cache in caches:
+                torch._foreach_mul_([*cache.keys, *cache.values, *cache.memory_keys, *cache.memory_values], torch.nan)
+
+
+@pytest.mark.parametrize("with_kernels", [True, False])
+@pytest.mark.parametrize("name", ["rotary, grouped", "pair"])
+def test_keys_and_values_may_be_kept_in_half_precision(name, with_kernels):
+    model = make(replace(PAIR if name == "pair" else DECODERS[name], d_model=64)).float()
+    begin = BEGIN if name == "pair" else None
+    write = partial(generate, model, [[3, 4, 5], [6]], begin=begin, end=END, with_log_probs=True)
+    if with_kernels:
+        use_compiled_kernels(model)
+    config = GenerationConfig(max_new_tokens=12)
+    expected = write(config)
+    record_steps(model, cache_dtype=torch.float16)
+    with recordings_of(model).borrow(Shape(1, 32)) as recording:
+        assert {store.dtype for store in recording.cache.keys} == {torch.float16}
+    assert_same(expected, write(config), tolerance=0.05)
+    beams = GenerationConfig(max_new_tokens=12, num_beams=3)
+    assert all(found[0].score is not None for found in write(beams))
+
+
+def test_a_cpu_without_their_instructions_has_none(monkeypatch):
+    for machine in ("aarch64", "x86_64", "riscv64"):
+        monkeypatch.setattr(cpp_library.platform, "machine", lambda machine=machine: machine)
+        monkeypatch.setattr(cpp_library, "_has_dot_products", lambda: False)
+        monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+        with pytest.raises(KernelBuildError, match=f"no int8 kernels for this {machine}"):
+            cpp_library._cpu_flags()
+
+
+def test_what_is_compiled_uses_them_too():
+    kernels = cpp_kernels()
+
+    def choose(q):
+        return q + 1 if kernels.can_attend(q, q, q, torch.zeros(1, 1, 1, 1)) else q
+
+    with torch.inference_mode():
+        q = torch.zeros(1, 2, 1, 16)
+        assert torch.compile(choose, backend="eager", fullgraph=True)(q).all()

@@ -1,0 +1,102 @@
+"""The kernels of a step compute attention's formula. Without a GPU, Triton's interpreter runs them if it is there."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from glassformer.kernels.registry import PLAIN, kernels_for
+
+COMPARE = """
+import torch
+from glassformer.kernels import triton_kernels
+from glassformer.kernels.kernel_set import find_key_end
+
+kernels = triton_kernels.TritonKernels()
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.manual_seed(0)
+shapes = [(3, 4, 2, 1, 40, 16), (2, 3, 3, 4, 32, 64), (1, 9, 9, 1, 288, 64), (5, 2, 1, 2, 7, 32), (9, 8, 8, 1, 33, 64)]
+for rows, heads, groups, n_queries, n_keys, width in shapes:
+    q = torch.randn(rows, n_queries, heads, width, device=device).transpose(1, 2)
+    keys, values = torch.randn(2, rows, groups, n_keys, width, device=device)
+    k, v = torch.randn(2, rows, 1, groups, width, device=device).transpose(2, 3)
+    place = torch.tensor([n_keys - 2], device=device)
+    expected = [store.index_copy(2, place, new) for store, new in ((keys, k), (values, v))]
+    kernels.write_token(k, v, keys, values, place)
+    assert torch.equal(keys, expected[0]) and torch.equal(values, expected[1])
+    allowed = torch.rand(rows, 1, n_queries, n_keys, device=device) > 0.5
+    allowed[..., n_keys * 2 // 3 :] = False  # the cache is not full
+    allowed[0] = False  # and one row sees nothing
+    bias = torch.randn(1, heads, n_queries, n_keys, device=device)
+    added = torch.where(allowed, bias, -torch.inf)
+    scores = q * 0.3 @ keys.repeat_interleave(heads // groups, 1).mT + added
+    weights = torch.where(allowed.any(-1, keepdim=True), scores.softmax(-1), 0.0)
+    right = weights @ values.repeat_interleave(heads // groups, 1)
+    found = kernels.attend(q, keys, values, added, find_key_end(allowed), 0.3)
+    assert (found - right).abs().max() < 1e-5
+    if device == "cuda":
+        short = kernels.attend(*(x.bfloat16() for x in (q, keys, values, added)), find_key_end(allowed), 0.3)
+        assert (short - right).abs().max() < 0.05
+    alone = kernels.attend(q, keys, values, added, torch.tensor([n_keys], device=device), 0.3)
+    assert (alone - right).abs().max() < 1e-5
+    for together in {1, rows}:  # alone nobody moves; in one group all do, up to the place
+        group = torch.arange(rows, device=device) // together * together
+        order = group + torch.randint(together, (rows,), device=device)
+        filled = torch.arange(n_keys, device=device)[:, None] < place
+        moved = [torch.where(filled, store[order], store) for store in (keys, values)]
+        kernels.move_rows(keys, values, order, width=together, position=place, length=None)
+        assert torch.equal(keys, moved[0]) and torch.equal(values, moved[1])
+for rows, vocab_size in [(1, 7), (5, 40), (3, 1000)]:
+    scores = torch.randint(-9, 9, (rows, vocab_size), device=device).float()
+    scores[0, vocab_size // 2] = torch.nan
+    bias = torch.zeros(vocab_size, device=device)
+    bias[3] = -torch.inf
+    tokens, slot = torch.zeros(rows, 1, dtype=torch.long, device=device), torch.tensor([2], device=device)
+    told = torch.zeros(4, 2, rows, device=device)
+    kernels.choose_token(scores, bias, tokens, slot, told)
+    best = (scores + bias).max(-1)
+    assert torch.allclose(told[2, 0], best.values, equal_nan=True)
+    right = torch.where(best.values.isnan()[:, None], scores.isnan(), scores + bias == best.values[:, None])
+    assert tokens[:, 0].tolist() == told[2, 1].tolist() == right.int().argmax(1).tolist()
+    assert not told[[0, 1, 3]].any()
+triton_kernels.MAX_BLOCK = 16
+scores = torch.randn(4, 50, device=device)
+scores[:3, [5, 20, 49]] = 9.0
+scores[1, 40], scores[2, [30, 7]] = torch.nan, torch.nan
+bias, slot = torch.zeros(50, device=device), torch.zeros(1, dtype=torch.long, device=device)
+tokens, told = torch.zeros(4, 1, dtype=torch.long, device=device), torch.zeros(1, 2, 4, device=device)
+kernels.choose_token(scores, bias, tokens, slot, told)  # piece by piece
+assert tokens[:, 0].tolist() == [5, 40, 7, int(scores[3].argmax())]
+assert told[0, 0].isnan().tolist() == [False, True, True, False]
+triton_kernels.MAX_BLOCK = 64
+bias[[5, 6]] = -torch.inf
+found, whose = kernels.best_tokens(scores, bias, 49)
+logs = scores.log_softmax(-1) + bias
+assert torch.allclose(found, logs.topk(49).values, atol=1e-5, equal_nan=True)
+assert torch.allclose(found, logs.gather(1, whose), atol=1e-5, equal_nan=True)
+assert all(len({*row}) == 49 for row in whose.tolist())
+scores = torch.randint(-4, 4, (4, 50), device=device).float()
+_, whose = kernels.best_tokens(scores, torch.zeros(50, device=device), 20)
+assert torch.equal(whose, scores.sort(descending=True, stable=True).indices[:, :20]), "of equal ones the first"
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
+def test_they_compute_the_formula():
+    environment = os.environ | ({} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"})
+    done = subprocess.run([sys.executable, "-c", COMPARE], check=False, env=environment, capture_output=True, text=True)
+    if "InterpreterError: TypeError('only 0-dimensional arrays" in done.stderr:
+        pytest.skip("the interpreter of this Triton does not work with this NumPy")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_cpu_uses_plain_torch_unless_it_is_asked_for_compiled_kernels():
+    assert kernels_for(torch.device("cpu")) is PLAIN
+    q, k = torch.zeros(2, 4, 1, 16), torch.zeros(2, 4, 8, 16)
+    assert not PLAIN.can_attend(q, k, k, torch.zeros(2, 1, 1, 8))
+    with pytest.raises(NotImplementedError, match="torch kernels have no attention"):
+        PLAIN.attend(q, k, k, torch.zeros(2, 1, 1, 8), torch.tensor([8]), 1.0)

@@ -1,0 +1,71 @@
+"""A packed model answers as the model does."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from glassformer.decoding import GenerationConfig, generate
+from glassformer.kernels.cpp_library import KernelBuildError
+from glassformer.models import ModelConfig, build_model
+from glassformer.runtime.int8 import quantize
+from glassformer.runtime.packed import PaddedLinear, pack
+from recording import assert_same
+
+SMALL = ModelConfig(
+    vocab_size=23, n_decoder_layers=2, d_model=16, n_heads=4, d_ff=24, head="language_model", max_len=64
+)
+CONFIGS = {
+    "plain": SMALL,
+    "grouped, rotary, normed": replace(SMALL, n_kv_heads=2, positions="rotary", qk_norm=True, qkv_bias=False),
+    "tied, gated": replace(SMALL, tie="output", output_bias=False, gated=True, activation="silu"),
+    "with a source": replace(SMALL, n_encoder_layers=2, tie="all", output_bias=False),
+}
+
+
+def make(config):
+    torch.manual_seed(0)
+    model = build_model(config).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.5)
+    return model
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.parametrize("beams", [1, 3])
+def test_it_writes_the_same(config, beams):
+    model = make(config)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    begin = 1 if config.n_encoder_layers else None
+    search = GenerationConfig(max_new_tokens=12, num_beams=beams)
+    inputs = [[5, 6, 7], [8], [9, 10, 11, 12, 13]]
+    plain, packed = (generate(m, inputs, search, begin=begin, end=2) for m in (model, pack(model)))
+    assert_same(plain, packed)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_its_numbers_are_the_same(config):
+    model = make(config)
+    tokens = torch.randint(3, 23, (3, 9))
+    inputs = (tokens, tokens.flip(1)) if config.n_encoder_layers else (tokens,)
+    torch.testing.assert_close(pack(model)(*inputs), model(*inputs), atol=1e-12, rtol=1e-12)
+
+
+def test_it_can_be_quantised():
+    model = make(SMALL).float()
+    try:
+        small = quantize(pack(model))
+    except KernelBuildError:
+        pytest.skip("no int8 kernel here")
+    tokens = torch.randint(3, 23, (2, 5))
+    torch.testing.assert_close(small(tokens), quantize(model)(tokens), atol=1e-4, rtol=1e-4)
+
+
+def test_outputs_that_nobody_asked_for_are_left_out():
+    layer = torch.nn.Linear(8, 37)
+    x = torch.randn(4, 8)
+    padded = PaddedLinear(layer)
+    assert padded.weight.shape == (64, 8)
+    torch.testing.assert_close(padded(x), layer(x))

@@ -1,0 +1,137 @@
+"""The command-line reference as Markdown, made from the help that `glassformer VERB --help` prints.
+
+The help is made from the dataclasses that hold the options, so the pages list exactly the options that exist:
+
+    python tools/cli_reference.py FOLDER     # writes FOLDER/cli/*.md
+"""
+
+import contextlib
+import io
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from glassformer import cli
+from glassformer.cli.evaluate import eval_options
+from glassformer.cli.options import help_text
+from glassformer.tasks.registry import TASKS, data_named
+
+INDENT = 26
+"""The column where the help prints descriptions."""
+
+
+class HelpOption(NamedTuple):
+    """One option as the help prints it: `--lr X`, and what it does."""
+
+    flag: str
+    about: str
+
+
+def reference_pages() -> dict[str, str]:
+    """All pages: file name -> Markdown. `index.md` links to every other page."""
+    pages: dict[str, str] = {}
+    for verb in cli.VERBS:
+        if verb == "eval":
+            pages["eval.md"] = eval_page()
+        elif verb in ("train", "demo"):
+            pages |= {f"{verb}-{task}.md": help_page([verb, task]) for task in TASKS}
+        else:
+            pages[f"{verb}.md"] = help_page([verb])
+    return {"index.md": index_page(list(pages)), **pages}
+
+
+def index_page(names: list[str]) -> str:
+    """The table of commands."""
+    rows = []
+    for verb, about in cli.VERBS.items():
+        own = [name for name in names if re.fullmatch(rf"{verb}(-\w+)?\.md", name)]
+        links = ", ".join(f"[{name.removesuffix('.md').partition('-')[2] or verb}]({name})" for name in own)
+        rows.append(f"| `{verb}` | {escape(about)} | {links} |")
+    head = "| command | what it does | options |\n|---|---|---|\n"
+    return (
+        "# Command-line reference\n\n"
+        "These pages are made from the help of the program itself: `glassformer VERB --help` prints the same text.\n\n"
+        f"{head}{chr(10).join(rows)}\n\n"
+        "Results go to stdout, progress and messages to stderr. A command ends with status 0 when it succeeded, 1 when "
+        "it failed, 2 when the command line was wrong, and 130 or 143 after a signal.\n"
+    )
+
+
+def help_page(words: list[str]) -> str:
+    """The page of one command, such as `train tagging`."""
+    return page(" ".join(words), printed_help([*words, "--help-all" if words[0] == "train" else "--help"]))
+
+
+def eval_page() -> str:
+    """The page of `eval`, whose options depend on the task of the model."""
+    parts = [page("eval", printed_help(["eval", "--help"]))]
+    for task in TASKS:
+        options = [*eval_options(task, data_named(task)()).values()]
+        sections = page("", help_text("", "", options)).partition("\n## ")[2]
+        parts.append(f"## A model for {task}\n\n### {sections.replace(f'{chr(10)}## ', f'{chr(10)}### ')}")
+    return "\n".join(parts)
+
+
+def printed_help(words: list[str]) -> str:
+    """What `glassformer WORDS` prints."""
+    before, sys.argv = sys.argv, ["glassformer", *words]
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+            cli.main()
+    finally:
+        sys.argv = before
+    return printed.getvalue()
+
+
+def page(title: str, text: str) -> str:
+    """The Markdown page of a help text: usage, description, one table of options per section."""
+    usage, *paragraphs = text.strip().split("\n\n")
+    lines = [f"# glassformer {title}", f"```text\n{usage}\n```"]
+    for paragraph in paragraphs:
+        heading, _, body = paragraph.partition("\n")
+        if heading.endswith(":") and body.startswith("  "):
+            found = help_options(body)
+            rows = [f"| `{escape_pipes(option.flag)}` | {escape(option.about)} |" for option in found]
+            lines.append(f"## {heading[:-1]}\n\n| option | what it does |\n|---|---|\n" + "\n".join(rows))
+        else:
+            lines.append(escape(" ".join(paragraph.split())))
+    return "\n\n".join(lines) + "\n"
+
+
+def help_options(body: str) -> Iterator[HelpOption]:
+    """The options of one section of the help."""
+    found: list[HelpOption] = []
+    for line in body.splitlines():
+        if re.match(r"  \S", line):
+            flag, about = (line.strip(), "") if len(line.rstrip()) < INDENT else (line[:INDENT], line[INDENT:])
+            if len(line) > INDENT and line[INDENT - 1] != " ":  # the help prints a long flag on a separate line
+                flag, about = line, ""
+            found.append(HelpOption(flag.strip(), about.strip()))
+        else:
+            found[-1] = HelpOption(found[-1].flag, f"{found[-1].about} {line.strip()}".strip())
+    yield from found
+
+
+def escape_pipes(text: str) -> str:
+    """Text for a code span inside a table."""
+    return text.replace("|", "\\|")
+
+
+def escape(text: str) -> str:
+    """Text that Markdown shows as it is inside a table."""
+    return escape_pipes(text).replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_")
+
+
+def main() -> None:
+    """Write all pages below the folder that the command line names."""
+    folder = Path(sys.argv[1]) / "cli"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in reference_pages().items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
