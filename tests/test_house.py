@@ -250,7 +250,6 @@ def test_no_two_modules_share_a_name():
     assert named_twice(modules) == {}
 
 
-@pytest.mark.xfail(reason="six names of classes are still used twice", strict=True)
 def test_no_two_classes_share_a_name():
     classes = {}
     for path in FILES:

@@ -75,7 +75,7 @@ def completion_words() -> dict[str, list[str]]:
     from glassformer.cli.train import run_options
     from glassformer.cli.use import info, run
     from glassformer.tasks.configs.task_options import options_of
-    from glassformer.tasks.registry import TASKS, config_named, data_named
+    from glassformer.tasks.task_registry import TASKS, config_named, data_named
 
     found = {"": [*VERBS, "help", "--help", "--version"], "help": list(VERBS), "completion": [*get_args(Shell)]}
     for verb, function in (("run", run), ("info", info), ("convert", convert), ("bench", bench)):
