@@ -132,9 +132,9 @@ def test_eval_and_info_tell(trained, here):
     assert result.returncode == 0, result.stderr
     assert "lang:de" in result.stdout
     assert re.fullmatch(r"scored on [\d,]+ pairs from a\.en, a\.de", result.stdout.splitlines()[-1])
-    quantised = here("eval", "model", *files[:4], "--int8", "--json", folder=trained[0])
-    if "no compiler" not in quantised.stderr:
-        assert json.loads(quantised.stdout)["greedy"]["bleu"] > 90
+    quantized = here("eval", "model", *files[:4], "--int8", "--json", folder=trained[0])
+    if "no compiler" not in quantized.stderr:
+        assert json.loads(quantized.stdout)["greedy"]["bleu"] > 90
     assert "greedy    BLEU" in result.stdout
     assert "nrefs:1|case:mixed|eff:no|tok:13a" in result.stdout
     result = here("info", "model", folder=trained[0])

@@ -34,7 +34,7 @@ from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import BEGIN, END
 
 GENERATION = "generation_config.json"
-# SandboxLimits for the files of untrusted folders. Real models stay below a tenth of them.
+# Limits for the files of untrusted folders. Real models stay below a tenth of them.
 MAX_BEAMS = 1 << 8
 MAX_LENGTH = 1 << 16
 

@@ -152,6 +152,7 @@ class Classification(EncoderTask[LabeledExample]):
         logits = self.outputs(model, batch)
         return F.binary_cross_entropy_with_logits(logits, batch.answers, reduction="none").mean(-1).sum()
 
+    @override
     @classmethod
     def demo(cls) -> ClassificationConfig:
         """Return the config of a classifier of 20 languages, some of them as close as Danish and Norwegian."""
@@ -163,6 +164,7 @@ class Classification(EncoderTask[LabeledExample]):
             ),
         )
 
+    @override
     def baseline(self, splits: Splits[LabeledExample]) -> tuple[str, Scores]:
         """Predict the most frequent label of the training data for every text."""
         counts = Counter(example.labels for example in splits.train)
