@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Literal, get_args
 
 from glassformer.cli.options import HELP_ALL, function_options
+from glassformer.cli.verbs import VERBS
 from glassformer.tasks.configs.task_options import Option
 
 Shell = Literal["bash", "zsh", "fish"]
@@ -66,7 +67,6 @@ def completion_words() -> dict[str, list[str]]:
 
     They are read from the tables that the command line is parsed by.
     """
-    from glassformer.cli import VERBS
     from glassformer.cli.bench import bench
     from glassformer.cli.convert import convert
     from glassformer.cli.demo import demo
