@@ -180,7 +180,6 @@ def test_every_page_is_in_the_navigation_of_the_site():
         assert f" {page.relative_to(ROOT / 'docs').as_posix()}\n" in navigation, page.name
 
 
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from glassformer.tasks.registry import TASKS
+from glassformer.tasks.task_registry import TASKS
 from newcomer.files import write_files
 from newcomer.shell import PROGRAMS, Shell
 from newcomer.stand_ins import write_models
