@@ -115,13 +115,3 @@ def test_class_heads_learn_their_labels(head, pooling):
     if head == "span":  # equal symbols tie: what counts is the symbol found
         wrong = rows.gather(1, answers) != rows.gather(1, wanted(rows))
     assert wrong.float().mean() <= 0.05
-
-
-def test_embeddings_of_equal_texts_do_not_depend_on_padding():
-    model = build_model(preset("tiny-bert-base").with_head("embedding", pooling="mean")).eval()
-    tokens = torch.randint(1, 40, (1, 5))
-    longer = torch.cat((tokens, torch.zeros(1, 3, dtype=torch.long)), 1)
-    mask = torch.tensor([[1, 1, 1, 1, 1, 0, 0, 0]])
-    alone, padded = model(tokens), model(longer, mask)
-    torch.testing.assert_close(alone, padded)
-    assert alone.norm().item() == pytest.approx(1, abs=1e-6)

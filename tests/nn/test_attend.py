@@ -151,11 +151,6 @@ def test_returned_weights_are_before_dropout_and_draw_no_random_numbers(backend)
     torch.testing.assert_close(results[2].weights, attend(*qkv, need_weights=True).weights)
 
 
-def test_causal_queries_are_aligned_with_the_last_keys():
-    seen = Mask(causal=True).dense(2, 5, torch.device("cpu"))[0, 0]
-    assert seen.tolist() == [[True, True, True, True, False], [True] * 5]
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -176,8 +171,3 @@ def test_errors_name_the_bad_argument(change, message):
     arguments = {"q": q, "k": k, "v": v} | change
     with pytest.raises(ValueError, match=message):
         attend(**arguments)
-
-
-def test_masks_of_another_dtype_are_refused():
-    with pytest.raises(TypeError, match=r"mask real has dtype torch.int64: expected torch.bool"):
-        Mask(real=torch.ones(2, 3, dtype=torch.long))
