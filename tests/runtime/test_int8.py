@@ -23,8 +23,8 @@ def int8_linear(request):
 def test_quantizing_replaces_every_linear_layer_of_a_copy(int8_linear):
     model = build_model(preset("tiny-marian"))
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    quantised = quantize(model)
-    assert not any(type(module) is nn.Linear for module in quantised.modules())
+    quantized = quantize(model)
+    assert not any(type(module) is nn.Linear for module in quantized.modules())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 

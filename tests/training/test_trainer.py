@@ -22,7 +22,7 @@ from glassformer.data.batching.pair_batches import PairBatch
 from glassformer.data.corpora.toy import PairTaskData
 from glassformer.models import build_model, preset
 from glassformer.nn import Dropout
-from glassformer.tasks.rewriting import pair_loss
+from glassformer.tasks.seq2seq_task import pair_loss
 from glassformer.training.state import checkpoint_path, saved_positions
 from glassformer.training.train_config import TrainConfig
 from glassformer.training.trainer import DivergedError, Interrupted, Trainer

@@ -16,7 +16,8 @@ from glassformer.data.batching.packed_windows import PackedBatches, TokenStream,
 from glassformer.data.readers.records import BadRecordError
 from glassformer.data.readers.text_documents import Document, DocumentReader, split_by_position, split_documents
 from glassformer.models import DecoderModel
-from glassformer.tasks.language import Language, LanguageConfig, small_decoder
+from glassformer.tasks.configs.small_models import small_decoder
+from glassformer.tasks.language import Language, LanguageConfig
 from glassformer.text.tokenizer import END
 from glassformer.training.train_config import TrainConfig
 

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from glassformer.data.readers.records import BadRecordError, Examples, RecordReader, as_text, read_records
-from glassformer.tasks.classification import LabelledData
+from glassformer.tasks.classification import LabeledData
 from glassformer.tasks.similarity import SimilarityData
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.text(
@@ -77,7 +77,7 @@ def test_a_line_break_in_a_quoted_cell_does_not_end_the_record(tmp_path):
         writer = csv.writer(file)
         writer.writerow(["text", "label"])
         writer.writerows(rows)
-    examples = LabelledData(data=(tmp_path / "a.csv",)).examples()
+    examples = LabeledData(data=(tmp_path / "a.csv",)).examples()
     assert [(example.text, *example.labels) for example in examples] == rows
     assert examples[2].where == f"{tmp_path / 'a.csv'}:5"  # the second has two lines
 
@@ -175,7 +175,7 @@ def test_a_header_that_cannot_be_used_is_an_error(tmp_path, header, message):
 def test_labels_that_are_blank_and_scores_that_are_too_large_are_bad_records(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "a", "label": ["x", " "]}\n', encoding="utf-8")
     with pytest.raises(BadRecordError, match=r"a\.jsonl:1: empty label"):
-        LabelledData(data=(tmp_path / "a.jsonl",), multi_label=True).examples()
+        LabeledData(data=(tmp_path / "a.jsonl",), multi_label=True).examples()
     (tmp_path / "b.jsonl").write_text('{"text": "a", "second": "b", "score": 1%s}\n' % ("0" * 400), encoding="utf-8")
     with pytest.raises(BadRecordError, match=r"b\.jsonl:1: 1000.* under 'score'"):
         SimilarityData(data=(tmp_path / "b.jsonl",)).examples()
