@@ -5,6 +5,7 @@ import torch
 
 from glassformer.models import preset
 from glassformer.nn import MultiHeadAttention
+from glassformer.nn.attention import fold_rows, merge_heads, split_heads, unfold_rows
 from oracle import random_model
 
 
@@ -27,3 +28,30 @@ def test_attention_refuses_a_tensor_as_mask():
         attention(torch.zeros(2, 3, 12), mask=torch.ones(3, 3, dtype=torch.bool))
     with pytest.raises(TypeError, match=r"bias has dtype torch.bool"):
         attention(torch.zeros(2, 3, 12), bias=torch.ones(1, 1, 3, 3, dtype=torch.bool))
+
+
+def test_heads_split_merge_fold_and_unfold_without_loss():
+    x = torch.randn(4, 3, 6)
+    heads = split_heads(x, 2)
+    assert torch.equal(heads[1, 1, 2], x[1, 2, 3:])
+    assert torch.equal(merge_heads(heads), x)
+    folded = fold_rows(heads, 2)
+    assert folded.shape == (2, 2, 6, 3)
+    assert torch.equal(folded[1, 0], heads[2:, 0].flatten(0, 1)), "rows 2 and 3 share a memory"
+    assert torch.equal(unfold_rows(folded, 4), heads)
+
+
+def test_attention_is_the_projected_mean_of_the_values_if_all_scores_are_equal():
+    attention = MultiHeadAttention(8, 2).eval()
+    torch.nn.init.zeros_(attention.q_proj.weight)
+    torch.nn.init.zeros_(attention.q_proj.bias)
+    query, memory = torch.randn(1, 3, 8), torch.randn(1, 5, 8)
+    expected = attention.out_proj(attention.v_proj(memory).mean(1, keepdim=True)).expand(1, 3, 8)
+    torch.testing.assert_close(attention(query, memory), expected)
+
+
+def test_rows_that_share_a_memory_equal_rows_with_copies_of_it():
+    attention = MultiHeadAttention(8, 2).eval()
+    query, memory = torch.randn(4, 3, 8), torch.randn(2, 5, 8)
+    copied = attention(query, memory.repeat_interleave(2, 0))
+    torch.testing.assert_close(attention(query, memory), copied)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from glassformer.models import PRESETS, build_model, preset
+from glassformer.nn import Stack
 from oracle import random_model
 
 TINY = [name for name in PRESETS if name.startswith("tiny-")]
@@ -66,3 +67,10 @@ def test_layer_drop_skips_layers_only_in_training():
     ran.clear()
     model.eval()(tokens)
     assert len(ran) == 6
+
+
+def test_the_number_of_layers_must_equal_the_depth_or_be_1():
+    layers = build_model(preset("tiny-gpt2")).decoder.layers
+    assert Stack([layers[0]], depth=5).depth == 5
+    with pytest.raises(ValueError, match="2 layers for a depth of 3: expected 3, or 1 to share"):
+        Stack(list(layers), depth=3)
