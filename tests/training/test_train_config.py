@@ -32,3 +32,15 @@ from glassformer.training.train_config import TrainConfig
 def test_errors_name_the_wrong_setting(field, value):
     with pytest.raises(ValueError, match=re.escape(f"{field}={value!r}")):
         TrainConfig(**{field: value})
+
+
+@pytest.mark.parametrize(("given", "kept"), [(0, 0), (0.06, 0.06), (1.0, 1), (2000.0, 2000)])
+def test_a_warmup_of_1_or_more_is_a_whole_number(given, kept):
+    warmup = TrainConfig(warmup=given).warmup
+    assert (warmup, type(warmup)) == (kept, type(kept))
+
+
+def test_no_more_checkpoints_are_averaged_than_kept():
+    assert TrainConfig(keep_last=5, average_last=5).average_last == 5
+    with pytest.raises(ValueError, match="average_last=6: expected at most keep_last=5"):
+        TrainConfig(keep_last=5, average_last=6)
