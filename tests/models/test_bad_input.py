@@ -14,7 +14,7 @@ IDS = torch.zeros(2, 5, dtype=torch.long)
 
 @pytest.fixture(autouse=True)
 def _no_work_is_done():
-    """An embedding that runs means that the error came too late."""
+    """Fail if an embedding runs: the arguments must be checked before any work is done."""
     handles = [
         module.register_forward_pre_hook(lambda *_: pytest.fail("work began before the check"))
         for model in (GPT, BERT, BART, PAPER)

@@ -17,7 +17,7 @@ every_position = pytest.mark.parametrize("positions", POSITIONS)
 
 @st.composite
 def configs(draw, positions, kinds=("encoder", "decoder", "encoder_decoder")):
-    """Any small model with these positions that the config allows."""
+    """Draw a config of a small model with this kind of positions."""
     kind = draw(st.sampled_from(kinds))
     depth = draw(st.integers(1, 2))
     n_heads = draw(st.sampled_from([1, 2, 4]))
@@ -54,7 +54,7 @@ def run(model, tokens, mask=None, source=None, source_mask=None):
 
 
 def random_batch(config, lengths, source_lengths):
-    """Rows of these lengths, each a plain list of ids."""
+    """Return random token ids: one 1-D tensor per target length and per source length."""
     rows = [torch.randint(0, config.vocab_size, (n,)) for n in lengths]
     sources = [torch.randint(0, config.vocab_size, (n,)) for n in source_lengths]
     return rows, sources
@@ -119,7 +119,7 @@ def test_no_gradient_reaches_a_future_token(positions, length, seed, data):
 
 
 def test_the_causality_check_detects_a_leak():
-    """The encoder sees ahead: the same measurement finds gradients there."""
+    """An encoder attends to later tokens, so the same measurement must find gradients there."""
     model = random_model(preset("tiny-bert-base").with_head("none"))
     kept = []
 
@@ -146,7 +146,7 @@ def test_cached_and_chunked_forward_equal_uncached(positions, data, cuts, pad, s
     model, length = random_model(config), sum(cuts)
     tokens, source = torch.randint(0, 13, (2, length)), torch.randint(0, 13, (2, 5))
     mask = torch.ones(2, length, dtype=torch.bool)
-    mask[1, : min(pad, length - 1)] = False  # left padding, as a prompt has it
+    mask[1, : min(pad, length - 1)] = False  # left padding, as in a batch of prompts
     source_mask = torch.ones(2, 5, dtype=torch.bool)
     source_mask[0, 3:] = False
     with torch.no_grad():
@@ -170,7 +170,7 @@ def test_cached_and_chunked_forward_equal_uncached(positions, data, cuts, pad, s
 @few
 @given(data=st.data(), seed=st.integers(0, 1000))
 def test_padding_between_real_tokens_does_not_change_outputs(positions, data, seed):
-    """As it comes about when right-padded prompts are continued."""
+    """Such padding occurs when right-padded prompts are continued."""
     config = data.draw(configs(positions))
     torch.manual_seed(seed)
     model = random_model(config)
@@ -209,7 +209,7 @@ def test_empty_batches_pass_through(name):
     assert model(*inputs).shape == (0, 5, 40)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # some versions of torch deprecate what their compiler uses
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler, in some versions
 @pytest.mark.parametrize("name", TINY)
 def test_models_compile_without_graph_breaks_for_varying_lengths(name):
     model = random_model(preset(name), dtype=torch.float32)

@@ -7,8 +7,8 @@ import pytest
 from glassformer import reference
 from glassformer.models import preset
 
-# As the families' own code counts them. BART and Marian differ in what counts as a parameter: their output bias does
-# here and does not there; Marian's two fixed tables of sinusoids count there.
+# Counts of the original implementations, with two differences. Their BART and Marian do not count the output bias,
+# which is a parameter here. Their Marian counts its two fixed tables of sinusoids, which are no parameters here.
 KNOWN = {
     "transformer-base": 63_082_496,  # the paper rounds its count to 65 million
     "bert-base": 109_514_298,

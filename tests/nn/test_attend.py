@@ -130,7 +130,7 @@ def test_weights_of_a_row_sum_to_one_or_zero_with_finite_gradients(t, extra, kin
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_weights_are_computed_in_float32(dtype):
-    """Scores of some hundreds are beyond float16, and bfloat16 would round them by whole units."""
+    """Scores in the hundreds lose too many digits in half precision: bfloat16 rounds them to whole units."""
     q, k, v = ((x * 30).to(dtype) for x in random_qkv(8, 64, dtype=torch.float32))
     weights = attend(q, k, v, scale=0.1, need_weights=True, backend="math").weights
     exact = attend(q.double(), k.double(), v.double(), scale=0.1, need_weights=True).weights

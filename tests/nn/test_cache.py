@@ -1,4 +1,4 @@
-"""The key-value cache: rows can be reordered, dropped and truncated, and decoding continues from what is left."""
+"""The key-value cache: rows can be reordered, dropped and truncated, and decoding continues with the others."""
 
 import pytest
 import torch

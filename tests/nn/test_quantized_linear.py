@@ -86,7 +86,7 @@ def test_torchs_layer_compiles_without_a_graph_break():
         layer = copy.deepcopy(TorchInt8Linear(nn.Linear(16, 24)))
         x = torch.randn(2, 3, 16)
         torch.testing.assert_close(torch.compile(layer, backend="eager", fullgraph=True)(x), layer(x))
-        assert copy.copy(layer._packed).number != layer._packed.number, "a copy needs a number of its own"
+        assert copy.copy(layer._packed).number != layer._packed.number, "a copy needs another number"
     finally:
         torch.backends.quantized.engine = usual
 

@@ -78,7 +78,7 @@ class Rows(NamedTuple):
 
 
 class RowBatches:
-    """Batches of 1, 2, ... 5 rows, and again."""
+    """Batches of 1, 2, ... 5 rows, repeated."""
 
     def __init__(self, width=8):
         self.width = width
@@ -100,7 +100,7 @@ def row_trainer(model, folder, config=CONFIG):
 
 def test_the_pilot_does_not_change_the_trainer(tmp_path):
     trainer = pair_trainer(tmp_path / "a")
-    trainer._update()  # so that gradients and moments are there
+    trainer._update()  # creates gradients and optimizer moments
     trainer.model.decoder.eval()
 
     def traces():
@@ -140,7 +140,8 @@ def test_a_run_after_a_pilot_is_bit_identical(tmp_path):
 
 def test_the_update_is_timed_on_copies(tmp_path):
     trainer = pair_trainer(tmp_path / "a")
-    trainer.config = replace(trainer.config, optimizer="muon", weight_decay=1.0)  # which moves without gradients
+    # Weight decay changes the weights even without gradients.
+    trainer.config = replace(trainer.config, optimizer="muon", weight_decay=1.0)
     before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
     seconds, moments = module._measure_update(trainer)
     assert seconds > 0
@@ -168,8 +169,8 @@ def test_a_failing_pilot_restores_the_trainer(tmp_path):
 
 @pytest.mark.parametrize(("accumulate", "gradients"), [(1, 0), (3, 4 * 8 * 16)])
 def test_estimated_memory_equals_a_hand_calculation(tmp_path, monkeypatch, accumulate, gradients):
-    """The largest batch has 5 rows. The product keeps its input, relu its output; two gradients as large stand by."""
-    monkeypatch.setattr(module, "peak_resident", lambda: None)  # what the process takes beside it is not counted
+    """The largest batch has 5 rows. Autograd keeps the product's input, relu's output and two gradients of its size."""
+    monkeypatch.setattr(module, "peak_resident", lambda: None)  # do not count other memory of the process
     model = nn.Sequential(nn.Linear(8, 16, bias=False), nn.ReLU())
     trainer = row_trainer(model, tmp_path, replace(CONFIG, updates=9, accumulate=accumulate))
     estimate = estimate_run(trainer, flops_of=lambda batch: len(batch.values))
@@ -199,7 +200,7 @@ def test_memory_covers_the_largest_validation(tmp_path, monkeypatch):
 
 
 def test_saved_tensors_count_once_and_weights_do_not_count_as_activations(tmp_path):
-    """Three products keep their inputs and, but for the first, their weights; the square keeps an input again."""
+    """Autograd saves the inputs of three products, two of their weights, and the input of the square once more."""
     first, second, third = (nn.Linear(8, 8, bias=False) for _ in range(3))
 
     class Model(nn.Module):
@@ -216,7 +217,7 @@ def test_saved_tensors_count_once_and_weights_do_not_count_as_activations(tmp_pa
 
 
 def test_gradients_dominate_the_memory_if_activations_are_small(tmp_path, monkeypatch):
-    """When all gradients are there the activations are gone."""
+    """All gradients exist only after the activations were freed."""
     monkeypatch.setattr(module, "peak_resident", lambda: None)
     trainer = row_trainer(nn.Linear(8, 1000, bias=False), tmp_path)
     estimate = estimate_run(trainer, flops_of=lambda batch: len(batch.values))
@@ -333,7 +334,7 @@ def test_sizes_are_formatted_with_their_unit(number, words):
 
 
 def touch(size):
-    """Take this much memory from the system itself, and give it back."""
+    """Allocate this many bytes from the system, use every page, and free them."""
     with mmap.mmap(-1, size) as memory:
         for page in range(0, size, mmap.PAGESIZE):
             memory[page] = 1
@@ -341,7 +342,7 @@ def touch(size):
 
 @pytest.fixture(scope="module")
 def system_forgets():
-    """Whether this kernel lets a process set back its peak. Not every one does, and not in every container."""
+    """Skip the test unless the kernel lets a process reset its peak memory. Some containers do not."""
     touch(60_000_000)
     before = resident.peak_resident()
     resident.forget_peak()
@@ -360,9 +361,9 @@ def test_memory_watch_measures_the_peak_of_the_run_only(tmp_path, system_forgets
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc gives back what was freed")
 def test_resident_growth_includes_reused_freed_memory(system_forgets):
-    """As in a process that has trained before: the C library has more freed memory at hand than the run needs."""
+    """A process that has trained before holds more freed memory in the C library than the run needs."""
     blocks = [bytearray(64_000) for _ in range(2000)]
-    last = blocks.pop()  # the topmost block keeps the C library from returning the freed ones by itself
+    last = blocks.pop()  # this block, the topmost, keeps the C library from returning the freed ones to the system
     blocks.clear()
     growth = module.ResidentGrowth()
     newer = bytearray(100_000_000)

@@ -25,7 +25,7 @@ HEAD = ("head.out_proj.weight", "head.out_proj.bias")
 
 
 class Copies:
-    """Batches of digits to copy, by number."""
+    """Random rows to copy. The number of the batch is the seed."""
 
     def __getitem__(self, step):
         rows = torch.randint(4, 20, (4, 6), generator=torch.Generator().manual_seed(step))
@@ -67,14 +67,14 @@ def answers(model, precision="fp32"):
         return model(batch.source, batch.target_in) if model.kind == "encoder_decoder" else model(batch.source)
 
 
-@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without units for bf16 says so
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # the warning of CPUs without bf16 instructions
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_adapted_and_merged_give_the_same_bits(precision, checkpointing, tmp_path):
     model = copier()
     before, own = answers(model), {name: p.detach().clone() for name, p in model.named_parameters()}
     chosen = add_adapters(model, RECIPE)
-    assert torch.equal(answers(model), before)  # an adapter begins as nothing
+    assert torch.equal(answers(model), before)  # a new adapter changes nothing
     model.set_gradient_checkpointing(checkpointing)
     trainer_of(model, tmp_path, replace(RECIPE, precision=precision)).run()
     adapted = {name: answers(model, name) for name in ("fp32", "bf16")}
@@ -156,7 +156,7 @@ def test_estimated_memory_excludes_moments_of_frozen_parameters(tmp_path, monkey
     add_adapters(model, RECIPE)
     adapted = estimate_run(trainer_of(model, tmp_path), lambda batch: 1000)
     assert adapted.parameters == full.parameters + n_trained(model)
-    # A frozen number is four bytes, one that learns has two moments beside it.
+    # A parameter takes four bytes. A trained one also has two moments of four bytes each.
     assert full.memory_bytes - adapted.memory_bytes == 4 * (2 * full.parameters - 3 * n_trained(model))
 
 

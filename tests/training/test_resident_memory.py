@@ -11,14 +11,14 @@ from glassformer.training import resident_memory as resident
 
 @pytest.fixture
 def fake_proc(tmp_path, monkeypatch):
-    """The folder of this process in /proc, as another kernel might show it."""
+    """An empty folder in place of /proc/self."""
     monkeypatch.setattr(resident, "Path", lambda path: tmp_path / Path(path).name)
     return tmp_path
 
 
 @pytest.mark.parametrize(("platform", "size"), [("linux", 1024), ("darwin", 1)])
 @pytest.mark.parametrize("status", [None, b"", b"Name:\tpython\nVmRSS:\t      5 kB\n"])
-def test_the_resident_set_has_its_systems_unit(fake_proc, monkeypatch, platform, size, status):
+def test_peak_memory_uses_the_unit_of_the_operating_system(fake_proc, monkeypatch, platform, size, status):
     usage = SimpleNamespace(RUSAGE_SELF=0, getrusage=lambda who: SimpleNamespace(ru_maxrss=7))
     if status is not None:
         (fake_proc / "status").write_bytes(status)
@@ -30,7 +30,7 @@ def test_the_resident_set_has_its_systems_unit(fake_proc, monkeypatch, platform,
     assert resident.peak_resident() is None
 
 
-def test_a_program_may_have_any_name(fake_proc):
+def test_a_program_name_that_is_not_utf8_is_ignored(fake_proc):
     (fake_proc / "status").write_bytes(b"Name:\tpyth\xf6n\nVmHWM:\t    9 kB\nVmRSS:\t    5 kB\n")
     assert (resident.peak_resident(), resident.resident()) == (9 * 1024, 5 * 1024)
 
@@ -41,13 +41,14 @@ def test_forget_peak_resets_the_peak(fake_proc):
 
 
 def test_forget_peak_without_permission_does_nothing(fake_proc):
-    (fake_proc / "clear_refs").mkdir()  # what cannot be written to, even by root
+    (fake_proc / "clear_refs").mkdir()  # a folder cannot be written to, even by root
     resident.forget_peak()
     assert (fake_proc / "clear_refs").is_dir()
 
 
 def test_give_back_freed_without_glibc_does_nothing(monkeypatch):
-    for nothing in (SimpleNamespace, OSError, TypeError):  # musl, and systems without a library of the process itself
+    # musl lacks the function; other systems cannot open the running program as a library.
+    for nothing in (SimpleNamespace, OSError, TypeError):
         monkeypatch.setattr(resident.ctypes, "CDLL", lambda _, nothing=nothing: _raise_or_make(nothing))
         resident.give_back_freed()  # no error
 

@@ -32,7 +32,7 @@ def test_a_correction_causes_no_jump_of_the_learning_rate(schedule, updates, at)
 
 
 def test_a_correction_in_the_warmup_stretches_the_warmup():
-    plan = Plan(updates=100, warmup=20).corrected(10, 190)  # the 90 that were left become 180
+    plan = Plan(updates=100, warmup=20).corrected(10, 190)  # the 90 remaining updates become 180
     found = rates(plan, "linear")
     assert max(found) == found[29] == pytest.approx(1.0)
     assert found[19] == pytest.approx(0.75)
@@ -49,7 +49,7 @@ def test_several_corrections_are_applied_in_order():
 
 
 def test_a_plan_without_corrections_equals_the_schedule():
-    """Bit for bit: a run of a fixed number of updates must not change."""
+    """The numbers are bit-identical: corrections must not change a run of fixed length."""
     plan = Plan(updates=137, warmup=11)
     for schedule in SCHEDULES:
         assert rates(plan, schedule) == [lr_factor(schedule, u, warmup=11, updates=137) for u in range(1, 138)]

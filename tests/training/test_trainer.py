@@ -83,7 +83,7 @@ def uninterrupted(tmp_path_factory):
 
 @pytest.mark.parametrize("stop_at", range(1, 19))
 def test_a_run_interrupted_at_any_batch_is_bit_identical(tmp_path, uninterrupted, stop_at):
-    """Every second one is between two accumulated batches. SIGTERM is the process's own."""
+    """Every second batch is in the middle of an accumulated update. The process sends SIGTERM to itself."""
     trainer, seen = make_trainer(tmp_path / "checkpoints"), []
     plain = trainer.loss
 
@@ -136,7 +136,7 @@ from training.test_trainer import make_trainer
 import glassformer.checkpoint.safe_files as safe
 from glassformer.checkpoint import model_folder
 
-# Die without a word inside a save: after so many of its file operations.
+# Kill this process inside a save, after the given number of file operations.
 left = {operations}
 def count(function):
     def wrapped(*arguments, **options):
@@ -151,7 +151,7 @@ model_folder.save_file = count(model_folder.save_file)
 safe.sha256 = count(safe.sha256)
 os.fsync = count(os.fsync)
 Path.rename = count(Path.rename)
-torch.set_num_threads({threads})  # sums of another number of threads have other bits
+torch.set_num_threads({threads})  # the number of threads changes the last bits of sums
 make_trainer(Path({folder!r})).run()
 """
 
@@ -202,7 +202,7 @@ def test_a_full_disk_is_a_clear_error_and_loses_nothing(tmp_path, uninterrupted,
 
 
 def test_accumulated_batches_equal_one_large_batch(tmp_path):
-    """Token-weighted: batches of different lengths count by their tokens, not by their number."""
+    """Each batch is weighted by its number of tokens."""
     config = replace(CONFIG, updates=1, clip=0.0)
 
     class OneLarge(Batches):
@@ -228,7 +228,7 @@ def test_accumulated_batches_equal_one_large_batch(tmp_path):
 
 
 def spoiled(bad):
-    """A loss that is NaN at these batches."""
+    """Return a maker of a loss that is NaN at these batches."""
 
     def make(model):
         plain, count = partial(pair_loss, model, CONFIG), iter(range(10**6))
@@ -277,7 +277,7 @@ def test_patience_ends_a_run_without_improvement(tmp_path):
 
 @pytest.mark.parametrize("leak", ["shifted", "unmasked"])
 def test_a_model_that_sees_its_targets_is_detected(tmp_path, leak):
-    """A random target cannot be predicted: a loss far below its entropy means that the answer leaked in."""
+    """A random target cannot be predicted, so a loss far below its entropy shows that the model sees the target."""
 
     class Noise(Batches):
         def __getitem__(self, step):
@@ -288,7 +288,7 @@ def test_a_model_that_sees_its_targets_is_detected(tmp_path, leak):
             return PairBatch(torch.randint(3, 9, (32, 4), generator=random), target_in, symbols)
 
     def losses(leaky):
-        # What cannot be learned is soon seen not to be, and to copy is soon learned.
+        # 100 updates show that nothing is learned, or that the shifted target is copied. Attending to it takes longer.
         updates = 500 if leaky and leak == "unmasked" else 100
         config = replace(CONFIG, updates=updates, accumulate=1, eval_every=600, save_every=600, label_smoothing=0.0)
         seen = []
