@@ -9,7 +9,7 @@ FOLDERS = ("docs", "src", "tests", "tools", "benchmarks", "examples", "recipes",
 FILES = sorted([*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md"))])
 
 
-WIDE = {"CHANGELOG.md", "docs/architecture.md", "docs/robustness.md"}
+WIDE = {"docs/architecture.md"}
 """Pages whose tables and paragraphs are still wider."""
 
 

@@ -11,8 +11,8 @@ from glassformer.decoding import GenerationConfig
 from glassformer.models import ModelConfig, preset
 from glassformer.tasks.configs.task_options import field_docs, options_of
 from glassformer.tasks.denoising import DenoisingConfig
-from glassformer.tasks.registry import TASKS, config_named, data_named
 from glassformer.tasks.tagging import TaggedData
+from glassformer.tasks.task_registry import TASKS, config_named, data_named
 from glassformer.tasks.translation import PairData, TranslationConfig
 from glassformer.text import TokenizerConfig
 from glassformer.training.train_config import TrainConfig

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from glassformer.kernels import cpp_library, registry
+from glassformer.kernels import cpp_library
+from glassformer.kernels import kernel_registry as registry
 from glassformer.kernels.build_cache import built_library, find_library
 from glassformer.kernels.cpp_library import KernelBuildError, UnsupportedCPUError
 from glassformer.runtime import int8

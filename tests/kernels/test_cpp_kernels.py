@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from glassformer.decoding import GenerationConfig, generate, record_steps
 from glassformer.kernels import cpp_library
 from glassformer.kernels.cpp_library import KernelBuildError
+from glassformer.kernels.kernel_registry import PLAIN, cpp_kernels
 from glassformer.kernels.kernel_set import find_key_end
-from glassformer.kernels.registry import PLAIN, cpp_kernels
 from glassformer.nn import Mask, attend
 from glassformer.runtime.choose_runner import choose_kernels, use_compiled_kernels
 from glassformer.runtime.int8 import quantize

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from glassformer.kernels.registry import PLAIN, kernels_for
+from glassformer.kernels.kernel_registry import PLAIN, kernels_for
 
 COMPARE = """
 import torch
