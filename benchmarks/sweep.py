@@ -121,7 +121,7 @@ def _serve(pipe: Any, work: Callable[[Job], Job]) -> None:
 def _train(job: Job, work: Path) -> dict[str, Any]:
     from glassformer.cli.train import read_given
     from glassformer.tasks.configs.defaults import REFERENCE_FLOPS, Speed, choose_defaults, update_flops
-    from glassformer.tasks.configs.options import make_config
+    from glassformer.tasks.configs.task_options import make_config
     from glassformer.tasks.registry import config_named, task_named
     from glassformer.training.journal import read_log
 

@@ -87,7 +87,7 @@ WORKS = {
     "entities: conll2003 dev, from MiniLM": Work("tagging", "conll2003-minilm.toml", conll2003, True, "F1 >= 92"),
     "characters: shakespeare, two cores": Work("language", "shakespeare-cpu.toml", shakespeare, bar="loss <= 1.55"),
     "characters: shakespeare, GPU": Work("language", "shakespeare.toml", shakespeare, bar="loss <= 1.45"),
-    "summaries: scitldr dev": Work("summarisation", "scitldr.toml", scitldr, bar="ROUGE-1 above lead-1"),
+    "summaries: scitldr dev": Work("summarization", "scitldr.toml", scitldr, bar="ROUGE-1 above lead-1"),
 }
 
 

@@ -14,7 +14,7 @@ from checkpoint import random_hf
 from glassformer.checkpoint import load_model
 from glassformer.checkpoint.hf import FAMILIES
 from glassformer.models import EncoderDecoderModel, EncoderModel
-from glassformer.tasks.convert import convert
+from glassformer.pipelines.conversion import convert
 
 TOLERANCE = 1e-5
 """Relative to the largest number, or to 1 if all are smaller."""

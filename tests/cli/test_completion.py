@@ -50,7 +50,7 @@ def complete(script, folder, *typed):
         (["demo", "sim"], ["similarity"]),
         (["demo", "translation", "--t"], ["--to"]),
         (["demo", "tagging", "--t"], []),
-        (["eval", "folder", "--tok"], ["--tokenised"]),
+        (["eval", "folder", "--tok"], ["--tokenized"]),
         (["run", "a model", "--max-"], ["--max-new-tokens"]),
         (["run", ""], []),  # so that bash completes the names of files
         (["train", "tagging", "--data", ""], []),

@@ -108,8 +108,8 @@ def test_shapes_zeros_and_an_untouched_original(int8_linear):
     assert torch.isfinite(layer(torch.zeros(4, 16))).all()
     model = build_model(preset("tiny-marian"))
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    quantised = quantize(model)
-    assert not any(type(module) is nn.Linear for module in quantised.modules())
+    quantized = quantize(model)
+    assert not any(type(module) is nn.Linear for module in quantized.modules())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 

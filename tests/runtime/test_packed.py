@@ -53,7 +53,7 @@ def test_its_numbers_are_the_same(config):
     torch.testing.assert_close(pack(model)(*inputs), model(*inputs), atol=1e-12, rtol=1e-12)
 
 
-def test_it_can_be_quantised():
+def test_it_can_be_quantized():
     model = make(SMALL).float()
     try:
         small = quantize(pack(model))

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from glassformer.data.corpora.synthetic_stories import made_stories
 from glassformer.data.readers.records import BadRecordError
-from glassformer.tasks.answering import Answerer, Answering, AnsweringConfig, QuestionData, as_source
-from glassformer.tasks.load import load
+from glassformer.pipelines.answerer import Answerer
+from glassformer.pipelines.load import load
+from glassformer.tasks.answering import Answering, AnsweringConfig, QuestionData, as_source
 from glassformer.text.sentences import split_sentences
 
 COLOURS, THINGS = ["red", "blue", "green", "white"], ["hat", "car", "cup", "door", "bird"]

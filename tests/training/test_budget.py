@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from glassformer.tasks import runs
-from glassformer.tasks.runs import train_run
+from glassformer.tasks import training_run as runs
+from glassformer.tasks.training_run import train_run
 from glassformer.training import estimate, journal
 from glassformer.training.budget import POINTS, Costs, TimeBudget, updates_that_fit
 from glassformer.training.run_folder import RunFolder

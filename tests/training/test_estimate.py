@@ -18,7 +18,7 @@ from torch import nn
 from glassformer.data.corpora.toy import PairTaskData
 from glassformer.models import build_model, preset
 from glassformer.models.costs import training_flops
-from glassformer.tasks.rewriting import pair_loss
+from glassformer.tasks.seq2seq_task import pair_loss
 from glassformer.training import estimate as module
 from glassformer.training import resident_memory as resident
 from glassformer.training.estimate import (
@@ -388,7 +388,7 @@ import numpy as np
 import torch
 from glassformer.data.batching.pair_batches import make_pair_batch
 from glassformer.models import EncoderDecoderModel
-from glassformer.tasks.rewriting import pair_flops, pair_loss, small_encoder_decoder
+from glassformer.tasks.seq2seq_task import pair_flops, pair_loss, small_encoder_decoder
 from glassformer.training.train_config import TrainConfig
 from glassformer.training.estimate import ResidentGrowth, estimate_run
 from glassformer.training.trainer import Trainer

@@ -24,7 +24,7 @@ from glassformer.data.batching.pair_batches import PairBatch
 from glassformer.data.corpora.toy import PairTaskData
 from glassformer.models import build_model, preset
 from glassformer.nn import Dropout
-from glassformer.tasks.rewriting import pair_loss
+from glassformer.tasks.seq2seq_task import pair_loss
 from glassformer.training.lora import add_adapters, fold_adapters
 from glassformer.training.schedules import Plan, lr_factor
 from glassformer.training.state import checkpoint_path, saved_positions

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from glassformer.data.batching.labeled_batches import IGNORED
 from glassformer.data.batching.packed_windows import PackedBatches, TokenStream, write_stream
 from glassformer.models import DecoderModel
-from glassformer.tasks.language import Language, LanguageConfig, small_decoder
+from glassformer.tasks.configs.small_models import small_decoder
+from glassformer.tasks.language import Language, LanguageConfig
 from glassformer.text.tokenizer import END
 from glassformer.training.train_config import TrainConfig
 

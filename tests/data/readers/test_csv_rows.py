@@ -11,7 +11,7 @@ from data.readers.record_files import ANY_TEXT, cells_of, reader
 from glassformer.data.readers.csv_rows import CsvRow, read_csv_rows
 from glassformer.data.readers.records import BadRecordError
 from glassformer.data.readers.text_files import Line
-from glassformer.tasks.classification import LabelledData
+from glassformer.tasks.classification import LabeledData
 
 
 def test_a_line_break_in_a_quoted_cell_does_not_end_the_record(tmp_path):
@@ -22,7 +22,7 @@ def test_a_line_break_in_a_quoted_cell_does_not_end_the_record(tmp_path):
         writer = csv.writer(file)
         writer.writerow(["text", "label"])
         writer.writerows(rows)
-    examples = LabelledData(data=(tmp_path / "a.csv",)).examples()
+    examples = LabeledData(data=(tmp_path / "a.csv",)).examples()
     assert [(example.text, *example.labels) for example in examples] == rows
     assert examples[2].where == f"{tmp_path / 'a.csv'}:5"  # record 2 spans two lines
 

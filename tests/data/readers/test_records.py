@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from data.readers.record_files import ANY_TEXT, cells_of, reader
 from glassformer.data.readers.records import BadRecordError, Examples, read_records
-from glassformer.tasks.classification import LabelledData
+from glassformer.tasks.classification import LabeledData
 from glassformer.tasks.similarity import SimilarityData
 
 
@@ -107,7 +107,7 @@ def test_a_header_that_cannot_be_used_is_an_error(tmp_path, header, message):
 def test_labels_that_are_blank_and_scores_that_are_too_large_are_bad_records(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "a", "label": ["x", " "]}\n', encoding="utf-8")
     with pytest.raises(BadRecordError, match=r"a\.jsonl:1: empty label"):
-        LabelledData(data=(tmp_path / "a.jsonl",), multi_label=True).examples()
+        LabeledData(data=(tmp_path / "a.jsonl",), multi_label=True).examples()
     (tmp_path / "b.jsonl").write_text('{"text": "a", "second": "b", "score": 1%s}\n' % ("0" * 400), encoding="utf-8")
     with pytest.raises(BadRecordError, match=r"b\.jsonl:1: 1000.* under 'score'"):
         SimilarityData(data=(tmp_path / "b.jsonl",)).examples()

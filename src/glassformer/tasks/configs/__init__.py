@@ -1,1 +1,1 @@
-"""The config and the data of each task, one short file per kind of data. No torch here: `--help` reads them."""
+"""What the configs of all tasks share: base classes, options, default values. Imports no torch."""
