@@ -4,7 +4,8 @@ from functools import cache
 
 import pytest
 
-from glassformer.kernels import cpp_library, registry
+from glassformer.kernels import cpp_library
+from glassformer.kernels import kernel_registry as registry
 
 
 @pytest.fixture

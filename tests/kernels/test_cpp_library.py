@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from glassformer.kernels import cpp_library, registry
+from glassformer.kernels import cpp_library
+from glassformer.kernels import kernel_registry as registry
 from glassformer.kernels.cpp_library import KernelBuildError
 from glassformer.runtime import int8
 

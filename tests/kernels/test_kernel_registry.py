@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from glassformer.kernels import cpp_library, registry
+from glassformer.kernels import cpp_library
+from glassformer.kernels import kernel_registry as registry
 from glassformer.kernels.cpp_library import KernelBuildError, UnsupportedCPUError
 from glassformer.kernels.kernel_registry import PLAIN, kernels_for
 from glassformer.runtime import int8
