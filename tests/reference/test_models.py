@@ -1,14 +1,12 @@
-"""The hand-written backward against finite differences, and the loss and optimizer against torch's."""
+"""The hand-written backward of whole models, compared with finite differences; positions and masks."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
-import torch.nn.functional as F
 
 from glassformer import reference
-from glassformer.training import label_smoothed_cross_entropy
+from glassformer.reference.models import count_positions
 
 SMALL = reference.Config(vocab_size=7, n_encoder_layers=1, d_model=8, n_heads=2, d_ff=6, max_len=8)
 CASES = {
@@ -97,7 +95,9 @@ def test_backward_matches_finite_differences(name):
     for parameter, value in state.items():
         gradient = model.params.grads[parameter]
         places = [tuple(rng.integers(0, size) for size in value.shape) for _ in range(2)]
-        places.append(np.unravel_index(np.abs(gradient).argmax(), value.shape))  # one that surely is not zero
+        places.append(
+            np.unravel_index(np.abs(gradient).argmax(), value.shape)
+        )  # the largest gradient, which is not zero
         for place in places:
             low, high = value.copy(), value.copy()
             low[place] -= step
@@ -106,49 +106,21 @@ def test_backward_matches_finite_differences(name):
             assert gradient[place] == pytest.approx(numeric, rel=1e-5, abs=1e-7), parameter
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
-@pytest.mark.parametrize("ignore", [None, 0])
-def test_loss_and_its_gradient_equal_torchs(smoothing, ignore):
-    logits = torch.randn(3, 5, 7, dtype=torch.float64, requires_grad=True)
-    targets = torch.randint(0, 7, (3, 5))
-    expected = F.cross_entropy(
-        logits.flatten(0, 1),
-        targets.flatten(),
-        label_smoothing=smoothing,
-        ignore_index=-100 if ignore is None else ignore,
-    )
-    expected.backward()
-    loss, gradient = reference.label_smoothed_cross_entropy(
-        logits.detach().numpy(), targets.numpy(), smoothing=smoothing, ignore=ignore
-    )
-    ours = label_smoothed_cross_entropy(logits, targets, smoothing=smoothing, ignore=ignore)
-    assert loss == pytest.approx(expected.item(), abs=1e-12)
-    assert ours.item() == pytest.approx(expected.item(), abs=1e-12)
-    np.testing.assert_allclose(gradient, logits.grad.numpy(), atol=1e-12)
+def test_positions_count_real_tokens_of_the_same_document():
+    tokens = np.zeros((2, 5), dtype=int)
+    mask = np.array([[False, True, True, True, True], [True, True, True, False, False]])
+    assert count_positions(tokens).tolist() == [[0, 1, 2, 3, 4]] * 2
+    assert count_positions(tokens, mask).tolist() == [[0, 0, 1, 2, 3], [0, 1, 2, 3, 3]]
+    segments = np.array([[0, 0, 1, 1, 1], [0, 1, 1, 2, 3]])
+    assert count_positions(tokens, None, segments).tolist() == [[0, 1, 0, 1, 2], [0, 0, 1, 0, 0]]
 
 
-def test_a_batch_of_padding_alone_has_no_loss_and_no_gradient():
-    logits = torch.randn(2, 3, 5, requires_grad=True)
-    loss = label_smoothed_cross_entropy(logits, torch.zeros(2, 3, dtype=torch.long), ignore=0, smoothing=0.1)
-    loss.backward()
-    assert loss.item() == 0
-    assert not logits.grad.any()
-    value, gradient = reference.label_smoothed_cross_entropy(
-        logits.detach().numpy(), np.zeros((2, 3), dtype=int), ignore=0, smoothing=0.1
-    )
-    assert value == 0
-    assert not gradient.any()
-
-
-def test_adam_equals_torchs():
-    start = torch.randn(4, 3, dtype=torch.float64)
-    parameter = torch.nn.Parameter(start.clone())
-    theirs = torch.optim.Adam([parameter], lr=0.01, betas=(0.9, 0.98), eps=1e-9)
-    values = {"w": start.numpy().copy()}
-    ours = reference.Adam(values, lr=0.01)
-    for _ in range(5):
-        grad = torch.randn(4, 3, dtype=torch.float64)
-        parameter.grad = grad.clone()
-        theirs.step()
-        ours.step({"w": grad.numpy()})
-    np.testing.assert_allclose(values["w"], parameter.detach().numpy(), atol=1e-12)
+def test_a_decoder_does_not_see_later_tokens_and_an_encoder_does():
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(0, 7, (1, 5))
+    changed = tokens.copy()
+    changed[0, -1] = (changed[0, -1] + 1) % 7
+    for config, is_causal in ((SMALL, False), (replace(SMALL, n_encoder_layers=0, n_decoder_layers=1), True)):
+        model = reference.build_model(config, random_state(config, rng))
+        before, after = (model.forward(ids)[0, :-1] for ids in (tokens, changed))
+        assert np.allclose(before, after) == is_causal

@@ -1,25 +1,22 @@
-"""Chat templates as people write them, each compared with plain Jinja: the same text, or the same refusal."""
+"""Chat templates written as published ones: they print what plain Jinja and transformers print, or fail as there."""
 
 import json
 from datetime import datetime
 
 import pytest
 import tokenizers
-from jinja2 import TemplateError, nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from glassformer.text.chat import render_chat
-from glassformer.text.chat_bounds import FILTERS, TEXT_METHODS
-from glassformer.text.chat_template import ChatTemplate
+from glassformer.text.chat_template import MAX_REASON, ChatTemplate
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
+from text.chat_tokenizer import PEER
+from text.plain_jinja import NOW, outcome, plain
 
-NOW = datetime(2024, 5, 17, 12, 30)
 CONTROL = ["<s>", "</s>", "<|turn|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>", "<|tool|>", "[IN]", "[OUT]"]
 ROLES = {"bos_token": "<s>", "eos_token": "</s>"}
 
-# Our own texts, in the manner of published templates.
+# Our own templates, each with features that published ones use.
 TEMPLATES = {
     "loop and roles": """
 {%- for message in messages %}
@@ -361,46 +358,6 @@ CHATS = {
 }
 
 
-class Generation(Extension):
-    """`{% generation %}` as a call block, which has names of its own."""
-
-    tags = {"generation"}  # noqa: RUF012
-
-    def parse(self, parser):
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
-
-    def _body(self, caller):
-        return caller()
-
-
-def raise_exception(message):
-    raise TemplateError(message)
-
-
-def to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-JINJA = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
-JINJA.filters["tojson"] = to_json
-JINJA.globals |= {"raise_exception": raise_exception, "strftime_now": NOW.strftime}
-
-
-def plain(source, variables):
-    """What Jinja's own sandbox makes of a template, with the settings of the field."""
-    return JINJA.from_string(source).render(**variables)
-
-
-def outcome(render):
-    """The text, or None and the reason why there is none."""
-    try:
-        return render(), ""
-    except Exception as error:
-        return None, str(error)
-
-
 def byte_level():
     tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "he", "ll"]
     inner = tokenizers.Tokenizer(
@@ -423,7 +380,7 @@ def variables_of(chat, prompt):
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_a_template_prints_what_plain_jinja_prints_or_is_refused_as_there(name):
+def test_a_template_prints_what_plain_jinja_prints_or_fails_as_there(name):
     template, printed = outcome(lambda: ChatTemplate(TEMPLATES[name]))[0], 0
     for chat in CHATS:
         for prompt in (False, True):
@@ -438,7 +395,7 @@ def test_a_template_prints_what_plain_jinja_prints_or_is_refused_as_there(name):
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_the_ids_are_those_of_the_text(name, monkeypatch):
-    """Where no text holds a control token, reading the whole text gives the same ids."""
+    """If no message contains a control token, encoding the rendered text gives the same ids."""
 
     class Now(datetime):
         @classmethod
@@ -455,7 +412,7 @@ def test_the_ids_are_those_of_the_text(name, monkeypatch):
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_no_text_adds_a_control_token(name):
-    """Tokens typed by a user are spelled out; where it is unclear who wrote one, the template is refused."""
+    """Control tokens in a message are encoded as text. If their origin is ambiguous, the template is refused."""
 
     def with_tokens(value):
         text = json.dumps(value, ensure_ascii=False)
@@ -473,105 +430,41 @@ def test_no_text_adds_a_control_token(name):
         assert found == expected or "mixes its control tokens" in reason, chat
 
 
-CALLS = {
-    "casefold": "''",
-    "encode": "'utf-8'",
-    "format": "1, 2",
-    "maketrans": "{'a': 'b'}",
-    "translate": "{97: 'xy', 98: none}",
-}
-ARGUMENTS = (
-    "",
-    "'l'",
-    "'l', 'r'",
-    "2",
-    "'lo', 1",
-    "'lo', 1, 7",
-    "9, '-'",
-    "['a', 'b']",
-    "('h', 'x')",
-    "x=1",
-    "none, 1",
-)
+PRINTS = [
+    "{{ [1, 'a', none, true, 1.5] }} {{ {'a': [1]} }} {{ nothing }} {{ none }}",
+    "{% for k, v in {'b': 1, 'a': 2} | dictsort %}{{ k }}={{ v }};{% endfor %}",
+    "{{ 'a-b'.split('-') | join(', ') }} {{ ', '.join(['x', 'y']) }} {{ [1, 2] | map('string') | list }}",
+    "{{ 'a\nb\n' | indent(2) }}|{{ 'a\n\nb' | indent(2, true) }}|{{ 'ab' | replace('a', 'x') }}",
+    "{{ 7 // 2 * 3 - 1 + 2 ** 3 % 5 }} {{ 'ab' * 2 }} {{ [1] + [2] }} {{ 3 / 2 }} {{ 'a' ~ 1 ~ none }}",
+    "{% for i in range(5) %}{% if i == 1 %}{% continue %}{% elif i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}",
+    "{% set x %}a{{ 1 }}{% endset %}{{ x | upper }}{% macro m(a, b=2) %}{{ a + b }}{% endmacro %}{{ m(1, b=5) }}",
+    "{% macro f() %}<{{ caller() }}>{% endmacro %}{% call f() %}in{% endcall %}",
+    "{{ {'é': '<&>', 'a': [1, 2]} | tojson }} {{ [1, {'a': 2}] | tojson(indent=2) }} {{ 'x' | tojson }}",
+    "{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | list }} {{ messages[1:] }}",
+    "{{ messages[0]['content'][::-1] }} {{ messages[0].get('nope', 'no') }} {{ (messages | last).role }}",
+    "  {% if true %}\n    x\n  {% endif %}\ny",
+    "{{ 'x' if false }}{{ 'aXb'.lower().title() }}{{ dict(a=1).items() | list }}{{ 'a' in 'cat' and 1 not in [2] }}",
+]
 
 
-def assert_same(source, several):
-    """One template for several values of its variables, in plain Jinja and here."""
-    peer, own = JINJA.from_string(source), ChatTemplate(source)
-    for variables in several:
-        expected, _ = outcome(lambda given=variables: peer.render(**given))
-        found, reason = outcome(lambda given=variables: own.render(given))
-        assert found == expected, f"{source}: {reason}"
+@pytest.mark.parametrize("source", PRINTS)
+def test_a_template_prints_what_transformers_prints(source):
+    messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
+    expected = PEER.apply_chat_template(messages, chat_template=source, tokenize=False)
+    assert ChatTemplate(source).render({"messages": messages, "add_generation_prompt": False}) == expected
 
 
-@pytest.mark.parametrize("method", sorted({name for name in dir(str) if not name.startswith("_")} | TEXT_METHODS))
-def test_every_method_of_a_text_works_as_in_plain_jinja(method):
-    texts = ("hello world", "", "  a\tb\r\nc  ", "\ufb00 \u0130stanbul", "a{}b{}")
-    for given in (*ARGUMENTS, CALLS.get(method, "")):
-        source = f"{{% for m in messages %}}{{{{ m.{method}({given}) }}}}{{% endfor %}}"
-        assert_same(source, [{"messages": [text, text + "l"]} for text in texts])
+def test_renamed_texts_are_replaced_where_the_template_prints_them_only():
+    source = (
+        "<s>{{ 'a<s>' }}{{ messages[0] }}{% if messages[0] == '<s>' %}{{ messages[0].replace('<s>', 'x') }}{% endif %}"
+    )
+    template = ChatTemplate(source, {"<s>": "[begin]"})
+    assert template.render({"messages": ["<s>"]}) == "[begin]a[begin]<s>x"
 
 
-@pytest.mark.parametrize("kind", [list, dict, tuple])
-def test_methods_of_lists_and_dictionaries_work_as_in_plain_jinja(kind):
-    value = {list: ["a", "b", "a"], dict: {"a": 1, "b": [2]}, tuple: ("a", "b")}[kind]
-    for method in (name for name in dir(kind) if not name.startswith("_")):
-        for given in ("", "'a'", "'nothing', 5", "['x', 'y']"):
-            for after in ("", " | list"):
-                source = f"{{% for i in [1] %}}{{{{ value.{method}({given}){after} }}}}{{% endfor %}}"
-                assert_same(source, [{"value": value}])
-
-
-def test_all_filters_but_two_are_there():
-    filters = set(ImmutableSandboxedEnvironment().filters)
-    assert filters - {*FILTERS, "join", "sum", "tojson"} == {"pprint", "random"}  # slow, and never the same
-
-
-# Each of these compares every character with every other in plain Python: for hours at these sizes.
-LONG = "{% set x = 'a' * 2000000 %}{% set y = 'ab' + 'a' * 1000000 %}"
-SLOW_CALLS = {
-    "x.rfind(y)": "-1",
-    "x.rfind(y, 5, 1999999)": "-1",
-    "(x + y + x).rfind(y)": "2000000",
-    "(x + y + x).rindex(y)": "2000000",
-    "x.rsplit(y) | length": "1",
-    "(x + y + x).rsplit(y, 1) | map('length') | list": "[2000000, 2000000]",
-    "x.rpartition(y) | map('length') | list": "[0, 0, 2000000]",
-    "(x + y + 'a').rpartition(y) | map('length') | list": "[2000000, 1000002, 1]",
-    "y in x": "False",
-    "x.find(y) + x.count(y)": "-1",
-    "x.replace(y, '') | length": "2000000",
-    "x[:999].strip('bcdefghijklmnopqrstuvwxyz' * 99999 + 'a')": "",
-}
-
-
-@pytest.mark.parametrize("call", SLOW_CALLS)
-def test_no_single_call_takes_long(call, monkeypatch):
-    monkeypatch.setattr("glassformer.text.chat_sandbox.MAX_SECONDS", 60.0)
-    assert ChatTemplate(f"{LONG}{{{{ {call} }}}}").render({}) == SLOW_CALLS[call]
-
-
-def test_searches_from_the_right_find_what_python_finds(monkeypatch):
-    """Long searches run from the left over the reversed text; here every search counts as long."""
-    monkeypatch.setattr("glassformer.text.chat_bounds._SEARCH", 0)
-    text, part = "abcdefghij-abcdefghij-abcdefghi", "abcdefghi"
-    for call in ("rfind(p)", "rfind(p, 1)", "rfind(p, 0, 20)", "rfind(p, -9)", "rindex(p, 2, -3)", "rfind('x' * 9)"):
-        for method in (call, call.replace("rfind", "rindex")):
-            source = f"{{{{ t.{method} }}}}"
-            expected, _ = outcome(lambda source=source: plain(source, {"t": text, "p": part}))
-            assert outcome(lambda source=source: ChatTemplate(source).render({"t": text, "p": part}))[0] == expected
-    for call in (
-        "rsplit(p)",
-        "rsplit(p, 1)",
-        "rsplit(p, 0)",
-        "rpartition(p)",
-        "rpartition('x' * 9)",
-        "rsplit('x' * 9)",
-    ):
-        source = f"{{{{ t.{call} }}}}"
-        assert ChatTemplate(source).render({"t": text, "p": part}) == plain(source, {"t": text, "p": part})
-    many = "".join(map(chr, range(97, 150)))
-    for name in ("strip", "lstrip", "rstrip"):
-        source = f"{{{{ t.{name}(c) }}}}|"
-        for text in ("abc-def", "", "abc", "--"):
-            assert ChatTemplate(source).render({"t": text, "c": many}) == plain(source, {"t": text, "c": many})
+def test_a_failure_names_its_reason_and_a_long_reason_is_shortened():
+    with pytest.raises(ValueError, match=r"the chat template cannot be read: .*endfor"):
+        ChatTemplate("{% for x in messages %}")
+    with pytest.raises(ValueError, match="the chat template failed: no") as error:
+        ChatTemplate("{{ raise_exception('no' * 9999) }}").render({})
+    assert len(str(error.value)) < MAX_REASON + 100
