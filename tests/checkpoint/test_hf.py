@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from checkpoint import hf_models
+from checkpoint.hf_comparison import EVERYTHING, InMemory, close, make, values_of
 from glassformer.checkpoint.hf import FAMILIES, TensorMismatchError, UnsupportedModelError, export_model, import_model
 from glassformer.checkpoint.hf.folder import read_hf_folder, save_hf_folder
 from glassformer.decoding import GenerationConfig, generate
@@ -16,16 +17,6 @@ from recording import assert_same, written_by_hf
 SEEDS = range(6)
 CLASS = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert", "albert": "Albert", "electra": "Electra"}
 ENCODERS = [(family, head) for family, (_, heads) in hf_models.ENCODERS.items() for head in heads]
-EVERYTHING = {**hf_models.DECODERS, **hf_models.PAIRS}
-
-
-class InMemory(dict):
-    def shape(self, name):
-        return tuple(self[name].shape)
-
-
-def values_of(theirs):
-    return {**theirs.config.to_dict(), "architectures": [type(theirs).__name__]}
 
 
 def take_over(theirs):
@@ -37,11 +28,6 @@ def make_encoder(family, head, seed):
     return hf_models.make(draw(random.Random(seed)), CLASS[family] + head, seed)
 
 
-def make(family, seed):
-    draw, class_name = EVERYTHING[family]
-    return hf_models.make(draw(random.Random(seed)), class_name, seed)
-
-
 def padded(side, seed):
     """Three texts of which two are shorter, with padding on one side; 1 is every family's padding token here."""
     torch.manual_seed(seed)
@@ -51,13 +37,6 @@ def padded(side, seed):
     if side == "left":
         mask = mask.flip(1)
     return tokens.masked_fill(mask == 0, 1), mask
-
-
-def close(ours, theirs, mask=None, tolerance=1e-5):
-    if mask is not None and ours.dim() == 3:
-        ours, theirs = ours[mask == 1], theirs[mask == 1]
-    scale = max(1.0, theirs.abs().max().item())
-    assert (ours - theirs).abs().max().item() <= tolerance * scale
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -274,15 +253,6 @@ def test_settings_that_no_family_supports_are_named():
         export_model(model)
 
 
-def test_old_and_new_keys_mean_the_same():
-    theirs = make("llama", 0)
-    new = values_of(theirs)
-    old = {key: value for key, value in new.items() if key not in ("rope_parameters", "dtype")}
-    old |= {"rope_theta": new["rope_parameters"]["rope_theta"], "torch_dtype": "float32", "rope_scaling": None}
-    tensors = InMemory(theirs.state_dict())
-    assert import_model(old, tensors).config == import_model(new, tensors).config
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -304,14 +274,3 @@ def test_a_config_that_does_not_fit_is_explained(change, message):
     theirs = hf_models.make(config, class_name, 0)
     with pytest.raises((UnsupportedModelError, TensorMismatchError, ValueError), match=message):
         import_model({**values_of(theirs), **change}, InMemory(theirs.state_dict()))
-
-
-def test_sharded_folders_are_read(tmp_path):
-    theirs = make("llama", 2)
-    theirs.save_pretrained(tmp_path, max_shard_size="2KB")
-    assert (tmp_path / "model.safetensors.index.json").is_file()
-    stored = read_hf_folder(tmp_path)
-    ours = import_model(stored.config, stored.tensors)
-    tokens = torch.randint(3, hf_models.VOCAB, (1, 5))
-    with torch.no_grad():
-        close(ours(tokens), theirs(tokens).logits)

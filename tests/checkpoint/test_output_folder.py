@@ -11,7 +11,13 @@ import pytest
 import torch
 
 import glassformer.checkpoint.output_folder as output_folder
-from glassformer.checkpoint import OutputExistsError, load_model, new_folder, save_model, verify_folder
+from glassformer.checkpoint import (
+    OutputExistsError,
+    load_model,
+    new_folder,
+    save_model,
+    verify_folder,
+)
 from glassformer.checkpoint.output_folder import FolderInUseError, check_output_file, clean_leftovers, lock_folder
 from glassformer.models import preset
 from oracle import random_model
@@ -209,3 +215,23 @@ def test_names_that_cannot_be_put_in_place_are_refused_at_the_start(tmp_path, mo
     (tmp_path / "mounted").mkdir()
     with pytest.raises(OutputExistsError, match="is a mount point"):
         write(tmp_path / "mounted")
+
+
+def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "folder"
+    with new_folder(path) as work:
+        (work / "a").write_text("old", encoding="utf-8")
+
+    def fail():
+        with new_folder(path, overwrite=True) as work:
+            (work / "a").write_text("half", encoding="utf-8")
+            raise RuntimeError("by hand")
+
+    with pytest.raises(RuntimeError, match="by hand"):
+        fail()
+    assert (path / "a").read_text(encoding="utf-8") == "old"
+    verify_folder(path)
+    with new_folder(path, overwrite=True) as work:
+        (work / "a").write_text("new", encoding="utf-8")
+    assert (path / "a").read_text(encoding="utf-8") == "new"
+    assert [p.name for p in tmp_path.iterdir()] == ["folder"]
