@@ -41,9 +41,9 @@ HELD_OUT = 1000
 SCORING = """
 import json, sys
 from pathlib import Path
-from glassformer.tasks.configs.options import make_config
-from glassformer.tasks.load import load
-from glassformer.tasks.registry import task_named
+from glassformer.tasks.configs.task_options import make_config
+from glassformer.pipelines.load import load
+from glassformer.tasks.task_registry import task_named
 
 folder, name, fields = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 kind = task_named(name)
@@ -93,7 +93,7 @@ def corpora(data: Path, work: Path) -> Iterator[Corpus]:
     yield Corpus("CoNLL-2003, 14,041 sentences", "tagging", files, {})
     files = {"data": [str(data / "shakespeare" / "input.txt.gz")]}
     yield Corpus("Shakespeare, 1.1 million characters", "language", files, {})
-    yield Corpus("docstrings", "summarisation", {"corpus": "docstrings"}, {})
+    yield Corpus("docstrings", "summarization", {"corpus": "docstrings"}, {})
     tool = [sys.executable, str(ROOT / "tools" / "convert_babi.py"), str(data / "babi" / "babi-en.tar.gz")]
     subprocess.run([*tool, str(work / "stories")], check=True, stdout=subprocess.DEVNULL)
     files = {key: [str(work / "stories" / f"{side}.jsonl")] for key, side in (("data", "train"), ("valid", "test"))}

@@ -23,9 +23,9 @@ from typing import Any
 from glassformer.checkpoint.model_folder import load_parameters, read_tensors
 from glassformer.data.corpora.catalog import open_corpus
 from glassformer.metrics import score_translations, tokenized_bleu
-from glassformer.tasks.configs.translation import TranslationConfig
+from glassformer.pipelines.translator import Translator
 from glassformer.tasks.recipes import load_recipe
-from glassformer.tasks.translation import Translation, Translator
+from glassformer.tasks.translation import Translation, TranslationConfig
 from glassformer.training.state import checkpoint_path, saved_positions
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "multi30k.toml"
@@ -110,12 +110,12 @@ def train_and_score(training: str, folder: Path, *, updates: int, seed: int) -> 
 def _scores(translator: Translator, pairs: Iterable[Any]) -> dict[str, Any]:
     sources, targets = zip(*pairs, strict=True)
     found = translator.translate(sources, max_batch_tokens=16384)
-    cased, tokenised = score_translations(found, targets), tokenized_bleu(found, targets, "de")
+    cased, tokenized = score_translations(found, targets), tokenized_bleu(found, targets, "de")
     return {
         "cased": cased["bleu"],
         "chrf": cased["chrf"],
-        "tokenised": tokenised.bleu,
-        "signatures": [cased.signatures["bleu"], tokenised.signature],
+        "tokenized": tokenized.bleu,
+        "signatures": [cased.signatures["bleu"], tokenized.signature],
     }
 
 
@@ -135,14 +135,14 @@ def table(out: Path) -> str:
             rows.setdefault(name, []).append(sides)
     if "base line" not in rows:
         return "the base line is not there yet"
-    base = statistics.mean(row["test"]["tokenised"] for row in rows["base line"])
+    base = statistics.mean(row["test"]["tokenized"] for row in rows["base line"])
     lines = [
-        "| | test, lower-cased and tokenised | against the base line | test, cased | validation, cased | seeds |",
+        "| | test, lower-cased and tokenized | against the base line | test, cased | validation, cased | seeds |",
         "|---|---|---|---|---|---|",
     ]
     for name in [*TRAININGS, *list(SEARCHES)[1:]]:
         if found := rows.get(name):
-            test = [row["test"]["tokenised"] for row in found]
+            test = [row["test"]["tokenized"] for row in found]
             cells = [
                 _spread(test),
                 "" if name == "base line" else f"{statistics.mean(test) - base:+.2f}",

@@ -20,7 +20,7 @@ from typing import Any
 
 from glassformer.data.readers.splits import split_of
 from glassformer.tasks.recipes import load_recipe
-from glassformer.tasks.registry import task_named
+from glassformer.tasks.task_registry import task_named
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 Files = dict[str, Any]
@@ -87,7 +87,7 @@ WORKS = {
     "entities: conll2003 dev, from MiniLM": Work("tagging", "conll2003-minilm.toml", conll2003, True, "F1 >= 92"),
     "characters: shakespeare, two cores": Work("language", "shakespeare-cpu.toml", shakespeare, bar="loss <= 1.55"),
     "characters: shakespeare, GPU": Work("language", "shakespeare.toml", shakespeare, bar="loss <= 1.45"),
-    "summaries: scitldr dev": Work("summarisation", "scitldr.toml", scitldr, bar="ROUGE-1 above lead-1"),
+    "summaries: scitldr dev": Work("summarization", "scitldr.toml", scitldr, bar="ROUGE-1 above lead-1"),
 }
 
 

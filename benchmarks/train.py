@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from glassformer.bench.result_file import check_new, write_result
 from glassformer.data.batching.pair_batches import PairBatch
 from glassformer.models import EncoderDecoderModel, ModelConfig
-from glassformer.tasks.rewriting import pair_loss
+from glassformer.tasks.seq2seq_task import pair_loss
 from glassformer.training.precision import Precision, autocast
 from glassformer.training.train_config import TrainConfig
 

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from checkpoint import hostile_files
 from checkpoint.hostile_files import Outcome
-from glassformer.tasks.load import load
+from glassformer.pipelines.load import load
 
 LONGEST_WAIT = 20.0
 ROOM = 4 * 2**30

@@ -9,7 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from glassformer.metrics.exact_match import score_answers
-from glassformer.tasks.answering import Answerer
+from glassformer.pipelines.answerer import Answerer
 from glassformer.training.precision import choose_device
 
 

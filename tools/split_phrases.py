@@ -1,4 +1,4 @@
-"""Split labelled phrases so that no validation sentence shares a phrase with training by accident.
+"""Split labeled phrases so that no validation sentence shares a phrase with training by accident.
 
     python tools/split_phrases.py FOLDER FILE ... [--column sentence] [--share 0.1]
 

@@ -38,8 +38,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import fuzz
 
 from checkpoint import hostile_files
-from glassformer.tasks.load import load
-from glassformer.tasks.translation import Translator
+from glassformer.pipelines.load import load
+from glassformer.pipelines.translator import Translator
 
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs"}
 SMALL = "--vocab-size 300 --d-model 32 --n-heads 4 --d-ff 32 --n-encoder-layers 1 --n-decoder-layers 1 --max-len 32"

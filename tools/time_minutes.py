@@ -64,7 +64,7 @@ def main(minutes: float) -> int:
 
 
 def write_data(folder: Path) -> None:
-    """Pairs, labelled texts and one long text, of a few words."""
+    """Pairs, labeled texts and one long text, of a few words."""
     draw = random.Random(0)
     lines = [draw.choices([*WORDS], k=draw.randint(3, 15)) for _ in range(8000)]
     (folder / "a.en").write_text("".join(" ".join(line) + "\n" for line in lines), encoding="utf-8")

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from glassformer.inspect import draw_attention
     from glassformer.models import ModelConfig, build_model, preset
     from glassformer.nn import capture_attention
-    from glassformer.tasks.convert import convert
-    from glassformer.tasks.load import load
-    from glassformer.tasks.train import train
+    from glassformer.pipelines.conversion import convert
+    from glassformer.pipelines.load import load
+    from glassformer.tasks.train_function import train
 
 __version__ = "0.1.0"
 __all__ = [
@@ -43,12 +43,12 @@ _MODULES = {
     "ModelConfig": "models",
     "build_model": "models",
     "capture_attention": "nn",
-    "convert": "tasks.convert",
+    "convert": "pipelines.conversion",
     "draw_attention": "inspect",
     "generate": "decoding",
-    "load": "tasks.load",
+    "load": "pipelines.load",
     "preset": "models",
-    "train": "tasks.train",
+    "train": "tasks.train_function",
 }
 """The module of each name in `__all__`."""
 

@@ -30,20 +30,20 @@ from glassformer.checkpoint.hf.folder import save_hf_folder
 from glassformer.checkpoint.safe_files import MANIFEST, sha256
 from glassformer.decoding import GenerationConfig
 from glassformer.models import ModelConfig, build_model, preset
-from glassformer.tasks.answering import Answerer
-from glassformer.tasks.classification import Classifier
-from glassformer.tasks.denoising import Denoiser
-from glassformer.tasks.encoders import Reader
-from glassformer.tasks.extraction import Extractor
-from glassformer.tasks.generator import Generator
-from glassformer.tasks.language_model import LanguageModel
-from glassformer.tasks.load import load
-from glassformer.tasks.masking import WordGuesser
-from glassformer.tasks.rewriter import Rewriter
-from glassformer.tasks.similarity import Comparer
-from glassformer.tasks.tagger import Tagger
-from glassformer.tasks.text_to_text import TextToText
-from glassformer.tasks.translation import Translator
+from glassformer.pipelines.answerer import Answerer
+from glassformer.pipelines.classifier import Classifier
+from glassformer.pipelines.comparer import Comparer
+from glassformer.pipelines.denoiser import Denoiser
+from glassformer.pipelines.encoder_pipeline import Reader
+from glassformer.pipelines.extractor import Extractor
+from glassformer.pipelines.generator import Generator
+from glassformer.pipelines.language_model import LanguageModel
+from glassformer.pipelines.load import load
+from glassformer.pipelines.mask_filler import MaskFiller
+from glassformer.pipelines.seq2seq_pipeline import Seq2SeqPipeline
+from glassformer.pipelines.tagger import Tagger
+from glassformer.pipelines.text_to_text import TextToText
+from glassformer.pipelines.translator import Translator
 from glassformer.text.tokenizer import Tokenizer
 
 MAX_SECONDS = 1.0
@@ -151,7 +151,7 @@ def _save_own(root: Path) -> dict[str, Path]:
         "classifier": Classifier(encoder["classes"], reader, labels=["a", "b"], multi_label=True),
         "comparer": Comparer(encoder["embedding"], reader, lowest=0.0, highest=5.0),
         "extractor": Extractor(encoder["span"], reader, abstains=False, overlap=4, longest_answer=5),
-        "guesser": WordGuesser(encoder["words"], reader, share=0.15),
+        "guesser": MaskFiller(encoder["words"], reader, share=0.15),
         "tagger": Tagger(encoder["tags"], reader, labels=["LOC", "PER"]),
     }
     for name, tool in tools.items():
@@ -275,7 +275,7 @@ def use(model: Any) -> None:
         if model.can_chat:
             model.run(["the cat"], chat=True, config=config)
         return
-    if isinstance(model, Rewriter | TextToText):
+    if isinstance(model, Seq2SeqPipeline | TextToText):
         # A long answer is no hang: what a file asks for in earnest is cut short here.
         short = min(model.generation.max_new_tokens, 5)
         model.generation = replace(model.generation, max_new_tokens=short, min_new_tokens=0)

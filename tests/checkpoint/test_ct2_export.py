@@ -8,7 +8,7 @@ import torch
 
 from glassformer.checkpoint.ct2_export import Vocabulary, export_ct2
 from glassformer.models import build_model, preset
-from glassformer.tasks.agreement import verify
+from glassformer.pipelines.agreement import verify
 
 WORDS = ["<pad>", "<s>", "</s>", "<unk>", *(f"w{index}" for index in range(36))]
 

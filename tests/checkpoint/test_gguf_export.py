@@ -7,8 +7,8 @@ import pytest
 from checkpoint import random_hf
 from glassformer.checkpoint import load_model
 from glassformer.checkpoint.hf.values import UnsupportedModelError
-from glassformer.tasks.agreement import verify
-from glassformer.tasks.convert import convert
+from glassformer.pipelines.agreement import verify
+from glassformer.pipelines.conversion import convert
 
 
 def make_expressible(drawn, family):
@@ -24,7 +24,7 @@ def make_expressible(drawn, family):
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
 def test_a_random_model_round_trips_or_is_refused(family, tmp_path, count, monkeypatch):
-    monkeypatch.setattr("glassformer.tasks.agreement.is_installed", lambda name: name == "transformers")
+    monkeypatch.setattr("glassformer.pipelines.agreement.is_installed", lambda name: name == "transformers")
     seeds = (seed for seed in range(10_000) if random_hf.draw(family, seed).refusal is None)
     tally = {"written": 0, "refused": 0}
     for seed, index in zip(seeds, range(count(4, 100)), strict=False):

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from checkpoint.hostile_files import MAX_MESSAGE, build_models, run_case, seal, use
-from glassformer.tasks.load import load
+from glassformer.pipelines.load import load
 
 
 @pytest.fixture(scope="module")

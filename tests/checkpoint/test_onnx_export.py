@@ -96,10 +96,10 @@ def test_unsupported_models_are_refused_and_nothing_is_written(tmp_path):
     class Int8Linear(nn.Module):
         pass
 
-    quantised = random_model("tiny-gpt2")
-    quantised.decoder.layers[1].self_attn.q_proj = Int8Linear()
+    quantized = random_model("tiny-gpt2")
+    quantized.decoder.layers[1].self_attn.q_proj = Int8Linear()
     with pytest.raises(TypeError, match=r"decoder.layers.1.self_attn.q_proj is a Int8Linear: expected nn.Linear"):
-        export_onnx(quantised, tmp_path / "out")
+        export_onnx(quantized, tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 

@@ -12,7 +12,7 @@ from checkpoint import random_hf
 from checkpoint.hf_comparison import change_tensors, first_seed, load_or_reason, open_theirs, same_numbers, save, tied
 from glassformer.checkpoint import load_model
 from glassformer.checkpoint.hf import FAMILIES
-from glassformer.tasks.convert import convert
+from glassformer.pipelines.conversion import convert
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -10,7 +10,7 @@ import pytest
 
 from glassformer import cli
 from glassformer.cli.completion import completion, completion_words
-from glassformer.tasks.registry import TASKS
+from glassformer.tasks.task_registry import TASKS
 
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 
@@ -50,7 +50,7 @@ def complete(script, folder, *typed):
         (["demo", "sim"], ["similarity"]),
         (["demo", "translation", "--t"], ["--to"]),
         (["demo", "tagging", "--t"], []),
-        (["eval", "folder", "--tok"], ["--tokenised"]),
+        (["eval", "folder", "--tok"], ["--tokenized"]),
         (["run", "a model", "--max-"], ["--max-new-tokens"]),
         (["run", ""], []),  # so that bash completes the names of files
         (["train", "tagging", "--data", ""], []),

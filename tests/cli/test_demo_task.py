@@ -15,7 +15,7 @@ import pytest
 from glassformer.cli import main
 from glassformer.cli.demo_task import demo_task, talk
 from glassformer.data.corpora import catalog as corpora
-from glassformer.tasks import runs
+from glassformer.tasks import training_run as runs
 from glassformer.tasks.classification import Classification
 from glassformer.tasks.task import Task
 
@@ -50,7 +50,7 @@ def test_a_demo_trains_beside_a_baseline_and_shows_examples(small, tmp_path, cap
     table = [line for line in told.splitlines() if line.startswith(("the commonest class", "this model"))]
     baseline, model = (float(line.split()[-2]) for line in table)
     assert 30 < baseline < 70 < model
-    assert "examples it has never seen" in told
+    assert "examples that are not in the training data" in told
     assert "\n  offen und zu\n  de\n" in told
     assert told.count("\n\n  ") >= 6  # five examples, and the user's line
     assert (tmp_path / "demo" / "classification" / "task.json").is_file()
@@ -66,7 +66,7 @@ def test_a_task_without_a_demo_and_no_time_are_refused(tmp_path, monkeypatch):
         demo_task("classification", out=tmp_path)
     with pytest.raises(ValueError, match="--minutes -1: expected 0 or more"):
         demo_task("classification", minutes=-1, out=tmp_path)
-    with pytest.raises(ValueError, match="'juggling' is no task"):
+    with pytest.raises(ValueError, match="'juggling' is not a task"):
         demo_task("juggling", out=tmp_path)
 
 
@@ -100,7 +100,7 @@ def test_the_first_word_chooses_the_task(small, monkeypatch, capsys):
 
     code, told = call("--help")
     assert code == 0
-    assert "classification  a classifier from labelled texts" in told
+    assert "classification  a classifier from labeled texts" in told
     assert "The language to translate into" in told
     code, told = call("classification", "--help")
     assert code == 0
@@ -134,7 +134,7 @@ def test_a_closed_pipe_ends_it_in_silence(arguments):
 
 
 def test_a_slip_of_the_finger_trains_nothing():
-    from glassformer.cli.demo_task import demos
+    from glassformer.cli.demo import demos
 
-    with pytest.raises(ValueError, match="'taging' is no task: did you mean 'tagging'"):
+    with pytest.raises(ValueError, match="'taging' is not a task: did you mean 'tagging'"):
         demos(["taging"])

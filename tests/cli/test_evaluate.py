@@ -3,9 +3,9 @@
 import pytest
 
 from glassformer.cli.evaluate import evaluate
-from glassformer.tasks.convert import convert
-from glassformer.tasks.translation import Translator
-from tasks.tiny_pipelines import make
+from glassformer.pipelines.conversion import convert
+from glassformer.pipelines.translator import Translator
+from pipelines.tiny_pipelines import make
 
 
 def test_a_model_in_another_librarys_format_is_refused_with_what_to_do(tmp_path):

@@ -4,10 +4,10 @@ import json
 import subprocess
 import sys
 
-import pytest
-
 from glassformer.checkpoint.safe_files import seal_folder
-from glassformer.tasks.registry import TASKS, config_named, data_named, task_named
+from glassformer.pipelines.task_file import PIPELINES, pipeline_named
+from glassformer.tasks.configs.shared import TaskData
+from glassformer.tasks.task_registry import TASKS, data_named, task_named
 
 WITHOUT_TORCH = """
 import contextlib, io, json, sys
@@ -35,7 +35,8 @@ def test_no_help_imports_torch(tmp_path):
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_a_task_and_the_registry_name_the_same_config(task):
-    assert task_named(task).Config is config_named(task)
-    assert task_named(task).Data is data_named(task)
+def test_every_task_has_a_pipeline_that_knows_its_name():
+    assert set(TASKS) == set(PIPELINES)
+    for task in TASKS:
+        assert task_named(task).name == pipeline_named(task).task == task
+        assert issubclass(data_named(task), TaskData)

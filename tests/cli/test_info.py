@@ -16,13 +16,13 @@ from glassformer.checkpoint.summary import summarize
 from glassformer.cli import main
 from glassformer.cli.info import describe
 from glassformer.models import DecoderModel, preset
-from glassformer.tasks.classification import Classifier
-from glassformer.tasks.configs.translation import PairData
-from glassformer.tasks.task import Tool
-from glassformer.tasks.translation import Translator
-from tasks.tiny_pipelines import LABELS, MAKERS, ROLES, TEMPLATE, make, pretrained, tokenizer
+from glassformer.pipelines.classifier import Classifier
+from glassformer.pipelines.trained_pipeline import TrainedPipeline
+from glassformer.pipelines.translator import Translator
+from glassformer.tasks.translation import PairData
+from pipelines.tiny_pipelines import LABELS, MAKERS, ROLES, TEMPLATE, make, pretrained, tokenizer
 
-OURS = [kind for kind in MAKERS if issubclass(kind, Tool)]
+OURS = [kind for kind in MAKERS if issubclass(kind, TrainedPipeline)]
 WITHOUT_TORCH = """
 import sys
 from glassformer import cli

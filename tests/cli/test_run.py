@@ -7,23 +7,24 @@ import sys
 import pytest
 
 from glassformer.cli import main
-from glassformer.cli.run_options import TAKES, WRITING
-from glassformer.tasks.answering import Answerer
-from glassformer.tasks.classification import Classifier
-from glassformer.tasks.code_model import CodeModel
-from glassformer.tasks.embedder import Embedder
-from glassformer.tasks.extraction import Extractor
-from glassformer.tasks.generator import Generator
-from glassformer.tasks.language_model import LanguageModel
-from glassformer.tasks.registry import TASKS
-from glassformer.tasks.similarity import Comparer
-from glassformer.tasks.tagger import Tagger
-from glassformer.tasks.text_to_text import TextToText
-from glassformer.tasks.translation import Translator
-from tasks.tiny_pipelines import LABELS, MAKERS, TEMPLATE, make
+from glassformer.cli.run_options import EXTERNAL_MODELS, OPTION_GROUPS, WRITING
+from glassformer.pipelines.answerer import Answerer
+from glassformer.pipelines.classifier import Classifier
+from glassformer.pipelines.code_model import CodeModel
+from glassformer.pipelines.comparer import Comparer, ParaphraseDetector
+from glassformer.pipelines.embedder import Embedder
+from glassformer.pipelines.extractor import Extractor
+from glassformer.pipelines.generator import Generator
+from glassformer.pipelines.language_model import LanguageModel
+from glassformer.pipelines.tagger import Tagger
+from glassformer.pipelines.task_file import PIPELINES
+from glassformer.pipelines.text_to_text import TextToText
+from glassformer.pipelines.translator import Translator
+from glassformer.tasks.task_registry import TASKS
+from pipelines.tiny_pipelines import LABELS, MAKERS, TEMPLATE, make
 
 PAIR = "what color is it?\tit is red."
-LINE_OF = {Answerer: PAIR, Extractor: PAIR, Comparer: PAIR}
+LINE_OF = {Answerer: PAIR, Extractor: PAIR, Comparer: PAIR, ParaphraseDetector: PAIR}
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def run(monkeypatch):
         for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
             monkeypatch.setattr(sys, name, stream)
         loads = []
-        monkeypatch.setattr("glassformer.tasks.load.load", lambda path, **_: loads.append(path) or tool)
+        monkeypatch.setattr("glassformer.pipelines.load.load", lambda path, **_: loads.append(path) or tool)
         monkeypatch.setattr(sys, "argv", ["glassformer", "run", "m", *map(str, options)])
         call.loads = loads
         try:
@@ -185,7 +186,8 @@ EXAMPLES = {
 def test_options_without_effect_are_refused_by_name(run, kind):
     tool = make(kind)
     task = getattr(tool, "task", None) or tool.model.kind
-    name, taken = TAKES[task]
+    entry = {**PIPELINES, **EXTERNAL_MODELS}[task]
+    name, taken = entry.called, [name for group in entry.takes for name in OPTION_GROUPS.get(group, (group,))]
     for option in (*WRITING, "n_best", "scores", "prompt", "chat", "stop", "embed"):
         if option in taken:
             continue
@@ -197,7 +199,7 @@ def test_options_without_effect_are_refused_by_name(run, kind):
 
 
 def test_every_task_says_which_options_it_takes():
-    assert set(TAKES) == {*TASKS, "encoder", "decoder", "encoder_decoder"}
+    assert {*PIPELINES, *EXTERNAL_MODELS} == {*TASKS, "encoder", "decoder", "encoder_decoder"}
 
 
 def test_an_option_without_effect_is_refused_before_a_folder_of_ours_is_loaded(run, tmp_path, monkeypatch):
@@ -259,7 +261,7 @@ def test_an_output_file_is_whole_or_not_there(run, tmp_path):
     options = ("--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt")
     code, _, err = run(make(Extractor), *options, "--on-bad", "error")
     assert code == 1
-    assert err.startswith(f"glassformer: {tmp_path / 'in.txt'}:2: 'no tab' is no question")
+    assert err.startswith(f"glassformer: {tmp_path / 'in.txt'}:2: 'no tab' is not a question")
     assert err.endswith(f"{tmp_path / 'out.txt'} was not written\n")
     assert [file.name for file in tmp_path.iterdir()] == ["in.txt"]
     code, _, err = run(make(Extractor), *options)
@@ -286,7 +288,7 @@ def test_a_file_that_came_in_the_meantime_is_not_replaced(run, tmp_path, monkeyp
 def test_a_bad_line_is_an_object_with_its_error_in_json(run):
     code, lines, err = run(make(Extractor), "--json", stdin=f"{PAIR}\nno tab\n")
     assert code == 1
-    assert json.loads(lines[1])["error"].startswith("'no tab' is no question about a text")
+    assert json.loads(lines[1])["error"].startswith("'no tab' is not a question about a text")
     assert err.splitlines()[-1].endswith("an object with the error stands for each in the output")
 
 
@@ -303,7 +305,7 @@ def test_a_progress_bar_is_shown_for_a_file_on_a_terminal_alone(run, tmp_path):
 def test_tabs_inside_texts_do_not_make_columns(run, monkeypatch):
     from glassformer.cli.run_options import AnswerOptions
     from glassformer.cli.use import as_line
-    from glassformer.tasks.pipeline import LineAnswer
+    from glassformer.pipelines.pipeline import LineAnswer
 
     answer = LineAnswer("a\tb", {"text": "a\tb"}, ("a\tb", "c"), (-1.0, -2.0))
     assert as_line(answer, AnswerOptions(n_best=2, scores=True)) == "a\\tb\t-1.0000\tc\t-2.0000"

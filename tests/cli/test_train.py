@@ -12,8 +12,8 @@ from glassformer import cli
 from glassformer.cli.options import UsageError
 from glassformer.cli.train import read_given
 from glassformer.tasks.configs.defaults import default_minutes
-from glassformer.tasks.configs.options import AUTOMATIC, FIRST_DATA, make_config, options_of
-from glassformer.tasks.registry import TASKS, config_named
+from glassformer.tasks.configs.task_options import AUTOMATIC, make_config, options_of
+from glassformer.tasks.task_registry import TASKS, config_named
 
 TINY = [
     "--updates",
@@ -51,7 +51,7 @@ def call(monkeypatch, capsys):
 
 @pytest.fixture
 def reviews(tmp_path):
-    """Labelled texts, and a text that is not."""
+    """Labeled texts, and a text that is not."""
     path = tmp_path / "reviews.tsv"
     path.write_text(
         "text\tlabel\n" + "".join(f"it is {word} {n}\t{word}\n" for n in range(40) for word in ("good", "bad")),
@@ -85,10 +85,10 @@ def test_a_config_is_the_defaults_and_what_was_given():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--warmpu", "3"], "--warmpu is no option of train translation: did you mean --warmup?"),
-        (["--optimiser", "adam"], "--optimiser is no option of train translation: did you mean --optimizer?"),
-        (["--zzzzzz", "3"], "--zzzzzz is no option of train translation: glassformer train translation --help-all"),
-        (["-minutes", "3"], "-minutes is no option of train translation: did you mean --minutes?"),
+        (["--warmpu", "3"], "--warmpu is not an option of train translation: did you mean --warmup?"),
+        (["--optimiser", "adam"], "--optimiser is not an option of train translation: did you mean --optimizer?"),
+        (["--zzzzzz", "3"], "--zzzzzz is not an option of train translation: glassformer train translation --help-all"),
+        (["-minutes", "3"], "-minutes is not an option of train translation: did you mean --minutes?"),
         (["--lr", "x"], "--lr x: expected a number"),
         (["--lr", "-1"], "--lr -1: expected a finite number above 0"),
         (["--lr"], "--lr has no value: expected X after it"),
@@ -109,11 +109,11 @@ def test_a_wrong_flag_is_a_sentence_and_exit_code_2(call, arguments, message):
 def test_wrong_words_suggest_the_nearest(call):
     assert call("trian")[::2] == (
         2,
-        "glassformer: 'trian' is no verb: did you mean 'train'? (glassformer --help lists them)\n",
+        "glassformer: 'trian' is not a verb: did you mean 'train'? (glassformer --help lists them)\n",
     )
     code, _, err = call("train", "translatoin", "--out", "m")
     assert code == 2
-    assert err.startswith("glassformer: 'translatoin' is no task: did you mean 'translation'?")
+    assert err.startswith("glassformer: 'translatoin' is not a task: did you mean 'translation'?")
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_help_shows_few_options_and_help_all_every_one(call, task):
     first = re.findall(r"^  (--\S+)", out, re.MULTILINE)
     assert 9 <= len(first) <= 12
     assert {"--out", "--minutes", "--from", "--device", "--size", "--recipe", "--continue"} <= set(first)
-    assert {f"--{name.replace('_', '-')}" for name in FIRST_DATA[task]} <= set(first)
+    assert {f"--{name.replace('_', '-')}" for name in config_named(task).FIRST_OPTIONS} <= set(first)
     assert out == call("help", "train", task)[1] == call("train", task, "--lr", "1", "-h")[1]
     everything = call("train", task, "--help-all")[1]
     flags = re.findall(r"^  (--\S+)", everything, re.MULTILINE)
@@ -284,7 +284,7 @@ def test_python_trains_with_the_same_options(tmp_path, reviews):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"warmpu": 3}, "'warmpu' is no option of TranslationConfig: did you mean 'warmup'"),
+        ({"warmpu": 3}, "'warmpu' is not an option of TranslationConfig: did you mean 'warmup'"),
         ({"lr": "x"}, "lr='x': expected a number"),
         ({"train.lr": "x"}, "lr='x': expected a number"),
         ({"source": 3}, "source=3: expected a list of paths"),
@@ -295,7 +295,7 @@ def test_python_trains_with_the_same_options(tmp_path, reviews):
 def test_python_options_are_checked_before_anything_is_written(tmp_path, options, message):
     with pytest.raises((TypeError, ValueError), match=message):
         glassformer.train("translation", out=tmp_path / "m", **options)
-    with pytest.raises(ValueError, match="'translatoin' is no task: did you mean 'translation'"):
+    with pytest.raises(ValueError, match="'translatoin' is not a task: did you mean 'translation'"):
         glassformer.train("translatoin", out=tmp_path / "m")
     assert not list(tmp_path.iterdir())
 

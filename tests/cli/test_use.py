@@ -15,13 +15,11 @@ from glassformer.cli.lines import run_lines
 from glassformer.cli.options import UsageError, call_function
 from glassformer.cli.use import _as_utf8
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
-from glassformer.tasks.answering import Answerer
-from glassformer.tasks.classification import small_encoder
-from glassformer.tasks.encoders import Reader
-from glassformer.tasks.extraction import Extractor
-from glassformer.tasks.language import small_decoder
-from glassformer.tasks.language_model import LanguageModel
-from glassformer.tasks.rewriting import small_encoder_decoder
+from glassformer.pipelines.answerer import Answerer
+from glassformer.pipelines.encoder_pipeline import Reader
+from glassformer.pipelines.extractor import Extractor
+from glassformer.pipelines.language_model import LanguageModel
+from glassformer.tasks.configs.small_models import small_decoder, small_encoder, small_encoder_decoder
 from glassformer.text import Tokenizer, TokenizerConfig
 
 TEXTS = ["what colour is it? it is red."]
@@ -50,7 +48,7 @@ def run(monkeypatch):
         streams = [io.TextIOWrapper(io.BytesIO(part), encoding=encoding) for part in (data, b"", b"")]
         for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
             monkeypatch.setattr(sys, name, stream)
-        monkeypatch.setattr("glassformer.tasks.load.load", lambda path, **_: tool)
+        monkeypatch.setattr("glassformer.pipelines.load.load", lambda path, **_: tool)
         monkeypatch.setattr(sys, "argv", ["glassformer", "run", "m", *options])
         try:
             main()
@@ -88,8 +86,8 @@ def test_a_line_without_a_tab_costs_no_other_line_its_answer(run, kind):
     expected = [alone if line == good else b"\n" for line in lines]
     assert out.splitlines(keepends=True) == expected
     assert err.splitlines() == [
-        "glassformer: stdin:5: 'no tab here' is no question about a text: expected a question, a tab and a text",
-        "glassformer: stdin:10: 'question\\t ' is no question about a text: expected a question, a tab and a text",
+        "glassformer: stdin:5: 'no tab here' is not a question about a text: expected a question, a tab and a text",
+        "glassformer: stdin:10: 'question\\t ' is not a question about a text: expected a question, a tab and a text",
         "glassformer: 2 of 12 lines are bad: an empty line stands for each in the output",
     ]
 

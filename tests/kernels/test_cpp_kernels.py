@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from glassformer.decoding import GenerationConfig, generate, record_steps
 from glassformer.kernels.cpp_library import KernelBuildError
+from glassformer.kernels.kernel_registry import cpp_kernels
 from glassformer.kernels.kernel_set import find_key_end
-from glassformer.kernels.registry import cpp_kernels
 from glassformer.nn import Mask, attend
 from glassformer.runtime.choose_runner import use_compiled_kernels
 from glassformer.runtime.recorded import Shape

@@ -20,12 +20,19 @@ def write_files(folder):
     write_lines(folder / "lines.txt", ["it is good", "the cat sleeps"])
     write_lines(folder / "texts.txt", TEXTS)
     for name in ("reviews.tsv", "test.tsv"):
-        write_lines(folder / name, ["text\tlabel", *labelled()])
+        write_lines(folder / name, ["text\tlabel", *labeled()])
+    same = [
+        f"the {a} sleeps {n}\tthe {b} rests {n}\tsame"
+        for n in range(15)
+        for a, b in (("cat", "feline"), ("dog", "hound"))
+    ]
+    different = [f"the cat sleeps {n}\tthe hound rests {n + 1}\tdifferent" for n in range(30)]
+    write_lines(folder / "paraphrases.tsv", ["text\tsecond\tlabel", *same, *different])
     tagged = [f"{name} I-PERSON\nsaw O\n{place} I-PLACE\n" for name in ("Ada", "Bo", "Cy") for place in PLACES]
     write_lines(folder / "names.conll", tagged)
     write_task_files(folder)
     for name in ("train.tsv.gz", "dev.tsv.gz"):
-        write_lines(folder / name, ["sentence\tlabel", *labelled()])
+        write_lines(folder / name, ["sentence\tlabel", *labeled()])
 
 
 def write_task_files(folder):
@@ -56,7 +63,7 @@ def write_pairs(folder, name, count=120):
             write_lines(folder / f"{name}.{language}{ending}", [" ".join(word[side] for word in row) for row in rows])
 
 
-def labelled():
+def labeled():
     """Rows of text and label."""
     return [f"it is {word} {n}\t{word}" for n in range(20) for word in ("good", "bad")]
 

@@ -10,7 +10,7 @@ from glassformer.checkpoint.gguf_export import write_gguf
 from glassformer.checkpoint.hf.folder import save_hf_folder
 from glassformer.text import Tokenizer, TokenizerConfig
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
-from tasks.tiny_pipelines import ROLES, TEMPLATE
+from pipelines.tiny_pipelines import ROLES, TEMPLATE
 
 
 def write_models(folder):

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from glassformer import preset
-from glassformer.tasks.configs.translation import PairData, TranslationConfig
-from glassformer.tasks.translation import Translation, Translator
+from glassformer.pipelines.translator import Translator
+from glassformer.tasks.translation import PairData, Translation, TranslationConfig
 from glassformer.training.journal import Journal
 from glassformer.training.train_config import TrainConfig
-from newcomer.files import labelled, write_files, write_lines
+from newcomer.files import labeled, write_files, write_lines
 from newcomer.shell import Shell
 
 SHORT = "--updates 2 --max-tokens 256 --device cpu"
@@ -42,7 +42,7 @@ MISTAKES = {
     "typo in a task": Mistake(
         f"train clasification --data reviews.tsv {SHORT} --out new",
         2,
-        "'clasification' is no task: did you mean 'classification'?",
+        "'clasification' is not a task: did you mean 'classification'?",
         f"{CLASSIFY} --out new",
     ),
     "typo in a flag": Mistake(
@@ -158,7 +158,7 @@ MISTAKES = {
     "flags of another task": Mistake(
         f"train classification --source train.en --target train.de {SHORT} --out new",
         2,
-        "--source is no option of train classification: its data is given with --data PATH",
+        "--source is not an option of train classification: its data is given with --data PATH",
         f"{CLASSIFY} --out new",
     ),
     "no GPU": Mistake(
@@ -206,7 +206,7 @@ MISTAKES = {
     "eval with the data of another task": Mistake(
         "eval my-classifier --source test.en --target test.de",
         2,
-        "--source is no option of eval my-classifier: its data is given with --data PATH",
+        "--source is not an option of eval my-classifier: its data is given with --data PATH",
         "eval my-classifier --data test.tsv",
     ),
     "eval without data": Mistake(
@@ -266,9 +266,9 @@ def trained(tmp_path_factory):
     write_lines(folder / "one.en", ["one"])
     write_lines(folder / "one.de", ["eins"])
     write_lines(folder / "one.tsv", ["text\tlabel", "hello\tgood"])
-    write_lines(folder / "bare.tsv", labelled())
-    write_lines(folder / "holes.tsv", ["text\tlabel", *labelled(), "\tgood"])
-    write_lines(folder / "other.tsv", ["text\tlabel", *reversed(labelled())])
+    write_lines(folder / "bare.tsv", labeled())
+    write_lines(folder / "holes.tsv", ["text\tlabel", *labeled(), "\tgood"])
+    write_lines(folder / "other.tsv", ["text\tlabel", *reversed(labeled())])
     for name in ("empty.en", "empty.de", "empty.tsv"):
         write_lines(folder / name, [])
     (folder / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)))

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from glassformer.decoding import GenerationConfig
-from glassformer.tasks.embedder import Embedder
-from glassformer.tasks.generator import Generator
-from glassformer.tasks.load import load
+from glassformer.pipelines.embedder import Embedder
+from glassformer.pipelines.generator import Generator
+from glassformer.pipelines.load import load
 
 
 def folder_of(package: str) -> Path:

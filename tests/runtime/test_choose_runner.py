@@ -8,7 +8,7 @@ import torch
 
 from glassformer.decoding import GenerationConfig, generate, record_steps, stream
 from glassformer.kernels.cpp_library import KernelBuildError
-from glassformer.kernels.registry import PLAIN, cpp_kernels
+from glassformer.kernels.kernel_registry import PLAIN, cpp_kernels
 from glassformer.nn import capture_attention
 from glassformer.runtime.choose_runner import ExpectedWork, choose_execution, choose_kernels, open_runner
 from glassformer.runtime.int8 import quantize

@@ -12,13 +12,14 @@ import pytest
 
 from glassformer.cli.info import info
 from glassformer.metrics.scores import Scores
+from glassformer.pipelines.translator import Translator
 from glassformer.tasks.card import code
-from glassformer.tasks.configs.translation import TranslationConfig
 from glassformer.tasks.recipes import load_recipe
-from glassformer.tasks.registry import TASKS, config_named, task_named
-from glassformer.tasks.translation import PairData, Translation, Translator
+from glassformer.tasks.task_registry import TASKS, config_named, task_named
+from glassformer.tasks.train_task import make_card
+from glassformer.tasks.translation import PairData, Translation, TranslationConfig
 from glassformer.training.state import TrainState
-from tasks.tiny_pipelines import make
+from pipelines.tiny_pipelines import make
 
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf"}
 SIZES = {"vocab_size": 300, "d_model": 16, "n_heads": 2, "d_ff": 16, "max_len": 64, "dropout": 0.0}
@@ -31,7 +32,7 @@ def lines_of_words(count=120):
 
 def write_data(folder, task):
     """Files of the user's for a task, and its data."""
-    kind = task_named(task).Data
+    kind = task_named(task).data_class()
     texts = lines_of_words()
     file = folder / "mine.jsonl"
     if task == "translation":
@@ -51,7 +52,8 @@ def write_data(folder, task):
     records = {
         "classification": lambda text: {"text": text, "label": text.split()[0]},
         "similarity": lambda text: {"text": text, "second": text[::-1], "score": len(text) % 5 / 4},
-        "summarisation": lambda text: {"source": f"{text}. More.", "target": text},
+        "paraphrase": lambda text: {"text": text, "second": text[::-1], "label": len(text) % 2},
+        "summarization": lambda text: {"source": f"{text}. More.", "target": text},
         "answering": lambda text: {"question": "first?", "context": text, "answer": text.split()[0]},
     }
     records["extraction"] = records["answering"]
@@ -146,15 +148,15 @@ def test_names_with_odd_characters_stay_in_their_place(tmp_path):
     folder.mkdir()
     task = Translation(tiny("translation", write_data(folder, "translation")))
 
-    class Tool:
+    class Pipeline:
         class model:  # noqa: N801
             config, kind = task.config.model, "encoder_decoder"
 
             def n_parameters():
                 return 5
 
-    ready = type("Ready", (), {"tool": Tool, "n_train": 3, "is_test": True, "validation": "x"})
-    card = task.card(Path("-m"), ready, TrainState(), Scores({"f1_a|b": 1.0}, about="x"))
+    ready = type("Ready", (), {"pipeline": Pipeline, "n_train": 3, "is_test": True, "validation": "x"})
+    card = make_card(task, Path("-m"), ready, TrainState(), Scores({"f1_a|b": 1.0}, about="x"))
     assert r"a\|b/mine.en" in card
     assert r"| F1 of a\|b | 1.00 |" in card
     assert "glassformer run ./-m" in card

@@ -1,4 +1,4 @@
-"""Labelled texts to classes: what is learned, kept and said."""
+"""Labeled texts to classes: what is learned, kept and said."""
 
 import io
 import json
@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from glassformer.checkpoint.safe_files import seal_folder
 from glassformer.data.readers.records import BadRecordError
 from glassformer.metrics.accuracy import score_classes
-from glassformer.tasks.classification import Classification, ClassificationConfig, Classifier, LabelledData
-from glassformer.tasks.encoders import begin_from
-from glassformer.tasks.load import load
+from glassformer.pipelines.classifier import Classifier
+from glassformer.pipelines.load import load
+from glassformer.tasks.classification import Classification, ClassificationConfig, LabeledData
+from glassformer.tasks.warm_start import load_encoder
 from glassformer.training.run_folder import RunFolder
 
 ANIMALS, TOOLS = ["cat", "dog", "cow", "hen"], ["saw", "axe", "awl", "nail"]
@@ -37,7 +38,7 @@ def data(tmp_path):
     for name, count, seed in (("train.tsv", 300, 0), ("valid.tsv", 60, 1)):
         lines = [f"{text}\t{label}" for text, label in sentences(count, seed)]
         (tmp_path / name).write_text("\n".join(["text\tlabel", *lines]) + "\n", encoding="utf-8")
-    return LabelledData(data=(tmp_path / "train.tsv",), valid=(tmp_path / "valid.tsv",))
+    return LabeledData(data=(tmp_path / "train.tsv",), valid=(tmp_path / "valid.tsv",))
 
 
 def quick(data, **changes):
@@ -76,7 +77,7 @@ def test_a_checkpoint_is_a_beginning(data, tmp_path):
     theirs = transformers.BertModel(transformers.BertConfig(vocab_size=len(words), **sizes))
     theirs.save_pretrained(tmp_path / "bert")
     (tmp_path / "bert" / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
-    body, _ = begin_from(tmp_path / "bert", "sequence_class", {"n_labels": 2, "pooling": "mean"})
+    body, _ = load_encoder(tmp_path / "bert", "sequence_class", {"n_labels": 2, "pooling": "mean"})
     assert torch.equal(body.embeddings.tokens.weight, theirs.embeddings.word_embeddings.weight)
     scores = Classification(quick(data, start_from=tmp_path / "bert")).train(tmp_path / "model")
     assert scores["accuracy"] > 90
@@ -121,7 +122,7 @@ def test_a_run_that_was_stopped_ends_the_same(data, tmp_path):
 def test_bad_data_is_explained(lines, error, message, tmp_path):
     (tmp_path / "data.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     with pytest.raises(error, match=message):
-        Classification(quick(LabelledData(data=(tmp_path / "data.tsv",)))).train(tmp_path / "model")
+        Classification(quick(LabeledData(data=(tmp_path / "data.tsv",)))).train(tmp_path / "model")
 
 
 def test_a_label_that_was_not_learned_is_named(data, tmp_path):
@@ -145,7 +146,7 @@ def test_a_text_may_have_several_labels_or_none(tmp_path):
             draw.shuffle(words)
             yield " ".join(words), [label for label, _ in named]
 
-    data = LabelledData(
+    data = LabeledData(
         data=write_jsonl(tmp_path / "train.jsonl", [{"text": t, "label": ls} for t, ls in records(400, 0)]),
         valid=write_jsonl(tmp_path / "valid.jsonl", [{"text": t, "label": ls} for t, ls in records(60, 1)]),
         multi_label=True,
@@ -176,7 +177,7 @@ def test_pairs_of_texts_are_told_apart_by_their_place(tmp_path):
             first = draw.random() < 0.5
             lines.append(f'"{pair[not first]}, old",{"first" if first else "second"},{pair[first]}')
         (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    data = LabelledData(
+    data = LabeledData(
         data=(tmp_path / "train.csv",), valid=(tmp_path / "valid.csv",), text_column="one", second_column="other"
     )
     assert data.examples()[0].text.endswith(", old")  # CSV's quotes are read
@@ -201,7 +202,7 @@ def test_pairs_of_texts_are_told_apart_by_their_place(tmp_path):
 )
 def test_bad_json_is_explained_or_passed_over(record, multi_label, message, tmp_path):
     paths = write_jsonl(tmp_path / "data.jsonl", [{"text": "a", "label": "x"}, record, {"text": "b", "label": "y"}])
-    data = LabelledData(data=paths, multi_label=multi_label)
+    data = LabeledData(data=paths, multi_label=multi_label)
     with pytest.raises(BadRecordError, match=message):
         data.examples()
     kept = replace(data, on_bad="skip").examples()
@@ -280,7 +281,7 @@ def test_what_was_passed_over_is_told(data, tmp_path):
         stream.write("\ttool\n")
     for chosen in (data, replace(data, valid=())):
         task = Classification(quick(replace(chosen, on_bad="skip")))
-        assert "passed over 1 bad records: 1 with empty text" in task.prepare(RunFolder(tmp_path / "run")).notes
+        assert "skipped 1 bad records: 1 with empty text" in task.prepare(RunFolder(tmp_path / "run")).notes
 
 
 def test_a_setting_that_a_task_has_no_use_for_is_refused(data, tmp_path):

@@ -14,10 +14,10 @@ from glassformer.decoding import GenerationConfig, Written
 from glassformer.metrics import sandbox
 from glassformer.metrics.pass_at_k import Problem
 from glassformer.metrics.sandbox import Outcome, Protections, SandboxLimits, WeakSandboxError
-from glassformer.tasks import code_model
+from glassformer.pipelines import code_model
+from glassformer.pipelines.code_model import CodeModel, prompt_of
+from glassformer.pipelines.load import load
 from glassformer.tasks.code import Code, CodeConfig, CodeData
-from glassformer.tasks.code_model import CodeModel, prompt_of
-from glassformer.tasks.load import load
 from glassformer.text import TokenizerConfig
 from glassformer.text.tokenizer import END
 
@@ -83,7 +83,7 @@ def test_a_gap_is_told_as_it_was_learned(trained, monkeypatch):
         code_model, "generate", lambda _, prompts, *rest, **more: asked.append(prompts[0]) or [[ANSWER]]
     )
     assert model.infill("def f", "return") == "answer"
-    marks = tuple(model.tokenizer.special_id(mark) for mark in code_model.MARKS)
+    marks = tuple(model.tokenizer.special_id(mark) for mark in code_model.GAP_TOKENS)
     (learned,) = encode_cuts([Cut("def f", "", "return")], model.tokenizer.encode_batch, marks)
     assert asked == [[END, *learned]]
     model.infill("x = 1\n" * 200, "y = 2\n" * 200)

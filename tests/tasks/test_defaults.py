@@ -10,24 +10,24 @@ from hypothesis import strategies as st
 import glassformer
 from glassformer.models import ModelConfig
 from glassformer.models.presets import FULL_SIZE, preset
-from glassformer.tasks.choose import choose, in_words, measure_corpus
+from glassformer.tasks.choose import choose, in_words
 from glassformer.tasks.configs.defaults import (
     DEFAULT_MINUTES,
     REFERENCE_FLOPS,
     SIZES,
-    Corpus,
+    CorpusSize,
     Speed,
     choose_defaults,
     choose_for_fine_tuning,
     default_minutes,
     preset_options,
 )
-from glassformer.tasks.configs.options import AUTOMATIC, make_config, options_of
-from glassformer.tasks.registry import TASKS, config_named, task_named
+from glassformer.tasks.configs.task_options import AUTOMATIC, make_config, options_of
+from glassformer.tasks.task_registry import TASKS, config_named, task_named
 from glassformer.training.pilot import measure_training_speed
 from glassformer.training.train_config import TrainConfig
 
-MULTI30K = Corpus(29_000, 2_100_000, 1_800_000)
+MULTI30K = CorpusSize(29_000, 2_100_000, 1_800_000)
 TRANSLATION = config_named("translation")
 
 
@@ -48,7 +48,7 @@ def chosen_for(corpus, seconds, *, given=None, size="auto", flops_per_second=2.9
 def test_any_corpus_and_time_give_a_valid_config(task, examples, length, seconds, speed, size):
     kind = config_named(task)
     chosen = chosen_for(
-        Corpus(examples, examples * length, examples * length),
+        CorpusSize(examples, examples * length, examples * length),
         seconds,
         size=size,
         flops_per_second=speed,
@@ -87,7 +87,7 @@ def test_what_depends_on_a_given_value_follows():
 def test_more_time_never_gives_a_smaller_model():
     widths, sizes = [], []
     for seconds in (5, 50, 100, 300, 900, 3_000, 10_000, 10**6, 10**8):
-        chosen = chosen_for(Corpus(10**7, 10**9, 10**9), float(seconds))
+        chosen = chosen_for(CorpusSize(10**7, 10**9, 10**9), float(seconds))
         widths.append(chosen["model.d_model"])
         sizes.append(chosen["model.vocab_size"])
     assert widths == sorted(widths)
@@ -96,7 +96,7 @@ def test_more_time_never_gives_a_smaller_model():
 
 
 def test_few_examples_seen_often_are_protected_by_dropout_and_decay():
-    few, many = chosen_for(Corpus(1_000, 65_000, 60_000), 900.0), chosen_for(MULTI30K, 100.0)
+    few, many = chosen_for(CorpusSize(1_000, 65_000, 60_000), 900.0), chosen_for(MULTI30K, 100.0)
     assert few["model.dropout"] > many["model.dropout"] == 0
     assert few["train.weight_decay"] == 1.0
 
@@ -120,7 +120,7 @@ def test_the_speed_of_the_chosen_model_counts():
 
 
 def test_texts_longer_than_the_model_reads_ask_for_no_larger_batches():
-    long, longer = (chosen_for(Corpus(1000, 1000 * n, 1000 * n), 100.0) for n in (1_100, 100_000))
+    long, longer = (chosen_for(CorpusSize(1000, 1000 * n, 1000 * n), 100.0) for n in (1_100, 100_000))
     assert long["train.max_tokens"] == longer["train.max_tokens"] == 8 * 256
 
 
@@ -184,7 +184,7 @@ def test_a_resumed_run_keeps_what_it_chose(tmp_path, monkeypatch, capsys):
     assert "chosen for this data: --n-encoder-layers 1" in told
     assert "--d-model" not in told, "what was given was not chosen"
     kept = json.loads((tmp_path / "m.run" / "kept" / "defaults.json").read_text(encoding="utf-8"))
-    monkeypatch.setattr("glassformer.tasks.task.choose", lambda *_, **__: pytest.fail("chosen again"))
+    monkeypatch.setattr("glassformer.tasks.train_task.choose", lambda *_, **__: pytest.fail("chosen again"))
     glassformer.train("translation", out=tmp_path / "m", **options)
     config = json.loads((tmp_path / "m" / "config.json").read_text(encoding="utf-8"))
     assert config["n_heads"] == kept["model.n_heads"]
@@ -198,8 +198,8 @@ def test_a_recipe_is_complete_and_takes_no_size(tmp_path):
 
 
 def test_the_corpus_is_measured_by_its_characters():
-    corpus = measure_corpus([("abcd" * 10, "ab" * 10), ("abcd" * 10, "ab" * 10)])
-    assert corpus == Corpus(2, 80, 40)
+    corpus = CorpusSize.measure([("abcd" * 10, "ab" * 10), ("abcd" * 10, "ab" * 10)])
+    assert corpus == CorpusSize(2, 80, 40)
     assert corpus.lengths() == (11, 6)
 
 
@@ -213,7 +213,7 @@ def test_a_decoder_is_measured_by_windows(tmp_path):
 def test_fine_tuning_keeps_the_architecture_and_lowers_the_learning_rate(tmp_path):
     kind = config_named("classification")
     config = make_config(kind, {"start_from": tmp_path / "theirs"})
-    tuned = choose(config, {"train.minutes": 2}, Corpus(10, 100), size="auto", began=time.perf_counter())
+    tuned = choose(config, {"train.minutes": 2}, CorpusSize(10, 100), size="auto", began=time.perf_counter())
     assert not any(name.startswith("model.") for name in tuned)
     assert tuned["train.optimizer"] == "adamw"
     assert "2 min: --optimizer adamw" in in_words(tuned, {"train.minutes": 2})
@@ -226,7 +226,7 @@ def test_the_reference_is_where_the_rules_were_measured():
 
 def test_a_classifier_of_several_labels_gets_no_option_without_effect():
     kind = config_named("classification")
-    corpus = Corpus(5_000, 250_000)
+    corpus = CorpusSize(5_000, 250_000)
     assert chosen_for(corpus, 250.0, kind=kind)["train.label_smoothing"] == 0.1
     several = chosen_for(corpus, 250.0, kind=kind, given={"data.multi_label": True})
     assert "train.label_smoothing" not in several
@@ -236,7 +236,7 @@ def test_a_classifier_of_several_labels_gets_no_option_without_effect():
 
 
 def test_a_tagger_varies_its_training_text():
-    chosen = chosen_for(Corpus(14_000, 1_100_000), 250.0, kind=config_named("tagging"))
+    chosen = chosen_for(CorpusSize(14_000, 1_100_000), 250.0, kind=config_named("tagging"))
     assert chosen["swap_entities"] > 0
     assert chosen["tokenizer.bpe_dropout"] > 0
 

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.data.readers.records import BadRecordError
-from glassformer.tasks.extraction import Extraction, ExtractionConfig, Extractor, SpanData, best_span, span_places
-from glassformer.tasks.load import load
+from glassformer.pipelines.extractor import Extractor, best_span, span_places
+from glassformer.pipelines.load import load
+from glassformer.tasks.extraction import Extraction, ExtractionConfig, SpanData
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
 from glassformer.text.text_windows import windows
@@ -110,8 +111,8 @@ def test_the_notes_tell_what_was_passed_over(data, tmp_path):
     told = squad([*questions(60), ("q", CONTEXT, [{"text": "cow", "answer_start": 0}])])
     (tmp_path / "some.json").write_text(json.dumps(told), encoding="utf-8")
     config = quick(SpanData(data=(tmp_path / "some.json",), valid=data.valid, on_bad="skip"))
-    (note,) = [note for note in Extraction(config).prepare(RunFolder(tmp_path)).notes if "passed over" in note]
-    assert note.startswith("passed over 1 bad records: 1 with the answer 'cow' is not at character 0")
+    (note,) = [note for note in Extraction(config).prepare(RunFolder(tmp_path)).notes if "skipped" in note]
+    assert note.startswith("skipped 1 bad records: 1 with the answer 'cow' is not at character 0")
 
 
 def test_version_one_always_answers(tmp_path):
@@ -122,8 +123,8 @@ def test_version_one_always_answers(tmp_path):
     data = SpanData(data=(tmp_path / "v1.json",), valid=(tmp_path / "v1.json",))
     config = quick(data)
     ready = Extraction(replace(config, train=replace(config.train, updates=1))).prepare(RunFolder(tmp_path))
-    assert not ready.tool.abstains
-    assert all(one.text for one in ready.tool.find([("Who?", "Nobody knows it.")] * 3))
+    assert not ready.pipeline.abstains
+    assert all(one.text for one in ready.pipeline.find([("Who?", "Nobody knows it.")] * 3))
 
 
 def test_a_checkpoint_is_a_beginning(data, tmp_path):
@@ -136,12 +137,12 @@ def test_a_checkpoint_is_a_beginning(data, tmp_path):
     task = Extraction(replace(quick(data), start_from=tmp_path / "bert"))
     ready = task.prepare(RunFolder(tmp_path))
     examples = [example for example in ready.test if example.answers]
-    for row in task.rows(ready.tool, examples):
+    for row in task.rows(ready.pipeline, examples):
         assert len(row.ids) <= 20
         begin, end = row.answer
         told = " ".join(names[index] for index in row.ids[begin : end + 1])
         assert told in (*COLOURS, "[CLS]")  # the first token stands for a window without the answer
-    assert math.isfinite(task.loss(ready.tool.model, ready.batches[0]).item())
+    assert math.isfinite(task.loss(ready.pipeline.model, ready.batches[0]).item())
 
 
 CONTEXT = "the cat saw the dog"

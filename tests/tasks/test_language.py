@@ -16,12 +16,13 @@ from glassformer.data.readers.text_documents import Document
 from glassformer.decoding import GenerationConfig
 from glassformer.decoding.scoring import score_long_texts
 from glassformer.models import DecoderModel
-from glassformer.tasks.code import Code, CodeConfig
-from glassformer.tasks.configs.language import CodeData
-from glassformer.tasks.language import DocumentData, Language, LanguageConfig, first_characters, small_decoder
-from glassformer.tasks.language_model import LanguageModel
-from glassformer.tasks.load import load
-from glassformer.tasks.task import Splits
+from glassformer.pipelines.language_model import LanguageModel
+from glassformer.pipelines.load import load
+from glassformer.tasks.code import Code, CodeConfig, CodeData
+from glassformer.tasks.configs.shared import Splits
+from glassformer.tasks.configs.small_models import small_decoder
+from glassformer.tasks.decoder_task import first_characters
+from glassformer.tasks.language import DocumentData, Language, LanguageConfig
 from glassformer.text import Tokenizer, TokenizerConfig
 from glassformer.training.run_folder import RunFolder
 
@@ -253,10 +254,10 @@ def test_the_command_line_trains_scores_and_writes(tmp_path, monkeypatch, capsys
 def test_a_trained_model_is_a_beginning(whole_run, folder, one_text, tmp_path):
     task = Language(quick(one_text, start_from=folder / "model"))
     (tmp_path / "run").mkdir()
-    begun = task.prepare(RunFolder(tmp_path / "run")).tool.model
+    begun = task.prepare(RunFolder(tmp_path / "run")).pipeline.model
     trained = load(folder / "model").model
     assert all(torch.equal(a, b) for a, b in zip(begun.parameters(), trained.parameters(), strict=True))
-    with pytest.raises(ValueError, match="knows no"):
+    with pytest.raises(ValueError, match="the tokenizer has no special token <before>"):
         Code(CodeConfig(data=CodeData(data=one_text.data), start_from=folder / "model")).prepare(
             RunFolder(tmp_path / "run")
         )

@@ -18,14 +18,16 @@ from glassformer.data.corpora.docstrings import Docstring
 from glassformer.data.readers.plain_texts import PlainText, TextReader
 from glassformer.data.readers.records import BadRecordError
 from glassformer.metrics.token_accuracy import score_commonest
-from glassformer.tasks.classification import Classification, ClassificationConfig, LabelledData
-from glassformer.tasks.denoising import Denoiser, Denoising, DenoisingConfig
-from glassformer.tasks.encoders import begin_from
-from glassformer.tasks.load import load
-from glassformer.tasks.masking import Masking, MaskingConfig, WordGuesser, frame_of, mask_of
-from glassformer.tasks.pretraining import TextData, fill_in, put_marks, without_blanks
-from glassformer.tasks.rewriting import begin_from as begin_rewriting_from
+from glassformer.pipelines.blanks import fill_in, put_marks, without_blanks
+from glassformer.pipelines.denoiser import Denoiser
+from glassformer.pipelines.load import load
+from glassformer.pipelines.mask_filler import MaskFiller, frame_of, mask_of
+from glassformer.tasks.classification import Classification, ClassificationConfig, LabeledData
+from glassformer.tasks.denoising import Denoising, DenoisingConfig
+from glassformer.tasks.masking import Masking, MaskingConfig
+from glassformer.tasks.pretraining import TextData
 from glassformer.tasks.translation import PairData, Translation, TranslationConfig
+from glassformer.tasks.warm_start import load_encoder, load_seq2seq
 from glassformer.text import TokenizerConfig
 from glassformer.training.trainer import Trainer
 
@@ -71,11 +73,11 @@ def test_masking_learns_words_by_their_neighbours_and_remembers(masked, data):
     folder, scores = masked
     task = Masking(quick(MaskingConfig(data=data, share=0.3)))
     how, guessed = task.baseline(data.splits())
-    assert how == "the commonest token"
+    assert how == "the most frequent token"
     assert scores["loss"] < 0.6 * guessed["loss"]
     assert scores["accuracy"] > guessed["accuracy"] + 20
     tool = load(folder)
-    assert isinstance(tool, WordGuesser)
+    assert isinstance(tool, MaskFiller)
     assert tool.score([*data.splits().valid]) == scores
     lines = ["the old dog ___ .", "", "no blank", "the red ___ moos . the big hen ___."]
     assert tool.run(lines) == ["the old dog barks .", "", "no blank", "the red cow moos . the big hen clucks."]
@@ -152,9 +154,9 @@ def test_what_is_hidden_is_a_function_of_the_epoch_and_the_row(masked, data):
     assert not set(asked) & (tool.reader.tokenizer.special_ids | end)
 
 
-def labelled(folder, count, seed):
+def labeled(folder, count, seed):
     draw = random.Random(seed)
-    path = folder / f"labelled-{count}.tsv"
+    path = folder / f"labeled-{count}.tsv"
     lines = ["text\tlabel"]
     for _ in range(count):
         animal = draw.choice([*KINDS])
@@ -166,13 +168,13 @@ def labelled(folder, count, seed):
 
 def test_a_body_that_masking_made_is_taken_over_bit_by_bit(masked, tmp_path):
     body = load_model(masked[0])
-    model, reader = begin_from(masked[0], "token_class", {"n_labels": 3})
+    model, reader = load_encoder(masked[0], "token_class", {"n_labels": 3})
     own = dict(body.named_parameters())
     for name, parameter in model.named_parameters():
         assert name.startswith("head.") or torch.equal(parameter, own[name])
     assert reader.files["tokenizer.json"] == (masked[0] / "tokenizer.json").read_text(encoding="utf-8")
-    files = labelled(tmp_path, 120, 1), labelled(tmp_path, 40, 2)
-    config = ClassificationConfig(data=LabelledData(data=files[:1], valid=files[1:]), start_from=masked[0])
+    files = labeled(tmp_path, 120, 1), labeled(tmp_path, 40, 2)
+    config = ClassificationConfig(data=LabeledData(data=files[:1], valid=files[1:]), start_from=masked[0])
     config = quick(config, updates=30)
     scores = Classification(config).train(tmp_path / "all")
     assert scores["accuracy"] > 90
@@ -193,7 +195,7 @@ def test_a_body_that_masking_made_is_taken_over_bit_by_bit(masked, tmp_path):
 
 def test_a_translator_begins_with_what_denoising_made(denoised, data, tmp_path):
     folder = denoised[0]
-    model, source, target = begin_rewriting_from(folder)
+    model, source, target = load_seq2seq(folder)
     assert source is target
     for name, parameter in load_model(folder).named_parameters():
         assert torch.equal(parameter, dict(model.named_parameters())[name])
@@ -216,11 +218,11 @@ def test_a_translator_begins_with_what_denoising_made(denoised, data, tmp_path):
 
 def test_a_wrong_beginning_is_explained(masked, denoised, data, tmp_path):
     pairs = PairData(source=data.data, target=data.data, valid_source=data.valid, valid_target=data.valid)
-    with pytest.raises(ValueError, match="is of kind 'encoder': expected 'encoder_decoder' to begin with"):
+    with pytest.raises(ValueError, match="is of kind 'encoder': expected 'encoder_decoder'"):
         Translation(quick(TranslationConfig(data=pairs, start_from=masked[0]))).train(tmp_path / "a")
-    with pytest.raises(ValueError, match="is of kind 'encoder_decoder': expected 'encoder' to begin with"):
+    with pytest.raises(ValueError, match="is of kind 'encoder_decoder': expected 'encoder'"):
         Masking(quick(MaskingConfig(data=data, start_from=denoised[0]))).train(tmp_path / "b")
-    with pytest.raises(FileNotFoundError, match="nowhere: no such folder to begin with"):
+    with pytest.raises(FileNotFoundError, match=r"--from .*nowhere: no such folder"):
         Masking(quick(MaskingConfig(data=data, start_from=tmp_path / "nowhere"))).train(tmp_path / "c")
     other = {"spans": "infilling", "infilling": "spans"}[load(denoised[0]).noise]
     with pytest.raises(ValueError, match="expected a model that `glassformer train denoising` wrote"):
@@ -229,7 +231,7 @@ def test_a_wrong_beginning_is_explained(masked, denoised, data, tmp_path):
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
     theirs = transformers.BartForConditionalGeneration(transformers.BartConfig(**sizes, **heads))
     theirs.save_pretrained(tmp_path / "bart")
-    with pytest.raises(ValueError, match="was not trained here, and its tokenizer cannot be taken along"):
+    with pytest.raises(ValueError, match="was not trained by Glassformer, and its tokenizer cannot be used"):
         Translation(quick(TranslationConfig(data=pairs, start_from=tmp_path / "bart"))).train(tmp_path / "e")
 
 
@@ -241,8 +243,8 @@ def test_somebodys_bert_goes_on_with_its_own_head_and_mask(data, tmp_path):
     theirs.save_pretrained(tmp_path / "bert")
     (tmp_path / "bert" / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
     task = Masking(quick(MaskingConfig(data=data, start_from=tmp_path / "bert"), updates=40))
-    tool, fresh = task.begin(())
-    assert fresh == []
+    tool, fresh = task.initialize(())
+    assert not fresh
     assert torch.equal(tool.model.head.transform.dense.weight, theirs.cls.predictions.transform.dense.weight)
     assert mask_of(tool.reader) == 4
     assert (list(frame_of(tool.reader).before), list(frame_of(tool.reader).after)) == ([2], [3])
@@ -312,7 +314,7 @@ def test_the_commonest_token_scores_what_it_says():
 
 def test_demos_are_there(monkeypatch):
     found = [Docstring(f"Number {n} is what it is, and no other.", f"Tell number {n}.") for n in range(2000)]
-    monkeypatch.setattr("glassformer.tasks.configs.pretraining.docstrings", lambda: found)
+    monkeypatch.setattr("glassformer.tasks.pretraining.docstrings", lambda: found)
     for task in (Masking, Denoising):
         config = task.demo()
         assert config.train.minutes <= 3
@@ -346,7 +348,7 @@ def test_the_command_line_trains_runs_embeds_and_begins_with_it(data, tmp_path, 
     vectors = call("run", tmp_path / "m", "--embed", stdin="the dog\n\n").splitlines()
     assert len(json.loads(vectors[0])) == 16
     assert vectors[1] == ""
-    file = labelled(tmp_path, 40, 0)
+    file = labeled(tmp_path, 40, 0)
     flags = ["--data", file, "--valid", file, "--updates", 2, "--lora-rank", 2, "--out", tmp_path / "c"]
     assert "accuracy" in call("train", "classification", "--from", tmp_path / "m", *flags)
     assert json.loads((tmp_path / "c.run" / "run.json").read_text(encoding="utf-8"))["config"]["start_from"] == str(

@@ -11,11 +11,12 @@ import pytest
 from glassformer.checkpoint import OutputExistsError, load_model
 from glassformer.checkpoint.output_folder import FolderInUseError, lock_folder
 from glassformer.checkpoint.safe_files import CorruptFolderError
-from glassformer.tasks.classification import Classification, ClassificationConfig, LabelledData
+from glassformer.tasks import train_task
+from glassformer.tasks.classification import Classification, ClassificationConfig, LabeledData
 from glassformer.tasks.language import DocumentData, Language, LanguageConfig
 from glassformer.tasks.masking import Masking, MaskingConfig
 from glassformer.tasks.pretraining import TextData
-from glassformer.tasks.registry import task_named
+from glassformer.tasks.task_registry import task_named
 from glassformer.tasks.translation import PairData, Translation, TranslationConfig
 from glassformer.text import BpeDropout, Tokenizer
 from glassformer.training.run_folder import RECORD, RunFolder, RunMismatchError, open_run
@@ -67,7 +68,7 @@ def test_the_same_command_resumes_without_training_a_tokenizer_or_tokenizing(tra
         raise AssertionError("the run keeps its tokenizer and its token files")
 
     monkeypatch.setattr(Tokenizer, "train", refuse)
-    monkeypatch.setattr("glassformer.tasks.rewriting.write_token_files", refuse)
+    monkeypatch.setattr("glassformer.tasks.seq2seq_task.write_token_files", refuse)
     Translation(translation(trained)).train(trained / "m")
     after = files_of(trained / "m")
     assert after["model.safetensors"] == before["model.safetensors"]
@@ -195,14 +196,14 @@ def test_an_output_that_may_not_be_written_is_refused_before_the_data_is_read(tm
 
 def test_files_put_into_the_output_while_training_lose_neither_them_nor_the_model(tmp_path, monkeypatch):
     write_pairs(tmp_path)
-    plain = Translation.card
+    plain = train_task.make_card
 
-    def card(self, *arguments):
+    def card(*arguments):
         (tmp_path / "m").mkdir()
         (tmp_path / "m" / "notes.txt").write_text("mine", encoding="utf-8")
-        return plain(self, *arguments)
+        return plain(*arguments)
 
-    monkeypatch.setattr(Translation, "card", card)
+    monkeypatch.setattr(train_task, "make_card", card)
     with pytest.raises(OutputExistsError, match=r"notes.txt.*The trained model is in .*m\.run/model"):
         Translation(translation(tmp_path)).train(tmp_path / "m")
     assert (tmp_path / "m" / "notes.txt").read_text(encoding="utf-8") == "mine"
@@ -324,7 +325,7 @@ def test_another_task_is_refused_by_name(trained):
     path = trained / "a.tsv"
     path.write_text("text\tlabel\na\tb\nc\td\n", encoding="utf-8")
     with pytest.raises(RunMismatchError, match="was started for the task translation"):
-        Classification(ClassificationConfig(data=LabelledData(data=(path,)))).train(trained / "m")
+        Classification(ClassificationConfig(data=LabeledData(data=(path,)))).train(trained / "m")
 
 
 def test_a_link_and_its_folder_have_one_run(trained):
@@ -374,7 +375,7 @@ def test_training_works_outside_the_main_thread(tmp_path):
 def test_new_labels_in_continued_data_are_named(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("text\tlabel\n" + "".join(f"text {i}\t{'ab'[i % 2]}\n" for i in range(60)), encoding="utf-8")
-    usual = ClassificationConfig(data=LabelledData(data=(path,)))
+    usual = ClassificationConfig(data=LabeledData(data=(path,)))
     train = replace(usual.train, updates=2, warmup=1, max_tokens=256, device="cpu")
     config = replace(usual, train=train, model=replace(usual.model, vocab_size=300, d_model=16, d_ff=16))
     Classification(config).train(tmp_path / "m")
@@ -405,7 +406,7 @@ def test_tasks_that_learn_from_texts_keep_their_tokenizer_and_tokens(tmp_path, t
         raise AssertionError("the run keeps its tokenizer and its token files")
 
     monkeypatch.setattr(Tokenizer, "train", refuse)
-    monkeypatch.setattr("glassformer.tasks.language.write_stream", refuse)
+    monkeypatch.setattr("glassformer.data.batching.packed_windows.write_stream", refuse)
     monkeypatch.setattr("glassformer.tasks.pretraining.write_text_rows", refuse)
     kind(config).train(tmp_path / "m")
     assert files_of(tmp_path / "m")["model.safetensors"] == before["model.safetensors"]

@@ -14,10 +14,11 @@ from glassformer.cli import main
 from glassformer.data.batching.labeled_batches import LabeledRow, PairedBatches
 from glassformer.data.corpora.synthetic_pairs import made_pairs
 from glassformer.data.readers.records import BadRecordError
-from glassformer.tasks.encoders import begin_from
-from glassformer.tasks.load import load
-from glassformer.tasks.similarity import Comparer, Similarity, SimilarityConfig, SimilarityData
-from glassformer.tasks.task import Splits
+from glassformer.pipelines.comparer import Comparer
+from glassformer.pipelines.load import load
+from glassformer.tasks.configs.shared import Splits
+from glassformer.tasks.similarity import Similarity, SimilarityConfig, SimilarityData
+from glassformer.tasks.warm_start import load_encoder
 
 WORDS = ["cat", "dog", "cow", "hen", "saw", "axe", "awl", "nail"]
 
@@ -66,7 +67,7 @@ def test_it_learns_what_is_alike_and_remembers(data, tmp_path, capsys):
     torch.testing.assert_close(vectors.norm(dim=-1), torch.ones(3))
     torch.testing.assert_close(vectors, torch.cat([model.embed([t]) for t in ("cat", "dog " * 400, "saw")]))
     assert model.embed([]).shape == (0, 32)
-    with pytest.raises(ValueError, match="'cat' is one text: expected two, with a tab between them"):
+    with pytest.raises(ValueError, match="'cat' is one text: expected two texts with a tab between them"):
         model.run(["cat"])
 
 
@@ -76,7 +77,7 @@ def test_a_checkpoint_is_a_beginning(data, tmp_path):
     theirs = transformers.BertModel(transformers.BertConfig(vocab_size=len(words), **sizes))
     theirs.save_pretrained(tmp_path / "bert")
     (tmp_path / "bert" / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
-    body, reader = begin_from(tmp_path / "bert", "embedding", {"pooling": "mean"})
+    body, reader = load_encoder(tmp_path / "bert", "embedding", {"pooling": "mean"})
     assert torch.equal(body.embeddings.tokens.weight, theirs.embeddings.word_embeddings.weight)
     pairs = [*data.splits().valid]
     before = Comparer(body, reader, highest=5.0).score(pairs)

@@ -15,8 +15,8 @@ from glassformer.data.batching.labeled_batches import IGNORED
 from glassformer.data.corpora.synthetic_sentences import made_sentences
 from glassformer.data.readers.records import BadRecordError
 from glassformer.data.readers.tagged_sentences import TaggedReader, TaggedSentence
-from glassformer.tasks.load import load
-from glassformer.tasks.tagger import Tagger
+from glassformer.pipelines.load import load
+from glassformer.pipelines.tagger import Tagger
 from glassformer.tasks.tagging import TaggedData, Tagging, TaggingConfig
 from glassformer.text import TokenizerConfig
 from glassformer.text.tags import Entity, tags_of
@@ -151,14 +151,14 @@ def test_bpe_dropout_cuts_in_other_ways_and_keeps_the_answers(data, tmp_path):
     task = Tagging(quick(data, tokenizer=TokenizerConfig(bpe_dropout=0.5, bpe_versions=3)))
     train = list(task.config.data.splits().train)
     ready = task.prepare(RunFolder(tmp_path))
-    usual = task.rows(ready.tool, train)
+    usual = task.rows(ready.pipeline, train)
     versions = [version.rows for version in ready.batches.versions]
     assert len(versions) == 3
     for rows in versions:
         assert [[n for n in row.answer if n != IGNORED] for row in rows] == [
             [n for n in row.answer if n != IGNORED] for row in usual
         ]
-        decode = ready.tool.reader.tokenizer.decode
+        decode = ready.pipeline.reader.tokenizer.decode
         assert [decode(row.ids) for row in rows] == [decode(row.ids) for row in usual]
     assert sum(len(row.ids) for row in versions[0]) > sum(len(row.ids) for row in usual)
     assert [list(row.ids) for row in versions[0]] != [list(row.ids) for row in versions[1]]
@@ -172,7 +172,7 @@ def test_swapped_entities_keep_the_words_around_them(data, tmp_path):
     assert len(versions) == 2
     assert all(len(rows) == len(train) for rows in versions)
     assert [list(row.ids) for row in versions[0]] != [list(row.ids) for row in versions[1]]
-    tags = ready.tool.paths.tags
+    tags = ready.pipeline.paths.tags
     for rows in versions:
         for row, sentence in zip(rows, train, strict=True):
             found = [tags[number] for number in row.answer if number != IGNORED]
@@ -200,7 +200,7 @@ def test_r_drop_is_the_loss_of_two_passes_and_how_they_differ(data, tmp_path):
     config = quick(data)
     task = Tagging(replace(config, model=replace(config.model, dropout=0.0)))
     ready = task.prepare(RunFolder(tmp_path))
-    model, batch = ready.tool.model.train(), ready.batches[0]
+    model, batch = ready.pipeline.model.train(), ready.batches[0]
     once, cost = task.loss(model, batch), task.flops(model, batch)
     task.config = replace(task.config, train=replace(config.train, r_drop=1.0))
     assert task.loss(model, batch).item() == pytest.approx(once.item(), rel=1e-5)  # nothing differs

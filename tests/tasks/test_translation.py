@@ -15,10 +15,12 @@ from glassformer.cli import main
 from glassformer.data.batching.pair_batches import hide_words
 from glassformer.metrics import score_translations
 from glassformer.models import build_model
+from glassformer.pipelines.translator import Translator
+from glassformer.tasks.configs.small_models import small_encoder_decoder
 from glassformer.tasks.recipes import load_recipe
-from glassformer.tasks.registry import task_named
-from glassformer.tasks.rewriting import pair_loss, small_encoder_decoder
-from glassformer.tasks.translation import PairData, Translation, TranslationConfig, Translator
+from glassformer.tasks.seq2seq_task import pair_loss
+from glassformer.tasks.task_registry import task_named
+from glassformer.tasks.translation import PairData, Translation, TranslationConfig
 from glassformer.text import TokenizerConfig
 from glassformer.text.tokenizer import END, PAD, UNKNOWN
 from glassformer.training.journal import read_log
@@ -125,14 +127,14 @@ def test_run_gives_one_line_for_each_line_and_keeps_blank_ones(trained):
 
 
 def test_eval_and_info_tell(trained, here):
-    files = ("--source", "a.en", "--target", "a.de", "--tokenised", "de")
+    files = ("--source", "a.en", "--target", "a.de", "--tokenized", "de")
     result = here("eval", "model", *files, folder=trained[0])
     assert result.returncode == 0, result.stderr
     assert "lang:de" in result.stdout
     assert re.fullmatch(r"scored on [\d,]+ pairs from a\.en, a\.de", result.stdout.splitlines()[-1])
-    quantised = here("eval", "model", *files[:4], "--int8", "--json", folder=trained[0])
-    if "no compiler" not in quantised.stderr:
-        assert json.loads(quantised.stdout)["greedy"]["bleu"] > 90
+    quantized = here("eval", "model", *files[:4], "--int8", "--json", folder=trained[0])
+    if "no compiler" not in quantized.stderr:
+        assert json.loads(quantized.stdout)["greedy"]["bleu"] > 90
     assert "greedy    BLEU" in result.stdout
     assert "nrefs:1|case:mixed|eff:no|tok:13a" in result.stdout
     result = here("info", "model", folder=trained[0])
@@ -175,7 +177,7 @@ def test_bad_records_are_counted_and_told(tmp_path):
     for name, line in (("a.en", "\n"), ("a.de", "nichts\n")):
         (tmp_path / name).write_text((tmp_path / name).read_text(encoding="utf-8") + line, encoding="utf-8")
     result = glassformer(*TRAIN, "--on-bad", "skip", "--updates", "2", "--out", "model", folder=tmp_path)
-    assert "passed over 1 bad records: 1 with empty source" in result.stderr
+    assert "skipped 1 bad records: 1 with empty source" in result.stderr
 
 
 def test_errors_name_the_file_and_the_line(trained, here):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from glassformer.tasks.classification import Classification, ClassificationConfig, LabelledData
+from glassformer.tasks.classification import Classification, ClassificationConfig, LabeledData
 from glassformer.training.callbacks import EvaluationEvent, SaveEvent, StepEvent
 
 
@@ -17,7 +17,7 @@ def config(folder, **train):
     (folder / "a.tsv").write_text(
         "text\tlabel\n" + "".join(f"{row}\t{row.split()[0]}\n" for row in rows), encoding="utf-8"
     )
-    usual = ClassificationConfig(data=LabelledData(data=(folder / "a.tsv",), valid=(folder / "a.tsv",)))
+    usual = ClassificationConfig(data=LabeledData(data=(folder / "a.tsv",), valid=(folder / "a.tsv",)))
     values = {"updates": 6, "warmup": 2, "eval_every": 3, "save_every": 2, "max_tokens": 64, "device": "cpu", **train}
     return replace(
         usual,

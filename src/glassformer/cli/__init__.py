@@ -1,4 +1,4 @@
-"""The command line: results go to stdout, progress to stderr. Verbs load what they need when they are called."""
+"""The command line. Results go to stdout, progress to stderr. Each verb imports its modules when it is called."""
 
 import io
 import os
@@ -10,16 +10,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn
 
-VERBS = {
-    "demo": "train a small model in minutes and try it: a translator, or demo TASK for another task",
-    "train": "train a model for a task on your own data; train --help lists the tasks",
-    "run": "translate, classify, continue, answer or embed lines of text with a trained model",
-    "eval": "score a trained model on your own data, by the metrics of its task",
-    "info": "show what a model folder holds",
-    "convert": "write a model in another library's format, or read one",
-    "bench": "measure how fast this machine generates text, beside other libraries",
-    "completion": "print a script that completes commands and options in bash, zsh or fish",
-}
+from glassformer.cli.verbs import VERBS
+
 HELP = ("-h", "--help", "help")
 
 LESS_MEMORY = (
@@ -28,7 +20,7 @@ LESS_MEMORY = (
 SMALLER_MODEL = "Use a smaller model, shorter texts or a smaller --beam."
 
 SIGNAL_SECONDS = 10.0
-"""A command that a signal asked to end is given this long."""
+"""Seconds after a signal until the process is ended."""
 
 
 def main() -> None:
@@ -37,8 +29,8 @@ def main() -> None:
     0 is success. 2 is a wrong command line: an option, a value or a combination that has to be changed. 1 is any other
     failure, of a file, a model or the machine. 130 and 143 are signals, and 141 is a closed pipe.
     """
-    # On ARM torch gives freed memory back to the system after 10 ms, to get it again page by page for the next batch,
-    # which takes 3 % of the time of writing. It is asked to wait for 10 s, before it is loaded.
+    # On ARM, torch's allocator returns freed memory to the system after 10 ms and gets it back page by page for the
+    # next batch, which takes 3 % of the generation time. A delay of 10 s avoids that. Set it before torch is loaded.
     os.environ.setdefault("MIMALLOC_PURGE_DELAY", "10000")
     _prepare_streams()
     try:
@@ -46,10 +38,9 @@ def main() -> None:
             with _ending_on_signals():
                 _main()
         finally:
-            sys.stdout.flush()  # here, where an error can still be caught, rather than when Python ends
+            sys.stdout.flush()  # here, because errors can no longer be caught when Python exits
     except BrokenPipeError:
-        # The program that reads our output has closed it, as `head` does. 141 is a shell's code for SIGPIPE, the signal
-        # that ends other programs then.
+        # The reader of our output, such as `head`, has closed it. 141 is the shell's exit code for SIGPIPE.
         _discard_output()
         sys.exit(141)
     except OSError as error:
@@ -60,14 +51,14 @@ def main() -> None:
 
 
 def _prepare_streams() -> None:
-    """Make all three streams usable: UTF-8 in every locale, and none of them closed but stdin."""
+    """Make stdin, stdout and stderr UTF-8 in every locale. Reopen closed ones, except stdin."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which a file of ours would take otherwise
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor, so that no file of ours gets it
     if sys.stderr is None:
-        # print() would take None for stdout.
+        # print(file=None) would write to stdout.
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if sys.stdout is None:
         _fail("stdout is closed: expected a terminal, a file or a pipe; >/dev/null discards the output", 1)
@@ -79,17 +70,17 @@ def _prepare_streams() -> None:
 
 
 def _discard_output() -> None:
-    """Let what still waits to be written go nowhere, so that Python does not fail on it when it ends."""
+    """Discard buffered output, so that Python does not fail to write it when it exits."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
 def _ending_on_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGINT end a command by an exception, so that half-written files are removed.
+    """Turn SIGTERM and SIGINT into exceptions, so that incomplete files are removed.
 
-    A second signal ends it at once. An exception that arrives inside an import may be lost there, so a timer ends the
-    process all the same. Training installs another handler, which saves first.
+    A second signal ends the process at once. An exception inside an import may be lost, so a timer ends the process
+    after SIGNAL_SECONDS. Training installs its own handler, which saves a checkpoint first.
     """
     usual: dict[int, Any] = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
     handled = [number for number, handler in usual.items() if signal.getsignal(number) is handler]
@@ -132,7 +123,7 @@ def _main() -> None:
     try:
         _run(verb, rest)
     except KeyboardInterrupt as error:
-        if hasattr(error, "exit_code"):  # of a training that was stopped by two signals
+        if hasattr(error, "exit_code"):  # training was stopped by a second signal
             _fail(
                 f"{error} without saving; run the same command again to resume from the newest checkpoint",
                 error.exit_code,
@@ -155,13 +146,13 @@ def _main() -> None:
         if isinstance(error, DivergedError | KernelBuildError):
             _fail(error, 1)
         if _is_out_of_memory(error):
-            told = (str(error) or "the system gave no more").splitlines()[0][:300]
-            _fail(f"out of memory: {told}\n{LESS_MEMORY if verb in ('train', 'demo') else SMALLER_MODEL}", 1)
+            message = (str(error) or "the system has none left").splitlines()[0][:300]
+            _fail(f"out of memory: {message}\n{LESS_MEMORY if verb in ('train', 'demo') else SMALLER_MODEL}", 1)
         raise  # a bug of ours
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Whether there was no memory, of a GPU or of the machine; torch raises a RuntimeError for both."""
+    """Return whether the error is about memory of a GPU or the machine. torch raises a RuntimeError for both."""
     words = ("out of memory", "can't allocate memory", "not enough memory")
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(word in str(error) for word in words)
@@ -183,7 +174,7 @@ def _run(verb: str, rest: list[str]) -> None:
     if verb not in VERBS:
         from glassformer.base.names import suggestion
 
-        _fail(f"{verb!r} is no verb: {suggestion(verb, VERBS)} (glassformer --help lists them)", 2)
+        _fail(f"{verb!r} is not a verb: {suggestion(verb, VERBS)} (glassformer --help lists them)", 2)
     try:
         import rich  # noqa: F401
     except ImportError:
@@ -199,7 +190,7 @@ def _run(verb: str, rest: list[str]) -> None:
         evaluate(rest)
         return
     if verb == "demo":
-        from glassformer.cli.demo_task import demos
+        from glassformer.cli.demo import demos
 
         demos(rest)
         return

@@ -1,10 +1,11 @@
-"""`glassformer completion SHELL`: a script that completes commands, tasks and options. Needs no torch."""
+"""`glassformer completion SHELL`: a script that completes commands, tasks and options. Imports no torch."""
 
 from collections.abc import Mapping
 from typing import Literal, get_args
 
 from glassformer.cli.options import HELP_ALL, function_options
-from glassformer.tasks.configs.options import Option
+from glassformer.cli.verbs import VERBS
+from glassformer.tasks.configs.task_options import Option
 
 Shell = Literal["bash", "zsh", "fish"]
 SCRIPTS: dict[Shell, str] = {
@@ -44,7 +45,7 @@ end
 complete -c glassformer -a '(__glassformer_words)'
 """,
 }
-"""Each looks up the words before the cursor in a table. Flags are offered after a hyphen, files elsewhere."""
+"""Each script looks up the words before the cursor in a table. Flags are offered after a hyphen, files elsewhere."""
 
 
 def completion(shell: Shell) -> None:
@@ -54,17 +55,18 @@ def completion(shell: Shell) -> None:
         shell: The shell that reads the script: bash, zsh or fish.
     """
     words = completion_words()
-    longest_first = sorted(words, key=lambda command: -len(command.split()))  # the first pattern that fits is taken
+    longest_first = sorted(
+        words, key=lambda command: -len(command.split())
+    )  # shells use the first pattern that matches
     cases = "\n".join(_case(shell, command, words[command]) for command in longest_first)
     print(SCRIPTS[shell].format(cases=cases), end="")
 
 
 def completion_words() -> dict[str, list[str]]:
-    """The words that can follow each command, such as the tasks after `train` and the flags after `train tagging`.
+    """Return the words that can follow each command: the tasks after `train`, the flags after `train tagging`.
 
     They are read from the tables that the command line is parsed by.
     """
-    from glassformer.cli import VERBS
     from glassformer.cli.bench import bench
     from glassformer.cli.convert import convert
     from glassformer.cli.demo import demo
@@ -72,8 +74,8 @@ def completion_words() -> dict[str, list[str]]:
     from glassformer.cli.evaluate import eval_options
     from glassformer.cli.train import run_options
     from glassformer.cli.use import info, run
-    from glassformer.tasks.configs.options import options_of
-    from glassformer.tasks.registry import TASKS, config_named, data_named
+    from glassformer.tasks.configs.task_options import options_of
+    from glassformer.tasks.task_registry import TASKS, config_named, data_named
 
     found = {"": [*VERBS, "help", "--help", "--version"], "help": list(VERBS), "completion": [*get_args(Shell)]}
     for verb, function in (("run", run), ("info", info), ("convert", convert), ("bench", bench)):
@@ -90,13 +92,13 @@ def completion_words() -> dict[str, list[str]]:
 
 
 def _flags(options: Mapping[str, Option]) -> list[str]:
-    """The flags of these options, and `--no-name` for an option that is on by default."""
+    """Return the flags of these options, and `--no-name` for an option that is on by default."""
     off = [f"--no-{option.flag[2:]}" for option in options.values() if option.default is True]
     return [*(option.flag for option in options.values()), *off, "--help"]
 
 
 def _case(shell: Shell, command: str, words: list[str]) -> str:
-    """The branch of a shell's `case` or `switch` for this command and everything typed after it."""
+    """Return the branch of a shell's `case` or `switch` for this command and everything typed after it."""
     if shell == "fish":
         patterns = f"'{command}' '{command} *'" if command else "''"
         return f"        case {patterns}\n            printf '%s\\n' {' '.join(words)}"

@@ -1,4 +1,4 @@
-"""`glassformer convert`: take a model elsewhere."""
+"""`glassformer convert`: write a model in the format of another library."""
 
 from pathlib import Path
 from typing import Literal
@@ -30,12 +30,12 @@ def convert(
         allow_pickle: Also read weights from pytorch_model.bin, with a reader that accepts only tensors.
         overwrite: Replace a model in --out; other files are never replaced.
     """
-    from glassformer.tasks import convert as conversion
+    from glassformer.pipelines import conversion
 
     model = conversion.convert(path, out, to, numbers=numbers, allow_pickle=allow_pickle, overwrite=overwrite)
     print(f"wrote {out}: {model.kind}, {model.n_parameters():,} parameters")
     if verify:
-        from glassformer.tasks.agreement import verify as verify_result
+        from glassformer.pipelines.agreement import verify as verify_result
 
         found = verify_result(path, model, out, to, numbers=numbers, allow_pickle=allow_pickle)
         print("\n".join(found.lines()))

@@ -5,16 +5,17 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from glassformer.cli.demo_task import SHARE, talk
-from glassformer.cli.options import UsageError
+from glassformer.base.names import nearest
+from glassformer.cli.demo_task import SHARE, demo_task, talk
+from glassformer.cli.options import UsageError, call_function
 
 if TYPE_CHECKING:
     from glassformer.data.readers.pairs import Pair
     from glassformer.inspect.page import Sample
-    from glassformer.tasks.translation import Translator
+    from glassformer.pipelines.translator import Translator
 
 N_SHOWN = 8
-"""Held-out strings that are shown beside what the user asks for."""
+"""Number of held-out strings that are shown, beside the user's lines."""
 VALIDATE_EVERY = 500
 """Updates between two points of the chart."""
 NAMES = {
@@ -32,6 +33,46 @@ NAMES = {
     "ru": "Russian",
     "uk": "Ukrainian",
 }
+
+
+def demos(arguments: list[str]) -> None:
+    """Run `demo [TASK] ...`. Without a task or with translation it is the translator demo with its page."""
+    from glassformer.tasks.task_registry import TASKS
+
+    if arguments in (["-h"], ["--help"]):
+        print("usage: glassformer demo [TASK] ...\n")
+        print(*(f"  {name:16}{entry.about}" for name, entry in TASKS.items()), sep="\n")
+        print("\nglassformer demo TASK --help shows the options of a task. Without a task, demo trains a translator:\n")
+    near = nearest(arguments[0], TASKS, cutoff=0.75) if arguments else None
+    if near and arguments[0] not in TASKS:  # a typo must not start the four-minute translation demo
+        raise UsageError(f"{arguments[0]!r} is not a task: did you mean {near!r}?")
+    task, *rest = arguments if arguments[:1] in [[name] for name in TASKS] else ["translation", *arguments]
+    if task == "translation":
+        call_function(demo, rest, "demo")
+        return
+
+    def run(
+        lines: tuple[str, ...] = (),
+        *,
+        minutes: float = 0.0,
+        out: Path = Path("demo"),
+        seed: int = 0,
+    ) -> None:
+        """Train a small Transformer for this task on a corpus that comes with it, and try it.
+
+        It scores the model on examples that it was not trained on, beside a simple baseline. Then it answers LINES, or
+        what you type. Run it again to resume, or to use the trained model.
+
+        Args:
+            lines: Lines for the model to answer, each in quotes. On a terminal you may type more afterwards.
+            minutes: Minutes to train; more minutes give better results. 0 takes the default of the task, at most 3.
+            out: Folder for the model.
+            seed: Seed of the random numbers. Two runs still differ, because the number of updates depends on the
+                measured speed.
+        """
+        demo_task(task, lines, minutes=minutes, out=out, seed=seed)
+
+    call_function(run, rest, f"demo {task}")
 
 
 def demo(
@@ -56,8 +97,9 @@ def demo(
         seed: Seed of the random numbers. Two runs still differ, because the number of updates depends on the measured
             speed.
     """
-    from glassformer.tasks.rewriting import MAX_VALID
-    from glassformer.tasks.translation import Translation, Translator
+    from glassformer.pipelines.translator import Translator
+    from glassformer.tasks.seq2seq_task import MAX_VALID
+    from glassformer.tasks.translation import Translation
 
     if not minutes > 0:
         raise UsageError(f"--minutes {minutes:g}: expected more than 0")
@@ -71,7 +113,7 @@ def demo(
             "train.save_every": VALIDATE_EVERY,
         }
     )
-    splits = task.config.data.splits()  # fetched, and an unknown language refused, before anything else
+    splits = task.config.data.splits()  # download the corpus and refuse an unknown language first
     folder = out / f"en-{to}"
     if folder.exists():
         print(f"{folder} has been trained already; remove it to train again.")
@@ -80,10 +122,12 @@ def demo(
     translator = Translator.from_folder(folder)
     held_out = list(splits.test)
     summary, notes = [], []
-    if held_out:  # a language with a few dozen strings may have none
+    if held_out:  # a language with a few dozen strings may have no test split
         scores = translator.score(held_out)
         about = task.scored_on("test", len(held_out), translator.scoring_method())
-        print(f"test: BLEU {scores['bleu']:.1f}, chrF {scores['chrf']:.1f} ({about}, which it has never seen)")
+        print(
+            f"test: BLEU {scores['bleu']:.1f}, chrF {scores['chrf']:.1f} ({about}, none of them in the training data)"
+        )
         summary = [("test BLEU", f"{scores['bleu']:.1f}"), ("test chrF", f"{scores['chrf']:.1f}")]
         n_valid = sum(1 for _ in islice(splits.valid, MAX_VALID))
         validation = task.scored_on("validation", n_valid, "greedy")
@@ -107,11 +151,11 @@ def demo(
 
 
 def explain(translator: "Translator", lines: Sequence[str], held_out: "Sequence[Pair]") -> "list[Sample]":
-    """The user's lines and some held-out strings, translated, with what the model looked at."""
+    """Translate the user's lines and some held-out strings, and capture the attention of each."""
     from glassformer.data.readers.pairs import Pair
     from glassformer.inspect.page import Sample
 
-    # Long enough to show something, short enough to see at a glance; and not the user's to choose.
+    # Strings of 4 to 12 words are long enough to be interesting and short enough for a picture.
     shown = [pair for pair in held_out if 4 <= len(pair.source.split()) <= 12][:N_SHOWN]
     samples = []
     for text, reference in [*(Pair(line, "") for line in lines if line.strip()), *shown]:
@@ -137,7 +181,7 @@ def write(
     summary: list[tuple[str, str]],
     notes: Sequence[str] = (),
 ) -> None:
-    """The page of this run."""
+    """Write the HTML page of this run."""
     from glassformer.inspect.page import CurvePoint, write_page
     from glassformer.training.estimate import clock
     from glassformer.training.journal import read_log
@@ -157,5 +201,5 @@ def write(
 
 
 def name_of(language: str) -> str:
-    """What a language is called in English, where it is one that many ask for; else its code."""
+    """Return the English name of a common language, otherwise its code."""
     return NAMES.get(language, language)

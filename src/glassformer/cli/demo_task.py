@@ -1,4 +1,4 @@
-"""`glassformer demo TASK`: train a task on what comes with it, in minutes, and try it."""
+"""`glassformer demo TASK`: train a small model on a built-in corpus in minutes, score it and try it."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -6,61 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glassformer.base.names import nearest
-from glassformer.cli.options import UsageError, call_function
+from glassformer.cli.options import UsageError
 
 if TYPE_CHECKING:
     from glassformer.metrics.scores import Scores
+    from glassformer.pipelines.trained_pipeline import TrainedPipeline
     from glassformer.tasks.configs.shared import Splits
-    from glassformer.tasks.task import Task, Tool
+    from glassformer.tasks.task import Task
 
 MAX_MINUTES = 3.0
-"""How long a demo trains unless it is told otherwise."""
+"""The longest default training time of a demo."""
 SHARE = 0.95
-"""Of the minutes asked for, this much is for the training; the rest is for showing what was learned."""
+"""Share of the minutes that is used for training; the rest is for showing the results."""
 N_SHOWN = 5
-"""Held-out examples that are shown."""
-
-
-def demos(arguments: list[str]) -> None:
-    """Run `[TASK] ...`: without a task, or with translation, the translator's own demo; else any task's."""
-    from glassformer.cli.demo import demo
-    from glassformer.tasks.registry import TASKS
-
-    if arguments in (["-h"], ["--help"]):
-        print("usage: glassformer demo [TASK] ...\n")
-        print(*(f"  {name:16}{entry.about}" for name, entry in TASKS.items()), sep="\n")
-        print("\nglassformer demo TASK --help shows the options of a task. Without a task, demo trains a translator:\n")
-    near = nearest(arguments[0], TASKS, cutoff=0.75) if arguments else None
-    if near and arguments[0] not in TASKS:  # four minutes of translation are not what a slip of the finger asks for
-        raise UsageError(f"{arguments[0]!r} is no task: did you mean {near!r}?")
-    task, *rest = arguments if arguments[:1] in [[name] for name in TASKS] else ["translation", *arguments]
-    if task == "translation":
-        call_function(demo, rest, "demo")
-        return
-
-    def run(
-        lines: tuple[str, ...] = (),
-        *,
-        minutes: float = 0.0,
-        out: Path = Path("demo"),
-        seed: int = 0,
-    ) -> None:
-        """Train a small Transformer for this task on a corpus that comes with it, and try it.
-
-        It scores the model on examples that it was not trained on, beside a simple baseline. Then it answers LINES, or
-        what you type. Run it again to resume, or to use the trained model.
-
-        Args:
-            lines: Lines for the model to answer, each in quotes. On a terminal you may type more afterwards.
-            minutes: Minutes to train; more minutes give better results. 0 takes the default of the task, at most 3.
-            out: Folder for the model.
-            seed: Seed of the random numbers. Two runs still differ, because the number of updates depends on the
-                measured speed.
-        """
-        demo_task(task, lines, minutes=minutes, out=out, seed=seed)
-
-    call_function(run, rest, f"demo {task}")
+"""Number of held-out examples that are shown."""
 
 
 def demo_task(
@@ -71,10 +30,10 @@ def demo_task(
     out: Path = Path("demo"),
     seed: int = 0,
 ) -> None:
-    """Train a task's demo into `out/name`, or take what stands there; score it, show it, let the user try it."""
-    from glassformer.tasks.load import load
-    from glassformer.tasks.registry import task_named
-    from glassformer.tasks.task import Tool
+    """Train a task's demo into `out/name`, or load it from there; print scores and examples, and answer lines."""
+    from glassformer.pipelines.load import load
+    from glassformer.pipelines.trained_pipeline import TrainedPipeline
+    from glassformer.tasks.task_registry import task_named
 
     if not minutes >= 0:
         raise UsageError(f"--minutes {minutes:g}: expected 0 or more")
@@ -94,22 +53,24 @@ def demo_task(
     else:
         scores = task.train(folder)
     tool = load(folder)
-    assert isinstance(tool, Tool)
+    assert isinstance(tool, TrainedPipeline)
     splits = config.data.splits()
     test = list(splits.test)
     held_out = test or list(splits.valid)
     about = task.scored_on("test" if test else "validation", len(held_out), tool.scoring_method())
-    learned = "it has never seen" if test else "it has not learned from; the best checkpoint was chosen by them"
+    learned = (
+        "that are not in the training data" if test else "of the validation, by which the best checkpoint was chosen"
+    )
     print(f"\nscores on {about}, examples {learned}:\n")
     print(_beside(scores or tool.score(held_out), _baseline(task, splits)))
     _show(task, tool, held_out)
     for line, answer in zip(lines, tool.run(list(lines)), strict=True):
         print(f"\n  {line}\n  {answer}")
-    talk(lambda line: tool.run([line])[0], "Type a line to see what it makes of it; an empty one ends.")
+    talk(lambda line: tool.run([line])[0], "Type a line to see the answer of the model; an empty line ends.")
 
 
 def talk(answer: Callable[[str], str], invitation: str) -> None:
-    """On a terminal: answer what the user types, until an empty line."""
+    """On a terminal, answer the lines that the user types, until an empty line."""
     if sys.stdin is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return
     print(f"\n{invitation}")
@@ -122,7 +83,7 @@ def talk(answer: Callable[[str], str], invitation: str) -> None:
             return
         try:
             print(answer(line))
-        except ValueError as error:  # a line that this model cannot read; the next may be better
+        except ValueError as error:  # the model cannot read this line
             print(error)
 
 
@@ -134,7 +95,7 @@ def _baseline(task: "Task[Any, Any]", splits: "Splits[Any]") -> "tuple[str, Scor
 
 
 def _beside(scores: "Scores", baseline: "tuple[str, Scores] | None") -> str:
-    """The scores under those of the baseline, a column each."""
+    """Return a table with the scores of the baseline and of the model."""
     from glassformer.metrics.number_table import Table
     from glassformer.metrics.scores import title_of
 
@@ -143,10 +104,10 @@ def _beside(scores: "Scores", baseline: "tuple[str, Scores] | None") -> str:
     return str(Table("scores", [title_of(name) for name in scores.values], rows))
 
 
-def _show(task: "Task[Any, Any]", tool: "Tool[Any]", held_out: Sequence[Any]) -> None:
-    """A few held-out examples: what the model reads, what it answers, and what is right where that is not the same."""
+def _show(task: "Task[Any, Any]", tool: "TrainedPipeline[Any]", held_out: Sequence[Any]) -> None:
+    """Print a few held-out examples: the input, the model's answer, and the correct answer if it differs."""
     try:
-        # From all over them: neighbours are often alike.
+        # Spread over all examples, because neighbors are often similar.
         shown = [task.show(example) for example in held_out[:: max(1, len(held_out) // N_SHOWN)][:N_SHOWN]]
     except NotImplementedError:
         return

@@ -1,4 +1,4 @@
-"""`glassformer eval FOLDER`: its flags are those that say where the data of the folder's task is."""
+"""`glassformer eval FOLDER`: score a model. The flags are the data options of the model's task."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from glassformer.base.names import path_suggestion
 from glassformer.cli.options import HELP, HELP_ALL, UsageError, help_text, naming_columns, parse_options
 from glassformer.metrics.sandbox import SandboxMode
 from glassformer.progress import Step, reporting
-from glassformer.tasks.configs.options import Option, field_options
+from glassformer.tasks.configs.task_options import Option, field_options
 
 if TYPE_CHECKING:
     from glassformer.metrics import Scores
@@ -28,13 +28,13 @@ glassformer eval FOLDER --help shows the options for the model in FOLDER."""
 
 @dataclass(frozen=True)
 class EvalOptions:
-    """Flags of `eval` beside those of the data."""
+    """Flags of `eval`, beside those of the data."""
 
     int8: bool = False
     """Compute with 8-bit weights, as run --int8 does."""
     beam: Count | None = None
     """Beam width that is scored beside greedy search (default: the model's own)."""
-    tokenised: str = ""
+    tokenized: str = ""
     """Language of the target, such as de, to add lower-cased tokenized BLEU as older papers report it."""
     problems: Path | None = None
     """Problems with tests (.jsonl with text and test_list, as MBPP), to score by pass@k; programs run in a sandbox."""
@@ -48,7 +48,7 @@ class EvalOptions:
     """Show no progress."""
 
 
-ONLY = {"translation": ("beam", "tokenised"), "code": ("problems", "samples", "sandbox")}
+ONLY = {"translation": ("beam", "tokenized"), "code": ("problems", "samples", "sandbox")}
 """Flags that only models of one task have."""
 
 
@@ -62,7 +62,8 @@ def evaluate(arguments: list[str]) -> None:
         raise UsageError("eval needs a model folder first: expected one that was trained here")
     from glassformer.checkpoint.external_formats import is_external, read_origin
     from glassformer.checkpoint.safe_files import SealedFolder
-    from glassformer.tasks.registry import TASK, data_named, read_about
+    from glassformer.pipelines.task_file import TASK, read_about
+    from glassformer.tasks.task_registry import data_named
 
     folder, *rest = arguments
     if not Path(folder).is_dir():
@@ -73,7 +74,7 @@ def evaluate(arguments: list[str]) -> None:
             f"{folder} is in another library's format and names no task: expected a folder that train wrote. "
             f"glassformer run {folder} --input FILE --output NEW_FILE writes its answers"
         )
-    SealedFolder(Path(folder))  # refuses a folder that is no model
+    SealedFolder(Path(folder))  # raises if the folder is not a model
     about = read_about(Path(folder))
     kind = data_named(about["task"])
     try:
@@ -95,8 +96,8 @@ def evaluate(arguments: list[str]) -> None:
     with reporting(quiet=asked.quiet):
         results, scored_on = _scored(folder, about["task"], data, asked)
     if asked.json:
-        told: dict[str, Any] = {name: _as_json(scores) for name, scores in results.items()}
-        print(json.dumps({**told.get("", told), "scored_on": scored_on}))
+        record: dict[str, Any] = {name: _as_json(scores) for name, scores in results.items()}
+        print(json.dumps({**record.get("", record), "scored_on": scored_on}))
         return
     for name, scores in results.items():
         _show(name, scores)
@@ -104,14 +105,14 @@ def evaluate(arguments: list[str]) -> None:
 
 
 def _scored(folder: str, task: str, data: Any, asked: EvalOptions) -> "tuple[dict[str, Scores], str]":
-    """The scores by the name of the search, and what was scored."""
+    """Return the scores by the name of the search, and a description of what was scored."""
     with Step("loading torch"):
-        from glassformer.tasks.load import load
-        from glassformer.tasks.registry import task_named
-        from glassformer.tasks.task import Tool
+        from glassformer.pipelines.load import load
+        from glassformer.pipelines.trained_pipeline import TrainedPipeline
+        from glassformer.tasks.task_registry import task_named
 
         tool = load(folder)
-    assert isinstance(tool, Tool)
+    assert isinstance(tool, TrainedPipeline)
     if asked.int8:
         from glassformer.runtime.int8 import quantize
 
@@ -124,7 +125,7 @@ def _scored(folder: str, task: str, data: Any, asked: EvalOptions) -> "tuple[dic
         with naming_columns(data):
             examples = data.examples()
         if task == "translation":
-            results = _translations(tool, examples, asked.beam, asked.tokenised)
+            results = _translations(tool, examples, asked.beam, asked.tokenized)
         else:
             results = {"": tool.score(examples)}
         scored_on = _about(task_named(task), data, tool, len(examples))
@@ -132,18 +133,18 @@ def _scored(folder: str, task: str, data: Any, asked: EvalOptions) -> "tuple[dic
 
 
 def _about(task: Any, data: Any, tool: Any, count: int) -> str:
-    """What was scored and how: "beam 4, 1,000 pairs from test.en, test.de"."""
-    from glassformer.tasks.card import in_short, training_files
+    """Describe what was scored and how: "beam 4, 1,000 pairs from test.en, test.de"."""
+    from glassformer.tasks.card import in_short
 
     corpus = getattr(data, "corpus", "")
-    origin = f"of {corpus}" if corpus else f"from {in_short(str(path) for path in training_files(data))}"
-    # A translator's lines name the search themselves.
+    origin = f"of {corpus}" if corpus else f"from {in_short(str(path) for path in data.training_files())}"
+    # The score lines of a translator already name the search.
     method = "" if task.name == "translation" else tool.scoring_method()
     return f"{method}, " * bool(method) + f"{count:,} {task.unit} {origin}"
 
 
 def eval_options(task: str, usual: Any) -> dict[str, Option]:
-    """The flags for a model of this task, by name. The defaults of the data are those of `usual`."""
+    """Return the options for a model of this task, by name. The data options have the defaults of `usual`."""
     own = field_options(EvalOptions, EvalOptions(), "")
     others = {name for other, names in ONLY.items() if other != task for name in names}
     scoring = [replace(option, section="Scoring") for option in own if option.name not in others]
@@ -152,7 +153,7 @@ def eval_options(task: str, usual: Any) -> dict[str, Option]:
 
 
 def eval_help(folder: str, task: str, options: Mapping[str, Option]) -> str:
-    """The help for the model in this folder."""
+    """Return the help for the model in this folder."""
     about = f"Score the model in {folder} ({task}) on data of your own. Columns are read as in training."
     return help_text(f"glassformer eval {folder} {_files(options)} [OPTIONS]", about, options.values())
 
@@ -162,7 +163,7 @@ def _files(options: Mapping[str, Option]) -> str:
 
 
 def _has_data(data: Any) -> bool:
-    """Whether files or a corpus are named."""
+    """Return whether files or a corpus are named."""
     return any(getattr(data, name, None) for name in ("data", "source", "corpus"))
 
 
@@ -175,10 +176,10 @@ def _check_own(flag: str, task: str, options: Mapping[str, Option]) -> None:
 
 
 def _problems(tool: Any, path: Path, samples: int, sandbox: SandboxMode) -> "Scores":
-    """The share of problems whose tests its programs pass. Prints the active protections on stderr."""
+    """Return pass@k of the model's programs for the problems. Prints the active protections on stderr."""
     from glassformer.data.readers.code_problems import read_problems
     from glassformer.metrics.sandbox import check_sandbox
-    from glassformer.tasks.code_model import CodeModel
+    from glassformer.pipelines.code_model import CodeModel
 
     if not isinstance(tool, CodeModel):
         raise ValueError(f"--problems for a model of {tool.task}: expected one that was trained for code")
@@ -187,8 +188,8 @@ def _problems(tool: Any, path: Path, samples: int, sandbox: SandboxMode) -> "Sco
     return tool.solve(problems, samples=samples, sandbox=sandbox)
 
 
-def _translations(tool: Any, pairs: Any, beam: int | None, tokenised: str) -> "dict[str, Scores]":
-    """Greedy beside the beam, and older papers' BLEU where it is asked for."""
+def _translations(tool: Any, pairs: Any, beam: int | None, tokenized: str) -> "dict[str, Scores]":
+    """Return the scores of greedy and beam search, with tokenized BLEU if `tokenized` names a language."""
     from glassformer.metrics import Scores, score_translations, tokenized_bleu
 
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
@@ -197,8 +198,8 @@ def _translations(tool: Any, pairs: Any, beam: int | None, tokenised: str) -> "d
     for name, width in (("greedy", 1), (f"beam {beam}", beam)):
         found = tool.translate(sources, beam=width)
         scores = score_translations(found, references)
-        if tokenised:
-            old = tokenized_bleu(found, references, tokenised)
+        if tokenized:
+            old = tokenized_bleu(found, references, tokenized)
             scores = Scores(
                 {**scores.values, "tokenized_bleu": old.bleu}, {**scores.signatures, "tokenized_bleu": old.signature}
             )

@@ -1,4 +1,4 @@
-"""`glassformer info`: what a model is. Needs no torch."""
+"""`glassformer info`: describe a model. Does not import torch."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
 WHOLE_NUMBERS = ("I64", "I32", "I16", "BOOL")
-"""Types of stored counters and masks, which are no quantized weights."""
+"""Types of stored counters and masks. They do not mean that weights are quantized."""
 NO_SETTINGS = ("task", "data", "language_origins", "tokenizer")
-"""Entries of task.json that are not among the task settings."""
+"""Entries of task.json that are not settings of the pipeline."""
 LANGUAGES = {"source_language": "en", "target_language": "de"}
-"""The former default languages: a folder without language_origins holds them even where no option named a language."""
+"""Default languages of older versions. Folders without language_origins have them even if no option was given."""
 MAX_SPECIAL = 12
-"""Special tokens that are shown; --json lists all."""
+"""Number of special tokens that are shown; --json lists all."""
 
 
 def info(path: Path, *, json: bool = False, allow_pickle: bool = False) -> None:
@@ -42,9 +42,9 @@ def info(path: Path, *, json: bool = False, allow_pickle: bool = False) -> None:
 
 
 def describe(path: Path, *, allow_pickle: bool = False) -> dict[str, Any]:
-    """What `info --json` prints."""
+    """Return the object that `info --json` prints."""
     from glassformer.checkpoint.summary import summarize
-    from glassformer.tasks.registry import TASK, read_about
+    from glassformer.pipelines.task_file import TASK, read_about
 
     model = summarize(path, allow_pickle=allow_pickle)
     about = read_about(path) if (path / TASK).is_file() else {}
@@ -52,7 +52,7 @@ def describe(path: Path, *, allow_pickle: bool = False) -> dict[str, Any]:
     problem = None
     try:
         tokenizers = _tokenizers(path, model, about)
-    except (ValueError, OSError) as error:  # the rest can be told all the same
+    except (ValueError, OSError) as error:  # describe the rest all the same
         problem = str(error)
     template = next((one.chat_template for one in tokenizers.values() if one.chat_template is not None), None)
     return {
@@ -75,7 +75,7 @@ def describe(path: Path, *, allow_pickle: bool = False) -> dict[str, Any]:
 def _tokenizers(
     path: Path, model: "ModelSummary", about: Mapping[str, Any]
 ) -> "dict[str, Tokenizer | PretrainedTokenizer]":
-    """The tokenizers of a model by what they are for; a model may come without any."""
+    """Return the tokenizers of a model by side: text, or source and target. A model may have none."""
     from glassformer.text import Tokenizer
     from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
@@ -105,8 +105,8 @@ def _about_tokenizer(tokenizer: "Tokenizer | PretrainedTokenizer") -> dict[str, 
 
 
 def _changed_data(about: Mapping[str, Any]) -> dict[str, Any]:
-    """How the task's data was read, where that is not the default: a default language may not be the data's."""
-    from glassformer.tasks.registry import data_named
+    """Return the data options that are not the default, without the default languages of older versions."""
+    from glassformer.tasks.task_registry import data_named
 
     data = about.get("data")
     if not isinstance(data, dict):
@@ -117,7 +117,7 @@ def _changed_data(about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _languages(about: Mapping[str, Any]) -> dict[str, dict[str, str] | None] | None:
-    """The languages of a translator, None where they are not known; None for any other model."""
+    """Return the languages of a translator, None for an unknown one; None for any other model."""
     origins, data = about.get("language_origins"), about.get("data")
     if not isinstance(origins, dict) or not isinstance(data, dict):
         return None
@@ -126,7 +126,7 @@ def _languages(about: Mapping[str, Any]) -> dict[str, dict[str, str] | None] | N
 
 
 def _changed(config: Any) -> dict[str, Any]:
-    """The settings that are not the default."""
+    """Return the config fields that are not the default."""
     values = {field.name: getattr(config, field.name) for field in fields(config)}
     return {field.name: values[field.name] for field in fields(config) if values[field.name] != field.default}
 
@@ -136,7 +136,7 @@ def _as_json(found: dict[str, Any]) -> str:
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:
-    """The description for people."""
+    """Yield the description as lines of text."""
     yield f"{found['path']}: {found['kind'].replace('_', '-')}, {found['parameters']:,} parameters"
     if found["task"]:
         yield f"  task           {found['task']}"
@@ -171,7 +171,7 @@ def _language(known: Mapping[str, str] | None) -> str:
 
 
 def _numbers(stored: Mapping[str, int]) -> str:
-    """The types of the stored numbers, each with its share, and whether they are quantized."""
+    """Describe the types of the stored numbers with their shares, and whether weights are quantized."""
     total = max(sum(stored.values()), 1)
     names = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
     shares = {kind: f" {count / total:.1%}" if len(stored) > 1 else "" for kind, count in stored.items()}

@@ -1,5 +1,7 @@
-"""Lines of stdin or a file to lines of stdout or a file, one for each. All are UTF-8 in every locale, and only a line
-feed ends a line."""
+"""Answer each line of stdin or a file with one line of stdout or a file.
+
+Text is UTF-8 in every locale, and only a line feed ends a line.
+"""
 
 import json
 import os
@@ -15,7 +17,7 @@ from glassformer.data.readers.records import OnBad
 from glassformer.data.readers.text_files import BYTE_ORDER_MARK, Line, decode_line, read_raw_lines
 
 CHUNK = 1000
-"""Lines answered at a time, so that a long input gives output as it goes and memory stays flat."""
+"""Number of lines that are answered at a time, so that output appears early and memory stays constant."""
 Answer = Callable[[list[str]], list[str]]
 Advance = Callable[[int], None]
 """Called with the number of bytes of input that have been answered since the last call."""
@@ -24,17 +26,17 @@ Advance = Callable[[int], None]
 class _ReadLine(NamedTuple):
     line: Line
     n_bytes: int
-    """With the line break."""
+    """Number of bytes, with the line break."""
 
 
 def check_stdin() -> None:
-    """Refuse a stdin that is closed, before a model is loaded."""
+    """Raise if stdin is closed. Called before a model is loaded."""
     if sys.stdin is None:
         raise ValueError("stdin is closed: expected lines of text, from a terminal, a file or a pipe")
 
 
 def check_files(input: Path | None, output: Path | None) -> None:
-    """Refuse files that cannot be read or written, before a model is loaded."""
+    """Raise if the files cannot be read or written. Called before a model is loaded."""
     if input is not None:
         if not input.exists():
             raise FileNotFoundError(f"--input {input}: no such file: {path_suggestion(input)}")
@@ -70,7 +72,7 @@ def run_lines(
     with ExitStack() as stack:
         file = None if output is None else stack.enter_context(_new_file(output))
         advance = stack.enter_context(_progress(input, is_alone=output is not None, quiet=quiet))
-        # A terminal gets each answer as soon as its line was typed.
+        # On a terminal, answer each line as soon as it is typed.
         size = 1 if input is None and sys.stdin.isatty() else size
         for chunk in _chunks(_read_stdin() if input is None else _read_file(input), size):
             n_lines += len(chunk)
@@ -94,7 +96,7 @@ def run_lines(
 
 
 def _answer_lines(answer: Answer, lines: list[Line]) -> list[str | Exception]:
-    """The answer to each line, or what is wrong with it."""
+    """Return the answer to each line, or the error about it."""
     found: list[str | Exception] = [ValueError(line.problem) for line in lines]
     good = [place for place, line in enumerate(lines) if not line.problem]
     for place, one in zip(good, _answer_texts(answer, [lines[place].text for place in good]), strict=True):
@@ -103,7 +105,7 @@ def _answer_lines(answer: Answer, lines: list[Line]) -> list[str | Exception]:
 
 
 def _answer_texts(answer: Answer, texts: list[str]) -> list[str | Exception]:
-    """The answers to all texts at once. If one is refused, each half is asked by itself, down to the bad text."""
+    """Answer all texts at once. If that fails, answer each half separately, down to the bad text."""
     if not texts:
         return []
     try:
@@ -116,7 +118,7 @@ def _answer_texts(answer: Answer, texts: list[str]) -> list[str | Exception]:
 
 
 def _read_stdin() -> Iterator[_ReadLine]:
-    # A stream without bytes below it is text already, as in a notebook.
+    # In a notebook, stdin has no buffer of bytes.
     raw: Iterable[bytes] = getattr(sys.stdin, "buffer", None) or (
         text.encode("utf-8", "surrogatepass") for text in sys.stdin
     )
@@ -134,7 +136,7 @@ def _as_line(raw: bytes, where: str) -> _ReadLine:
 
 
 def _chunks(lines: Iterator[_ReadLine], size: int) -> Iterator[list[_ReadLine]]:
-    """`size` lines at a time."""
+    """Yield lists of `size` lines."""
     chunk: list[_ReadLine] = []
     for line in lines:
         chunk.append(line)
@@ -152,7 +154,7 @@ def _check_new(output: Path) -> None:
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[TextIO]:
-    """A stream to a file that appears when the block ends well. Until then it has a hidden name beside it."""
+    """Open a new file for writing. It has a hidden name until the block ends without an error."""
     work = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         try:
@@ -161,7 +163,9 @@ def _new_file(path: Path) -> Iterator[TextIO]:
                 stream.flush()
                 os.fsync(stream.fileno())
         except OSError as error:
-            if error.filename is None and not isinstance(error, BrokenPipeError):  # of stdin or stdout, or of this file
+            if error.filename is None and not isinstance(
+                error, BrokenPipeError
+            ):  # an error of stdin, stdout or this file
                 raise OSError(error.errno, error.strerror, str(path)) from error
             raise
         _put_in_place(work, path)
@@ -170,20 +174,20 @@ def _new_file(path: Path) -> Iterator[TextIO]:
 
 
 def _put_in_place(work: Path, path: Path) -> None:
-    """Give a file its name, which no other file may have got in the meantime."""
+    """Rename the finished file. Raise if another file got the name in the meantime."""
     try:
-        os.link(work, path)  # which fails if there is one, where a rename would replace it
+        os.link(work, path)  # fails if the name exists, where a rename would replace the file
     except FileExistsError:
         _check_new(path)
         raise
-    except OSError:  # a disk without hard links
+    except OSError:  # the file system has no hard links
         _check_new(path)
         work.rename(path)
 
 
 @contextmanager
 def _progress(input: Path | None, *, is_alone: bool, quiet: bool) -> Iterator[Advance]:
-    """A progress bar on stderr, over the bytes of a file. None where stderr is no terminal or shows the answers too."""
+    """Show a progress bar over the bytes of a file, unless stderr is no terminal or also shows the answers."""
     if input is None or quiet or not sys.stderr.isatty() or not (is_alone or not sys.stdout.isatty()):
         yield lambda n_bytes: None
         return

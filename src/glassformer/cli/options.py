@@ -1,4 +1,4 @@
-"""Flags that are the fields of a config: what was given on the command line, and the help that lists them."""
+"""Parse command lines whose flags are the fields of a config, and print their help."""
 
 import inspect
 import re
@@ -14,12 +14,12 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from glassformer.base.fields import UnfitError, as_field, parts_of
 from glassformer.base.names import nearest
-from glassformer.tasks.configs.options import AUTOMATIC, Option, field_options
+from glassformer.tasks.configs.task_options import AUTOMATIC, Option, field_options
 
 HELP, HELP_ALL = ("-h", "--help"), "--help-all"
 TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
 INDENT = 26
-"""Column of the sentences in the help."""
+"""Column where the descriptions start in the help."""
 
 
 class UsageError(ValueError):
@@ -31,11 +31,11 @@ class UsageError(ValueError):
 def parse_options(
     arguments: Sequence[str], options: Mapping[str, Option], command: str, positional: Sequence[Option] = ()
 ) -> dict[str, Any]:
-    """The values that were given on the command line, by option name; what was not given is not there.
+    """Return the values given on the command line, by option name. Options that were not given are missing.
 
     `--name value`, `--name=value`, several values where the option is a list, `--name` or `--no-name` where it is true
-    or false. Hyphens and underscores are the same. Other words are for `positional`; after `--` all are. `command` is
-    for errors.
+    or false. Hyphens and underscores are the same. Other words belong to `positional`; after `--` all words do.
+    `command` is used in error messages.
     """
     given: dict[str, Any] = {}
     waiting, words = list(arguments), []
@@ -82,7 +82,7 @@ def parse_options(
 
 
 def call_function(function: Callable[..., None], arguments: Sequence[str], command: str) -> None:
-    """Call a function with the command line as its arguments, or print the help that its docstring gives.
+    """Call a function with the arguments of the command line, or print the help from its docstring.
 
     Parameters before the `*` are positional, those after it options. The `Args` of the docstring describe them.
     """
@@ -109,7 +109,7 @@ def call_function(function: Callable[..., None], arguments: Sequence[str], comma
 
 
 def function_options(function: Callable[..., None]) -> tuple[str, list[Option], dict[str, Option]]:
-    """What a function does, its positional arguments, and its options by name.
+    """Return a function's description, its positional arguments, and its options by name.
 
     A parameter whose default is a dataclass is a group of options: the fields, under the docstring of the class.
     """
@@ -131,14 +131,14 @@ def function_options(function: Callable[..., None]) -> tuple[str, list[Option], 
 
 
 def _with_hint(option: Option) -> Option:
-    """The option with what its annotation says of its default."""
+    """Return the option with the default that its annotation describes."""
     notes = getattr(option.hint, "__metadata__", ())
     said = next((found for note in notes if isinstance(found := getattr(note, "help_behavior_hint", ""), str)), "")
     return replace(option, about=f"{option.about} {said}".rstrip())
 
 
 def _docstring(function: Callable[..., None]) -> tuple[str, dict[str, str]]:
-    """The description in a docstring, and its `Args` by name."""
+    """Return the description in a docstring, and its `Args` by name."""
     about, _, arguments = inspect.cleandoc(function.__doc__ or "").partition("\n\nArgs:\n")
     found: dict[str, str] = {}
     for line in arguments.splitlines():
@@ -154,7 +154,7 @@ def _has_default(option: Option) -> bool:
 
 
 def help_text(usage: str, about: str, options: Iterable[Option], more: str = "") -> str:
-    """The help: usage, a description, the options under their sections, and where to find more."""
+    """Return the help: usage, a description, the options by section, and where to find more."""
     width = min(100, max(60, shutil.get_terminal_size().columns))
     paragraphs = [f"usage: {usage}", *(textwrap.fill(" ".join(part.split()), width) for part in about.split("\n\n"))]
     sections: dict[str, list[str]] = {}
@@ -185,7 +185,7 @@ def _describe(option: Option, width: int) -> str:
 
 
 def _default(option: Option) -> str:
-    """The default as the command line would spell it; empty where none is worth a word."""
+    """Return the default as the command line spells it; empty if it is not worth showing."""
     value = option.default
     if isinstance(value, bool):
         return "on" if value else ""
@@ -206,7 +206,7 @@ def _metavar(option: Option) -> str:
 
 
 def _read(option: Option, texts: list[str]) -> Any:
-    """The value of an option, from its words on the command line."""
+    """Return the value of an option from its words on the command line."""
     kind, _, is_optional = parts_of(option.hint)
     told = f"{option.name if option.name.isupper() else option.flag} {' '.join(texts)}"
     if is_optional and texts[0].lower() == "none":
@@ -233,7 +233,7 @@ def naming_columns(data: Any) -> Iterator[None]:
 
 
 def _word(kind: Any, text: str) -> Any:
-    """One word as a value of this type; the word itself where it cannot be, which `as_field` then refuses."""
+    """Convert one word to this type. Return the word itself if that fails; `as_field` then refuses it."""
     if kind is bool:
         return TRUTHS.get(text.lower(), text)
     if kind in (int, float):
@@ -250,11 +250,11 @@ def _unknown(flag: str, options: Mapping[str, Option], command: str) -> str:
     hint = f"did you mean {near}?" if near else f"glassformer {command} {HELP_ALL} lists all options"
     if flag in ("--source", "--target", "--data") and files:
         hint = f"its data is given with {' and '.join(f'{option.flag} PATH' for option in files)}"
-    return f"{flag} is no option of {command}: {hint}"
+    return f"{flag} is not an option of {command}: {hint}"
 
 
 def _use_of(word: str, options: Mapping[str, Option], command: str) -> str:
-    """What to do with a word that has no place on the command line."""
+    """Return a hint about a word that is not expected on the command line."""
     if "input" not in options:
         return f"glassformer {command} --help shows what is"
     if Path(word).is_file():

@@ -1,4 +1,4 @@
-"""The options of `glassformer run`, their ranges, and which kinds of models take them. Needs no torch."""
+"""The options of `glassformer run`, their ranges, and which kinds of models take them. Imports no torch."""
 
 import math
 from collections.abc import Callable
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from glassformer.cli.options import UsageError
+from glassformer.pipelines.task_file import DECODER_OPTIONS, PIPELINES, SEQ2SEQ_OPTIONS, PipelineEntry
 
 if TYPE_CHECKING:
     from glassformer.decoding import GenerationConfig
@@ -79,56 +80,37 @@ class DecoderOptions:
 
 WRITING = tuple(field.name for field in fields(WritingOptions))
 DECODING = tuple(field.name for field in fields(DecoderOptions))
-TAKES: dict[str, tuple[str, tuple[str, ...]]] = {
-    **{
-        task: (name, ("n_best", "scores", *WRITING))
-        for task, name in {
-            "translation": "a translator",
-            "summarisation": "a summarizer",
-            "answering": "an answerer",
-            "denoising": "a denoising model",
-            "encoder_decoder": "an encoder-decoder",
-        }.items()
-    },
-    **{
-        task: (name, ("n_best", "scores", *WRITING, *DECODING))
-        for task, name in {
-            "language": "a language model",
-            "code": "a code model",
-            "decoder": "a decoder",
-        }.items()
-    },
-    "classification": ("a classifier", ("n_best", "scores", "embed")),
-    "extraction": ("an extractor of answers", ("scores", "embed")),
-    "tagging": ("a tagger", ("embed",)),
-    "similarity": ("a comparer of texts", ("embed",)),
-    "masking": ("a masked language model", ("embed",)),
-    "encoder": ("an encoder that turns texts into vectors", ("embed",)),
+OPTION_GROUPS = {"writing": WRITING, "decoding": DECODING}
+"""Names of groups of options in `PipelineEntry.takes`."""
+EXTERNAL_MODELS = {
+    "encoder_decoder": PipelineEntry("", "an encoder-decoder", SEQ2SEQ_OPTIONS),
+    "decoder": PipelineEntry("", "a decoder", DECODER_OPTIONS),
+    "encoder": PipelineEntry("", "an encoder that turns texts into vectors", ("embed",)),
 }
-"""By task, or kind for models trained elsewhere: its name in messages, and the options that only some models take."""
+"""The options that models of other libraries take, by kind."""
 
 Given = dict[str, Any]
-"""The options that were given and that only some models take, by field name."""
+"""The given options that only some models take, by field name."""
 
 
 def flag_of(name: str) -> str:
-    """A field as the command line spells it."""
+    """Return a field name as a flag."""
     return f"--{name.replace('_', '-')}"
 
 
 def given_options(*groups: Any, **others: bool) -> Given:
-    """The options that differ from their defaults."""
+    """Return the options that differ from their defaults."""
     found = {
         field.name: getattr(group, field.name)
         for group in groups
         for field in fields(group)
-        if getattr(group, field.name) != field.default and field.name != "json"  # which every model takes
+        if getattr(group, field.name) != field.default and field.name != "json"  # every model takes --json
     }
     return found | {name: value for name, value in others.items() if value}
 
 
 def check_ranges(given: Given) -> None:
-    """Raise for a value that no model can use, in the words of the command line."""
+    """Raise a UsageError for a value that no model can use."""
     for name, value in given.items():
         if name in RANGES:
             is_right, expected = RANGES[name]
@@ -155,10 +137,11 @@ def check_ranges(given: Given) -> None:
 
 
 def check_taken(path: Path, kind: str, given: Given) -> None:
-    """Raise for an option that has no effect on a model of this task or kind."""
-    if kind not in TAKES:
+    """Raise a UsageError for an option that has no effect on a model of this task or kind."""
+    entry = PIPELINES.get(kind) or EXTERNAL_MODELS.get(kind)
+    if entry is None:
         return
-    name, taken = TAKES[kind]
+    name, taken = entry.called, [name for group in entry.takes for name in OPTION_GROUPS.get(group, (group,))]
     wrong = [option for option in given if option not in taken]
     if wrong:
         flags = ", ".join(map(flag_of, taken))
@@ -169,7 +152,7 @@ def check_taken(path: Path, kind: str, given: Given) -> None:
 
 
 def search_of(base: "GenerationConfig", given: Given) -> "GenerationConfig":
-    """The model's own search with the changes that options ask for."""
+    """Return the model's generation settings, changed by the options."""
     changes: Given = {name: given[name] for name in ("max_new_tokens", "repetition_penalty", "seed") if name in given}
     if "max_new_tokens" in given:
         changes["min_new_tokens"] = min(base.min_new_tokens, given["max_new_tokens"])

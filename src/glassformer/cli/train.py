@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from glassformer.base.names import suggestion
 from glassformer.cli.options import HELP, HELP_ALL, UsageError, help_text, naming_columns, parse_options
 from glassformer.progress import Step, reporting
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Flags of `train` that are no part of a recipe."""
+    """Flags of `train` that are not part of a recipe."""
 
     out: Path | None = None
     """Model folder to write; what the run needs to resume is in OUT.run beside it."""
@@ -42,8 +41,8 @@ class RunOptions:
 
 def train(arguments: list[str]) -> None:
     """Parse `TASK [--recipe FILE] --out FOLDER [--any-config-field ...]` and train."""
-    began = time.perf_counter()  # before torch is loaded: --minutes counts that too
-    from glassformer.tasks.registry import TASKS
+    began = time.perf_counter()  # --minutes includes the time to load torch
+    from glassformer.tasks.task_registry import TASKS, unknown_task
 
     if not arguments or arguments[0].startswith("-"):
         is_asked = bool({*HELP, HELP_ALL} & {*arguments})
@@ -54,7 +53,7 @@ def train(arguments: list[str]) -> None:
         raise UsageError(f"train needs a task first, {found}: expected one of {', '.join(TASKS)}")
     task, *rest = arguments
     if task not in TASKS:
-        raise UsageError(f"{task!r} is no task: {suggestion(task, TASKS)} (glassformer train --help lists them)")
+        raise UsageError(f"{unknown_task(task)} (glassformer train --help lists the tasks)")
     if {*HELP, HELP_ALL} & {*rest}:
         print(task_help(task, HELP_ALL in rest))
         return
@@ -62,7 +61,7 @@ def train(arguments: list[str]) -> None:
     if run.get("restart") and run.get("accept_changes"):
         raise UsageError("--restart discards the run and --continue keeps it: expected one of them")
     dials = {name: run.pop(name) for name in ("recipe", "size", "preset") if name in run}
-    from glassformer.tasks.train import read_request
+    from glassformer.tasks.train_function import read_request
 
     try:
         request = read_request(task, given, **dials)
@@ -79,7 +78,7 @@ def train(arguments: list[str]) -> None:
 
 
 def _callbacks(tracker: str, out: Path, config: Any) -> "Callbacks":
-    """The callbacks of --track; none where no tracker is named."""
+    """Return the callbacks of --track; none without a tracker."""
     if tracker == "none":
         return {}
     from glassformer.training.trackers import TRACKERS
@@ -88,12 +87,12 @@ def _callbacks(tracker: str, out: Path, config: Any) -> "Callbacks":
 
 
 def read_given(task: str, arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the flags ask for, by dotted name (`train.lr`), and the options of the run, the recipe among them.
+    """Return the given config options by dotted name (`train.lr`), and the options of the run, such as the recipe.
 
-    An option that was not given is not there, so that its default can still be chosen.
+    Options that were not given are missing, so that their defaults can still be chosen.
     """
-    from glassformer.tasks.configs.options import options_of
-    from glassformer.tasks.registry import config_named
+    from glassformer.tasks.configs.task_options import options_of
+    from glassformer.tasks.task_registry import config_named
 
     kind = config_named(task)
     options, own = options_of(kind), run_options()
@@ -105,10 +104,10 @@ def read_given(task: str, arguments: list[str]) -> tuple[dict[str, Any], dict[st
 
 
 def run_options() -> dict[str, Any]:
-    """The options of a run, by name on the command line: `continue` is a keyword in Python."""
+    """Return the options of a run, by name on the command line. `continue` is a keyword in Python."""
     from dataclasses import replace
 
-    from glassformer.tasks.configs.options import field_options
+    from glassformer.tasks.configs.task_options import field_options
 
     found = [replace(one, path=one.name, section="Run") for one in field_options(RunOptions, RunOptions(), "")]
     spelled = [replace(one, name="continue") if one.name == "accept_changes" else one for one in found]
@@ -116,8 +115,8 @@ def run_options() -> dict[str, Any]:
 
 
 def task_list() -> str:
-    """The tasks, and what each trains."""
-    from glassformer.tasks.registry import TASKS
+    """Return the list of the tasks and what each trains."""
+    from glassformer.tasks.task_registry import TASKS
 
     lines = "\n".join(f"  {name:16}{entry.about}" for name, entry in TASKS.items())
     usage, more = (
@@ -128,26 +127,27 @@ def task_list() -> str:
 
 
 def task_help(task: str, everything: bool) -> str:
-    """The help of a task: the options that people need first, or all."""
+    """Return the help of a task: its most important options, or all."""
     from dataclasses import replace
 
     from glassformer.tasks.configs.defaults import default_minutes
-    from glassformer.tasks.configs.options import FIRST, FIRST_DATA, options_of
-    from glassformer.tasks.registry import TASKS, config_named
+    from glassformer.tasks.configs.task_options import FIRST, options_of
+    from glassformer.tasks.task_registry import TASKS, config_named
 
     options, own = options_of(config_named(task)), run_options()
+    first_options = config_named(task).FIRST_OPTIONS
     minutes = default_minutes(config_named(task), {})
     options["minutes"] = replace(
         options["minutes"], about=f"{options['minutes'].about} (default: {minutes:g}, unless --updates is given)"
     )
-    files = [option for option in options.values() if option.name in FIRST_DATA[task][:2]]
+    files = [option for option in options.values() if option.name in first_options[:2]]
     named = " ".join(f"{option.flag} PATH ..." for option in files if option.name != "valid")
     usage = f"glassformer train {task} {named} --out FOLDER [OPTIONS]"
     about = f"Train {TASKS[task].about}. It can be stopped at any time; run the same command again to resume."
     if everything:
         ordered = sorted([*own.values(), *options.values()], key=lambda option: _SECTION_ORDER.index(_top(option)))
         return help_text(usage, about, ordered)
-    shown = [own["out"], *(options[name] for name in (*FIRST_DATA[task], *FIRST))]
+    shown = [own["out"], *(options[name] for name in (*first_options, *FIRST))]
     shown += [own[name] for name in ("size", "recipe", "continue")]
     more = f"glassformer train {task} {HELP_ALL} lists all {len(options) + len(own)} options."
     if "corpus" in options:

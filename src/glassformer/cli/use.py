@@ -26,11 +26,11 @@ from glassformer.cli.run_options import (
 
 if TYPE_CHECKING:
     from glassformer.decoding import GenerationConfig
-    from glassformer.tasks.generator import Generator
-    from glassformer.tasks.pipeline import LineAnswer, Request
+    from glassformer.pipelines.generator import Generator
+    from glassformer.pipelines.pipeline import LineAnswer, LineRequest
 
 DECODER_CHUNK = 16
-"""Lines that a decoder answers at a time: it writes longer texts."""
+"""Number of lines that a decoder answers at a time. It is smaller, because decoders write longer texts."""
 
 
 def run(
@@ -71,7 +71,7 @@ def run(
     kind = _task_of(path)
     if kind is not None:  # before the model is loaded, which may take a while
         check_taken(path, kind, given)
-    from glassformer.tasks.load import load
+    from glassformer.pipelines.load import load
 
     model: Any = load(path, allow_pickle=allow_pickle)
     check_taken(path, _kind_of(model), given)
@@ -95,8 +95,8 @@ def _check_streams(lines: LineOptions, decoder: DecoderOptions) -> None:
 
 
 def _task_of(path: Path) -> str | None:
-    """The task of a folder that was trained here; None for any other model."""
-    from glassformer.tasks.registry import TASK, read_about
+    """Return the task of a folder that was trained here; None for any other model."""
+    from glassformer.pipelines.task_file import TASK, read_about
 
     if not (path / TASK).is_file() or (path / "origin.json").is_file():
         return None
@@ -104,15 +104,15 @@ def _task_of(path: Path) -> str | None:
 
 
 def _kind_of(model: Any) -> str:
-    """What decides which options a model takes: its task, or its kind if it was trained elsewhere."""
+    """Return the task of a model, or the kind of a model of another library. It decides which options apply."""
     return str(getattr(model, "task", None) or getattr(getattr(model, "model", None), "kind", ""))
 
 
 def _use(model: Any, given: Given, lines: LineOptions, answers: AnswerOptions, decoder: DecoderOptions) -> None:
     """Answer the lines, or the prompt, or hold a conversation."""
-    from glassformer.tasks.encoders import EncoderTool, embed_lines
-    from glassformer.tasks.generator import Generator, said
-    from glassformer.tasks.pipeline import Pipeline, Request
+    from glassformer.pipelines.encoder_pipeline import EncoderPipeline, embed_lines
+    from glassformer.pipelines.generator import Generator, said
+    from glassformer.pipelines.pipeline import LineRequest, Pipeline
 
     to_answers = partial(
         run_lines,
@@ -126,7 +126,7 @@ def _use(model: Any, given: Given, lines: LineOptions, answers: AnswerOptions, d
     if not isinstance(model, Pipeline):
         to_answers(model.run)
         return
-    request = Request(
+    request = LineRequest(
         n_best=answers.n_best,
         with_scores=answers.scores or answers.json,
         generation=_generation_of(model, given),
@@ -134,11 +134,11 @@ def _use(model: Any, given: Given, lines: LineOptions, answers: AnswerOptions, d
         system=decoder.system,
     )
     if decoder.chat and isinstance(model, Generator):
-        model.answer_to(said("Hello", decoder.system))  # says what is wrong with the template, once
+        model.answer_to(said("Hello", decoder.system))  # an error in the template is raised once, before any line
     is_plain = request.n_best is None and not answers.scores and not answers.json
 
     def answer(texts: list[str]) -> list[str]:
-        if isinstance(model, EncoderTool) and given.get("embed"):
+        if isinstance(model, EncoderPipeline) and given.get("embed"):
             found = embed_lines(model, texts)
         else:
             found = model.answer_lines(texts, request)
@@ -166,7 +166,7 @@ def _generation_of(model: Any, given: Given) -> "GenerationConfig | None":
 
 
 def as_line(answer: "LineAnswer", options: AnswerOptions) -> str:
-    """An answer as one line of output: as JSON, or as its alternatives and scores with tabs between them."""
+    """Format an answer as one line: JSON, or the alternatives and scores separated by tabs."""
     if options.json:
         return json.dumps(answer.record, ensure_ascii=False, allow_nan=False)
     if options.n_best is None and not options.scores:
@@ -182,7 +182,7 @@ def as_line(answer: "LineAnswer", options: AnswerOptions) -> str:
 
 
 def _as_utf8(text: str) -> str:
-    """An argument of the command line, read again as UTF-8 where the locale's encoding could not read it."""
+    """Decode an argument as UTF-8 if the locale's encoding could not decode it."""
     if not any("\ud800" <= character <= "\udfff" for character in text):
         return text
     try:
@@ -191,24 +191,24 @@ def _as_utf8(text: str) -> str:
         raise UsageError(f"the argument {text!r} is not valid UTF-8: expected text") from error
 
 
-def _write(model: "Generator", prompt: list[int], request: "Request") -> Iterator[str]:
-    """A text as it is written; the text of a beam search comes at once."""
+def _write(model: "Generator", prompt: list[int], request: "LineRequest") -> Iterator[str]:
+    """Yield the pieces of a generated text. A beam search yields the whole text at once."""
     if request.generation is not None and request.generation.num_beams > 1:
         return iter([model.candidates_after([prompt], request.generation)[0][0].text])
     return model.stream_after(prompt, request.generation)
 
 
 def _show(pieces: Iterator[str]) -> str:
-    """Print a text as it is written."""
-    told = ""
+    """Print the pieces of a text as they come, and return the text."""
+    text = ""
     for piece in pieces:
         print(piece, end="", flush=True)
-        told += piece
+        text += piece
     print()
-    return told
+    return text
 
 
-def _converse(model: "Generator", request: "Request", *, quiet: bool) -> None:
+def _converse(model: "Generator", request: "LineRequest", *, quiet: bool) -> None:
     if not quiet:
         print("Type a message and press Enter. An empty line ends the conversation.", file=sys.stderr)
     messages: list[dict[str, str]] = []
@@ -216,12 +216,12 @@ def _converse(model: "Generator", request: "Request", *, quiet: bool) -> None:
         messages.append({"role": "system", "content": request.system})
     while text := _ask():
         messages.append({"role": "user", "content": text})
-        told = _show(_write(model, model.answer_to(messages), request))
-        messages.append({"role": "assistant", "content": told})
+        answer = _show(_write(model, model.answer_to(messages), request))
+        messages.append({"role": "assistant", "content": answer})
 
 
 def _ask() -> str:
-    """A line of the user's; empty at the end of stdin."""
+    """Return a line that the user types; empty at the end of stdin."""
     try:
         return input("> ")
     except EOFError:

@@ -18,6 +18,14 @@ def score_classes(found: Sequence[Hashable], true: Sequence[Hashable]) -> Scores
     return Scores({"accuracy": 100 * hits / len(true), "macro_f1": _macro_f1(*sets)})
 
 
+def score_binary(found: Sequence[bool], true: Sequence[bool]) -> Scores:
+    """Return the F1 of True and the accuracy, in percent. F1 is 0 if nothing is True in both."""
+    _check(found, true)
+    hits = sum(a and b for a, b in zip(found, true, strict=True))
+    equal = sum(a == b for a, b in zip(found, true, strict=True))
+    return Scores({"f1": 200 * hits / max(sum(found) + sum(true), 1), "accuracy": 100 * equal / len(true)})
+
+
 def score_label_sets(found: Sequence[Collection[Hashable]], true: Sequence[Collection[Hashable]]) -> Scores:
     """Score texts with any number of labels: micro-F1, macro-F1, and the share of exact label sets (accuracy)."""
     _check(found, true)

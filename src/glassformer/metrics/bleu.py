@@ -43,7 +43,7 @@ def tokenized_bleu(translations: Sequence[str], references: Sequence[str], langu
         import sacremoses
         from sacrebleu.metrics.bleu import BLEU
     except ImportError as error:
-        raise ImportError("tokenised BLEU needs sacreBLEU and sacremoses: pip install sacrebleu sacremoses") from error
+        raise ImportError("tokenized BLEU needs sacreBLEU and sacremoses: pip install sacrebleu sacremoses") from error
     _check_texts(translations, references)
     # Moses falls back to English for unknown languages.
     if len(language) not in (2, 3) or not language.islower():

@@ -8,7 +8,7 @@ from glassformer.metrics.number_table import Table
 TITLES = {
     "bleu": "BLEU",
     "chrf": "chrF",
-    "tokenized_bleu": "BLEU, lower-cased and tokenised",
+    "tokenized_bleu": "BLEU, lower-cased and tokenized",
     "accuracy": "accuracy",
     "macro_f1": "macro-F1",
     "micro_f1": "micro-F1",

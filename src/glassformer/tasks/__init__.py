@@ -1,1 +1,1 @@
-"""One file a task: how to read its data, train it, score it, run it."""
+"""How models are trained: a base class per architecture, and one file per task with its data, config and loss."""

@@ -1,146 +1,147 @@
-"""Answering in the model's own words: a question and a text in, an answer out."""
+"""Answering: a question and a text to an answer that the model writes."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple, overload
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
-from glassformer.decoding import GenerationConfig
+from typing_extensions import override
+
+from glassformer.base.fields import Whole
+from glassformer.data.corpora.synthetic_stories import made_stories
+from glassformer.data.readers.records import Record, RecordReader, as_text
 from glassformer.metrics.exact_match import score_answers
 from glassformer.metrics.scores import Scores
-from glassformer.models import EncoderDecoderModel
-from glassformer.tasks.configs.questions import (
-    CORPUS,
-    THEREFORE,
-    AnsweringConfig,
-    Question,
-    QuestionData,
-    as_source,
-)
-from glassformer.tasks.configs.shared import Splits
+from glassformer.models import ModelConfig
+from glassformer.pipelines.examples import Question, as_source
+from glassformer.tasks.configs.shared import FileData, Splits, TaskConfig
 from glassformer.tasks.configs.small_models import small_encoder_decoder
-from glassformer.tasks.pipeline import LineAnswer, Pair, Request, answer_of, check_text, each_pair
-from glassformer.tasks.rewriter import Rewriter
-from glassformer.tasks.rewriting import RewritingTask
-from glassformer.text.tokenizer import Tokenizer
+from glassformer.tasks.seq2seq_task import Seq2SeqTask
 from glassformer.training.train_config import TrainConfig
 
-
-class Reasoned(NamedTuple):
-    """An answer, and what it follows from."""
-
-    evidence: str
-    answer: str
+N_MADE = {"train": 8000, "valid": 500, "test": 1000}
 
 
-def as_reasoned(written: str) -> Reasoned:
-    """What a model wrote that quotes before it answers; one that never came to its answer has none."""
-    evidence, _, answer = written.partition(THEREFORE.strip(" "))
-    return Reasoned(evidence.strip(), answer.strip())
+@dataclass(frozen=True, kw_only=True)
+class QuestionData(FileData[Question]):
+    """Options of questions about texts, with answers."""
+
+    CORPORA = ("made-stories",)
+    NO_FILES = "no data: expected at least one .jsonl, .tsv or .csv file, or a corpus"
+
+    data: tuple[Path, ...] = ()
+    """Files with questions, contexts and answers: .jsonl, .tsv or .csv (.gz too); in .jsonl an answer may be a list of
+    alternatives, and an empty list says that there is none."""
+    valid: tuple[Path, ...] = ()
+    """Files for validation; without them, one context in 25 of the training data is held out, with its questions."""
+    question_column: str = "question"
+    """Column of the questions."""
+    context_column: str = "context"
+    """Column of the texts that the questions are about."""
+    answer_column: str = "answer"
+    """Column of the answers."""
+    evidence_column: str = ""
+    """Column of the sentences that the answer follows from; the model then learns to quote them before it answers."""
+    number_sentences: bool = False
+    """Number the sentences of a context from its end, so that their order is part of the text."""
+    last_sentences: Whole = 0
+    """Read only this many sentences at the end of a context; 0 reads all."""
+    corpus: str = ""
+    """Use a named corpus instead of files: made-stories, in which people move about and carry things."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.corpus and self.evidence_column:
+            raise ValueError(f"evidence_column={self.evidence_column!r}: {self.corpus} has none, expected no column")
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """How a question and a context become one source text: the options of `as_source`."""
+        return {"number_sentences": self.number_sentences, "last_sentences": self.last_sentences}
+
+    @override
+    def corpus_splits(self) -> Splits[Question]:
+        return Splits(*(self._made(side) for side in N_MADE))
+
+    @override
+    def examples(self) -> list[Question]:
+        """Return all examples of the named files. Scoring needs no evidence, so its column may be missing."""
+        return super().examples() if not self.evidence_column else replace(self, evidence_column="").examples()
+
+    @override
+    def split_key(self, example: Question) -> str:
+        return example.context
+
+    @override
+    def read(self, paths: tuple[Path, ...]) -> Iterable[Question]:
+        columns = [self.question_column, self.context_column, self.answer_column]
+        columns += [self.evidence_column] * bool(self.evidence_column)
+        return RecordReader(paths, columns, self._example, self.on_bad)
+
+    def _made(self, side: str) -> list[Question]:
+        stories = made_stories(N_MADE[side], seed=list(N_MADE).index(side))
+        return [
+            self._question(story.question, story.context, (story.answer,) * bool(story.answer)) for story in stories
+        ]
+
+    def _example(self, record: Record) -> Question:
+        question, context, answer, *more = record.cells
+        evidence = as_text(more[0], self.evidence_column) if more else ""
+        answers = as_answers(answer, self.answer_column)
+        made = self._question(as_text(question, self.question_column), as_text(context, self.context_column), answers)
+        return made._replace(evidence=" ".join(evidence.split()))
+
+    def _question(self, question: str, context: str, answers: tuple[str, ...]) -> Question:
+        return Question(question, context, answers, as_source(question, context, **self.layout))
 
 
-class Answerer(Rewriter[Question]):
-    """A trained model with its tokenizers: a question and a text in, an answer out."""
-
-    task, kept = "answering", "last"
-    search = GenerationConfig(max_new_tokens=64)
-
-    def __init__(
-        self,
-        model: EncoderDecoderModel,
-        source_tokenizer: Tokenizer,
-        target_tokenizer: Tokenizer,
-        generation: GenerationConfig | None = None,
-        *,
-        quotes: bool = False,
-        number_sentences: bool = False,
-        last_sentences: int = 0,
-    ):
-        if generation is None and quotes:
-            generation = replace(self.search, max_new_tokens=256)
-        layout: dict[str, Any] = {"number_sentences": number_sentences, "last_sentences": last_sentences}
-        super().__init__(model, source_tokenizer, target_tokenizer, generation, quotes=quotes, **layout)
-        self._quotes = quotes
-        self._layout = layout
-
-    def answer(self, question: str, context: str) -> str:
-        """The answer; empty where the model finds none."""
-        return self.answers((check_text(question, "question"), check_text(context, "context")))
-
-    @overload
-    def answers(self, asked: Pair, *, beam: int | None = None) -> str: ...
-    @overload
-    def answers(self, asked: list[Pair], *, beam: int | None = None) -> list[str]: ...
-    def answers(self, asked: Pair | list[Pair], *, beam: int | None = None) -> str | list[str]:
-        """Answer one (question, context), or each of a list in the same order."""
-        return each_pair(asked, lambda several: [one.answer for one in self.reason(several, beam=beam)], "asked")
-
-    @overload
-    def reason(self, asked: Pair, *, beam: int | None = None) -> Reasoned: ...
-    @overload
-    def reason(self, asked: list[Pair], *, beam: int | None = None) -> list[Reasoned]: ...
-    def reason(self, asked: Pair | list[Pair], *, beam: int | None = None) -> Reasoned | list[Reasoned]:
-        """The same with the evidence for each, where the model has learned to quote it."""
-
-        def reason(several: list[Pair]) -> list[Reasoned]:
-            return [self._reasoned(text) for text in self.write(self._sources(several), beam=beam)]
-
-        return each_pair(asked, reason, "asked")
-
-    def answer_lines(self, lines: Sequence[str], request: Request) -> list[LineAnswer]:
-        """The answer to each line: a question, a tab and a text."""
-        told = [index for index, line in enumerate(lines) if line.strip()]
-        sources = self._sources([as_asked(lines[index]) for index in told])
-        found = self.candidates(sources, request.generation, with_scores=request.with_scores)
-        candidates = dict(zip(told, found, strict=True))
-        return [answer_of(candidates.get(index, []), request, self._described, "answer") for index in range(len(lines))]
-
-    def _sources(self, asked: Sequence[Pair]) -> list[str]:
-        return [as_source(*one, **self._layout) for one in asked]
-
-    def _reasoned(self, written: str) -> Reasoned:
-        return as_reasoned(written) if self._quotes else Reasoned("", written)
-
-    def _described(self, written: str) -> dict[str, Any]:
-        reasoned = self._reasoned(written)
-        return {"answer": reasoned.answer, "evidence": reasoned.evidence} if self._quotes else {"answer": written}
-
-    def score(self, examples: Sequence[Question]) -> Scores:
-        """Exact match and F1, as SQuAD counts them."""
-        found = self.answers([(example.question, example.context) for example in examples])
-        return score_answers(found, [example.answers for example in examples])
+def as_answers(cell: object, column: str) -> tuple[str, ...]:
+    """Return the answers of a cell that holds one answer or a list of them."""
+    if isinstance(cell, list):
+        return tuple(as_text(answer, column) for answer in cell)
+    if isinstance(cell, str) and not cell.strip():
+        raise ValueError(f"empty {column}: expected a text, or an empty list where there is no answer")
+    return (as_text(str(cell) if isinstance(cell, int) else cell, column),)
 
 
-def as_asked(line: str) -> tuple[str, str]:
-    """A question and a text, from a line."""
-    question, tab, context = line.partition("\t")
-    if not tab or not question.strip() or not context.strip():
-        raise ValueError(f"{line[:60]!r} is no question about a text: expected a question, a tab and a text")
-    return question, context
+@dataclass(frozen=True, kw_only=True)
+class AnsweringConfig(TaskConfig):
+    """The recipe of an answerer."""
+
+    FIRST_OPTIONS = ("data", "valid", "question_column", "context_column", "answer_column")
+
+    data: QuestionData = field(default_factory=QuestionData)
+    model: ModelConfig = field(default_factory=lambda: small_encoder_decoder(max_len=512, positions="rotary"))
+    """The architecture of a new model. Its vocab_size is the most tokens the tokenizer may learn."""
+    train: TrainConfig = field(
+        default_factory=lambda: TrainConfig(lr=1e-3, warmup=400, schedule="linear", label_smoothing=0.0)
+    )
 
 
-class Answering(RewritingTask[Question]):
-    """Questions about texts to what answers them."""
+class Answering(Seq2SeqTask[Question]):
+    """Train an encoder-decoder to answer questions about texts."""
 
     name, title = "answering", "An answerer"
     unit, sample_line = "questions", "Where is Anna?\tAnna is in the garden."
-    Config, Data, Tool = AnsweringConfig, QuestionData, Answerer
+    Config = AnsweringConfig
     cuts_long = True
 
+    @override
     def show(self, example: Question) -> tuple[str, str]:
-        """As above."""
         return f"{example.question}\t{' '.join(example.context.split())}", example.answer
 
+    @override
     def settings(self) -> Mapping[str, Any]:
-        """As above."""
         data: QuestionData = self.config.data
         return {**data.layout, "quotes": bool(data.evidence_column)}
 
+    @override
     @classmethod
     def demo(cls) -> AnsweringConfig:
-        """Made stories, by a small model."""
+        """Return the config of a small model on generated stories."""
         return AnsweringConfig(
-            data=QuestionData(corpus=CORPUS),
+            data=QuestionData(corpus="made-stories"),
             model=small_encoder_decoder(
                 vocab_size=1000,
                 n_encoder_layers=3,
@@ -164,9 +165,9 @@ class Answering(RewritingTask[Question]):
             ),
         )
 
+    @override
     def baseline(self, splits: Splits[Question]) -> tuple[str, Scores]:
-        """As above."""
-        commonest = Counter(example.answer for example in splits.train).most_common(1)[0][0]
+        most_common = Counter(example.answer for example in splits.train).most_common(1)[0][0]
         asked = list(splits.test) or list(splits.valid)
-        scores = score_answers([commonest] * len(asked), [example.answers for example in asked])
-        return f"always the commonest answer ({commonest or 'none'!r})", scores
+        scores = score_answers([most_common] * len(asked), [example.answers for example in asked])
+        return f"always the most frequent answer ({most_common or 'none'!r})", scores

@@ -1,17 +1,18 @@
-"""The model card, `README.md` of a model folder: what the model is, its data, its scores and how to use it."""
+"""Write the model card, the `README.md` of a model folder: data, size, scores, use and recipe."""
 
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from glassformer.metrics.scores import Scores, in_digits, title_of
 from glassformer.models import ModelConfig
-from glassformer.training.state import TrainState
+
+if TYPE_CHECKING:
+    from glassformer.training.state import TrainState
 
 MAX_NAMED = 5
-"""Files that are named; of more, the others are counted."""
+"""Number of file names that are listed. Further files are only counted."""
 
 
 class CardFacts(NamedTuple):
@@ -21,24 +22,24 @@ class CardFacts(NamedTuple):
     task: str
     facts: Sequence[tuple[str, str]]
     """Rows of the first table, in Markdown."""
-    state: TrainState
+    state: "TrainState"
     scores: Scores
     scored_on: str
     """On what and how the scores were computed."""
     validation: str
     """On what and how each validation scored."""
     is_test: bool
-    """Whether the scores are of examples that did not choose the checkpoint."""
+    """Whether the scores are of test examples, which were not used to choose the checkpoint."""
     folder: str
     """The name of the model folder."""
     sample_line: str
-    """A line that the model reads."""
+    """An example of an input line."""
     recipe: str
-    """In TOML."""
+    """The recipe in TOML."""
 
 
 def write_card(card: CardFacts) -> str:
-    """The card in Markdown."""
+    """Return the card in Markdown."""
     state = card.state
     chosen = (
         "They were held out from the training, and the checkpoint was not chosen by them."
@@ -76,7 +77,7 @@ def write_card(card: CardFacts) -> str:
         *_block(f"printf '%s\\n' {shlex.quote(card.sample_line)} | glassformer run {_argument(card.folder)}", "sh"),
         "",
         *_block(
-            "from glassformer.tasks.load import load\n\n"
+            "from glassformer.pipelines.load import load\n\n"
             f"model = load({card.folder!r})\nprint(model.run([{card.sample_line!r}]))",
             "python",
         ),
@@ -93,7 +94,7 @@ def write_card(card: CardFacts) -> str:
 
 
 def size_in_words(config: ModelConfig, kind: str, n_parameters: int) -> str:
-    """A model's size: "encoder_decoder, 1,038,208 parameters; 1 + 1 layers, d_model 128, vocabulary 5,000"."""
+    """Describe a model's size: "encoder_decoder, 1,038,208 parameters; 1 + 1 layers, d_model 128, vocabulary 5,000"."""
     layers = " + ".join(str(n) for n in (config.n_encoder_layers, config.n_decoder_layers) if n)
     return (
         f"{kind}, {n_parameters:,} parameters; {layers} layers, d_model {config.d_model}, {config.n_heads} heads, "
@@ -101,25 +102,15 @@ def size_in_words(config: ModelConfig, kind: str, n_parameters: int) -> str:
     )
 
 
-def training_files(data: Any) -> list[Path]:
-    """The files that a task's data names to learn from."""
-    return [path for name in ("source", "target", "data") for path in getattr(data, name, ())]
-
-
-def validation_files(data: Any) -> list[Path]:
-    """The files that a task's data names for validation; none where part of the training data is held out."""
-    return [path for name in ("valid_source", "valid_target", "valid") for path in getattr(data, name, ())]
-
-
 def in_short(names: Iterable[str]) -> str:
-    """Names with commas between them; of many, the first few and how many more there are."""
+    """Join names with commas. Of many names, list the first few and count the rest."""
     known = list(names)
     more = [f"and {len(known) - MAX_NAMED:,} more"] if len(known) > MAX_NAMED else []
     return ", ".join([*known[:MAX_NAMED], *more])
 
 
 def code(text: object) -> str:
-    """A name as code in Markdown, whatever characters it holds."""
+    """Return a name as Markdown code, even if it contains backticks."""
     shown = " ".join(str(text).split())
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", shown)), default=0))
     space = " " if "`" in shown else ""
@@ -127,16 +118,16 @@ def code(text: object) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text in a cell of a table."""
+    """Escape text for a table cell."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
 def _block(text: str, language: str) -> list[str]:
-    """A block of code that no line of the text can end."""
+    """Return a fenced code block whose fence is longer than any in the text."""
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
     return [f"{fence}{language}", text, fence]
 
 
 def _argument(name: str) -> str:
-    """A folder as an argument of a command: never read as an option."""
+    """Quote a folder name for a shell command, so that it is not parsed as an option."""
     return shlex.quote(f"./{name}" if name.startswith("-") else name)

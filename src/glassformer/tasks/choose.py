@@ -1,40 +1,42 @@
-"""Choose a task's defaults: measure the corpus and the machine, then ask the rules in `configs/defaults.py`."""
+"""Choose a task's defaults: measure the speed of the machine and apply the rules in `configs/defaults.py`."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from glassformer.progress import Step
-from glassformer.tasks.beginnings import was_trained_here
 from glassformer.tasks.configs.defaults import (
     TRAINING_SHARE,
-    Corpus,
+    CorpusSize,
     Size,
     Speed,
     choose_defaults,
     choose_for_fine_tuning,
     default_minutes,
 )
-from glassformer.tasks.configs.options import make_config
 from glassformer.tasks.configs.shared import TaskConfig
+from glassformer.tasks.configs.task_options import make_config
+from glassformer.tasks.warm_start import was_trained_here
 from glassformer.training.estimate import rough_duration
 from glassformer.training.pilot import fastest_threads, measure_training_speed
 
 REFERENCE_SPEED = 3e10
-"""Operations per second of two slow cores."""
+"""Operations per second of two slow CPU cores."""
 
 
-def choose(config: TaskConfig, given: Mapping[str, Any], corpus: Corpus, *, size: Size, began: float) -> dict[str, Any]:
-    """Values for the options of a task that were not given, by dotted name.
+def choose(
+    config: TaskConfig, given: Mapping[str, Any], corpus: CorpusSize, *, size: Size, began: float
+) -> dict[str, Any]:
+    """Return values for the options of a task that were not given, by dotted name.
 
     Args:
-        config: The defaults with what was given.
-        given: What was given, by dotted name.
-        corpus: How much there is to learn from.
+        config: The defaults with the given options.
+        given: The given options, by dotted name.
+        corpus: The size of the training data.
         size: The size of the model, or "auto".
-        began: When the command began, by `time.perf_counter`: what has passed is no longer there to train.
+        began: When the command began, by `time.perf_counter`. The time since then is not left for training.
     """
     kind = type(config)
     if config.start_from is not None:
@@ -50,32 +52,24 @@ def choose(config: TaskConfig, given: Mapping[str, Any], corpus: Corpus, *, size
         return choose_defaults(kind, given, corpus, speed, size)
 
 
-def measure_corpus(sides: Iterable[tuple[str, str]]) -> Corpus:
-    """The size of a corpus of examples, each a text that is read and a text that is written."""
-    examples = read = written = 0
-    for source, target in sides:
-        examples, read, written = examples + 1, read + len(source), written + len(target)
-    return Corpus(examples, read, written)
-
-
 def in_words(chosen: Mapping[str, Any], given: Mapping[str, Any]) -> str:
-    """What was chosen, in one line, as the command line spells it."""
-    told = []
+    """Return the chosen options in one line, as command-line flags."""
+    flags = []
     for path, value in chosen.items():
         name = path.rpartition(".")[2]
         if path not in given and name not in ("init", "init_std", "save_every", "minutes"):
-            told.append(f"--{name.replace('_', '-')} {value}")
+            flags.append(f"--{name.replace('_', '-')} {value}")
     minutes = chosen.get("train.minutes")
     time_told = f" and {rough_duration(60 * minutes)}" if minutes else ""
     usual = " (the default; --minutes changes it)" if minutes and "train.minutes" not in given else ""
     busy = (
         " (other programs are busy here: fewer threads are faster)" if "train.threads" in chosen.keys() - given else ""
     )
-    return f"chosen for this data{time_told}{usual}: {' '.join(told)}{busy}"
+    return f"chosen for this data{time_told}{usual}: {' '.join(flags)}{busy}"
 
 
-def _threads(config: TaskConfig, corpus: Corpus, minutes: float) -> int:
-    """The number of threads to train with, by steps of a small model; 0 is the usual number."""
+def _threads(config: TaskConfig, corpus: CorpusSize, minutes: float) -> int:
+    """Measure with a small model how many threads are fastest. 0 is torch's default."""
     kind = type(config)
     unmeasured = Speed(TRAINING_SHARE * 60 * minutes, 0, lambda config: REFERENCE_SPEED)
     small = make_config(kind, choose_defaults(kind, {}, corpus, unmeasured))
@@ -83,5 +77,5 @@ def _threads(config: TaskConfig, corpus: Corpus, minutes: float) -> int:
     return fastest_threads(small.model, train, max(corpus.lengths()))
 
 
-def _measure(config: TaskConfig, *, corpus: Corpus) -> float:
+def _measure(config: TaskConfig, *, corpus: CorpusSize) -> float:
     return measure_training_speed(config.model, config.train, max(corpus.lengths()))

@@ -1,140 +1,122 @@
-"""Texts to classes, one or several each; pairs of texts too."""
+"""Classification: a text, or a pair of texts, to one label or several."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple, overload
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from typing_extensions import override
 
-from glassformer.data.batching.labeled_batches import LabeledBatch, LabeledRow
-from glassformer.metrics.accuracy import confusion, confusion_tables, score_classes, score_label_sets
+from glassformer.data.corpora.interface_labels import LABELED_CORPORA, open_labeled_corpus
+from glassformer.data.readers.records import Record, RecordReader, as_text
+from glassformer.metrics.accuracy import score_classes, score_label_sets
 from glassformer.metrics.scores import Scores
-from glassformer.models import EncoderModel
-from glassformer.tasks.configs.classification import ClassificationConfig, LabelledData, LabelledText
-from glassformer.tasks.configs.shared import Splits
+from glassformer.models import ModelConfig
+from glassformer.pipelines.examples import LabeledExample
+from glassformer.tasks.configs.shared import FileData, Splits, TaskConfig, train_on_rare_labels
 from glassformer.tasks.configs.small_models import small_encoder
-from glassformer.tasks.encoders import EncoderTask, EncoderTool, Reader, Texts, read_batch, unknown_label
-from glassformer.tasks.pipeline import (
-    LineAnswer,
-    ManyInputs,
-    Request,
-    answer_lines_with_text,
-    as_json_number,
-    check_inputs,
-)
+from glassformer.tasks.encoder_task import EncoderTask, Texts
 from glassformer.training.train_config import TrainConfig
 
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
-class Prediction(NamedTuple):
-    """A class, and how likely the model finds it."""
-
-    label: str
-    probability: float
+    from glassformer.data.batching.labeled_batches import LabeledBatch, LabeledRow
 
 
-class Classifier(EncoderTool[LabelledText]):
-    """A trained model with its tokenizer and the names of its classes."""
+@dataclass(frozen=True, kw_only=True)
+class LabeledData(FileData[LabeledExample]):
+    """Options of labeled texts."""
 
-    task, head = "classification", "sequence_class"
+    CORPORA = LABELED_CORPORA
 
-    def __init__(self, model: EncoderModel, reader: Reader, *, labels: Sequence[str], multi_label: bool = False):
-        if len(labels) != model.config.n_labels:
-            raise ValueError(f"{len(labels)} labels for a model of {model.config.n_labels} classes: expected as many")
-        super().__init__(model, reader, labels=list(labels), multi_label=multi_label)
-        self.labels, self.multi_label = list(labels), multi_label
+    data: tuple[Path, ...] = ()
+    """Files with labeled texts: .tsv or .csv with a header, or .jsonl (.gz too)."""
+    text_column: str = "text"
+    """Column of the texts."""
+    second_column: str = ""
+    """Column of a second text, to classify pairs of texts."""
+    label_column: str = "label"
+    """Column of the labels."""
+    multi_label: bool = False
+    """Allow any number of labels per text: a list in .jsonl, separated by commas in .tsv and .csv."""
+    corpus: str = ""
+    """Use a named corpus instead of files: interface-languages or interface-components."""
 
-    def probabilities(self, texts: str | ManyInputs, *, max_batch_tokens: int = 8192) -> Tensor:
-        """The probability of each class for each text, or tuple of two texts: (N, classes). One string: (classes,)."""
-        if isinstance(texts, str):
-            return self.probabilities([texts], max_batch_tokens=max_batch_tokens)[0]
-        inputs = check_inputs(texts)
-        if not inputs:
-            return torch.empty(0, len(self.labels))
-        rows = self.read(inputs)
-        scores = torch.stack(self.answers(rows, max_batch_tokens=max_batch_tokens))
-        return scores.sigmoid() if self.multi_label else scores.softmax(-1)
+    @override
+    def splits(self) -> Splits[LabeledExample]:
+        found = super().splits()
+        return train_on_rare_labels(found, lambda example: example.labels, keep=bool(self.corpus or self.valid))
 
-    @overload
-    def classify(self, texts: str) -> list[Prediction]: ...
-    @overload
-    def classify(self, texts: ManyInputs) -> list[list[Prediction]]: ...
-    def classify(self, texts: str | ManyInputs) -> list[Prediction] | list[list[Prediction]]:
-        """The most likely class of each text; with several labels per text, all above a probability of 0.5.
+    @override
+    def corpus_splits(self) -> Splits[LabeledExample]:
+        sides = open_labeled_corpus(self.corpus)
+        examples = {name: [LabeledExample(text, (label,)) for text, label in side] for name, side in sides.items()}
+        return Splits(examples["train"], examples["valid"], examples["test"])
 
-        One string gives one list of predictions. An input of two texts is a tuple, in a list: `[("one", "two")]`.
-        """
-        if isinstance(texts, str):
-            return self._chosen(self.probabilities(texts))
-        return [self._chosen(row) for row in self.probabilities(texts)]
+    @override
+    def split_key(self, example: LabeledExample) -> str:
+        return example.text
 
-    def _chosen(self, row: Tensor) -> list[Prediction]:
-        chosen = (row > 0.5).nonzero()[:, 0].tolist() if self.multi_label else [int(row.argmax())]
-        return [Prediction(self.labels[index], float(row[index])) for index in chosen]
+    @override
+    def read(self, paths: tuple[Path, ...]) -> Iterable[LabeledExample]:
+        columns = [self.text_column, self.label_column] + [self.second_column] * bool(self.second_column)
+        return RecordReader(paths, columns, self._example, self.on_bad)
 
-    def answer_lines(self, lines: Sequence[str], request: Request) -> list[LineAnswer]:
-        """The labels of each line, with commas between them; a pair of texts has a tab between them."""
-        blank = LineAnswer("", {"labels": []})
-        return answer_lines_with_text(lines, blank, lambda told: self._label_lines(told, request.n_best))
+    def _example(self, record: Record) -> LabeledExample:
+        text, label, *second = record.cells
+        return LabeledExample(
+            as_text(text, self.text_column),
+            self._labels(label),
+            as_text(second[0], self.second_column) if second else None,
+            record.where,
+        )
 
-    def _label_lines(self, lines: list[str], n_best: int | None) -> list[LineAnswer]:
-        answers = []
-        for row in self.probabilities([_texts(line) for line in lines]):
-            chosen = self._chosen(row)
-            ranked = [Prediction(self.labels[i], float(row[i])) for i in row.argsort(descending=True, stable=True)]
-            shown = chosen if n_best is None else ranked[:n_best]
-            names = [prediction.label for prediction in chosen]
-            first = {"predicted": names} if self.multi_label else {"label": names[0]}
-            labels = [{"label": one.label, "probability": as_json_number(one.probability)} for one in ranked[:n_best]]
-            texts, scores = tuple(one.label for one in shown), tuple(one.probability for one in shown)
-            answers.append(LineAnswer(",".join(names), {**first, "labels": labels}, texts, scores))
-        return answers
-
-    def score(self, examples: Sequence[LabelledText]) -> Scores:
-        """Accuracy and macro-F1, with the confusion of a few classes; of several labels a text micro-F1 first."""
-        found, true = self._compare(examples)
-        if self.multi_label:
-            return score_label_sets(found, true)
-        one, other = [labels[0] for labels in found], [labels[0] for labels in true]
-        return replace(score_classes(one, other), tables=confusion_tables(one, other, self.labels))
-
-    def confusion(self, examples: Sequence[LabelledText]) -> list[list[int]]:
-        """How often each class (rows) was taken for each (columns), in the order of `labels`."""
-        found, true = self._compare(examples)
-        return confusion([labels[0] for labels in found], [labels[0] for labels in true], self.labels)
-
-    def numbers(self, example: LabelledText) -> list[int]:
-        """The numbers of an example's labels."""
-        for label in example.labels:
-            if label not in self.labels:
-                raise unknown_label(label, self.labels, example.where)
-        return [self.labels.index(label) for label in example.labels]
-
-    def _compare(self, examples: Sequence[LabelledText]) -> tuple[list[list[str]], list[tuple[str, ...]]]:
-        for example in examples:
-            self.numbers(example)
-        found = self.classify([(example.text, example.second) for example in examples])
-        return [[p.label for p in predictions] for predictions in found], [example.labels for example in examples]
+    def _labels(self, cell: object) -> tuple[str, ...]:
+        if not self.multi_label:
+            cell = str(cell) if isinstance(cell, int) else cell  # JSON may have numbers as classes
+            return (as_text(cell, self.label_column),)
+        if isinstance(cell, str):
+            cell = [part for part in cell.split(",") if part.strip()]
+        if not isinstance(cell, list) or not all(isinstance(label, str) for label in cell):
+            raise ValueError(f"no labels under {self.label_column!r}: expected a list, or text separated by commas")
+        return tuple(as_text(label, self.label_column) for label in cell)
 
 
-class Classification(EncoderTask[LabelledText]):
-    """Labelled texts to a classifier."""
+@dataclass(frozen=True, kw_only=True)
+class ClassificationConfig(TaskConfig):
+    """The recipe of a classifier."""
+
+    FIRST_OPTIONS = ("data", "valid", "text_column", "label_column")
+
+    data: LabeledData = field(default_factory=LabeledData)
+    model: ModelConfig = field(default_factory=small_encoder)
+    """The architecture of a new model. Its vocab_size is the most tokens the tokenizer may learn."""
+    train: TrainConfig = field(
+        default_factory=lambda: TrainConfig(
+            updates=2000, lr=1e-3, warmup=200, schedule="linear", label_smoothing=0.0, eval_every=250
+        )
+    )
+
+
+class Classification(EncoderTask[LabeledExample]):
+    """Train a classifier on labeled texts."""
 
     name, title = "classification", "A classifier"
-    Config, Data, Tool = ClassificationConfig, LabelledData, Classifier
+    Config = ClassificationConfig
 
+    @override
     def unused(self) -> set[str]:
-        """As above: of several labels a text, each is asked for by itself."""
+        """With `multi_label` each label has a sigmoid, where these options are not defined."""
         return {"bpe_dropout", *(("r_drop", "word_dropout", "label_smoothing") if self.config.data.multi_label else ())}
 
-    def texts(self, example: LabelledText) -> Texts:
-        """As above."""
+    @override
+    def texts(self, example: LabeledExample) -> Texts:
         return example.text, example.second
 
-    def begin(self, train: Sequence[LabelledText]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """As above."""
+    @override
+    def head_settings(self, train: Sequence[LabeledExample]) -> tuple[dict[str, Any], dict[str, Any]]:
         labels = sorted({label for example in train for label in example.labels})
         multi_label = self.config.data.multi_label
         if len(labels) < 2 and not (multi_label and labels):
@@ -142,41 +124,49 @@ class Classification(EncoderTask[LabelledText]):
                 f"all texts have the labels {labels}: expected at least two classes. Add texts of "
                 "another class, or name another column with --label-column"
             )
-        # From scratch with BERT's pooler, so that Hugging Face can express the model. A body that was trained under
-        # another head gets no further layer without trained weights.
+        # A new model has BERT's pooler, so that Hugging Face can express it. A pretrained body gets no untrained layer
+        # beside the output layer.
         is_fresh = self.config.start_from is None
         head = {"pooling": "first", "head_transform": True} if is_fresh else {"pooling": "mean"}
         return {"n_labels": len(labels), **head}, {"labels": labels, "multi_label": multi_label}
 
-    def rows(self, tool: Classifier, examples: Sequence[LabelledText]) -> list[LabeledRow]:
-        """As above."""
+    @override
+    def rows(self, pipeline: Any, examples: Sequence[LabeledExample]) -> "list[LabeledRow]":
+        from glassformer.data.batching.labeled_batches import LabeledRow
+
         rows = []
-        for example, read in zip(examples, tool.read([self.texts(example) for example in examples]), strict=True):
-            numbers = tool.numbers(example)
-            answer: Any = numbers[0] if not tool.multi_label else [float(i in numbers) for i in range(len(tool.labels))]
+        for example, read in zip(examples, pipeline.read([self.texts(example) for example in examples]), strict=True):
+            numbers = pipeline.numbers(example)
+            answer: Any = (
+                numbers[0] if not pipeline.multi_label else [float(i in numbers) for i in range(len(pipeline.labels))]
+            )
             rows.append(LabeledRow(read.ids, read.token_types, answer))
         return rows
 
-    def loss(self, model: nn.Module, batch: LabeledBatch) -> Tensor:
-        """As above."""
+    @override
+    def loss(self, model: "nn.Module", batch: "LabeledBatch") -> "Tensor":
         if not batch.answers.is_floating_point():
             return self.class_loss(model, batch)
-        scores = read_batch(model, batch).float()
-        return F.binary_cross_entropy_with_logits(scores, batch.answers, reduction="none").mean(-1).sum()
+        import torch.nn.functional as F
 
+        logits = self.outputs(model, batch)
+        return F.binary_cross_entropy_with_logits(logits, batch.answers, reduction="none").mean(-1).sum()
+
+    @override
     @classmethod
     def demo(cls) -> ClassificationConfig:
-        """Which of 20 languages is it? Some are far from each other, some, as Danish and Norwegian, are not."""
+        """Return the config of a classifier of 20 languages, some of them as close as Danish and Norwegian."""
         return ClassificationConfig(
-            data=LabelledData(corpus="interface-languages"),
+            data=LabeledData(corpus="interface-languages"),
             model=small_encoder(n_encoder_layers=1, dropout=0.1, embedding_dropout=0.1),
             train=TrainConfig(
                 minutes=2, lr=2e-3, warmup=100, schedule="linear", label_smoothing=0.0, max_tokens=1024, eval_every=250
             ),
         )
 
-    def baseline(self, splits: Splits[LabelledText]) -> tuple[str, Scores]:
-        """The commonest answer for every text."""
+    @override
+    def baseline(self, splits: Splits[LabeledExample]) -> tuple[str, Scores]:
+        """Predict the most frequent label of the training data for every text."""
         counts = Counter(example.labels for example in splits.train)
         (labels, _), *_ = counts.most_common(1)
         true = [example.labels for example in splits.test or splits.valid]
@@ -184,12 +174,12 @@ class Classification(EncoderTask[LabelledText]):
             return "the commonest labels", score_label_sets([labels] * len(true), true)
         return "the commonest class", score_classes([labels[0]] * len(true), [names[0] for names in true])
 
-    def show(self, example: LabelledText) -> tuple[str, str]:
-        """As above."""
+    @override
+    def show(self, example: LabeledExample) -> tuple[str, str]:
         return "\t".join(filter(None, (example.text, example.second))), ",".join(example.labels)
 
-    def describe(self, splits: Splits[LabelledText]) -> str:
-        """As above."""
+    @override
+    def describe(self, splits: Splits[LabeledExample]) -> str:
         train, valid = list(splits.train), list(splits.valid)
         counts = Counter(label for example in train for label in example.labels)
         balance = ", ".join(f"{label} {count / len(train):.0%}" for label, count in counts.most_common(10))
@@ -197,8 +187,3 @@ class Classification(EncoderTask[LabelledText]):
         return (
             f"{len(train):,} texts to learn from, {len(valid):,} to validate on; {len(counts)} classes: {balance}{more}"
         )
-
-
-def _texts(line: str) -> Texts:
-    first, tab, second = line.partition("\t")
-    return (first, second) if tab else (line, None)

@@ -1,40 +1,74 @@
-"""Code: source files to a decoder that completes them, and fills in what is missing."""
+"""Code modeling: train a decoder on source files, so that it completes code and fills in gaps."""
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
+from glassformer.base.fields import Count, Probability
 from glassformer.data.batching.fill_in_middle import cut_document, encode_cuts
-from glassformer.data.batching.packed_windows import TokenStream, write_stream
-from glassformer.data.readers.text_documents import Document
-from glassformer.tasks.code_model import MARKS, CodeModel
-from glassformer.tasks.configs.language import CodeConfig, CodeData
+from glassformer.data.corpora.standard_library import standard_library
+from glassformer.data.readers.text_documents import Document, TwoSides
+from glassformer.pipelines.blanks import GAP_TOKENS
 from glassformer.tasks.configs.small_models import small_decoder
-from glassformer.tasks.language import Language
-from glassformer.text import Tokenizer
+from glassformer.tasks.decoder_task import DecoderTask
+from glassformer.tasks.language import DocumentData, LanguageConfig
 from glassformer.text.tokenizer import UNKNOWN
 
+if TYPE_CHECKING:
+    from glassformer.data.batching.packed_windows import TokenStream
+
 CHARACTERS = 2
-"""Of a token, at least about so many: what is cut in three should fit into what the model sees at once."""
+"""Least number of characters per token, about: a file that is cut in three should fit into the context."""
 
 
-class Code(Language):
-    """Source files to a model that completes them, and fills in what is missing."""
+@dataclass(frozen=True, kw_only=True)
+class CodeData(DocumentData):
+    """Options of source files."""
+
+    suffixes: tuple[str, ...] = (".py",)
+    """Endings of the files that are read in a folder."""
+    corpus: str = ""
+    """Use a named corpus instead of files: standard-library, the source of Python's own."""
+
+    def _corpus(self) -> TwoSides:
+        return standard_library("code")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeConfig(LanguageConfig):
+    """The recipe of a code model."""
+
+    FIRST_OPTIONS = ("data", "valid", "suffixes")
+
+    data: CodeData = field(default_factory=CodeData)
+    context: Count = 256
+    """Number of tokens that the model reads at once."""
+    fim: Probability = 0.5
+    """Probability that a piece of code is learned with its middle last, so that the model can fill in gaps."""
+
+
+class Code(DecoderTask):
+    """Train a decoder that completes source code and fills in gaps."""
 
     name, title, unit, sample_line = "code", "A model of code", "files", "def add(a, b):"
-    Config, Data, Tool = CodeConfig, CodeData, CodeModel
-    marks = MARKS
+    Config = CodeConfig
+    special_tokens = GAP_TOKENS
 
+    @override
     def has_documents(self, train: Iterable[Document]) -> bool:
-        """Always: a text with its middle last is one by itself."""
+        """Return True: a piece with its middle last is a separate document."""
         return True
 
-    def write(
-        self, folder: Path, documents: Iterable[Document], tokenizer: Tokenizer, has_documents: bool
-    ) -> TokenStream:
-        """As above, some of it with its middle last."""
-        config = self.config
-        before, after, middle = (tokenizer.special_id(mark) for mark in MARKS)
+    @override
+    def write(self, folder: Path, documents: Iterable[Document], pipeline: Any) -> "TokenStream":
+        """Write the training code as a stream of tokens. Some pieces have their middle last, to learn infilling."""
+        from glassformer.data.batching.packed_windows import write_stream
+
+        config, tokenizer = self.config, pipeline.tokenizer
+        before, after, middle = (tokenizer.special_id(mark) for mark in GAP_TOKENS)
         cuts = (
             cut
             for document in documents
@@ -51,13 +85,15 @@ class Code(Language):
             size=lambda cut: sum(len(part.encode()) for part in cut if part),
         )
 
+    @override
     def unused(self) -> set[str]:
-        """As above; a hidden mark would be a lie about the file."""
+        """Word dropout would hide the special tokens of a gap."""
         return {*super().unused(), "word_dropout"}
 
+    @override
     @classmethod
     def demo(cls) -> CodeConfig:
-        """Python's standard library."""
+        """Return the config of a model of Python's standard library."""
         data, model = CodeData(corpus="standard-library"), small_decoder(vocab_size=4096)
         config = CodeConfig(data=data, context=128, model=model, fim=0.25)
         return replace(config, train=replace(config.train, minutes=2.4, eval_every=1000, save_every=1000))

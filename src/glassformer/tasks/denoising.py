@@ -1,152 +1,80 @@
-"""Texts put right again: from texts alone to an encoder-decoder that other tasks begin with, as T5 and BART."""
+"""Denoising: pretrain an encoder-decoder on plain texts by restoring corrupted ones, like T5 and BART."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from typing_extensions import override
 
-from glassformer.data.batching.batch_plan import Numbers
-from glassformer.data.batching.noise import Noised, hide_spans, infill, shuffle_sentences, span_counts, written_spans
-from glassformer.data.batching.noised_batches import DenoisingBatches
-from glassformer.data.batching.pair_batches import PairBatch
-from glassformer.data.batching.text_rows import HeldRows, Rows
+from glassformer.data.batching.text_rows import HeldRows
 from glassformer.data.readers.plain_texts import PlainText
-from glassformer.decoding import GenerationConfig
 from glassformer.metrics.scores import Scores
-from glassformer.metrics.token_accuracy import score_commonest, score_guesses
-from glassformer.models import EncoderDecoderModel
-from glassformer.models.transformer import Model
-from glassformer.tasks.configs.pretraining import DenoisingConfig, NoiseName, TextData
-from glassformer.tasks.configs.shared import Splits
-from glassformer.tasks.pipeline import Candidate, LineAnswer, Request, answer_of, candidate_of
-from glassformer.tasks.pretraining import BLANK, MAX_VALID, fill_in, put_marks, texts_of, token_rows, without_blanks
-from glassformer.tasks.rewriter import Rewriter
-from glassformer.tasks.rewriting import begin_from, pair_flops, pair_loss
-from glassformer.tasks.task import MORE_DATA, Prepared, Task, kept_tokenizer, passed_over
+from glassformer.metrics.token_accuracy import score_commonest
+from glassformer.models import ModelConfig
+from glassformer.pipelines.blanks import BLANK, texts_of
+from glassformer.pipelines.examples import NoiseName
+from glassformer.tasks.configs.shared import Splits, TaskConfig
+from glassformer.tasks.configs.small_models import small_encoder_decoder
+from glassformer.tasks.prepared import MORE_DATA, Initialized, Prepared, skipped_note, stored_tokenizer
+from glassformer.tasks.pretraining import MAX_VALID, TextData, check_noise, check_tokenizer, token_rows
+from glassformer.tasks.seq2seq_task import pair_flops, pair_loss
+from glassformer.tasks.task import Task
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import PAD
-from glassformer.training.losses import label_smoothed_cross_entropy
-from glassformer.training.run_folder import RunFolder
+from glassformer.training.train_config import TrainConfig
 
-MASK, SENTINEL = "<mask>", "<extra_id_{}>"
-"""The special tokens that stand for something hidden: one for all, or one for each."""
-ROOM = 3
-"""What a row must leave free of a model's longest text: BEGIN or END, and the first and the last sentinel."""
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
-
-class Denoiser(Rewriter[PlainText]):
-    """A trained model with its tokenizer: it fills in blanks, each with any number of words."""
-
-    task = "denoising"
-    search = GenerationConfig(num_beams=4, max_source_ratio=2.0)
-
-    def __init__(
-        self,
-        model: EncoderDecoderModel,
-        source_tokenizer: Tokenizer,
-        target_tokenizer: Tokenizer,
-        generation: GenerationConfig | None = None,
-        *,
-        noise: NoiseName,
-        share: float,
-        mean_span: float,
-    ):
-        super().__init__(
-            model, source_tokenizer, target_tokenizer, generation, noise=noise, share=share, mean_span=mean_span
-        )
-        self.noise, self.share, self.mean_span = noise, share, mean_span
-        self.longest = max(1, (model.config.max_len or 512) - ROOM)
-        special = specials_of(noise, self.longest, share, mean_span)
-        missing = [name for name in special if not source_tokenizer.has_special(name)]
-        if missing:
-            raise ValueError(
-                f"the tokenizer has no {missing[0]}, which {noise} with share={share} and mean_span={mean_span} "
-                "need: expected a model that `glassformer train denoising` wrote with these, or none to begin with"
-            )
-        self.marks = [source_tokenizer.special_id(name) for name in special]
-
-    def answer_lines(self, lines: Sequence[str], request: Request) -> list[LineAnswer]:
-        """Each line with something in each blank, written as three underscores; a line without any stays as it is."""
-        config = request.generation or self.generation
-        told = [index for index, line in enumerate(lines) if BLANK in line]
-        cut = [without_blanks(lines[index]) for index in told]
-        read = self.source_tokenizer.offsets_batch([(line, None) for line, _ in cut])
-        sources = []
-        for (_, places), one in zip(cut, read, strict=True):
-            marks = self.marks if self.noise == "spans" else self.marks * len(places)
-            if len(marks) < len(places):
-                raise ValueError(f"a line has {len(places)} blanks: expected at most {len(marks)}")
-            ids = put_marks(one, places, marks)
-            sources.append(self._read(ids[:-1]))  # END is put back
-        answers = [[Candidate(line)] for line in lines]
-        for index, several in zip(told, self._generate(sources, config, request.with_scores), strict=True):
-            filled = [self._filled(lines[index], written.tokens) for written in several]
-            pairs = zip(several, filled, strict=True)
-            answers[index] = [candidate_of(written, text, config.length_penalty) for written, text in pairs]
-        return [answer_of(one, request) for one in answers]
-
-    def _filled(self, line: str, tokens: list[int]) -> str:
-        """A line with what was written in its blanks."""
-        decode = self.target_tokenizer.decode
-        if self.noise == "infilling":
-            return decode(tokens)
-        return fill_in(line, map(decode, written_spans(tokens, self.marks).values()))
-
-    def score(self, examples: Sequence[PlainText]) -> Scores:
-        """The mean loss of what should be written, and how much of it is guessed, each token after the right ones."""
-        device = next(self.model.parameters()).device
-        was_training = self.model.training
-        self.model.eval()
-        loss, hits, count = 0.0, 0, 0
-        rows = HeldRows(texts_of(examples), self.source_tokenizer.encode_batch, longest=self.longest)
-        batches = self.batches(rows, max_tokens=4096, seed=0)
-        with torch.inference_mode():
-            for step in range(len(batches)):
-                batch = batches[step].to(device)
-                logits = self.model(batch.source, batch.target_in, batch.source_mask, batch.target_mask)
-                logits, answers = logits.flatten(0, 1).float(), batch.target_out.flatten()
-                loss += label_smoothed_cross_entropy(logits, answers, ignore=PAD, reduction="sum").item()
-                hits += int(((logits.argmax(-1) == answers) & (answers != PAD)).sum())
-                count += batch.n_target_tokens
-        self.model.train(was_training)
-        return score_guesses(loss, hits, count)
-
-    def scoring_method(self) -> str:
-        """Without a search: `score` predicts each token after the correct ones before it."""
-        return "each token predicted after the correct ones"
-
-    def batches(self, rows: Rows, *, max_tokens: int, seed: int) -> DenoisingBatches:
-        """Rows with something missing, as this model learns them."""
-        if self.noise == "spans":
-            spans = partial(hide_spans, share=self.share, mean_span=self.mean_span, sentinels=self.marks)
-            return DenoisingBatches(rows, spans, self._span_sizes, max_tokens=max_tokens, seed=seed)
-        size = self.source_tokenizer.vocab_size
-        tokens = self.source_tokenizer.tokens(range(size))
-        stops = [index for index, text in enumerate(tokens) if text.endswith((".", "!", "?"))]
-        infilling = partial(
-            _infill, share=self.share, mean_span=self.mean_span, mask=self.marks[0], stops=np.array(stops, np.int64)
-        )
-        return DenoisingBatches(rows, infilling, lambda lengths: (lengths, lengths), max_tokens=max_tokens, seed=seed)
-
-    def _span_sizes(self, lengths: Numbers) -> tuple[Numbers, Numbers]:
-        hidden, spans = span_counts(lengths, self.share, self.mean_span)
-        return lengths - hidden + spans, hidden + spans + 1
+    from glassformer.data.batching.pair_batches import PairBatch
+    from glassformer.models.transformer import Model
+    from glassformer.training.run_folder import RunFolder
 
 
-class Denoising(Task[PlainText, PairBatch]):
-    """Texts to an encoder-decoder that puts them right."""
+@dataclass(frozen=True, kw_only=True)
+class DenoisingConfig(TaskConfig):
+    """The recipe of a denoising encoder-decoder."""
+
+    FIRST_OPTIONS = ("data", "valid", "text_column", "noise")
+
+    data: TextData = field(default_factory=TextData)
+    model: ModelConfig = field(default_factory=lambda: small_encoder_decoder(dropout=0.1, embedding_dropout=0.1))
+    """The architecture of a new model. Its vocab_size is the most tokens the tokenizer may learn."""
+    train: TrainConfig = field(default_factory=lambda: TrainConfig(updates=10_000, label_smoothing=0.0))
+    noise: NoiseName = "spans"
+    """What the model restores: spans writes only the hidden spans, as T5; infilling writes the whole text, whose
+    sentences were also shuffled, as BART."""
+    share: float = 0.0
+    """Share of the tokens that is hidden; 0 takes the papers' values, 0.15 for spans and 0.3 for infilling."""
+    mean_span: float = 3.0
+    """Mean number of tokens of a hidden span."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_noise(self.hidden_share, self.mean_span)
+        check_tokenizer(self.tokenizer)
+
+    @property
+    def hidden_share(self) -> float:
+        """Share of the tokens that is hidden, with the paper's value for 0."""
+        return self.share or {"spans": 0.15, "infilling": 0.3}[self.noise]
+
+
+class Denoising(Task[PlainText, "PairBatch"]):
+    """Pretrain an encoder-decoder to restore corrupted texts."""
 
     name, title, unit, sample_line = "denoising", "An encoder-decoder", "texts", f"the {BLANK} sleeps"
-    Config, Data, Tool = DenoisingConfig, TextData, Denoiser
+    Config = DenoisingConfig
 
-    def begin(self, train: Iterable[PlainText], run: RunFolder | None = None) -> Denoiser:
-        """The tool before it learns."""
+    @override
+    def initialize(self, train: Iterable[PlainText], run: "RunFolder | None" = None) -> Initialized:
+        from glassformer.models import EncoderDecoderModel
+        from glassformer.pipelines.denoiser import ROOM, Denoiser, specials_of
+        from glassformer.tasks.warm_start import load_seq2seq
+
         config: DenoisingConfig = self.config
         settings: dict[str, Any] = {
             "noise": config.noise,
@@ -154,56 +82,59 @@ class Denoising(Task[PlainText, PairBatch]):
             "mean_span": config.mean_span,
         }
         if config.start_from is not None:
-            model, source, target = begin_from(config.start_from)
+            model, source, target = load_seq2seq(config.start_from)
             if source is not target:
-                raise ValueError(f"{config.start_from} reads and writes other tokens: expected one vocabulary")
-            return Denoiser(model, source, source, **settings)
+                raise ValueError(
+                    f"--from {config.start_from}: the model has a source and a target tokenizer: expected one tokenizer"
+                )
+            return Initialized(Denoiser(model, source, source, **settings))
         if config.model.source_vocab_size is not None:
             raise ValueError(f"source_vocab_size={config.model.source_vocab_size}: expected none, for one vocabulary")
         longest = max(1, (config.model.max_len or 512) - ROOM)
         special = specials_of(config.noise, longest, config.hidden_share, config.mean_span)
         size, how = config.model.vocab_size, config.tokenizer
-        own = kept_tokenizer(run, lambda: Tokenizer.train(texts_of(train), size, how, more_special=special))
+        own = stored_tokenizer(run, lambda: Tokenizer.train(texts_of(train), size, how, more_special=special))
         model = EncoderDecoderModel(replace(config.model, vocab_size=own.vocab_size))
-        return Denoiser(model, own, own, **settings)
+        return Initialized(Denoiser(model, own, own, **settings))
 
-    def prepare(self, run: RunFolder) -> Prepared[PlainText, PairBatch]:
-        """As above."""
+    @override
+    def prepare(self, run: "RunFolder") -> Prepared[PlainText, "PairBatch"]:
         config, splits = self.config, self.config.data.splits()
         valid, test = list(islice(splits.valid, MAX_VALID)), list(splits.test)
         if not valid:
             raise ValueError(f"no texts are left for validation: {MORE_DATA}")
-        tool = self.begin(splits.train, run)
-        rows = token_rows(run, splits.train, tool.source_tokenizer.encode_batch, tool.longest)
-        batches = tool.batches(rows, max_tokens=config.train.max_tokens, seed=config.train.seed)
+        pipeline, _ = self.initialize(splits.train, run)
+        rows = token_rows(run, splits.train, pipeline.source_tokenizer.encode_batch, pipeline.longest)
+        batches = pipeline.batches(rows, max_tokens=config.train.max_tokens, seed=config.train.seed)
         notes = [
-            f"{len(rows):,} rows of at most {tool.longest} tokens to learn from, {rows.lengths.sum():,} in all; "
-            f"{len(valid):,} texts to validate on; {tool.model.config.vocab_size:,} tokens, "
-            f"{len(tool.marks)} of them for what is hidden"
+            f"{len(rows):,} rows of at most {pipeline.longest} tokens to learn from, {rows.lengths.sum():,} in all; "
+            f"{len(valid):,} texts to validate on; {pipeline.model.config.vocab_size:,} tokens, "
+            f"{len(pipeline.marks)} of them for what is hidden"
         ]
-        notes += passed_over(getattr(splits.train, "skipped", None) or Counter())
+        notes += skipped_note(Counter(getattr(splits.train, "skipped", ())))
         return Prepared(
-            tool,
+            pipeline,
             batches,
-            lambda: dict(tool.score(valid).values),
+            lambda: dict(pipeline.score(valid).values),
             test or valid,
             notes,
             n_train=len(rows),
             is_test=bool(test),
-            validation=self.scored_on("validation", len(valid), tool.scoring_method()),
+            validation=self.scored_on("validation", len(valid), pipeline.scoring_method()),
         )
 
-    def loss(self, model: nn.Module, batch: PairBatch) -> Tensor:
-        """As above."""
+    @override
+    def loss(self, model: "nn.Module", batch: "PairBatch") -> "Tensor":
         return pair_loss(model, self.config.train, batch)
 
-    def flops(self, model: Model, batch: PairBatch) -> int:
-        """As above."""
+    @override
+    def flops(self, model: "Model", batch: "PairBatch") -> int:
         return pair_flops(model, self.config.train, batch)
 
+    @override
     @classmethod
     def demo(cls) -> DenoisingConfig:
-        """Docstrings of the standard library."""
+        """Return the config of a small model of the standard library's docstrings."""
         usual = DenoisingConfig()
         return DenoisingConfig(
             data=TextData(corpus="docstrings"),
@@ -213,40 +144,30 @@ class Denoising(Task[PlainText, PairBatch]):
             train=replace(usual.train, minutes=2.5, max_tokens=1024, warmup=40, schedule="linear", eval_every=250),
         )
 
+    @override
     def baseline(self, splits: Splits[PlainText]) -> tuple[str, Scores]:
-        """The commonest token of all."""
-        tool = self.begin(splits.train)
+        """Predict the most frequent token everywhere."""
+        pipeline, _ = self.initialize(splits.train)
 
         def wanted(texts: Iterable[PlainText]) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:
-            rows = HeldRows(texts_of(texts), tool.source_tokenizer.encode_batch, longest=tool.longest)
-            batches = tool.batches(rows, max_tokens=4096, seed=0)
+            rows = HeldRows(texts_of(texts), pipeline.source_tokenizer.encode_batch, longest=pipeline.longest)
+            batches = pipeline.batches(rows, max_tokens=4096, seed=0)
             for step in range(len(batches)):
                 answers = batches[step].target_out.numpy()
                 yield answers[answers != PAD]
 
         held_out = [*splits.test] or [*splits.valid]
-        size = tool.model.config.vocab_size
-        return "the commonest token", score_commonest(wanted(splits.train), wanted(held_out), size)
+        size = pipeline.model.config.vocab_size
+        return "the most frequent token", score_commonest(wanted(splits.train), wanted(held_out), size)
 
+    @override
     def sides(self, example: PlainText) -> tuple[str, str]:
-        """As above; the noise decides how much is written."""
+        """With `spans` the target is about a quarter of the text, with `infilling` the whole text."""
         return example.text, example.text[: len(example.text) // 4] if self.config.noise == "spans" else example.text
 
+    @override
     def show(self, example: PlainText) -> tuple[str, str]:
-        """An example for people: a text with a blank, and the text."""
+        """Return a text with a blank, and the text without it."""
         words = example.text.split()[:12]
         half = len(words) // 2
         return " ".join([*words[:half], BLANK, *words[half + 1 :]]), " ".join(words)
-
-
-def specials_of(noise: NoiseName, longest: int, share: float, mean_span: float) -> list[str]:
-    """The special tokens that stand for what is hidden: of spans as many as the longest row may need, and one more."""
-    if noise == "infilling":
-        return [MASK]
-    most = int(span_counts(np.arange(1, longest + 1), share, mean_span)[1].max())
-    return [SENTINEL.format(number) for number in range(most + 1)]
-
-
-def _infill(ids: Numbers, random: np.random.Generator, *, stops: Numbers, mask: int, **how: float) -> Noised:
-    shuffled = shuffle_sentences(ids, random, stops=stops)
-    return Noised(infill(shuffled, random, mask=mask, **how), ids)

@@ -1,64 +1,74 @@
-"""What the tasks share that learn from texts alone: the texts, and lines with blanks to fill in."""
+"""What masking and denoising share: the options of plain texts, the token files, and checks of the noise."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
 
 from glassformer.data.batching.text_rows import TextRows, write_text_rows
 from glassformer.data.batching.token_files import EncodeBatch
-from glassformer.data.readers.plain_texts import PlainText
-from glassformer.tasks.configs.pretraining import TextData as TextData
-from glassformer.text.encoded import Encoded
-from glassformer.training.run_folder import RunFolder
+from glassformer.data.corpora.docstrings import docstrings
+from glassformer.data.readers.plain_texts import PlainText, TextReader
+from glassformer.data.readers.splits import split_examples
+from glassformer.tasks.configs.shared import FileData, Splits
+from glassformer.text import TokenizerConfig
+
+if TYPE_CHECKING:
+    from glassformer.training.run_folder import RunFolder
 
 MAX_VALID = 2000
-"""Texts that each validation looks at."""
-BLANK = "___"
-"""What is to be filled in, where a line is typed."""
-STAND_IN = "x"
-"""What a blank is while a line is cut into tokens: a word by itself, whatever stands beside it."""
+"""Number of texts that each validation scores."""
 
 
-def texts_of(examples: Iterable[PlainText]) -> Iterable[str]:
-    """Their texts, as they are asked for."""
-    return (example.text for example in examples)
+@dataclass(frozen=True, kw_only=True)
+class TextData(FileData[PlainText]):
+    """Options of plain texts."""
+
+    CORPORA = ("docstrings",)
+    NO_FILES = "no data: expected files with one text per line, or a corpus"
+
+    data: tuple[Path, ...] = ()
+    """Files with texts: text files with one text per line, or .jsonl, .tsv, .csv with a column of texts (.gz too)."""
+    text_column: str = "text"
+    """Column of the texts in .jsonl, .tsv and .csv files."""
+    corpus: str = ""
+    """Use a named corpus instead of files: docstrings, those of Python's standard library."""
+
+    @override
+    def corpus_splits(self) -> Splits[PlainText]:
+        # By the text that is summarized, as `train summarization --corpus docstrings` splits: its test texts are not
+        # seen here.
+        split = split_examples(docstrings(), lambda one: one.source)
+        return Splits(*([PlainText(f"{one.summary} {one.source}") for one in side] for side in split.values()))
+
+    @override
+    def split_key(self, example: PlainText) -> str:
+        return example.text
+
+    @override
+    def read(self, paths: tuple[Path, ...]) -> Iterable[PlainText]:
+        return TextReader(paths, self.text_column, self.on_bad)
 
 
-def token_rows(run: RunFolder, examples: Iterable[PlainText], encode: EncodeBatch, longest: int) -> TextRows:
-    """The texts as rows of tokens on disk; those of an earlier start of the run, where there are."""
+def token_rows(run: "RunFolder", examples: Iterable[PlainText], encode: EncodeBatch, longest: int) -> TextRows:
+    """Write the texts as rows of at most `longest` tokens. A resumed run uses the rows that it stored."""
     folder = run.tokens / "rows"
     if run.has_tokens(folder.name):
         return TextRows(folder)
-    return write_text_rows(folder, texts_of(examples), encode, longest=longest)
+    return write_text_rows(folder, (example.text for example in examples), encode, longest=longest)
 
 
-def without_blanks(line: str) -> tuple[str, list[tuple[int, int]]]:
-    """The line with a word in each of its blanks, and where these stand, each with the spaces before it."""
-    parts = line.split(BLANK)
-    places, length = [], 0
-    for part in parts[:-1]:
-        end = length + len(part) + len(STAND_IN)
-        places.append((length + len(part.rstrip()), end))
-        length = end
-    return STAND_IN.join(parts), places
+def check_tokenizer(config: TokenizerConfig) -> None:
+    """Raise if BPE-dropout is asked for. Pretraining varies which tokens are hidden, not how a text is tokenized."""
+    if config.bpe_dropout:
+        raise ValueError(f"bpe_dropout={config.bpe_dropout}: expected 0, because this task hides tokens instead")
 
 
-def put_marks(encoded: Encoded, places: Sequence[tuple[int, int]], marks: Sequence[int]) -> list[int]:
-    """The tokens of such a line, with the mark of each blank in place of the word that stood for it."""
-    found: list[int] = []
-    last = None
-    for token, (begin, end), source in zip(encoded.ids, encoded.spans, encoded.sources, strict=True):
-        # A space that a tokenizer puts before every text has no characters of its own.
-        is_first = begin == end == 0
-        hits = (n for n, (a, b) in enumerate(places) if begin < b and (end > a or (is_first and a == 0)))
-        hit = next(hits, None) if source is not None else None
-        if hit is None:
-            found.append(token)
-        elif hit != last:
-            found.append(marks[hit])
-        last = hit
-    return found
-
-
-def fill_in(line: str, words: Iterable[str]) -> str:
-    """The line with these in its blanks; a blank that nothing is left for stays."""
-    parts, waiting = line.split(BLANK), iter(words)
-    return "".join(part + next(waiting, BLANK) for part in parts[:-1]) + parts[-1]
+def check_noise(share: float, mean_span: float = 1.0) -> None:
+    """Raise unless some tokens are hidden and some are not."""
+    if not 0 < share < 1:
+        raise ValueError(f"share={share}: expected more than 0 and less than 1")
+    if not mean_span >= 1:
+        raise ValueError(f"mean_span={mean_span}: expected at least 1")

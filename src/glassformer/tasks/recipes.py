@@ -1,4 +1,4 @@
-"""Recipes: a TOML file whose tables are the parts of a task's config. What it leaves out keeps its default."""
+"""Recipes: TOML files whose tables are the parts of a task's config. Missing keys keep their defaults."""
 
 import json
 import tomllib
@@ -10,13 +10,13 @@ from glassformer.base.fields import UnfitError, as_field
 from glassformer.base.names import suggestion
 from glassformer.data.readers.text_files import check_file, read_text
 from glassformer.models.config import OTHER_NAMES
-from glassformer.tasks.configs.options import SPELLINGS, Option, make_config, options_of
+from glassformer.tasks.configs.task_options import SPELLINGS, Option, make_config, options_of
 
 Config = TypeVar("Config")
 
 
 def load_recipe(path: Path, kind: type[Config]) -> Config:
-    """The config of a task that a recipe describes; an unknown key or a wrong value is an error that names it."""
+    """Return the task config of a recipe. The error about an unknown key or a wrong value names it."""
     try:
         return make_config(kind, read_recipe(path, kind))
     except (ValueError, TypeError) as error:
@@ -24,12 +24,12 @@ def load_recipe(path: Path, kind: type[Config]) -> Config:
 
 
 def read_recipe(path: Path, kind: type[Any]) -> dict[str, Any]:
-    """What a recipe says, by dotted name (`train.lr`)."""
+    """Return the values of a recipe, by dotted name (`train.lr`)."""
     check_file(path)
     text = read_text(path)
     try:
         values = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a ValueError too where a number has thousands of digits
+    except (ValueError, RecursionError) as error:  # a number with thousands of digits is a ValueError too
         raise ValueError(f"{path} is not TOML: {error}") from error
     options = {option.path: option for option in options_of(kind).values()}
     tables = list(dict.fromkeys(name.partition(".")[0] for name in options if "." in name))
@@ -45,7 +45,7 @@ def read_recipe(path: Path, kind: type[Any]) -> dict[str, Any]:
 
 
 def recipe_text(config: Any) -> str:
-    """A recipe in TOML that `read_recipe` reads as this config: all options but those that are None."""
+    """Return a config as a TOML recipe, which `read_recipe` reads back. Options that are None are left out."""
     tables: dict[str, list[str]] = {"": []}
     for option in options_of(type(config)).values():
         table, _, name = option.path.rpartition(".")
@@ -54,7 +54,7 @@ def recipe_text(config: Any) -> str:
         if value is not None:
             lines.append(f"{SPELLINGS.get(name, name)} = {_toml(value)}")
         elif option.default is not None:
-            lines.append(f"# {name} is None, which TOML cannot say")
+            lines.append(f"# {name} is None, which TOML cannot express")
     return "\n\n".join("\n".join([f"[{table}]"] * bool(table) + lines) for table, lines in tables.items() if lines)
 
 
@@ -65,7 +65,7 @@ def _toml(value: Any) -> str:
         return repr(value)
     if isinstance(value, tuple):
         return f"[{', '.join(map(_toml, value))}]"
-    text = json.dumps(str(value), ensure_ascii=False)  # TOML's strings are JSON's, but for the character 127
+    text = json.dumps(str(value), ensure_ascii=False)  # TOML strings are JSON strings, except for character 127
     return text.replace("\x7f", "\\u007f")
 
 
@@ -79,7 +79,7 @@ def _checked(path: Path, name: str, value: Any, options: dict[str, Option], tabl
 
 
 def _unknown(name: str, is_table: bool, options: dict[str, Option], tables: list[str]) -> str:
-    """The error about a key that no option has."""
+    """Return the error about a key that is no option."""
     table, _, key = name.rpartition(".")
     if is_table and not table:
         return f"unknown table [{name}]: {suggestion(name, tables)}"

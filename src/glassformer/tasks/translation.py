@@ -1,59 +1,127 @@
-"""Translation: from sentence pairs to a model folder that translates."""
+"""Translation: a sentence in one language to a sentence in another."""
 
+import re
 from collections.abc import Sequence
-from typing import Any, overload
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
-from glassformer.data.corpora.catalog import CORPORA
-from glassformer.data.readers.pairs import Pair
-from glassformer.decoding import GenerationConfig
-from glassformer.metrics import Scores, score_translations
-from glassformer.tasks.card import code, in_short, validation_files
-from glassformer.tasks.configs.translation import PairData, TranslationConfig
-from glassformer.tasks.pipeline import ManyTexts
-from glassformer.tasks.rewriter import Rewriter
-from glassformer.tasks.rewriting import RewritingTask
+from typing_extensions import override
+
+from glassformer.data.corpora.catalog import CORPORA, open_corpus
+from glassformer.data.readers.pairs import Pair, PairReader
+from glassformer.data.readers.splits import split_pairs
+from glassformer.models import ModelConfig
+from glassformer.tasks.card import code, in_short
+from glassformer.tasks.configs.shared import Splits, TaskConfig, TaskData
+from glassformer.tasks.configs.small_models import small_encoder_decoder
+from glassformer.tasks.seq2seq_task import Seq2SeqTask
+
+LanguageOrigin = Literal["", "option", "corpus", "file names"]
+"""How a language is known: by --source-language or --target-language, as the default of a named corpus, or guessed from
+file names; empty where it is not."""
 
 
-class Translator(Rewriter[Pair]):
-    """A trained model with its tokenizers: a sentence in, its translation out."""
+class SideLanguage(NamedTuple):
+    """The language of one side."""
 
-    task = "translation"
-    search = GenerationConfig(num_beams=4, max_source_ratio=2.0)
+    code: str
+    """As the user or the file names spell it; empty if it is not known."""
+    origin: LanguageOrigin
 
-    def data_settings(self, data: PairData) -> dict[str, Any]:
-        """The same with both languages as far as they are known, and how they are."""
-        found, sides = super().data_settings(data), dict(zip(("source", "target"), data.languages(), strict=True))
+    def __str__(self) -> str:
+        return f"{self.code} (guessed from the file names)" if self.origin == "file names" else self.code
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairData(TaskData[Pair]):
+    """Options of sentence pairs: files, or a named corpus."""
+
+    FILE_FIELDS = ("source", "target", "valid_source", "valid_target")
+    SOURCE_FIELDS = TaskData.SOURCE_FIELDS | {*FILE_FIELDS, "folder"}
+    CORPORA = CORPORA
+    NO_FILES = "no data: expected source and target files, or a corpus"
+
+    source: tuple[Path, ...] = ()
+    """Files to translate from: text files with one sentence per line, or .tsv, .csv, .jsonl files that hold both sides
+    (.gz too)."""
+    target: tuple[Path, ...] = ()
+    """Files to translate into, line by line the translations of --source."""
+    valid_source: tuple[Path, ...] = ()
+    """Source files for validation; without them, one training pair in 25 is held out for it."""
+    valid_target: tuple[Path, ...] = ()
+    """Target files for validation."""
+    source_column: str = "source"
+    """Column of the source sentences in .tsv, .csv and .jsonl files."""
+    target_column: str = "target"
+    """Column of the target sentences in .tsv, .csv and .jsonl files."""
+    corpus: str = ""
+    """Use a named corpus instead of files: interface-texts, multi30k or tatoeba."""
+    folder: Path | None = None
+    """Folder that holds multi30k or tatoeba."""
+    source_language: str = ""
+    """Language to translate from, such as en: it selects the texts of a named corpus, and info and the model card show
+    it. (default: en for a corpus; for files as their names end, such as train.en)"""
+    target_language: str = ""
+    """Language to translate into, likewise. (default: de for a corpus)"""
+
+    @override
+    def splits(self) -> Splits[Pair]:
+        if self.corpus:
+            source, target = (language.code for language in self.languages())
+            sides = open_corpus(self.corpus, folder=self.folder, source=source, target=target)
+            return Splits(sides["train"], sides["valid"], sides["test"])
+        train = self._read(self.source, self.target)
+        if self.valid_source:
+            return Splits(train, self._read(self.valid_source, self.valid_target))
+        halves = split_pairs(train, test=0.0)
+        return Splits(halves["train"], halves["valid"])
+
+    @override
+    def examples(self) -> list[Pair]:
+        return list(self.splits().test if self.corpus else self._read(self.source, self.target))
+
+    def languages(self) -> tuple[SideLanguage, SideLanguage]:
+        """Return the languages of source and target, and how they are known."""
+        return (
+            _language(self.source_language, "en" if self.corpus else "", self.source),
+            _language(self.target_language, "de" if self.corpus else "", self.target),
+        )
+
+    @override
+    def settings(self) -> dict[str, Any]:
+        """Return how the data was read, with the languages as far as they are known, and how they are known."""
+        found, sides = super().settings(), dict(zip(("source", "target"), self.languages(), strict=True))
         found["data"] |= {f"{side}_language": language.code for side, language in sides.items()}
         return {**found, "language_origins": {side: language.origin for side, language in sides.items()}}
 
-    @overload
-    def translate(self, texts: str, *, beam: int | None = None, max_batch_tokens: int = 4096) -> str: ...
-    @overload
-    def translate(self, texts: ManyTexts, *, beam: int | None = None, max_batch_tokens: int = 4096) -> list[str]: ...
-    def translate(
-        self, texts: str | ManyTexts, *, beam: int | None = None, max_batch_tokens: int = 4096
-    ) -> str | list[str]:
-        """Translate one text, or each of a list in the same order; a blank text stays blank.
-
-        Sources longer than the model's limit are cut to it. `beam` is how many sentences are kept at each step; 1 is
-        greedy.
-        """
-        return self.write(texts, beam=beam, max_batch_tokens=max_batch_tokens)
-
-    def score(self, examples: Sequence[Pair], *, beam: int | None = None) -> Scores:
-        """BLEU and chrF of the translations of these sources against their targets."""
-        found = self.translate([pair.source for pair in examples], beam=beam)
-        return score_translations(found, [pair.target for pair in examples])
+    def _read(self, source: tuple[Path, ...], target: tuple[Path, ...]) -> PairReader:
+        if not source:
+            raise ValueError(self.NO_FILES)
+        return PairReader(source, target, self.source_column, self.target_column, self.on_bad)
 
 
-class Translation(RewritingTask[Pair]):
-    """Sentence pairs to a translator."""
+@dataclass(frozen=True, kw_only=True)
+class TranslationConfig(TaskConfig):
+    """The recipe of a translator."""
+
+    FIRST_OPTIONS = ("source", "target", "valid_source", "valid_target")
+
+    data: PairData = field(default_factory=PairData)
+    model: ModelConfig = field(default_factory=small_encoder_decoder)
+    """The architecture. Its vocab_size is the most tokens the tokenizer may learn; with a source_vocab_size each side
+    has a tokenizer of its own."""
+
+
+class Translation(Seq2SeqTask[Pair]):
+    """Train a translator on sentence pairs."""
 
     name, title = "translation", "A translator"
-    Config, Data, Tool = TranslationConfig, PairData, Translator
+    Config = TranslationConfig
 
+    @override
     def data_facts(self) -> list[tuple[str, str]]:
-        """The corpus or the files, and the language of each side."""
+        """Return the rows about the corpus or the files, and about the language of each side."""
         data: PairData = self.config.data
         if data.corpus in CORPORA:
             corpus = CORPORA[data.corpus]
@@ -63,8 +131,30 @@ class Translation(RewritingTask[Pair]):
             facts = [
                 ("source files", in_short(map(code, data.source))),
                 ("target files", in_short(map(code, data.target)) or "in the source files"),
-                ("validation files", in_short(map(code, validation_files(data))) or held_out),
+                ("validation files", in_short(map(code, data.validation_files())) or held_out),
             ]
         sides = zip(("source", "target"), data.languages(), strict=True)
         unknown = "not known; --{}-language names it"
         return [*facts, *((f"{side} language", str(one) or unknown.format(side)) for side, one in sides)]
+
+
+def _language(given: str, of_corpus: str, files: Sequence[Path]) -> SideLanguage:
+    if given:
+        return SideLanguage(given, "option")
+    if of_corpus:
+        return SideLanguage(of_corpus, "corpus")
+    endings = {path.name.removesuffix(".gz").rpartition(".")[2] for path in files}
+    ending = endings.pop() if len(endings) == 1 else ""
+    is_known = re.fullmatch(r"[a-z]{2}([-_][A-Za-z]{2,4})?", ending) and ending[:2] in LANGUAGE_CODES
+    return SideLanguage(ending, "file names") if is_known else SideLanguage("", "")
+
+
+CODES = """
+aa ab ae af ak am an ar as av ay az ba be bg bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en
+eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja
+jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb
+nd ne ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq
+sr ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu
+"""
+LANGUAGE_CODES = frozenset(CODES.split())
+"""The two-letter codes of ISO 639-1."""

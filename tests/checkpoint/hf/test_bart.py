@@ -10,7 +10,7 @@ from checkpoint.hf_comparison import change_tensors, open_theirs, same_numbers, 
 from glassformer.checkpoint import load_model
 from glassformer.checkpoint.hf.bart import read_config, write_config
 from glassformer.checkpoint.hf.values import UnsupportedModelError
-from glassformer.tasks.convert import convert
+from glassformer.pipelines.conversion import convert
 
 
 @pytest.mark.parametrize("family", ["marian", "pegasus"])

@@ -1,7 +1,4 @@
-"""Documents in windows: which, in which order, and kept apart."""
-
-import gzip
-import json
+"""Documents packed into windows: their targets, their order, and attention within one document only."""
 
 import numpy as np
 import pytest
@@ -10,13 +7,11 @@ import torch.nn.functional as F
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from glassformer.data.batching.fill_in_middle import Cut, cut_document, encode_cuts
 from glassformer.data.batching.labeled_batches import IGNORED
 from glassformer.data.batching.packed_windows import PackedBatches, TokenStream, write_stream
-from glassformer.data.readers.records import BadRecordError
-from glassformer.data.readers.text_documents import Document, DocumentReader, split_by_position, split_documents
 from glassformer.models import DecoderModel
-from glassformer.tasks.language import Language, LanguageConfig, small_decoder
+from glassformer.tasks.configs.small_models import small_decoder
+from glassformer.tasks.language import Language, LanguageConfig
 from glassformer.text.tokenizer import END
 from glassformer.training.train_config import TrainConfig
 
@@ -116,69 +111,3 @@ def test_a_single_text_has_no_document_borders(tmp_path):
     assert np.array_equal(TokenStream(tmp_path / "x").ids, stream.ids)
     with pytest.raises(ValueError, match="has 1 tokens: expected at least two"):
         write_stream(tmp_path / "y", ["a"], encode, has_documents=False)
-
-
-def test_files_folders_and_separators(tmp_path):
-    (tmp_path / "a.txt").write_text("one\n\ntwo\nmore\n\n\nthree", encoding="utf-8")
-    (tmp_path / "sub").mkdir()
-    with gzip.open(tmp_path / "sub" / "b.txt.gz", "wt") as file:
-        file.write("  four\n")
-    (tmp_path / "c.py").write_text("five", encoding="utf-8")
-    (tmp_path / "empty.txt").write_text(" \n", encoding="utf-8")
-    (tmp_path / "d.jsonl").write_text(json.dumps({"words": " six \n"}) + "\n", encoding="utf-8")
-
-    def texts(*paths, **options):
-        return [document.text for document in DocumentReader([tmp_path / path for path in paths], **options)]
-
-    assert texts("") == ["one\n\ntwo\nmore\n\n\nthree", "  four\n"]
-    assert texts("", suffixes=(".py",)) == ["five"]
-    assert texts("a.txt", separator="blank") == ["one", "two\nmore", "three"]
-    assert texts("a.txt", separator="two") == ["one", "more\n\n\nthree"]
-    assert texts("d.jsonl", column="words") == [" six \n"]
-    where = [document.where for document in DocumentReader([tmp_path / "a.txt"], separator="blank")]
-    assert [place.rsplit(":")[-1] for place in where] == ["1", "3", "7"]
-    with pytest.raises(BadRecordError, match=r"d.jsonl:1: no text under 'text'"):
-        texts("d.jsonl")
-    assert texts("d.jsonl", on_bad="skip") == []
-    with pytest.raises(ValueError, match=r"holds no file that ends in \.c: expected at least one"):
-        texts("", suffixes=(".c",))
-
-
-@given(st.lists(st.text(max_size=9), min_size=1), st.floats(0.01, 0.99))
-def test_validation_by_position_is_the_end_of_the_text(texts, share):
-    train, valid = split_by_position([Document(text) for text in texts], share)
-    before, after = ("".join(document.text for document in side) for side in (train, valid))
-    assert before + after == "".join(texts)
-    assert len(before) == int(len(before + after) * (1 - share))
-
-
-def test_sides_by_hash_or_by_position_where_there_are_few():
-    many = [Document(f"text number {number}") for number in range(500)]
-    train, valid = split_documents(many)
-    assert sorted([*train, *valid]) == sorted(many)
-    assert 5 < len(list(valid)) < 40
-    train, valid = split_documents([Document("0123456789")])
-    assert (list(train), list(valid)) == ([Document("012345678")], [Document("9")])
-    with pytest.raises(ValueError, match=r"valid_share=1.5: expected a share"):
-        split_documents(many, 1.5)
-
-
-@given(st.text("ab\n", max_size=60), st.floats(0, 1), st.integers(1, 20))
-def test_middles_lose_nothing_and_are_a_function_of_the_seed(text, chance, longest):
-    document = Document(text, "here")
-    cuts = list(cut_document(document, chance=chance, longest=longest, seed=3))
-    assert "".join(cut.before + (cut.middle or "") + cut.after for cut in cuts) == text
-    assert cuts == list(cut_document(document, chance=chance, longest=longest, seed=3))
-    for cut in cuts:
-        size = len(cut.before + (cut.middle or "") + cut.after)
-        assert cut.middle is None or size <= max([longest, *map(len, text.splitlines(keepends=True))])
-
-
-def test_middles_come_last_behind_their_marks():
-    def letters(texts):
-        return [[ord(letter) for letter in text] for text in texts]
-
-    found = encode_cuts([Cut("ab"), Cut("c", "d", "e"), Cut("", "", "")], letters, (1, 2, 3))
-    assert found == [[97, 98], [1, 99, 2, 101, 3, 100], [1, 2, 3]]
-    whole = list(cut_document(Document("a\n" * 50), chance=0.0, longest=4, seed=0))
-    assert whole == [Cut("a\n" * 50)]

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.data.batching.pair_batches import CycledBatches, TokenBudgetBatches, grid
-from glassformer.data.batching.token_files import TokenFiles, write_token_files
+from glassformer.data.batching.token_files import write_token_files
 from glassformer.data.readers.pairs import Pair
 from glassformer.text.tokenizer import BEGIN, END, PAD
 
@@ -19,17 +19,6 @@ def corpus(folder, count=400, seed=0):
     lengths = rng.integers(1, 40, (count, 2))
     pairs = [Pair(*(" ".join([str(4 + i)] * n) for n in pair)) for i, pair in enumerate(lengths)]
     return write_token_files(folder / "train", pairs, numbers, numbers, max_len=100)
-
-
-def test_token_files_hold_what_was_written(tmp_path):
-    pairs = [Pair("4 5 6", "7"), Pair("8", "9 10"), Pair("5 " * 11, "3")]
-    files = write_token_files(tmp_path / "train", pairs, numbers, numbers, max_len=10)
-    assert (len(files), files.n_long) == (2, 1)
-    assert files.ids("source", 0).tolist() == [4, 5, 6]
-    assert files.ids("target", 1).tolist() == [9, 10]
-    again = TokenFiles(tmp_path / "train")
-    assert again.lengths("source").tolist() == [3, 1]
-    assert [path.name for path in tmp_path.iterdir()] == ["train"]
 
 
 def test_an_epoch_holds_every_sentence_once_within_the_budget(tmp_path):
@@ -77,12 +66,6 @@ def test_padding_is_little_and_shapes_are_few(tmp_path):
     assert batches.padding_share() < 0.15, "two lengths drawn independently from 1 to 39, the hardest case"
     shapes = {(batches[i].source.shape[1], batches[i].target_in.shape[1]) for i in range(len(batches))}
     assert len(shapes) < len(batches)
-
-
-@given(length=st.integers(1, 5000), step=st.sampled_from([1, 2, 4, 8]))
-def test_the_grid_rounds_up_by_an_eighth_at_most(length, step):
-    rounded = int(grid(np.array([length]), step)[0])
-    assert length <= rounded < length + max(step, length / 8 + 1)
 
 
 def test_inputs_that_cannot_be_batched_are_refused(tmp_path):

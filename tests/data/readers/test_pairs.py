@@ -5,7 +5,6 @@ import pytest
 
 from glassformer.data.readers.pairs import Pair, PairReader
 from glassformer.data.readers.records import BadRecordError
-from glassformer.data.readers.splits import split_of
 
 PAIRS = [Pair("a cat", "eine Katze"), Pair("a dog, two", "ein Hund"), Pair('say "hi"', 'sag "hallo"')]
 
@@ -77,8 +76,8 @@ def test_missing_columns_and_files_are_named(tmp_path):
         PairReader([path], [path, path])
 
 
-def test_a_source_is_always_in_the_same_split():
-    sides = [split_of(f"sentence {i}", valid=0.1, test=0.1) for i in range(3000)]
-    assert 0.07 < sides.count("test") / 3000 < 0.13
-    assert 0.07 < sides.count("valid") / 3000 < 0.13
-    assert all(split_of(f"  Sentence  {i}", valid=0.1, test=0.1) == side for i, side in enumerate(sides[:100]))
+def test_byte_order_marks_and_unusual_line_breaks_keep_files_aligned(tmp_path):
+    (tmp_path / "a.en").write_bytes("one\u2028more\ntwo\n".encode("utf-8-sig"))
+    (tmp_path / "a.de").write_bytes("eins\r\nzwei".encode("utf-8-sig"))
+    pairs = list(PairReader([tmp_path / "a.en"], [tmp_path / "a.de"]))
+    assert pairs == [Pair("one\u2028more", "eins"), Pair("two", "zwei")]

@@ -26,14 +26,14 @@ LABELED_CORPORA = {
     for corpus in (
         Corpus(
             name="interface-languages",
-            about="Home Assistant's interface strings in 20 languages, labelled with the language",
+            about="Home Assistant's interface strings in 20 languages, labeled with the language",
             licence="Apache-2.0",
             size="35 MB to fetch; some 58,900 strings",
             is_local=False,
         ),
         Corpus(
             name="interface-components",
-            about="Home Assistant's English interface strings, labelled with one of 30 components",
+            about="Home Assistant's English interface strings, labeled with one of 30 components",
             licence="Apache-2.0",
             size="35 MB to fetch; some 3,400 strings",
             is_local=False,

@@ -1,1 +1,1 @@
-"""The config and the data of each task, one short file per kind of data. No torch here: `--help` reads them."""
+"""Base classes, options and default values of the configs of all tasks. Imports no torch."""

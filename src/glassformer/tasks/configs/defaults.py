@@ -5,17 +5,15 @@ a way to train it. docs/defaults.md shows the runs behind its numbers. An option
 what depends on it follows: with `--d-model 256` the feed-forward layer is 768 wide.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, Literal, NamedTuple
 
 from glassformer.models.config import ModelConfig
 from glassformer.models.costs import training_flops
 from glassformer.models.presets import FULL_SIZE, preset
-from glassformer.tasks.configs.classification import ClassificationConfig
-from glassformer.tasks.configs.options import AUTOMATIC, make_config
 from glassformer.tasks.configs.shared import TaskConfig
-from glassformer.tasks.configs.tagging import TaggingConfig
+from glassformer.tasks.configs.task_options import AUTOMATIC, make_config
 
 Size = Literal["auto", "tiny", "small", "base"]
 SIZES: dict[str, tuple[int, int]] = {"tiny": (128, 1), "small": (256, 3), "base": (512, 6)}
@@ -43,7 +41,7 @@ TRAINING_SHARE = 0.85
 """Of the time; the rest goes to validations and to the final scores."""
 
 
-class Corpus(NamedTuple):
+class CorpusSize(NamedTuple):
     """How much there is to learn from."""
 
     examples: int
@@ -51,6 +49,14 @@ class Corpus(NamedTuple):
     """That an encoder reads."""
     target_characters: int = 0
     """That a decoder writes."""
+
+    @classmethod
+    def measure(cls, sides: Iterable[tuple[str, str]]) -> "CorpusSize":
+        """Return the size of a corpus of examples, each a text that is read and a text that is written."""
+        examples = read = written = 0
+        for source, target in sides:
+            examples, read, written = examples + 1, read + len(source), written + len(target)
+        return cls(examples, read, written)
 
     @property
     def tokens(self) -> int:
@@ -77,11 +83,11 @@ class EncoderRule(NamedTuple):
     """Values of further options, by dotted name."""
 
 
-ENCODERS: dict[type[TaskConfig], EncoderRule] = {
-    ClassificationConfig: EncoderRule(
+ENCODERS: dict[str, EncoderRule] = {
+    "ClassificationConfig": EncoderRule(
         256, 1, 1024, {"model.dropout": 0.2, "model.embedding_dropout": 0.1, "train.label_smoothing": 0.1}
     ),
-    TaggingConfig: EncoderRule(
+    "TaggingConfig": EncoderRule(
         128,
         2,
         512,
@@ -118,7 +124,7 @@ def default_minutes(kind: type[TaskConfig], given: Mapping[str, Any]) -> float:
 
 
 def choose_defaults(
-    kind: type[TaskConfig], given: Mapping[str, Any], corpus: Corpus, speed: Speed, size: Size = "auto"
+    kind: type[TaskConfig], given: Mapping[str, Any], corpus: CorpusSize, speed: Speed, size: Size = "auto"
 ) -> dict[str, Any]:
     """Values for the options that were not given, by dotted name.
 
@@ -154,13 +160,13 @@ def choose_for_fine_tuning(kind: type[TaskConfig], given: Mapping[str, Any], *, 
 
 
 def _choose(
-    kind: type[TaskConfig], given: Mapping[str, Any], corpus: Corpus, scale: float, speed: Speed
+    kind: type[TaskConfig], given: Mapping[str, Any], corpus: CorpusSize, scale: float, speed: Speed
 ) -> dict[str, Any]:
     """The rules. `scale` is what fits into the time, in units of `REFERENCE_FLOPS`."""
     usual = _usual(kind)
     is_pair = usual.model.kind == "encoder_decoder"
     longest = min(max(corpus.lengths()), given.get("model.max_len", usual.model.max_len) or 10**9)
-    rule = ENCODERS.get(kind)
+    rule = ENCODERS.get(kind.__name__)
     if is_pair:
         values = _architecture(usual.model, given, corpus, scale)
     elif rule:
@@ -186,7 +192,7 @@ def _choose(
     return values
 
 
-def _architecture(model: ModelConfig, given: Mapping[str, Any], corpus: Corpus, scale: float) -> dict[str, Any]:
+def _architecture(model: ModelConfig, given: Mapping[str, Any], corpus: CorpusSize, scale: float) -> dict[str, Any]:
     """Width and depth of an encoder-decoder, and what follows from the width."""
     width = given.get("model.d_model") or _width(scale, corpus)
     depth = _depth(scale)
@@ -201,7 +207,7 @@ def _architecture(model: ModelConfig, given: Mapping[str, Any], corpus: Corpus, 
     }
 
 
-def _encoder(rule: "EncoderRule", given: Mapping[str, Any], corpus: Corpus, scale: float) -> dict[str, Any]:
+def _encoder(rule: "EncoderRule", given: Mapping[str, Any], corpus: CorpusSize, scale: float) -> dict[str, Any]:
     """Width and depth of an encoder whose task has a rule, and how it is trained."""
     width = given.get("model.d_model") or min(
         _round(rule.width * max(1.0, scale / 5) ** 0.25, 32),
@@ -284,7 +290,7 @@ def _shape(model: ModelConfig, size: Size) -> dict[str, Any]:
     return {"model.d_model": width, **layers}
 
 
-def _width(scale: float, corpus: Corpus) -> int:
+def _width(scale: float, corpus: CorpusSize) -> int:
     """128 for minutes on a slow machine, wider where there is time; no wider than the corpus can fill."""
     by_time = 128 * (scale / 5) ** 0.25 if scale > 5 else (128 if scale > 0.3 else 96 if scale > 0.1 else 64)
     by_data = 128 * max(1.0, corpus.tokens / 50_000) ** 0.25
@@ -302,7 +308,7 @@ def _heads(width: int) -> int:
     return max(heads for heads in range(1, max(1, width // 32) + 1) if width % heads == 0)
 
 
-def _vocabulary(scale: float, corpus: Corpus) -> int:
+def _vocabulary(scale: float, corpus: CorpusSize) -> int:
     """A larger vocabulary takes longer to learn, and needs more text."""
     by_time, by_data = 4000 * scale**0.3, 4000 * max(1.0, corpus.tokens / 34_000) ** 0.28
     return max(1000, min(MAX_VOCABULARY, _round(min(by_time, by_data), 500)))
@@ -313,7 +319,7 @@ def _dropout(epochs: float) -> float:
     return 0.0 if epochs <= 10 else 0.1 if epochs <= 25 else 0.2 if epochs <= 60 else 0.3
 
 
-def update_flops(config: TaskConfig, corpus: Corpus) -> float:
+def update_flops(config: TaskConfig, corpus: CorpusSize) -> float:
     """Operations of one update, roughly."""
     source, target = corpus.lengths()
     if config.model.kind != "encoder_decoder":

@@ -1,4 +1,4 @@
-"""The default architectures: small models that learn on two cores."""
+"""The default architectures: small models that can be trained on two CPU cores."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ NARROW: dict[str, Any] = {
     "init": "normal",
     "init_std": 0.088,
 }
-"""Width and initialization of models with one stack."""
+"""Width and initialization of encoders and decoders."""
 
 
 def small_encoder_decoder(**changes: Any) -> ModelConfig:
-    """A small model that learns on two cores: the paper's, right-sized for tens of thousands of pairs."""
+    """Return the architecture of Vaswani et al. (2017), sized for tens of thousands of pairs."""
     values: dict[str, Any] = {
         "vocab_size": 4000,
         "n_encoder_layers": 3,
@@ -37,7 +37,7 @@ def small_encoder_decoder(**changes: Any) -> ModelConfig:
 
 
 def small_encoder(**changes: Any) -> ModelConfig:
-    """A small encoder that learns on two cores."""
+    """Return a small encoder."""
     values: dict[str, Any] = {
         **NARROW,
         "vocab_size": 8000,
@@ -50,17 +50,17 @@ def small_encoder(**changes: Any) -> ModelConfig:
 
 
 def small_language_encoder() -> ModelConfig:
-    """A small encoder that learns on two cores. Words weigh as much as their places, from the first update on."""
+    """Return a small encoder for masked language modeling. Embeddings are scaled to the size of the positions."""
     return small_encoder(head="language_model", tie="output", scale_embeddings=True, dropout=0.1, embedding_dropout=0.1)
 
 
 def small_tagger(**changes: Any) -> ModelConfig:
-    """A small encoder that learns on two cores. Few tokens, so that it must learn how names are spelled."""
+    """Return a small encoder for tagging. Its small vocabulary makes it learn how names are spelled."""
     return small_encoder(**{"vocab_size": 4000, "positions": "rotary", **changes})
 
 
 def small_decoder(**changes: Any) -> ModelConfig:
-    """A small decoder that learns on two cores: Llama's parts, right-sized."""
+    """Return a small decoder with the parts of Llama."""
     values: dict[str, Any] = {
         **NARROW,
         "vocab_size": 2048,

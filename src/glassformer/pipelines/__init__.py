@@ -1,0 +1,1 @@
+"""A model with its tokenizer, in use: translators, classifiers, generators; loading them and converting them."""

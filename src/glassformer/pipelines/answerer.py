@@ -1,0 +1,107 @@
+"""Answer questions about a text with a trained encoder-decoder, which writes the answer."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, overload
+
+from glassformer.decoding import GenerationConfig
+from glassformer.metrics.exact_match import score_answers
+from glassformer.metrics.scores import Scores
+from glassformer.models import EncoderDecoderModel
+from glassformer.pipelines.examples import THEREFORE, Question, as_source
+from glassformer.pipelines.pipeline import LineAnswer, LineRequest, Pair, answer_of, check_text, each_pair
+from glassformer.pipelines.seq2seq_pipeline import Seq2SeqPipeline
+from glassformer.text.tokenizer import Tokenizer
+
+
+class Reasoned(NamedTuple):
+    """An answer and the evidence that it follows from."""
+
+    evidence: str
+    answer: str
+
+
+def as_reasoned(written: str) -> Reasoned:
+    """Split the output of a model that quotes evidence before it answers. A missing answer is empty."""
+    evidence, _, answer = written.partition(THEREFORE.strip(" "))
+    return Reasoned(evidence.strip(), answer.strip())
+
+
+class Answerer(Seq2SeqPipeline[Question]):
+    """Answers a question about a text in its own words."""
+
+    task, kept = "answering", "last"
+    search = GenerationConfig(max_new_tokens=64)
+
+    def __init__(
+        self,
+        model: EncoderDecoderModel,
+        source_tokenizer: Tokenizer,
+        target_tokenizer: Tokenizer,
+        generation: GenerationConfig | None = None,
+        *,
+        quotes: bool = False,
+        number_sentences: bool = False,
+        last_sentences: int = 0,
+    ):
+        if generation is None and quotes:
+            generation = replace(self.search, max_new_tokens=256)
+        layout: dict[str, Any] = {"number_sentences": number_sentences, "last_sentences": last_sentences}
+        super().__init__(model, source_tokenizer, target_tokenizer, generation, quotes=quotes, **layout)
+        self._quotes = quotes
+        self._layout = layout
+
+    def answer(self, question: str, context: str) -> str:
+        """Return the answer; empty if the model finds none."""
+        return self.answers((check_text(question, "question"), check_text(context, "context")))
+
+    @overload
+    def answers(self, asked: Pair, *, beam: int | None = None) -> str: ...
+    @overload
+    def answers(self, asked: list[Pair], *, beam: int | None = None) -> list[str]: ...
+    def answers(self, asked: Pair | list[Pair], *, beam: int | None = None) -> str | list[str]:
+        """Answer one (question, context), or each of a list."""
+        return each_pair(asked, lambda several: [one.answer for one in self.reason(several, beam=beam)], "asked")
+
+    @overload
+    def reason(self, asked: Pair, *, beam: int | None = None) -> Reasoned: ...
+    @overload
+    def reason(self, asked: list[Pair], *, beam: int | None = None) -> list[Reasoned]: ...
+    def reason(self, asked: Pair | list[Pair], *, beam: int | None = None) -> Reasoned | list[Reasoned]:
+        """Answer like `answers`, with the evidence if the model was trained to quote it."""
+
+        def reason(several: list[Pair]) -> list[Reasoned]:
+            return [self._reasoned(text) for text in self.write(self._sources(several), beam=beam)]
+
+        return each_pair(asked, reason, "asked")
+
+    def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
+        """Return the answer to each line, which is a question, a tab and a text."""
+        with_text = [index for index, line in enumerate(lines) if line.strip()]
+        sources = self._sources([as_asked(lines[index]) for index in with_text])
+        found = self.candidates(sources, request.generation, with_scores=request.with_scores)
+        candidates = dict(zip(with_text, found, strict=True))
+        return [answer_of(candidates.get(index, []), request, self._described, "answer") for index in range(len(lines))]
+
+    def _sources(self, asked: Sequence[Pair]) -> list[str]:
+        return [as_source(*one, **self._layout) for one in asked]
+
+    def _reasoned(self, written: str) -> Reasoned:
+        return as_reasoned(written) if self._quotes else Reasoned("", written)
+
+    def _described(self, written: str) -> dict[str, Any]:
+        reasoned = self._reasoned(written)
+        return {"answer": reasoned.answer, "evidence": reasoned.evidence} if self._quotes else {"answer": written}
+
+    def score(self, examples: Sequence[Question]) -> Scores:
+        """Return exact match and F1 as SQuAD defines them."""
+        found = self.answers([(example.question, example.context) for example in examples])
+        return score_answers(found, [example.answers for example in examples])
+
+
+def as_asked(line: str) -> tuple[str, str]:
+    """Split a line at its first tab into a question and a text."""
+    question, tab, context = line.partition("\t")
+    if not tab or not question.strip() or not context.strip():
+        raise ValueError(f"{line[:60]!r} is not a question about a text: expected a question, a tab and a text")
+    return question, context

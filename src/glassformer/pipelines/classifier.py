@@ -1,0 +1,118 @@
+"""Classify texts, or pairs of texts, with a trained encoder."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple, overload
+
+import torch
+from torch import Tensor
+
+from glassformer.metrics.accuracy import confusion, confusion_tables, score_classes, score_label_sets
+from glassformer.metrics.scores import Scores
+from glassformer.models import EncoderModel
+from glassformer.pipelines.encoder_pipeline import EncoderPipeline, Reader, Texts, unknown_label
+from glassformer.pipelines.examples import LabeledExample
+from glassformer.pipelines.pipeline import (
+    LineAnswer,
+    LineRequest,
+    ManyInputs,
+    answer_lines_with_text,
+    as_json_number,
+    check_inputs,
+)
+
+
+class Prediction(NamedTuple):
+    """A label and its probability."""
+
+    label: str
+    probability: float
+
+
+class Classifier(EncoderPipeline[LabeledExample]):
+    """Assigns one label to a text, or with `multi_label` any number."""
+
+    task, head = "classification", "sequence_class"
+
+    def __init__(self, model: EncoderModel, reader: Reader, *, labels: Sequence[str], multi_label: bool = False):
+        if len(labels) != model.config.n_labels:
+            raise ValueError(f"{len(labels)} labels for a model of {model.config.n_labels} classes: expected as many")
+        super().__init__(model, reader, labels=list(labels), multi_label=multi_label)
+        self.labels, self.multi_label = list(labels), multi_label
+
+    def probabilities(self, texts: str | ManyInputs, *, max_batch_tokens: int = 8192) -> Tensor:
+        """Return the probability of each class for each text or pair of texts: (N, classes). One string: (classes,)."""
+        if isinstance(texts, str):
+            return self.probabilities([texts], max_batch_tokens=max_batch_tokens)[0]
+        inputs = check_inputs(texts)
+        if not inputs:
+            return torch.empty(0, len(self.labels))
+        rows = self.read(inputs)
+        scores = torch.stack(self.answers(rows, max_batch_tokens=max_batch_tokens))
+        return scores.sigmoid() if self.multi_label else scores.softmax(-1)
+
+    @overload
+    def classify(self, texts: str) -> list[Prediction]: ...
+    @overload
+    def classify(self, texts: ManyInputs) -> list[list[Prediction]]: ...
+    def classify(self, texts: str | ManyInputs) -> list[Prediction] | list[list[Prediction]]:
+        """Return the most likely class of each text; with `multi_label` all classes with a probability above 0.5.
+
+        One string gives one list of predictions. An input of two texts is a tuple, in a list: `[("one", "two")]`.
+        """
+        if isinstance(texts, str):
+            return self._chosen(self.probabilities(texts))
+        return [self._chosen(row) for row in self.probabilities(texts)]
+
+    def _chosen(self, row: Tensor) -> list[Prediction]:
+        chosen = (row > 0.5).nonzero()[:, 0].tolist() if self.multi_label else [int(row.argmax())]
+        return [Prediction(self.labels[index], float(row[index])) for index in chosen]
+
+    def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
+        """Return the labels of each line, separated by commas. The two texts of a pair are separated by a tab."""
+        blank = LineAnswer("", {"labels": []})
+        return answer_lines_with_text(lines, blank, lambda told: self._label_lines(told, request.n_best))
+
+    def _label_lines(self, lines: list[str], n_best: int | None) -> list[LineAnswer]:
+        answers = []
+        for row in self.probabilities([_texts(line) for line in lines]):
+            chosen = self._chosen(row)
+            ranked = [Prediction(self.labels[i], float(row[i])) for i in row.argsort(descending=True, stable=True)]
+            shown = chosen if n_best is None else ranked[:n_best]
+            names = [prediction.label for prediction in chosen]
+            first = {"predicted": names} if self.multi_label else {"label": names[0]}
+            labels = [{"label": one.label, "probability": as_json_number(one.probability)} for one in ranked[:n_best]]
+            texts, scores = tuple(one.label for one in shown), tuple(one.probability for one in shown)
+            answers.append(LineAnswer(",".join(names), {**first, "labels": labels}, texts, scores))
+        return answers
+
+    def score(self, examples: Sequence[LabeledExample]) -> Scores:
+        """Return accuracy, macro-F1 and the confusion matrix of few classes; with `multi_label` micro-F1 first."""
+        found, true = self._compare(examples)
+        if self.multi_label:
+            return score_label_sets(found, true)
+        one, other = [labels[0] for labels in found], [labels[0] for labels in true]
+        return replace(score_classes(one, other), tables=confusion_tables(one, other, self.labels))
+
+    def confusion(self, examples: Sequence[LabeledExample]) -> list[list[int]]:
+        """Return how often each class (rows) was predicted as each class (columns), in the order of `labels`."""
+        found, true = self._compare(examples)
+        return confusion([labels[0] for labels in found], [labels[0] for labels in true], self.labels)
+
+    def numbers(self, example: LabeledExample) -> list[int]:
+        """Return the class indices of an example's labels."""
+        for label in example.labels:
+            if label not in self.labels:
+                raise unknown_label(label, self.labels, example.where)
+        return [self.labels.index(label) for label in example.labels]
+
+    def _compare(self, examples: Sequence[LabeledExample]) -> tuple[list[list[str]], list[tuple[str, ...]]]:
+        for example in examples:
+            self.numbers(example)
+        found = self.classify([(example.text, example.second) for example in examples])
+        return [[p.label for p in predictions] for predictions in found], [example.labels for example in examples]
+
+
+def _texts(line: str) -> Texts:
+    first, tab, second = line.partition("\t")
+    return (first, second) if tab else (line, None)

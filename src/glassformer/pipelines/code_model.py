@@ -1,0 +1,83 @@
+"""A decoder of source code: it completes files, fills in gaps and solves problems that have tests."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import overload
+
+from glassformer.decoding import GenerationConfig, generate
+from glassformer.metrics.pass_at_k import Problem, score_programs
+from glassformer.metrics.sandbox import SandboxLimits, SandboxMode, check_sandbox
+from glassformer.metrics.scores import Scores
+from glassformer.pipelines.blanks import GAP_TOKENS
+from glassformer.pipelines.language_model import LanguageModel
+from glassformer.pipelines.pipeline import ManyTexts, check_text, each_text
+from glassformer.text.tokenizer import END
+
+STOPS = ("\nclass ", "\nassert ", '\n"""', "\nif __name__", "\nprint(", "\n#")
+"""Texts that end a program for a problem: something else begins in the first column."""
+
+
+class CodeModel(LanguageModel):
+    """A decoder of source code with its tokenizer."""
+
+    task = "code"
+
+    @overload
+    def complete(self, prompt: str, config: GenerationConfig | None = None) -> str: ...
+    @overload
+    def complete(self, prompt: ManyTexts, config: GenerationConfig | None = None) -> list[str]: ...
+    def complete(self, prompt: str | ManyTexts, config: GenerationConfig | None = None) -> str | list[str]:
+        """Continue the beginning of a file, or of each file of a list."""
+        return each_text(prompt, lambda texts: self.generate(texts, config), "prompt")
+
+    def infill(self, prefix: str, suffix: str, config: GenerationConfig | None = None) -> str:
+        """Generate the text between two texts. If they exceed the context, the parts farthest from the gap are cut."""
+        config = config or self.generation
+        check_text(prefix, "prefix"), check_text(suffix, "suffix")
+        before, after, middle = (self.tokenizer.special_id(mark) for mark in GAP_TOKENS)
+        room = max(self.context - 4 - min(config.max_new_tokens, self.context // 4), 2)
+        left, right = self.tokenizer.encode(prefix), self.tokenizer.encode(suffix)
+        n_right = min(len(right), max(room // 2, room - len(left)))
+        n_left = min(len(left), room - n_right)
+        prompt = [before, *left[len(left) - n_left :], after, *right[:n_right], middle]
+        found = generate(
+            self.model,
+            [[*self.start, *prompt]],
+            replace(config, num_return_sequences=1),
+            end=END,
+            tokenizer=self.tokenizer,
+        )
+        return found[0][0].text or ""
+
+    def solve(
+        self,
+        problems: Sequence[Problem],
+        *,
+        samples: int = 1,
+        limits: SandboxLimits | None = None,
+        max_new_tokens: int = 256,
+        sandbox: SandboxMode = "strict",
+    ) -> Scores:
+        """Return pass@k of the programs that the model writes, for k = 1, 10, 100 and `samples`, up to `samples`.
+
+        One program is generated greedily; several are sampled at temperature 0.8. They are run in the sandbox. If the
+        sandbox is too weak for untrusted programs, WeakSandboxError is raised before any program is generated, unless
+        `sandbox` is "weak".
+        """
+        if samples < 1:
+            raise ValueError(f"samples={samples}: expected at least 1")
+        check_sandbox(sandbox, limits)
+        config = GenerationConfig(max_new_tokens=max_new_tokens, stop_strings=STOPS)
+        if samples > 1:
+            config = replace(config, do_sample=True, temperature=0.8, top_p=0.95)
+        prompts = [self.read(prompt_of(problem)) for problem in problems]
+        # Each program has its own seed. They are 1000 apart, because each round of a program adds 1.
+        tries = [self.write_after(prompts, replace(config, seed=1000 * number)) for number in range(samples)]
+        programs = [list(found) for found in zip(*tries, strict=True)]
+        ks = [k for k in (1, 10, 100, samples) if k <= samples]
+        return score_programs(problems, programs, ks, limits, sandbox=sandbox)
+
+
+def prompt_of(problem: Problem) -> str:
+    """Return a problem as the beginning of a file: its text and tests in a docstring, as MBPP prompts do."""
+    return "\n".join(['"""', problem.text, *problem.tests, '"""', ""])

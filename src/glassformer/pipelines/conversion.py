@@ -1,0 +1,158 @@
+"""Write a model in the formats of other libraries; `agreement.py` verifies the result."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from glassformer.checkpoint import load_model, save_model
+from glassformer.checkpoint.ct2_export import Vocabulary, blocking_ct2, export_ct2
+from glassformer.checkpoint.external_formats import ORIGIN, is_external, read_external, read_origin
+from glassformer.checkpoint.gguf_export import MAGIC, Numbers, blocking_gguf, write_gguf
+from glassformer.checkpoint.hf import UnsupportedModelError, family_by_type, family_of
+from glassformer.checkpoint.hf.folder import save_hf_folder
+from glassformer.checkpoint.limits import refuse
+from glassformer.checkpoint.onnx_export import blocking_onnx, export_onnx
+from glassformer.checkpoint.output_folder import check_output, check_output_file
+from glassformer.models import DecoderModel, EncoderDecoderModel
+from glassformer.pipelines.agreement import AnyModel, Format
+from glassformer.pipelines.hf_files import hf_labels, hf_texts
+from glassformer.pipelines.task_file import TASK
+from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
+from glassformer.text.tokenizer import BEGIN, END, PAD
+
+TEXTS = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "generation_config.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "labels.json",
+    "source_tokenizer.json",
+    "target_tokenizer.json",
+)
+"""Tokenizer and generation files, which are copied unchanged."""
+
+
+def convert(
+    path: Path | str,
+    out: Path | str,
+    to: Format,
+    *,
+    numbers: Numbers = "f16",
+    allow_pickle: bool = False,
+    overwrite: bool = False,
+) -> AnyModel:
+    """Write the model at `path` to `out` in another format, and return the model for a comparison.
+
+    `out` must be new or an empty folder; with `overwrite` it may be another model. Other files are never replaced.
+
+    >>> import glassformer as gf
+    >>> _ = gf.train("classification", data="reviews.tsv", out="my-classifier", minutes=5)
+    >>> gf.convert("my-classifier", to="safetensors", out="my-copy").kind
+    'encoder'
+    """
+    path, out = Path(path), Path(out)
+    if out.exists() and path.exists() and out.samefile(path):
+        raise ValueError(f"--out {out} is the model itself: expected another name")
+    if to == "gguf":
+        check_output_file(out, MAGIC, overwrite=overwrite)
+    else:
+        check_output(out, overwrite=overwrite)
+    model = load_model(path, allow_pickle=allow_pickle)
+    texts = {name: (path / name).read_text(encoding="utf-8") for name in TEXTS if (path / name).is_file()}
+    foreign = read_external(path, allow_pickle=allow_pickle) if is_external(path) else None
+    origin = read_origin(path) if foreign is None else foreign.config
+    if origin is not None:
+        values = {key: origin[key] for key in origin if key.endswith("_token_id")}
+        family = family_by_type(origin.get("model_type"))
+    else:
+        values = {"pad_token_id": PAD, "bos_token_id": BEGIN, "eos_token_id": END}
+        values |= {"decoder_start_token_id": BEGIN} if model.kind == "encoder_decoder" else {}
+        family = None
+    if foreign is not None and foreign.tokenizer_json is not None:
+        texts["tokenizer.json"] = foreign.tokenizer_json
+        texts["tokenizer_config.json"] = json.dumps(dict(foreign.tokenizer_config), indent=2)
+    if (foreign is None) != (to == "safetensors"):
+        search = json.loads(texts.pop("generation_config.json", "{}"))  # each library has its own settings
+        if to == "hf" and origin is None:
+            texts |= hf_texts(model, texts, search, values)
+            values |= hf_labels(path, model)
+    if to == "safetensors" and origin is not None:
+        texts[ORIGIN] = json.dumps({"model_type": origin["model_type"], **values}, indent=2)
+    if to == "safetensors":
+        if foreign is None and (path / TASK).is_file():
+            texts[TASK] = (path / TASK).read_text(encoding="utf-8")
+        save_model(out, model, texts, overwrite=overwrite)
+        return model
+    try:
+        if to == "hf":
+            save_hf_folder(out, model, family=family, values=values, texts=texts, overwrite=overwrite)
+        elif to == "onnx":
+            export_onnx(model, out, texts, overwrite=overwrite)
+        elif to == "ct2":
+            if not isinstance(model, EncoderDecoderModel):
+                raise UnsupportedModelError(
+                    f"CTranslate2: {path} is of kind {model.kind!r}: expected an encoder-decoder"
+                )
+            refuse("CTranslate2", blocking_ct2(model.config))
+            export_ct2(model, out, _both_sides(model, texts, values, reads_end=origin is None), overwrite=overwrite)
+        else:
+            if not isinstance(model, DecoderModel):
+                raise UnsupportedModelError(f"{path} is of kind {model.kind!r}: expected a decoder, for a GGUF file")
+            write_gguf(out, model, numbers=numbers, overwrite=overwrite, **_vocabulary(texts))
+    except UnsupportedModelError as error:
+        others = [f"--to {name}" for name in expressible_in(model) if name != to]
+        hint = f". This model can be written with {' or '.join(others)}" if others else ""
+        raise UnsupportedModelError(f"{error}{hint}") from error
+    return model
+
+
+def expressible_in(model: AnyModel) -> list[Format]:
+    """Return the formats that can express a model, judged by its config."""
+    config, found = model.config, list[Format]()
+    with suppress(UnsupportedModelError):
+        family_of(config)
+        found.append("hf")
+    if isinstance(model, EncoderDecoderModel) and not blocking_ct2(config):
+        found.append("ct2")
+    if not blocking_onnx(config):
+        found.append("onnx")
+    if isinstance(model, DecoderModel) and not all(blocking_gguf(config).values()):
+        found.append("gguf")
+    return found
+
+
+def _both_sides(model: EncoderDecoderModel, texts: dict[str, str], ids: dict[str, Any], reads_end: bool) -> Vocabulary:
+    """Return the vocabularies for CTranslate2. Tokenizers of other libraries append the end token themselves."""
+    sides = []
+    for name, size in (("source", model.config.source_vocab), ("target", model.config.vocab_size)):
+        text = texts.get(f"{name}_tokenizer.json", texts.get("tokenizer.json"))
+        if text is None:
+            raise ValueError("the model has no tokenizer.json: expected one, for CTranslate2 works on tokens' names")
+        known = {index: token for token, index in tokenizers.Tokenizer.from_str(text).get_vocab().items()}
+        sides.append([known.get(index, f"<unused{index}>") for index in range(size)])
+    source, target = sides
+    unknown = next((token for token in ("<unk>", "[UNK]", "<|endoftext|>") if token in target), target[0])
+    begin, end = ids.get("decoder_start_token_id"), ids.get("eos_token_id")
+    if not isinstance(begin, int) or not isinstance(end, int):
+        raise ValueError("config.json lacks decoder_start_token_id or eos_token_id: expected both")
+    return Vocabulary(
+        source=source, target=target, begin=target[begin], end=target[end], unknown=unknown, reads_end=reads_end
+    )
+
+
+def _vocabulary(texts: dict[str, str]) -> dict[str, Any]:
+    """Return the tokenizer arguments of a GGUF file, if there is a tokenizer."""
+    if "tokenizer.json" not in texts:
+        return {}
+    config = json.loads(texts.get("tokenizer_config.json", "{}"))
+    tokenizer = PretrainedTokenizer.from_json(texts["tokenizer.json"], config)
+    roles = {"bos": tokenizer.begin, "eos": tokenizer.end, "pad": tokenizer.pad}
+    return {"tokenizer_json": texts["tokenizer.json"], "roles": roles, "chat_template": tokenizer.chat_template}

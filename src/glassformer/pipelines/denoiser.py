@@ -1,0 +1,143 @@
+"""A pretrained denoising encoder-decoder (T5, BART) that fills in blanks with any number of words."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import torch
+
+from glassformer.data.batching.batch_plan import Numbers
+from glassformer.data.batching.noise import Noised, hide_spans, infill, shuffle_sentences, span_counts, written_spans
+from glassformer.data.batching.noised_batches import DenoisingBatches
+from glassformer.data.batching.text_rows import HeldRows, Rows
+from glassformer.data.readers.plain_texts import PlainText
+from glassformer.decoding import GenerationConfig
+from glassformer.metrics.scores import Scores
+from glassformer.metrics.token_accuracy import score_guesses
+from glassformer.models import EncoderDecoderModel
+from glassformer.pipelines.blanks import BLANK, fill_in, put_marks, texts_of, without_blanks
+from glassformer.pipelines.examples import NoiseName
+from glassformer.pipelines.pipeline import Candidate, LineAnswer, LineRequest, answer_of, candidate_of
+from glassformer.pipelines.seq2seq_pipeline import Seq2SeqPipeline
+from glassformer.text import Tokenizer
+from glassformer.text.tokenizer import PAD
+from glassformer.training.losses import label_smoothed_cross_entropy
+
+MASK, SENTINEL = "<mask>", "<extra_id_{}>"
+"""Special tokens for hidden text: one for all spans (infilling), or one per span (spans)."""
+
+
+ROOM = 3
+"""Tokens of the model's longest text that a row leaves free: BEGIN or END, and the first and the last sentinel."""
+
+
+class Denoiser(Seq2SeqPipeline[PlainText]):
+    """Fills in blanks, each with any number of words."""
+
+    task = "denoising"
+    search = GenerationConfig(num_beams=4, max_source_ratio=2.0)
+
+    def __init__(
+        self,
+        model: EncoderDecoderModel,
+        source_tokenizer: Tokenizer,
+        target_tokenizer: Tokenizer,
+        generation: GenerationConfig | None = None,
+        *,
+        noise: NoiseName,
+        share: float,
+        mean_span: float,
+    ):
+        super().__init__(
+            model, source_tokenizer, target_tokenizer, generation, noise=noise, share=share, mean_span=mean_span
+        )
+        self.noise, self.share, self.mean_span = noise, share, mean_span
+        self.longest = max(1, (model.config.max_len or 512) - ROOM)
+        special = specials_of(noise, self.longest, share, mean_span)
+        missing = [name for name in special if not source_tokenizer.has_special(name)]
+        if missing:
+            raise ValueError(
+                f"the tokenizer has no {missing[0]}, which {noise} with share={share} and mean_span={mean_span} "
+                "need: expected a model that `glassformer train denoising` wrote with these, or none to begin with"
+            )
+        self.marks = [source_tokenizer.special_id(name) for name in special]
+
+    def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
+        """Return each line with its blanks (three underscores) filled in. A line without blanks is unchanged."""
+        config = request.generation or self.generation
+        with_blanks = [index for index, line in enumerate(lines) if BLANK in line]
+        cut = [without_blanks(lines[index]) for index in with_blanks]
+        read = self.source_tokenizer.offsets_batch([(line, None) for line, _ in cut])
+        sources = []
+        for (_, places), one in zip(cut, read, strict=True):
+            marks = self.marks if self.noise == "spans" else self.marks * len(places)
+            if len(marks) < len(places):
+                raise ValueError(f"a line has {len(places)} blanks: expected at most {len(marks)}")
+            ids = put_marks(one, places, marks)
+            sources.append(self._read(ids[:-1]))  # END is put back
+        answers = [[Candidate(line)] for line in lines]
+        for index, several in zip(with_blanks, self._generate(sources, config, request.with_scores), strict=True):
+            filled = [self._filled(lines[index], written.tokens) for written in several]
+            pairs = zip(several, filled, strict=True)
+            answers[index] = [candidate_of(written, text, config.length_penalty) for written, text in pairs]
+        return [answer_of(one, request) for one in answers]
+
+    def _filled(self, line: str, tokens: list[int]) -> str:
+        """Return a line with the generated spans in its blanks."""
+        decode = self.target_tokenizer.decode
+        if self.noise == "infilling":
+            return decode(tokens)
+        return fill_in(line, map(decode, written_spans(tokens, self.marks).values()))
+
+    def score(self, examples: Sequence[PlainText]) -> Scores:
+        """Return the mean loss and the accuracy of the target tokens, by teacher forcing."""
+        device = next(self.model.parameters()).device
+        was_training = self.model.training
+        self.model.eval()
+        loss, hits, count = 0.0, 0, 0
+        rows = HeldRows(texts_of(examples), self.source_tokenizer.encode_batch, longest=self.longest)
+        batches = self.batches(rows, max_tokens=4096, seed=0)
+        with torch.inference_mode():
+            for step in range(len(batches)):
+                batch = batches[step].to(device)
+                logits = self.model(batch.source, batch.target_in, batch.source_mask, batch.target_mask)
+                logits, answers = logits.flatten(0, 1).float(), batch.target_out.flatten()
+                loss += label_smoothed_cross_entropy(logits, answers, ignore=PAD, reduction="sum").item()
+                hits += int(((logits.argmax(-1) == answers) & (answers != PAD)).sum())
+                count += batch.n_target_tokens
+        self.model.train(was_training)
+        return score_guesses(loss, hits, count)
+
+    def scoring_method(self) -> str:
+        """Teacher forcing: `score` predicts each token after the correct ones before it, without a search."""
+        return "each token predicted after the correct ones"
+
+    def batches(self, rows: Rows, *, max_tokens: int, seed: int) -> DenoisingBatches:
+        """Return batches of corrupted rows, with the noise that this model is trained on."""
+        if self.noise == "spans":
+            spans = partial(hide_spans, share=self.share, mean_span=self.mean_span, sentinels=self.marks)
+            return DenoisingBatches(rows, spans, self._span_sizes, max_tokens=max_tokens, seed=seed)
+        size = self.source_tokenizer.vocab_size
+        tokens = self.source_tokenizer.tokens(range(size))
+        stops = [index for index, text in enumerate(tokens) if text.endswith((".", "!", "?"))]
+        infilling = partial(
+            _infill, share=self.share, mean_span=self.mean_span, mask=self.marks[0], stops=np.array(stops, np.int64)
+        )
+        return DenoisingBatches(rows, infilling, lambda lengths: (lengths, lengths), max_tokens=max_tokens, seed=seed)
+
+    def _span_sizes(self, lengths: Numbers) -> tuple[Numbers, Numbers]:
+        hidden, spans = span_counts(lengths, self.share, self.mean_span)
+        return lengths - hidden + spans, hidden + spans + 1
+
+
+def specials_of(noise: NoiseName, longest: int, share: float, mean_span: float) -> list[str]:
+    """Return the special tokens for hidden text. `spans` needs one per span of the longest row, and one more."""
+    if noise == "infilling":
+        return [MASK]
+    most = int(span_counts(np.arange(1, longest + 1), share, mean_span)[1].max())
+    return [SENTINEL.format(number) for number in range(most + 1)]
+
+
+def _infill(ids: Numbers, random: np.random.Generator, *, stops: Numbers, mask: int, **how: float) -> Noised:
+    shuffled = shuffle_sentences(ids, random, stops=stops)
+    return Noised(infill(shuffled, random, mask=mask, **how), ids)

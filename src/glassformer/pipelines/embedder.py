@@ -1,0 +1,87 @@
+"""An encoder of another library that turns a text into a vector."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from glassformer.checkpoint.hf.folder import read_json_table
+from glassformer.checkpoint.hf.values import UnsupportedModelError
+from glassformer.models import EncoderModel, ModelConfig
+from glassformer.models.heads import Pooling
+from glassformer.pipelines.pipeline import LineAnswer, LineRequest, Pipeline, check_texts, vector_answer
+from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
+
+POOLINGS: dict[str, Pooling] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
+
+
+class Embedder(Pipeline):
+    """A pretrained encoder (BERT, sentence-transformers) with its tokenizer."""
+
+    def __init__(self, model: EncoderModel, tokenizer: PretrainedTokenizer, *, max_len: int | None = None):
+        if model.config.head != "embedding":
+            raise ValueError(f"the model has head={model.config.head!r}: expected 'embedding'")
+        self.model = model
+        self.tokenizer = tokenizer
+        limits = [limit for limit in (max_len, model.config.max_len) if limit is not None]
+        self.max_len = min(limits, default=None)
+
+    def embed(self, texts: str | Sequence[str], *, max_batch_tokens: int = 8192) -> Tensor:
+        """Return a vector of length 1 for each text: (N, C), or (C,) for one string. A text that is too long is cut."""
+        if isinstance(texts, str):
+            return self.embed([texts], max_batch_tokens=max_batch_tokens)[0]
+        rows = [self._read(text) for text in check_texts(texts)]
+        vectors = torch.empty(len(rows), self.model.config.d_model)
+        waiting = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
+        device = next(self.model.parameters()).device
+        pad = self.tokenizer.pad or 0
+        with torch.inference_mode():
+            while waiting:
+                longest = max(len(rows[waiting[0]]), 1)
+                chosen = waiting[: max(1, max_batch_tokens // longest)]
+                waiting = waiting[len(chosen) :]
+                padded = [rows[index] + [pad] * (longest - len(rows[index])) for index in chosen]
+                real = [[True] * len(rows[index]) + [False] * (longest - len(rows[index])) for index in chosen]
+                found = self.model(torch.tensor(padded, device=device), torch.tensor(real, device=device))
+                vectors[chosen] = found.float().cpu()
+        return vectors
+
+    def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
+        """Return the vector of each line as a JSON list."""
+        return [vector_answer(row) for row in self.embed(lines).tolist()]
+
+    def _read(self, text: str) -> list[int]:
+        tokens = self.tokenizer.encode(text)
+        if self.max_len is None or len(tokens) <= self.max_len:
+            return tokens
+        return [*tokens[: self.max_len - 1], tokens[-1]]  # keep the last token, which ends the text
+
+
+def with_pooling(folder: Path, config: ModelConfig) -> ModelConfig:
+    """Return the config with an embedding head. A sentence-transformers folder names the pooling; default is mean."""
+    path = folder / "1_Pooling" / "config.json"
+    if not path.is_file():
+        return config.with_head("embedding", pooling="mean")
+    asked = [key for key, value in read_json_table(path).items() if key.startswith("pooling_mode_") and value is True]
+    if len(asked) != 1 or asked[0] not in POOLINGS:
+        raise UnsupportedModelError(
+            f"{path} asks for {', '.join(asked) or 'nothing'}: expected one of {', '.join(POOLINGS)}"
+        )
+    if list(folder.glob("*_Dense")):
+        raise UnsupportedModelError(f"{folder} has a dense layer after its pooling, which is not supported")
+    return config.with_head("embedding", pooling=POOLINGS[asked[0]])
+
+
+def as_embedder(model: EncoderModel, folder: Path) -> EncoderModel:
+    """Return the model with an embedding head, which has no parameters."""
+    if model.config.head == "embedding":
+        return model
+    return model.under(with_pooling(folder, model.config)).eval()
+
+
+def longest_text(folder: Path) -> int | None:
+    """Return the limit of tokens that a sentence-transformers folder sets, if any."""
+    path = folder / "sentence_bert_config.json"
+    limit = read_json_table(path).get("max_seq_length") if path.is_file() else None
+    return limit if isinstance(limit, int) and limit > 1 else None

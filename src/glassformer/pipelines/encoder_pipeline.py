@@ -1,0 +1,215 @@
+"""The base class of pipelines with an encoder, and the tokenizer of an encoder."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from typing_extensions import override
+
+from glassformer.base.checks import shown
+from glassformer.checkpoint.safe_files import CorruptFolderError
+from glassformer.data.batching.labeled_batches import (
+    LabeledBatch,
+    LabeledRow,
+    make_batch,
+)
+from glassformer.models import EncoderModel, ModelConfig
+from glassformer.models.heads import pool
+from glassformer.pipelines.pipeline import LineAnswer, answer_lines_with_text, check_texts, vector_answer
+from glassformer.pipelines.settings import check_settings
+from glassformer.pipelines.task_file import TASK
+from glassformer.pipelines.trained_pipeline import TrainedPipeline
+from glassformer.progress import Step
+from glassformer.text import Tokenizer
+from glassformer.text.encoded import Encoded
+from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
+from glassformer.text.tokenizer import PAD, UNKNOWN
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
+"""Tokenizer files that are copied from a checkpoint into the model folder."""
+
+
+Example = TypeVar("Example")
+CHUNK = 4096
+"""Number of texts that are tokenized at a time."""
+
+
+Texts = tuple[str, str | None]
+"""An input of the model: one text, or two."""
+
+
+class Hiding(NamedTuple):
+    """The token that replaces hidden words, and the tokens that are never hidden."""
+
+    token: int
+    never: tuple[int, ...]
+
+    def hide(self, tokens: Tensor, chosen: Tensor) -> Tensor:
+        """Return the tokens with those at `chosen` replaced, except special tokens."""
+        for special in self.never:
+            chosen = chosen & (tokens != special)
+        return tokens.masked_fill(chosen, self.token)
+
+
+class Reader:
+    """Tokenizes texts for an encoder, with a tokenizer that was trained here or that of a pretrained checkpoint."""
+
+    def __init__(self, tokenizer: Tokenizer | PretrainedTokenizer, files: dict[str, str]):
+        self.tokenizer = tokenizer
+        self.files = files
+        """The tokenizer's files, by name."""
+        self.pad = PAD if isinstance(tokenizer, Tokenizer) else tokenizer.pad or 0
+
+    @classmethod
+    def own(cls, tokenizer: Tokenizer) -> "Reader":
+        """Make a reader with a tokenizer that was trained here."""
+        return cls(tokenizer, {"tokenizer.json": tokenizer.to_json()})
+
+    @classmethod
+    def of_checkpoint(cls, folder: Path) -> "Reader":
+        """Make a reader with the tokenizer of a pretrained checkpoint."""
+        files = {
+            name: (folder / name).read_text(encoding="utf-8") for name in TOKENIZER_FILES if (folder / name).is_file()
+        }
+        if not files.keys() & {"tokenizer.json", "vocab.txt"}:
+            raise ValueError(f"{folder} has no tokenizer that can be copied: expected tokenizer.json or vocab.txt")
+        return cls(PretrainedTokenizer.from_folder(folder), files)
+
+    @classmethod
+    def from_folder(cls, folder: Path, kind: object) -> "Reader":
+        """Load the reader of a model folder. `kind` is the entry "tokenizer" of its `task.json`."""
+        if kind not in ("own", "pretrained"):
+            raise CorruptFolderError(f"{folder / TASK} has tokenizer={shown(kind)}: expected 'own' or 'pretrained'")
+        if kind == "own":
+            return cls.own(Tokenizer.load(folder / "tokenizer.json"))
+        return cls.of_checkpoint(folder)
+
+    @property
+    def kind(self) -> str:
+        """Whether the tokenizer was trained here ("own") or comes from a checkpoint ("pretrained")."""
+        return "own" if isinstance(self.tokenizer, Tokenizer) else "pretrained"
+
+    @property
+    def hides(self) -> "Hiding":
+        """The token that hides words, and the tokens that are never hidden."""
+        tokenizer = self.tokenizer
+        if isinstance(tokenizer, Tokenizer):
+            return Hiding(UNKNOWN, tuple(sorted(tokenizer.special_ids)))
+        token = tokenizer.unknown if tokenizer.mask is None else tokenizer.mask
+        return Hiding(self.pad if token is None else token, tuple(sorted(tokenizer.special_ids)))
+
+    def read(self, texts: Sequence[Texts], limit: int | None = None) -> list[Encoded]:
+        """Tokenize each text. An input longer than the limit is cut."""
+        found: list[Encoded] = []
+        with Step("tokenizing", len(texts)) as step:
+            for begin in range(0, len(texts), CHUNK):
+                found += self.tokenizer.offsets_batch(texts[begin : begin + CHUNK])
+                step.show(len(found))
+        return found if limit is None else [one if len(one) <= limit else one.cut(limit) for one in found]
+
+
+class EncoderPipeline(TrainedPipeline[Example]):
+    """An encoder with its tokenizer."""
+
+    head: ClassVar[str]
+    """The head that the model must have."""
+
+    def __init__(self, model: EncoderModel, reader: Reader, **settings: Any):
+        if model.config.head != self.head:
+            raise ValueError(f"the model has head={model.config.head!r}: expected {self.head!r}")
+        self.model: EncoderModel = model
+        self.reader = reader
+        self._settings = settings
+
+    @override
+    @classmethod
+    def read_folder(cls, folder: Path) -> Self:
+        model, settings = cls.open_folder(folder, EncoderModel)
+        reader = Reader.from_folder(folder, settings.pop("tokenizer", None))
+        check_settings(cls, settings, folder / TASK)
+        return cls(model, reader, **settings)
+
+    @override
+    def settings(self) -> dict[str, Any]:
+        return {"tokenizer": self.reader.kind, **self._settings}
+
+    @override
+    def files(self) -> dict[str, str]:
+        return self.reader.files
+
+    def read(self, texts: Sequence[Texts]) -> list[Encoded]:
+        """Tokenize texts and cut those that are longer than the model's limit."""
+        return self.reader.read(texts, self.model.config.max_len)
+
+    def embed(self, texts: str | Sequence[str], *, max_batch_tokens: int = 8192) -> Tensor:
+        """Return a vector of length 1 for each text: the mean of the last hidden states, whatever the head is.
+
+        A list gives (N, C), one string (C,).
+        """
+        if isinstance(texts, str):
+            return self.embed([texts], max_batch_tokens=max_batch_tokens)[0]
+        rows = self.read([(text, None) for text in check_texts(texts)])
+        found = self.answers(rows, max_batch_tokens=max_batch_tokens, ask=mean_vectors)
+        return torch.stack(found) if found else torch.empty(0, self.model.config.d_model)
+
+    def answers(
+        self, rows: Sequence[Encoded], *, max_batch_tokens: int = 8192, ask: "Ask | None" = None
+    ) -> list[Tensor]:
+        """Return the head's output for each row, in their order. An output per token has no padding.
+
+        `ask` computes something else from the model and a batch.
+        """
+        ask = ask or read_batch
+        found = [torch.empty(0)] * len(rows)
+        waiting = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
+        device = next(self.model.parameters()).device
+        was_training = self.model.training
+        self.model.eval()
+        with torch.inference_mode(), Step("scoring", len(rows)) as step:
+            while waiting:
+                size = max(1, max_batch_tokens // max(len(rows[waiting[0]]), 1))
+                chosen, waiting = waiting[:size], waiting[size:]
+                batch = make_batch(
+                    [LabeledRow(rows[i].ids, rows[i].token_types, 0) for i in chosen], pad=self.reader.pad
+                )
+                batch = batch.to(device)
+                for index, answer in zip(chosen, ask(self.model, batch).float().cpu(), strict=True):
+                    found[index] = answer[: len(rows[index])] if answer.dim() == 2 else answer
+                step.advance(len(chosen))
+        self.model.train(was_training)
+        return found
+
+
+def read_batch(model: nn.Module, batch: LabeledBatch) -> Tensor:
+    """Return the head's outputs for a batch."""
+    config: ModelConfig = model.config  # type: ignore[assignment]
+    return model(batch.tokens, batch.mask, token_types=batch.token_types if config.token_types else None)
+
+
+def mean_vectors(model: nn.Module, batch: LabeledBatch) -> Tensor:
+    """Return the normalized mean of the last hidden states of each row: (B, T) -> (B, C)."""
+    assert isinstance(model, EncoderModel)
+    types = batch.token_types if model.config.token_types else None
+    return F.normalize(pool(model.encode(batch.tokens, batch.mask, token_types=types), batch.mask, "mean"), dim=-1)
+
+
+Ask = Callable[[nn.Module, LabeledBatch], Tensor]
+
+
+def unknown_label(label: str, known: Sequence[str], where: str) -> ValueError:
+    """Return the error about an example at `where` with a label that the training data does not have."""
+    place = f"{where}: " if where else ""
+    names = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
+    return ValueError(
+        f"{place}the label {label!r} was not learned: expected one of {names}. Correct the label, or train a new model "
+        "on data that has it: a run keeps the labels it was started with, so use --restart or another --out"
+    )
+
+
+def embed_lines(tool: EncoderPipeline[Any], lines: Sequence[str]) -> list[LineAnswer]:
+    """Return the vector of each line as a JSON list. A blank line stays blank."""
+    blank = LineAnswer("", {"vector": None})
+    return answer_lines_with_text(lines, blank, lambda told: [vector_answer(row) for row in tool.embed(told).tolist()])

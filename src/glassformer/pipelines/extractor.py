@@ -1,0 +1,123 @@
+"""Extract the answer to a question from a text: an encoder scores where the answer starts and ends."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, overload
+
+import torch
+from torch import Tensor
+
+from glassformer.data.readers.answer_spans import SpanQuestion
+from glassformer.metrics.exact_match import score_answers
+from glassformer.metrics.scores import Scores
+from glassformer.models import EncoderModel
+from glassformer.pipelines.answerer import as_asked
+from glassformer.pipelines.encoder_pipeline import EncoderPipeline, Reader
+from glassformer.pipelines.pipeline import (
+    LineAnswer,
+    LineRequest,
+    Pair,
+    answer_lines_with_text,
+    as_json_number,
+    check_text,
+    each_pair,
+)
+from glassformer.text.encoded import Encoded
+from glassformer.text.text_windows import windows
+
+
+class Found(NamedTuple):
+    """An answer: its text, its place and its score relative to the score of no answer."""
+
+    text: str
+    start: int
+    """Index of its first character in the text; -1 if there is no answer."""
+    score: float
+
+
+class Extractor(EncoderPipeline[SpanQuestion]):
+    """Finds the answer to a question in a text."""
+
+    task, head = "extraction", "span"
+
+    def __init__(self, model: EncoderModel, reader: Reader, *, abstains: bool, overlap: int, longest_answer: int):
+        super().__init__(model, reader, abstains=abstains, overlap=overlap, longest_answer=longest_answer)
+        self.abstains = abstains
+        """Whether it may return no answer. It may if the training data had unanswerable questions."""
+        self.overlap, self.longest_answer = overlap, longest_answer
+
+    def windows(self, asked: Sequence[tuple[str, str]]) -> list[list[Encoded]]:
+        """Return the model inputs of each question and text: one window, or several overlapping ones of a long text."""
+        limit = self.model.config.max_len
+        return [windows(read, limit, self.overlap) for read in self.reader.read(list(asked))]
+
+    @overload
+    def find(self, asked: Pair) -> Found: ...
+    @overload
+    def find(self, asked: list[Pair]) -> list[Found]: ...
+    def find(self, asked: Pair | list[Pair]) -> Found | list[Found]:
+        """Return the answer to one (question, text) or to each of a list: the best valid span of all windows."""
+        return each_pair(asked, self._find, "asked")
+
+    def _find(self, asked: list[Pair]) -> list[Found]:
+        read = self.windows(asked)
+        scores = iter(self.answers([window for several in read for window in several]))
+        found = []
+        for (_, context), several in zip(asked, read, strict=True):
+            best, nothing = (float("-inf"), 0, 0), float("inf")
+            for window in several:
+                own = next(scores)
+                best = max(best, best_span(own, window, self.longest_answer))
+                nothing = min(nothing, float(own[0].sum()))  # no answer only if every window says so
+            score, start, end = best
+            is_there = end > start and (not self.abstains or score > nothing)
+            text = context[start:end] if is_there else ""
+            start += len(text) - len(text.lstrip())  # a token may include the space before it
+            found.append(Found(text.strip(), start if is_there else -1, score - nothing))
+        return found
+
+    def answer(self, question: str, context: str) -> str:
+        """Return the answer, a part of the text; empty if the model finds none."""
+        return self.find((check_text(question, "question"), check_text(context, "context"))).text
+
+    def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
+        """Return the answer to each line, which is a question, a tab and a text."""
+        return answer_lines_with_text(lines, LineAnswer("", {"answer": ""}), self._find_lines)
+
+    def _find_lines(self, lines: list[str]) -> list[LineAnswer]:
+        answers = []
+        for found in self._find([as_asked(line) for line in lines]):
+            # Places count from the first character after the tab.
+            place = {"start": found.start, "end": found.start + len(found.text)} if found.start >= 0 else {}
+            record = {"answer": found.text, **place, "score": as_json_number(found.score)}
+            answers.append(LineAnswer(found.text, record, (found.text,), (found.score,)))
+        return answers
+
+    def score(self, examples: Sequence[SpanQuestion]) -> Scores:
+        """Return exact match and F1 as SQuAD defines them."""
+        found = self.find([(example.question, example.context) for example in examples])
+        return score_answers([one.text for one in found], [example.answers for example in examples])
+
+
+def best_span(scores: Tensor, window: Encoded, longest: int) -> tuple[float, int, int]:
+    """Return the score, the first character and the end of the best span, from start and end scores (T, 2)."""
+    inside = torch.tensor([source == 1 for source in window.sources])
+    if not inside.any():
+        return float("-inf"), 0, 0
+    begin, end = scores.masked_fill(~inside[:, None], float("-inf")).unbind(-1)
+    legal = torch.ones(len(window), len(window), dtype=torch.bool).triu().tril(longest - 1)
+    both = (begin[:, None] + end[None, :]).masked_fill(~legal, float("-inf"))  # (T, T)
+    first, last = divmod(int(both.argmax()), len(window))
+    return float(both[first, last]), window.spans[first][0], window.spans[last][1]
+
+
+def span_places(window: Encoded, start: int, end: int) -> tuple[int, int]:
+    """The first and last token of the characters from `start` to before `end`; the first token of all, twice, where
+    the window does not hold them whole."""
+    touched = [
+        place
+        for place, (span, source) in enumerate(zip(window.spans, window.sources, strict=True))
+        if source == 1 and span[0] < end and span[1] > start
+    ]
+    if not touched or window.spans[touched[0]][0] > start or window.spans[touched[-1]][1] < end:
+        return 0, 0
+    return touched[0], touched[-1]

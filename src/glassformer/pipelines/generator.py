@@ -1,0 +1,121 @@
+"""A decoder that continues a text, or answers a conversation."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import overload
+
+from glassformer.decoding import GenerationConfig, TextStream, generate, stream
+from glassformer.models import DecoderModel
+from glassformer.pipelines.pipeline import (
+    Candidate,
+    LineAnswer,
+    LineRequest,
+    ManyTexts,
+    Pipeline,
+    answer_of,
+    candidate_of,
+    check_text,
+    each_text,
+)
+from glassformer.text import Tokenizer
+from glassformer.text.chat import render_chat
+from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
+
+
+class Generator(Pipeline):
+    """A decoder-only model with its tokenizer."""
+
+    def __init__(
+        self,
+        model: DecoderModel,
+        tokenizer: PretrainedTokenizer | Tokenizer,
+        generation: GenerationConfig | None = None,
+    ):
+        self.model: DecoderModel = model
+        self.tokenizer = tokenizer
+        self.generation = generation or GenerationConfig(eos_token_id=tokenizer.ends)
+
+    @property
+    def end(self) -> int:
+        """Id of the token that ends a text; -1, which is never generated, if the model has none."""
+        return -1 if self.tokenizer.end is None else self.tokenizer.end
+
+    @property
+    def can_chat(self) -> bool:
+        """Whether the model has a chat template."""
+        return self.tokenizer.chat_template is not None
+
+    @overload
+    def run(self, lines: str, *, chat: bool = False, config: GenerationConfig | None = None) -> str: ...
+    @overload
+    def run(self, lines: ManyTexts, *, chat: bool = False, config: GenerationConfig | None = None) -> list[str]: ...
+    def run(
+        self, lines: str | ManyTexts, *, chat: bool = False, config: GenerationConfig | None = None
+    ) -> str | list[str]:
+        """Continue each text, or answer it with `chat`. One string gives one string. The texts are independent."""
+        request = LineRequest(chat=chat, generation=config)
+        return each_text(lines, lambda several: self._run(several, request), "lines")
+
+    def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
+        """What follows each line, or with `chat` the answer to it."""
+        prompts = [self.answer_to(said(text, request.system)) if request.chat else self.read(text) for text in lines]
+        found = self.candidates_after(prompts, request.generation, with_scores=request.with_scores)
+        return [answer_of(one, request) for one in found]
+
+    def candidates_after(
+        self, prompts: Sequence[list[int]], config: GenerationConfig | None = None, *, with_scores: bool = False
+    ) -> list[list[Candidate]]:
+        """Write `num_return_sequences` texts after each of these tokens."""
+        config = config or self.generation
+        given = [self._fit(prompt, config) for prompt in prompts]
+        found = generate(self.model, given, config, end=self.end, with_log_probs=with_scores, tokenizer=self.tokenizer)
+        return [[candidate_of(one, one.text or "", config.length_penalty) for one in several] for several in found]
+
+    def stream(self, text: str, config: GenerationConfig | None = None) -> Iterator[str]:
+        """What follows a text, as it is written."""
+        return self.stream_after(self.read(check_text(text)), config)
+
+    def chat(self, messages: Sequence[Mapping[str, str]], config: GenerationConfig | None = None) -> Iterator[str]:
+        """Yield the pieces of the answer to a conversation of `{"role": ..., "content": ...}` messages."""
+        return self.stream_after(self.answer_to(messages), config)
+
+    def stream_after(self, prompt: list[int], config: GenerationConfig | None = None) -> Iterator[str]:
+        """Yield the pieces of the text that follows these tokens."""
+        config = config or self.generation
+        pieces = TextStream(self.tokenizer, config.stop_strings)
+        plain = replace(config, stop_strings=())
+        for token in stream(self.model, self._fit(prompt, config), plain, end=self.end):
+            yield pieces.push(token)
+            if pieces.is_stopped:
+                return
+        yield pieces.finish()
+
+    def read(self, text: str) -> list[int]:
+        """Tokenize a prompt. An empty prompt is the token that begins a text."""
+        tokens = self.tokenizer.encode(text)
+        if tokens:
+            return tokens
+        begin = self.tokenizer.begin if self.tokenizer.begin is not None else self.tokenizer.end
+        if begin is None:
+            raise ValueError("the prompt is empty, and the model has no token that begins a text: expected some text")
+        return [begin]
+
+    def answer_to(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Tokenize a conversation, up to the start of the answer."""
+        template = self.tokenizer.chat_template
+        if template is None or isinstance(self.tokenizer, Tokenizer):
+            raise ValueError("the model has no chat template: expected a model that was trained for conversations")
+        return render_chat(messages, template, self.tokenizer)
+
+    def _fit(self, prompt: list[int], config: GenerationConfig) -> list[int]:
+        """Return the end of a prompt that is too long, so that new tokens fit into the context."""
+        limit = self.model.config.max_len
+        if limit is None or len(prompt) < limit:
+            return prompt
+        return prompt[-max(limit - config.max_new_tokens, limit // 2, 1) :]
+
+
+def said(text: str, system: str | None = None) -> list[dict[str, str]]:
+    """Return a conversation of one user message, after the system message if there is one."""
+    first = [] if system is None else [{"role": "system", "content": system}]
+    return [*first, {"role": "user", "content": text}]

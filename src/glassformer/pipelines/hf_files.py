@@ -1,0 +1,92 @@
+"""Write the tokenizer and generation files of a model that was trained here as HF Transformers reads them."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import decoders
+from tokenizers.processors import TemplateProcessing
+
+from glassformer.checkpoint.safe_files import read_json_object
+from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
+from glassformer.pipelines.task_file import TASK
+from glassformer.text.tokenizer import BEGIN, END, PAD, SPECIAL, UNKNOWN
+
+AnyModel = EncoderModel | DecoderModel | EncoderDecoderModel
+SEARCH_FIELDS = ("num_beams", "length_penalty", "no_repeat_ngram_size", "repetition_penalty", "min_new_tokens")
+"""Generation settings that mean the same in HF's generation_config.json."""
+
+
+def hf_texts(
+    model: AnyModel, texts: Mapping[str, str], search: Mapping[str, Any], ids: Mapping[str, Any]
+) -> dict[str, str]:
+    """Return the tokenizer's files and generation_config.json, by name.
+
+    `AutoTokenizer` then gives the ids that the model was trained on: text never becomes a special token, and the end
+    token follows each text that an encoder reads. HF has no form for two tokenizers, one for each side, so these are
+    copied unchanged.
+    """
+    found = {}
+    if "tokenizer.json" in texts:
+        found["tokenizer.json"] = _as_hf_reads(model, texts["tokenizer.json"])
+        settings = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "pad_token": SPECIAL[PAD],
+            "bos_token": SPECIAL[BEGIN],
+            "eos_token": SPECIAL[END],
+            "unk_token": SPECIAL[UNKNOWN],
+            "split_special_tokens": True,
+            "clean_up_tokenization_spaces": False,
+            "model_input_names": ["input_ids", "attention_mask"],
+        }
+        if model.config.max_len is not None:
+            settings["model_max_length"] = model.config.max_len
+        found["tokenizer_config.json"] = json.dumps(settings, indent=2)
+    if model.config.head == "language_model" and not isinstance(model, EncoderModel):
+        found["generation_config.json"] = json.dumps({**ids, **_search(model, search)}, indent=2)
+    return found
+
+
+def hf_labels(folder: Path, model: AnyModel) -> dict[str, Any]:
+    """Return the class names in the form of HF's `config.json`, if `task.json` names every class."""
+    about = read_json_object(folder / TASK) if (folder / TASK).is_file() else {}
+    names = about.get("labels")
+    if not isinstance(names, list) or len(names) != model.config.n_labels:
+        return {}
+    kind = {"problem_type": "multi_label_classification"} if about.get("multi_label") is True else {}
+    return kind | {
+        "id2label": {str(index): str(name) for index, name in enumerate(names)},
+        "label2id": {str(name): index for index, name in enumerate(names)},
+    }
+
+
+def _as_hf_reads(model: AnyModel, text: str) -> str:
+    """Return a tokenizer that appends the end token as this model reads it. A decoder reads no end token.
+
+    An encoder-decoder writes a whole text, so the space that `prefix_space` adds is removed again. A decoder's text may
+    continue another text, so its space is kept.
+    """
+    inner = tokenizers.Tokenizer.from_str(text)
+    if isinstance(model, DecoderModel) or inner.post_processor is not None:
+        return text
+    if isinstance(model, EncoderDecoderModel) and getattr(inner.pre_tokenizer, "add_prefix_space", False):
+        inner.decoder = decoders.Sequence([inner.decoder, decoders.Strip(" ", 1, 0)])
+    end = SPECIAL[END]
+    inner.post_processor = TemplateProcessing(
+        single=f"$A {end}", pair=f"$A {end} $B:1 {end}:1", special_tokens=[(end, END)]
+    )
+    return inner.to_str(pretty=True)
+
+
+def _search(model: AnyModel, search: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the generation settings that HF's generation_config.json can express."""
+    found = {key: search[key] for key in SEARCH_FIELDS if key in search}
+    if found.get("num_beams", 1) > 1:
+        found["early_stopping"] = search.get("early_stopping", "never")
+    longest = search.get("max_new_tokens", 256) + 1  # HF counts the start token
+    limit = model.config.max_len
+    if isinstance(model, EncoderDecoderModel):
+        found["max_length"] = longest if limit is None else min(longest, limit)
+    return found

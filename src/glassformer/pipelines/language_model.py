@@ -1,0 +1,236 @@
+"""A decoder that was trained here: it continues texts and scores how well it predicts them."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self, overload
+
+from typing_extensions import override
+
+from glassformer.data.readers.text_documents import Document
+from glassformer.decoding import GenerationConfig, TextStream, Written, generate, stream
+from glassformer.decoding.scoring import score_long_texts
+from glassformer.metrics.perplexity import score_surprise
+from glassformer.metrics.scores import Scores
+from glassformer.models import DecoderModel
+from glassformer.pipelines.generator import Generator
+from glassformer.pipelines.pipeline import (
+    Candidate,
+    LineAnswer,
+    LineRequest,
+    ManyTexts,
+    answer_lines_with_text,
+    answer_of,
+    candidate_of,
+    each_text,
+)
+from glassformer.pipelines.seq2seq_pipeline import GENERATION, read_search
+from glassformer.pipelines.settings import check_settings
+from glassformer.pipelines.task_file import TASK
+from glassformer.pipelines.trained_pipeline import TrainedPipeline
+from glassformer.text import Tokenizer
+from glassformer.text.tokenizer import END, UNKNOWN
+
+SEEDS_APART = 1000
+"""The difference between the seeds of two samples; each round of a sample adds 1 to its seed."""
+
+
+@dataclass
+class _Draft:
+    """A text that is generated in rounds, each of at most one context."""
+
+    prompt: list[int]
+    tokens: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    score: float | None = None
+    text: str = ""
+    goes_on: bool = False
+
+    def candidate(self, length_penalty: float) -> Candidate:
+        """Return the text with its score."""
+        return candidate_of(Written(self.tokens, self.score, self.log_probs), self.text, length_penalty)
+
+
+class LanguageModel(Generator, TrainedPipeline[Document]):
+    """A decoder with its tokenizer. It can generate texts longer than its context."""
+
+    task = "language"
+
+    def __init__(
+        self,
+        model: DecoderModel,
+        tokenizer: Tokenizer,
+        generation: GenerationConfig | None = None,
+        *,
+        has_documents: bool = True,
+    ):
+        super().__init__(model, tokenizer, generation or GenerationConfig())
+        self.tokenizer: Tokenizer = tokenizer
+        self.has_documents = has_documents
+        """Whether the training text was many documents, separated by END, instead of one long text."""
+
+    @override
+    @classmethod
+    def read_folder(cls, folder: Path) -> Self:
+        model, about = cls.open_folder(folder, DecoderModel)
+        check_settings(cls, about, folder / TASK)
+        tokenizer = Tokenizer.load(folder / "tokenizer.json")
+        return cls(model, tokenizer, read_search(folder), **about)
+
+    @override
+    def files(self) -> dict[str, str]:
+        search = json.dumps(self.generation.to_dict(), indent=2)
+        return {"tokenizer.json": self.tokenizer.to_json(), GENERATION: search}
+
+    @override
+    def settings(self) -> dict[str, Any]:
+        return {"has_documents": self.has_documents}
+
+    @property
+    def context(self) -> int:
+        """Number of tokens that the model reads at once."""
+        return self.model.config.max_len or 512
+
+    @property
+    def start(self) -> list[int]:
+        """Tokens before a text: END, or a line break if the model was trained on one long text."""
+        return [END] if self.has_documents else self.tokenizer.encode("\n")[:1] or [END]
+
+    def read(self, text: str) -> list[int]:
+        """Tokenize a prompt."""
+        tokens = self.tokenizer.encode(text)
+        return tokens if tokens and not self.has_documents else [*self.start, *tokens]
+
+    def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
+        """Return the continuation of each line. A blank line stays blank."""
+        if request.chat:
+            self.answer_to([])  # raises: there is no chat template
+        blank = answer_of([], request)
+        return answer_lines_with_text(
+            lines, blank, lambda texts: super(LanguageModel, self).answer_lines(texts, request)
+        )
+
+    @overload
+    def generate(self, text: str = "", config: GenerationConfig | None = None, **changes: Any) -> str: ...
+    @overload
+    def generate(self, text: ManyTexts, config: GenerationConfig | None = None, **changes: Any) -> list[str]: ...
+    def generate(
+        self, text: str | ManyTexts = "", config: GenerationConfig | None = None, **changes: Any
+    ) -> str | list[str]:
+        """Continue one text or each of a list: `generate("To be", max_new_tokens=100, do_sample=True)`."""
+        config = replace(config or self.generation, **changes)
+        return each_text(text, lambda texts: self.write_after([self.read(one) for one in texts], config), "text")
+
+    def write_after(self, prompts: Sequence[list[int]], config: GenerationConfig | None = None) -> list[str]:
+        """Return the continuation of each prompt. A text that fills the context continues after its last half."""
+        return [several[0].text for several in self.candidates_after(prompts, config)]
+
+    def candidates_after(
+        self, prompts: Sequence[list[int]], config: GenerationConfig | None = None, *, with_scores: bool = False
+    ) -> list[list[Candidate]]:
+        """Generate in rounds: a text that fills the context continues in a new one that starts with its last half."""
+        config = config or self.generation
+        copies = config.num_return_sequences
+        drafts = [[_Draft(prompt) for _ in range(copies)] for prompt in prompts]
+        # The copies of a prompt are generated together in the first round. Later each has its own context.
+        groups, round_number = [(0, drafts)] if drafts else [], 0
+        while groups:
+            for copy, rows in groups:
+                # Unfinished texts have about the same length; the longest remaining length is generated for all.
+                part = self._part(config, max(config.max_new_tokens - len(row[0].tokens) for row in rows), round_number)
+                part = replace(part, num_return_sequences=len(rows[0]), seed=part.seed + SEEDS_APART * copy)
+                given = [self._fit(row[0].prompt + row[0].tokens, part) for row in rows]
+                found = generate(
+                    self.model, given, part, end=self.end, with_log_probs=with_scores, tokenizer=self.tokenizer
+                )
+                for row, several in zip(rows, found, strict=True):
+                    for draft, written in zip(row, several, strict=True):
+                        self._extend(draft, written, config)
+            waiting = [[[row[copy]] for row in drafts if row[copy].goes_on] for copy in range(copies)]
+            groups, round_number = [(copy, rows) for copy, rows in enumerate(waiting) if rows], round_number + 1
+        return [[draft.candidate(config.length_penalty) for draft in row] for row in drafts]
+
+    def _extend(self, draft: "_Draft", written: Written, config: GenerationConfig) -> None:
+        """Add the tokens of one round."""
+        left = config.max_new_tokens - len(draft.tokens)
+        draft.tokens += written.tokens[:left]
+        draft.log_probs += (written.log_probs or [])[:left]
+        draft.score = written.score
+        draft.text, is_stopped = _cut(self.tokenizer.decode(draft.tokens), config.stop_strings)
+        draft.goes_on = written.reason == "length" and not is_stopped and len(draft.tokens) < config.max_new_tokens
+
+    def stream_after(self, prompt: list[int], config: GenerationConfig | None = None) -> Iterator[str]:
+        """Yield the pieces of the continuation. Together they are the text of `write_after`."""
+        config = config or self.generation
+        pieces = TextStream(self.tokenizer, config.stop_strings)
+        written: list[int] = []
+        round_number = 0
+        while len(written) < config.max_new_tokens:
+            left = config.max_new_tokens - len(written)
+            part = replace(self._part(config, left, round_number), stop_strings=())
+            given = self._fit(prompt + written, part)
+            room = min(left, self.context - len(given) + 1)
+            new = 0
+            for token in stream(self.model, given, part, end=self.end):
+                written.append(token)
+                new += 1
+                yield pieces.push(token)
+                if pieces.is_stopped:
+                    return
+            if new < room:  # the text has ended
+                break
+            round_number += 1
+        yield pieces.finish()
+
+    def _part(self, config: GenerationConfig, left: int, round_number: int) -> GenerationConfig:
+        """Return the generation settings of one round, with `left` tokens to generate."""
+        # A model of one long text has never seen special tokens, so their logits are untrained.
+        never = () if self.has_documents else tuple(sorted(self.tokenizer.special_ids))
+        return replace(
+            config,
+            suppress_tokens=(*config.suppress_tokens, *never),
+            max_new_tokens=left,
+            min_new_tokens=max(0, config.min_new_tokens - (config.max_new_tokens - left)),
+            seed=config.seed + round_number,
+            prefix=() if round_number else config.prefix,
+        )
+
+    def _fit(self, prompt: list[int], config: GenerationConfig) -> list[int]:
+        """Return a prompt that fits: the last half of the context if it is too long, so that new tokens fit."""
+        return prompt if len(prompt) < self.context else prompt[-max(self.context // 2, 1) :]
+
+    def scoring_method(self) -> str:
+        """Describe the windows of `score`."""
+        return windows_in_words(self.context, max(1, self.context // 2))
+
+    def score(self, examples: Sequence[Document], *, stride: int | None = None) -> Scores:
+        """Return bits per byte, nats per token and perplexity. Each token of each text is predicted once.
+
+        A window slides by `stride` tokens, by default half the context. The end of a document is predicted and counted
+        too if the model was trained on documents. Bytes are counted in the text that the model predicts: in the
+        lower-cased text if its tokenizer lower-cases.
+        """
+        texts = self.tokenizer.encode_batch([example.text for example in examples])
+        last = [END] if self.has_documents else []
+        rows = [[*self.start, *tokens, *last] for tokens in texts]
+        step = max(1, self.context // 2) if stride is None else stride
+        nats = -sum(score_long_texts(self.model, rows, context=self.context, stride=step))
+        n_bytes = sum(len(self.tokenizer.normalize(example.text).encode()) for example in examples)
+        scores = score_surprise(
+            nats, sum(len(row) - 1 for row in rows), n_bytes, by_character=self.tokenizer.is_of_characters
+        )
+        n_unknown = sum(row.count(UNKNOWN) for row in texts)
+        if n_unknown:  # <unk> is easy to predict, so the score is too good
+            return Scores(scores.values, dict.fromkeys(scores.values, f"{n_unknown} unknown characters"))
+        return scores
+
+
+def windows_in_words(context: int, stride: int) -> str:
+    """Describe how a text longer than the context is scored: "windows of 128 tokens every 64"."""
+    return f"windows of {context} tokens every {stride}"
+
+
+def _cut(text: str, stop_strings: Sequence[str]) -> tuple[str, bool]:
+    places = [place for stop in stop_strings if (place := text.find(stop)) >= 0]
+    return (text[: min(places)], True) if places else (text, False)

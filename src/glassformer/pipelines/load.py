@@ -1,0 +1,102 @@
+"""Load a model from disk, ours or of another library, as its pipeline."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from glassformer.checkpoint import load_model
+from glassformer.checkpoint.external_formats import is_external, read_external, read_origin
+from glassformer.checkpoint.hf import family_by_type
+from glassformer.checkpoint.hf.folder import read_json_table
+from glassformer.checkpoint.hf.values import read_bool, read_float, read_int
+from glassformer.checkpoint.load_errors import naming_errors
+from glassformer.decoding import GenerationConfig
+from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
+from glassformer.pipelines.embedder import Embedder, as_embedder, longest_text, with_pooling
+from glassformer.pipelines.generator import Generator
+from glassformer.pipelines.seq2seq_pipeline import GENERATION, check_cost
+from glassformer.pipelines.task_file import pipeline_named, read_about
+from glassformer.pipelines.text_to_text import TextToText
+from glassformer.pipelines.trained_pipeline import TrainedPipeline
+from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
+
+Loaded = TrainedPipeline[Any] | Generator | Embedder | TextToText
+
+
+def load(path: Path | str, *, dtype: torch.dtype = torch.float32, allow_pickle: bool = False) -> Loaded:
+    """Load a model as a pipeline that is ready to use.
+
+    A folder that was trained here gives the pipeline of its task, such as a `Translator` or a `Classifier`. Of Hugging
+    Face folders, GGUF files and llama2.c files, a decoder gives a `Generator`, an encoder an `Embedder` and an
+    encoder-decoder a `TextToText`. Nothing is downloaded, and no code in the files is run.
+
+    >>> import glassformer as gf
+    >>> _ = gf.train("classification", data="reviews.tsv", out="my-classifier", minutes=5)
+    >>> gf.load("my-classifier").run(["it is good"])
+    ['...']
+    """
+    path = Path(path)
+    with naming_errors(path):
+        return _load(path, dtype, allow_pickle)
+
+
+def _load(path: Path, dtype: torch.dtype, allow_pickle: bool) -> Loaded:
+    foreign = read_external(path, allow_pickle=allow_pickle) if is_external(path) else None
+    origin = foreign.config if foreign is not None else read_origin(path)
+    if origin is None:
+        found: Loaded = pipeline_named(read_about(path)["task"]).from_folder(path)
+        return found
+    is_encoder = family_by_type(origin.get("model_type")).kind == "encoder"
+    model = load_model(
+        path,
+        dtype=dtype,
+        allow_pickle=allow_pickle,
+        adapt=(lambda config: with_pooling(path, config)) if is_encoder else None,
+    )
+    if foreign is not None and foreign.tokenizer_json is not None:
+        tokenizer = PretrainedTokenizer.from_json(
+            foreign.tokenizer_json, foreign.tokenizer_config, foreign.config, where=str(path)
+        )
+    elif path.is_dir():
+        tokenizer = PretrainedTokenizer.from_folder(path)
+    else:
+        raise ValueError(f"{path} holds no tokenizer: expected tokenizer.bin beside it")
+    if isinstance(model, EncoderModel):
+        return Embedder(as_embedder(model, path), tokenizer, max_len=longest_text(path))
+    if model.config.head != "language_model":
+        raise ValueError(
+            f"{path} holds a model with head={model.config.head!r}, which generates no text: expected one that was "
+            "saved with its language-model head (architectures in config.json)"
+        )
+    if isinstance(model, DecoderModel):
+        return Generator(model, tokenizer)
+    assert isinstance(model, EncoderDecoderModel)
+    settings = {**origin, **_generation(path)}
+    begin = read_int(settings, "decoder_start_token_id", default=-1)
+    if not 0 <= begin < model.config.vocab_size:
+        raise ValueError(
+            f"{path} does not say which token its texts begin with: expected decoder_start_token_id in "
+            f"config.json, an id below {model.config.vocab_size}"
+        )
+    beams, longest = read_int(settings, "num_beams", default=4), read_int(settings, "max_length", default=512)
+    check_cost(path, beams, longest)
+    stops = settings.get("early_stopping")
+    target = PretrainedTokenizer.from_folder(path, target=True)
+    pad = target.pad
+    search = GenerationConfig(
+        num_beams=beams,
+        max_new_tokens=max(longest - 1, 1),  # HF counts the start token
+        length_penalty=read_float(settings, "length_penalty", default=1.0),
+        no_repeat_ngram_size=read_int(settings, "no_repeat_ngram_size", default=0),
+        early_stopping="never" if stops == "never" else read_bool(settings, "early_stopping", default=False),
+        # Marian has a logit for padding, which must never be generated.
+        suppress_tokens=() if pad is None or pad == target.end else (pad,),
+    )
+    return TextToText(model, tokenizer, target, begin=begin, generation=search)
+
+
+def _generation(path: Path) -> dict[str, object]:
+    file = path / GENERATION
+    found = read_json_table(file) if file.is_file() else {}
+    return {key: value for key, value in found.items() if value is not None}

@@ -1,0 +1,146 @@
+"""A pretrained masked language model (BERT) that fills in blanks with one token each."""
+
+from collections.abc import Sequence
+from typing import Any, overload
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from glassformer.data.batching.labeled_batches import IGNORED, LabeledBatch
+from glassformer.data.batching.noised_batches import Frame, MaskedBatch, MaskedBatches
+from glassformer.data.batching.text_rows import HeldRows, Rows
+from glassformer.data.readers.plain_texts import PlainText
+from glassformer.metrics.scores import Scores
+from glassformer.metrics.token_accuracy import score_guesses
+from glassformer.models import EncoderModel
+from glassformer.pipelines.blanks import BLANK, fill_in, put_marks, texts_of, without_blanks
+from glassformer.pipelines.encoder_pipeline import EncoderPipeline, Reader, read_batch
+from glassformer.pipelines.pipeline import LineAnswer, LineRequest, ManyTexts, each_text
+from glassformer.text import Tokenizer
+from glassformer.text.encoded import Encoded
+from glassformer.text.tokenizer import UNKNOWN
+from glassformer.training.losses import label_smoothed_cross_entropy
+
+MASK = "<mask>"
+"""The mask token of tokenizers that were trained here."""
+
+
+class MaskFiller(EncoderPipeline[PlainText]):
+    """Fills in blanks, and turns texts into vectors."""
+
+    task, head = "masking", "language_model"
+
+    def __init__(self, model: EncoderModel, reader: Reader, *, share: float = 0.15):
+        super().__init__(model, reader, share=share)
+        self.share = share
+
+    @overload
+    def fill(self, lines: str) -> str: ...
+    @overload
+    def fill(self, lines: ManyTexts) -> list[str]: ...
+    def fill(self, lines: str | ManyTexts) -> str | list[str]:
+        """Fill each blank of a line (three underscores) with the most likely token.
+
+        One string gives one line, a list gives a list. A line without blanks is returned unchanged.
+        """
+        return each_text(lines, self._fill, "lines")
+
+    def _fill(self, lines: list[str]) -> list[str]:
+        cut = [without_blanks(line) for line in lines]
+        mask, limit, rows, asked = mask_of(self.reader), self.model.config.max_len, [], []
+        for (_, places), read in zip(cut, self.reader.read([(line, None) for line, _ in cut]), strict=True):
+            ids = put_marks(read, places, [mask] * len(places))[:limit]
+            asked.append([place for place, token in enumerate(ids) if token == mask and places])
+            n = len(ids)
+            rows.append(Encoded(ids, read.spans[:n], read.token_types[:n], read.sources[:n]))
+        words = words_of(self.reader, self.model)
+
+        def likeliest(model: nn.Module, batch: LabeledBatch) -> Tensor:
+            known = torch.from_numpy(words).to(batch.tokens.device)
+            return known[read_batch(model, batch)[:, :, known].argmax(-1)]
+
+        found = []
+        for line, blanks, answer in zip(lines, asked, self.answers(rows, ask=likeliest), strict=True):
+            tokens = self.reader.tokenizer.tokens(int(answer[place]) for place in blanks)
+            found.append(fill_in(line, (token.strip() for token in tokens)))
+        return found
+
+    @override
+    def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
+        """Return each line with its blanks filled in. A line without blanks is returned unchanged."""
+        filled = iter(self._fill([line for line in lines if BLANK in line]))
+        texts = [next(filled) if BLANK in line else line for line in lines]
+        return [LineAnswer(text, {"text": text}) for text in texts]
+
+    def score(self, examples: Sequence[PlainText]) -> Scores:
+        """Return the mean loss and the accuracy of masked tokens. The same tokens are masked in every call."""
+        device = next(self.model.parameters()).device
+        was_training = self.model.training
+        self.model.eval()
+        loss, hits, count = 0.0, 0, 0
+        batches = self.batches(HeldRows(texts_of(examples), self.encode, longest=self.longest), max_tokens=8192, seed=0)
+        with torch.inference_mode():
+            for step in range(len(batches)):
+                batch = batches[step].to(device)
+                logits = masked_answers(self.model, batch).flatten(0, 1).float()
+                answers = batch.answers.flatten()
+                loss += label_smoothed_cross_entropy(logits, answers, ignore=IGNORED, reduction="sum").item()
+                hits += int((logits.argmax(-1) == answers).sum())
+                count += batch.n_target_tokens
+        self.model.train(was_training)
+        return score_guesses(loss, hits, count)
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of a text that the model reads at once, without the special tokens around it."""
+        return max(1, (self.model.config.max_len or 512) - len(frame_of(self.reader)))
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Return the token ids of each text, without special tokens."""
+        read = self.reader.read([(text, None) for text in texts])
+        return [[i for i, source in zip(one.ids, one.sources, strict=True) if source is not None] for one in read]
+
+    def batches(self, rows: Rows, *, max_tokens: int, seed: int) -> MaskedBatches:
+        """Return batches of rows with masked tokens."""
+        return MaskedBatches(
+            rows,
+            frame_of(self.reader),
+            share=self.share,
+            mask=mask_of(self.reader),
+            words=words_of(self.reader, self.model),
+            max_tokens=max_tokens,
+            seed=seed,
+        )
+
+
+def masked_answers(model: nn.Module, batch: MaskedBatch) -> Tensor:
+    """Return the logits of the masked positions only, because most tokens are not masked: (B, T) -> (B, P, V)."""
+    body: Any = model  # a compiled model's `encode` is not compiled
+    hidden = body.encode(batch.tokens, batch.mask)
+    chosen = hidden.gather(1, batch.places[:, :, None].expand(-1, -1, hidden.shape[-1]))  # (B, P, C)
+    return body.apply_head(chosen)
+
+
+def mask_of(reader: Reader) -> int:
+    """Return the id of the mask token. Tokenizers that were trained here without <mask> use <unk>."""
+    tokenizer = reader.tokenizer
+    if isinstance(tokenizer, Tokenizer):
+        return tokenizer.special_id(MASK) if tokenizer.has_special(MASK) else UNKNOWN
+    if tokenizer.mask is None:
+        raise ValueError("the tokenizer has no mask token: expected a mask_token in its files")
+    return tokenizer.mask
+
+
+def words_of(reader: Reader, model: EncoderModel) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    """Return the ids of all tokens that are not special."""
+    size = min(reader.tokenizer.vocab_size, model.config.vocab_size)
+    return np.array([index for index in range(size) if index not in reader.tokenizer.special_ids], dtype=np.int64)
+
+
+def frame_of(reader: Reader) -> Frame:
+    """Return the special tokens that the tokenizer puts around every text."""
+    read = reader.read([("a", None)])[0]
+    own = [place for place, source in enumerate(read.sources) if source is not None]
+    return Frame(read.ids[: own[0]], read.ids[own[-1] + 1 :], reader.pad)

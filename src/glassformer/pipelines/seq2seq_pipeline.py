@@ -1,0 +1,226 @@
+"""The base class of pipelines with an encoder-decoder: one text in, another text out."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar, overload
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from glassformer.base.checks import shown
+from glassformer.checkpoint.load_errors import refusing_wrong_values
+from glassformer.checkpoint.safe_files import SealedFolder, read_json_object
+from glassformer.data.batching.token_files import Kept
+from glassformer.decoding import GenerationConfig, Written, generate
+from glassformer.models import EncoderDecoderModel
+from glassformer.nn import capture_attention
+from glassformer.pipelines.pipeline import (
+    Candidate,
+    LineAnswer,
+    LineRequest,
+    ManyTexts,
+    answer_of,
+    candidate_of,
+    check_text,
+    each_text,
+)
+from glassformer.pipelines.settings import check_settings
+from glassformer.pipelines.task_file import TASK
+from glassformer.pipelines.trained_pipeline import TrainedPipeline
+from glassformer.text import Tokenizer
+from glassformer.text.tokenizer import BEGIN, END
+
+GENERATION = "generation_config.json"
+# Limits for the files of untrusted folders. Real models stay below a tenth of them.
+MAX_BEAMS = 1 << 8
+MAX_LENGTH = 1 << 16
+
+Example = TypeVar("Example")
+
+
+class Explained(NamedTuple):
+    """A generated text with its cross-attention weights."""
+
+    text: str
+    source_pieces: list[str]
+    target_pieces: list[str]
+    weights: Tensor
+    """Cross-attention weights: (layers, heads, target pieces, source pieces)."""
+
+
+class Seq2SeqPipeline(TrainedPipeline[Example]):
+    """A trained encoder-decoder with a tokenizer for each side."""
+
+    kept: ClassVar[Kept] = "first"
+    """Which part of a source that is too long is read: its first or its last tokens."""
+    search: ClassVar[GenerationConfig]
+    """Generation settings of a new model. A model folder has its own."""
+
+    def __init__(
+        self,
+        model: EncoderDecoderModel,
+        source_tokenizer: Tokenizer,
+        target_tokenizer: Tokenizer,
+        generation: GenerationConfig | None = None,
+        **settings: Any,
+    ):
+        self.model: EncoderDecoderModel = model
+        self.source_tokenizer = source_tokenizer
+        self.target_tokenizer = target_tokenizer
+        self.generation = self.search if generation is None else generation
+        self._settings = settings
+
+    @classmethod
+    def read_folder(cls, folder: Path) -> Self:
+        """Load the pipeline of a model folder."""
+        model, about = cls.open_folder(folder, EncoderDecoderModel)
+        check_settings(cls, about, folder / TASK)
+        source, target = load_tokenizers(folder)
+        return cls(model, source, target, read_search(folder), **about)
+
+    @override
+    def files(self) -> dict[str, str]:
+        texts = {GENERATION: json.dumps(self.generation.to_dict(), indent=2)}
+        if self.source_tokenizer is self.target_tokenizer:
+            return texts | {"tokenizer.json": self.source_tokenizer.to_json()}
+        texts["source_tokenizer.json"] = self.source_tokenizer.to_json()
+        return texts | {"target_tokenizer.json": self.target_tokenizer.to_json()}
+
+    @override
+    def settings(self) -> dict[str, Any]:
+        return self._settings
+
+    @overload
+    def write(self, texts: str, *, beam: int | None = None, max_batch_tokens: int = 4096) -> str: ...
+    @overload
+    def write(self, texts: ManyTexts, *, beam: int | None = None, max_batch_tokens: int = 4096) -> list[str]: ...
+    def write(
+        self, texts: str | ManyTexts, *, beam: int | None = None, max_batch_tokens: int = 4096
+    ) -> str | list[str]:
+        """Write one text for each source. A blank source gives a blank text. One string gives one string.
+
+        A source longer than the model's limit is cut. `beam` is the beam width; 1 is greedy search.
+        """
+
+        def write(several: list[str]) -> list[str]:
+            found = self.candidates(several, self._search(beam), max_batch_tokens=max_batch_tokens)
+            return [one[0].text if one else "" for one in found]
+
+        return each_text(texts, write)
+
+    def candidates(
+        self,
+        texts: Sequence[str],
+        generation: GenerationConfig | None = None,
+        *,
+        with_scores: bool = False,
+        max_batch_tokens: int = 4096,
+    ) -> list[list[Candidate]]:
+        """Write `num_return_sequences` texts for each source, best first; none for a blank source."""
+        config = generation or self.generation
+        with_text = [index for index, text in enumerate(texts) if text.strip()]
+        encoded = self.source_tokenizer.encode_batch([texts[index] for index in with_text])
+        found = self._generate([self._read(ids) for ids in encoded], config, with_scores, max_batch_tokens)
+        answers: list[list[Candidate]] = [[] for _ in texts]
+        for index, several in zip(with_text, found, strict=True):
+            decode = self.target_tokenizer.decode
+            answers[index] = [candidate_of(one, decode(one.tokens), config.length_penalty) for one in several]
+        return answers
+
+    def scoring_method(self) -> str:
+        """Describe the search: "greedy", "sampling" or "beam 4"."""
+        if self.generation.do_sample:
+            return "sampling"
+        return "greedy" if self.generation.num_beams == 1 else f"beam {self.generation.num_beams}"
+
+    def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
+        """Return one text for each line. A blank line stays blank."""
+        found = self.candidates(lines, request.generation, with_scores=request.with_scores)
+        return [answer_of(one, request) for one in found]
+
+    @overload
+    def run(self, lines: str, *, beam: int | None = None) -> str: ...
+    @overload
+    def run(self, lines: ManyTexts, *, beam: int | None = None) -> list[str]: ...
+    def run(self, lines: str | ManyTexts, *, beam: int | None = None) -> str | list[str]:
+        """Return one text for each line. One string gives one string. `beam` is the beam width."""
+        request = LineRequest(generation=self._search(beam))
+        return each_text(lines, lambda several: self._run(several, request), "lines")
+
+    def _generate(
+        self, sources: list[list[int]], config: GenerationConfig, with_scores: bool, max_batch_tokens: int = 4096
+    ) -> list[list[Written]]:
+        return generate(
+            self.model,
+            sources,
+            config,
+            begin=BEGIN,
+            end=END,
+            with_log_probs=with_scores,
+            max_batch_tokens=max_batch_tokens,
+        )
+
+    def _read(self, ids: list[int]) -> list[int]:
+        """Return the source that the model reads: the tokens, cut to its limit, and END."""
+        limit = self.model.config.max_len
+        if limit is not None and len(ids) >= limit:
+            ids = ids[len(ids) - limit + 1 :] if self.kept == "last" else ids[: limit - 1]
+        return [*ids, END]
+
+    def _search(self, beam: int | None) -> GenerationConfig:
+        return self.generation if beam is None else replace(self.generation, num_beams=beam)
+
+    def explain(self, text: str) -> Explained:
+        """Generate a text for one source and return it with the cross-attention weights of each token.
+
+        Both lists of tokens end with "(end)", the END token that the model reads and writes.
+        """
+        source = self._read(self.source_tokenizer.encode(check_text(text)))
+        written = generate(self.model, [source], self.generation, begin=BEGIN, end=END)[0][0].tokens
+        target = written[
+            : (self.model.config.max_len or len(written) + 1) - 1
+        ]  # BEGIN and the target must fit into max_len
+        device = next(self.model.parameters()).device
+        with torch.inference_mode(), capture_attention(self.model, kinds=["cross_attn"]) as captured:
+            self.model(torch.tensor([source], device=device), torch.tensor([[BEGIN, *target]], device=device))
+        weights = torch.stack([captured[name][0] for name in captured])
+        return Explained(
+            self.target_tokenizer.decode(target),
+            [*self.source_tokenizer.tokens(source[:-1]), "(end)"],
+            [*self.target_tokenizer.tokens(target), "(end)"],
+            weights.float().cpu(),
+        )
+
+
+def read_search(folder: Path) -> GenerationConfig:
+    """Read the generation settings of a model folder. Raise if they would take too much memory or time."""
+    file = SealedFolder(folder).file(GENERATION)
+    with refusing_wrong_values(file):
+        search = GenerationConfig.from_dict(read_json_object(file))
+        check_cost(file, search.num_beams, search.max_new_tokens)
+    return search
+
+
+def check_cost(path: Path, beams: int, longest: int) -> None:
+    """Raise if a file asks for more beams or longer texts than any real model needs."""
+    if not 1 <= beams <= MAX_BEAMS or not 1 <= longest <= MAX_LENGTH:
+        raise ValueError(
+            f"{path} asks for {shown(beams)} beams and texts of {shown(longest)} tokens: expected at most {MAX_BEAMS}, "
+            f"and {MAX_LENGTH}"
+        )
+
+
+def load_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
+    """Load the source and the target tokenizer of a model folder. They are the same object if it has one tokenizer."""
+    joint = folder / "tokenizer.json"
+    if joint.is_file():
+        tokenizer = Tokenizer.load(joint)
+        return tokenizer, tokenizer
+    sides = [folder / f"{side}_tokenizer.json" for side in ("source", "target")]
+    for side in sides:
+        if not side.is_file():
+            raise FileNotFoundError(f"{folder} has no tokenizer: expected tokenizer.json, or {side.name}")
+    return Tokenizer.load(sides[0]), Tokenizer.load(sides[1])

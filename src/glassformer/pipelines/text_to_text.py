@@ -1,0 +1,78 @@
+"""An encoder-decoder of another library: one text in, another text out."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import overload
+
+from glassformer.decoding import GenerationConfig, generate
+from glassformer.models import EncoderDecoderModel
+from glassformer.pipelines.pipeline import (
+    Candidate,
+    LineAnswer,
+    LineRequest,
+    ManyTexts,
+    Pipeline,
+    answer_of,
+    candidate_of,
+    each_text,
+)
+from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
+
+
+class TextToText(Pipeline):
+    """A pretrained encoder-decoder (T5, BART, Marian) with its source and target tokenizers."""
+
+    def __init__(
+        self,
+        model: EncoderDecoderModel,
+        source_tokenizer: PretrainedTokenizer,
+        target_tokenizer: PretrainedTokenizer,
+        *,
+        begin: int,
+        generation: GenerationConfig | None = None,
+    ):
+        self.model = model
+        self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
+        self.begin = begin
+        self.generation = generation or GenerationConfig(num_beams=4)
+
+    @overload
+    def run(self, lines: str, *, beam: int | None = None) -> str: ...
+    @overload
+    def run(self, lines: ManyTexts, *, beam: int | None = None) -> list[str]: ...
+    def run(self, lines: str | ManyTexts, *, beam: int | None = None) -> str | list[str]:
+        """Write one text for each line. A blank line stays blank. One string gives one string."""
+        request = LineRequest(generation=None if beam is None else replace(self.generation, num_beams=beam))
+        return each_text(lines, lambda several: self._run(several, request), "lines")
+
+    def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
+        """Return one text for each line. A blank line stays blank."""
+        found = self.candidates(lines, request.generation, with_scores=request.with_scores)
+        return [answer_of(one, request) for one in found]
+
+    def candidates(
+        self, texts: Sequence[str], generation: GenerationConfig | None = None, *, with_scores: bool = False
+    ) -> list[list[Candidate]]:
+        """Write `num_return_sequences` texts for each source, best first; none for a blank source."""
+        config = generation or self.generation
+        with_text = [index for index, text in enumerate(texts) if text.strip()]
+        sources = [self._read(texts[index]) for index in with_text]
+        end = self.target_tokenizer.end
+        found = generate(
+            self.model,
+            sources,
+            config,
+            begin=self.begin,
+            end=-1 if end is None else end,
+            with_log_probs=with_scores,
+            tokenizer=self.target_tokenizer,
+        )
+        answers: list[list[Candidate]] = [[] for _ in texts]
+        for index, several in zip(with_text, found, strict=True):
+            answers[index] = [candidate_of(one, one.text or "", config.length_penalty) for one in several]
+        return answers
+
+    def _read(self, text: str) -> list[int]:
+        """Tokenize a source. One that is too long is cut, but keeps its last token, which ends the text."""
+        tokens, limit = self.source_tokenizer.encode(text), self.model.config.max_len
+        return tokens if limit is None or len(tokens) <= limit else [*tokens[: limit - 1], tokens[-1]]

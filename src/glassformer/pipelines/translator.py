@@ -1,0 +1,35 @@
+"""Translate sentences with a trained encoder-decoder."""
+
+from collections.abc import Sequence
+from typing import overload
+
+from glassformer.data.readers.pairs import Pair
+from glassformer.decoding import GenerationConfig
+from glassformer.metrics import Scores, score_translations
+from glassformer.pipelines.pipeline import ManyTexts
+from glassformer.pipelines.seq2seq_pipeline import Seq2SeqPipeline
+
+
+class Translator(Seq2SeqPipeline[Pair]):
+    """Translates sentences."""
+
+    task = "translation"
+    search = GenerationConfig(num_beams=4, max_source_ratio=2.0)
+
+    @overload
+    def translate(self, texts: str, *, beam: int | None = None, max_batch_tokens: int = 4096) -> str: ...
+    @overload
+    def translate(self, texts: ManyTexts, *, beam: int | None = None, max_batch_tokens: int = 4096) -> list[str]: ...
+    def translate(
+        self, texts: str | ManyTexts, *, beam: int | None = None, max_batch_tokens: int = 4096
+    ) -> str | list[str]:
+        """Translate one text, or each text of a list. A blank text gives a blank translation.
+
+        A source longer than the model's limit is cut. `beam` is the beam width; 1 is greedy search.
+        """
+        return self.write(texts, beam=beam, max_batch_tokens=max_batch_tokens)
+
+    def score(self, examples: Sequence[Pair], *, beam: int | None = None) -> Scores:
+        """Return BLEU and chrF of the translations of the sources, with the targets as references."""
+        found = self.translate([pair.source for pair in examples], beam=beam)
+        return score_translations(found, [pair.target for pair in examples])

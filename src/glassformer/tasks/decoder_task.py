@@ -1,0 +1,183 @@
+"""The base class of tasks that train a decoder on documents. Importing it does not import torch."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from typing_extensions import override
+
+from glassformer.data.readers.text_documents import Document, is_one_text
+from glassformer.metrics.perplexity import compressed_bits
+from glassformer.metrics.scores import Scores
+from glassformer.tasks.configs.defaults import CHARACTERS_PER_TOKEN, CorpusSize
+from glassformer.tasks.configs.shared import Splits
+from glassformer.tasks.prepared import MORE_DATA, Initialized, Prepared, skipped_note, stored_tokenizer
+from glassformer.tasks.task import Task
+from glassformer.text import Tokenizer
+from glassformer.text.tokenizer import UNKNOWN
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from glassformer.data.batching.packed_windows import PackedBatch, PackedBatches, TokenStream
+    from glassformer.models.transformer import Model
+    from glassformer.training.run_folder import RunFolder
+
+MAX_VALID = 1 << 18
+"""Number of characters that each validation scores."""
+
+
+class DecoderTask(Task[Document, "PackedBatch"]):
+    """A task of a decoder that predicts the next token of documents, which are packed into windows of `context`."""
+
+    unit, sample_line = "documents", "Once upon a time"
+    special_tokens: ClassVar[tuple[str, ...]] = ()
+    """Special tokens that the tokenizer has beside the usual ones."""
+
+    @override
+    def initialize(self, train: Iterable[Document], run: "RunFolder | None" = None) -> Initialized:
+        import torch
+
+        from glassformer.models import DecoderModel
+        from glassformer.tasks.warm_start import load_decoder
+
+        config, folder = self.config, self.config.start_from
+        has_documents = (
+            self.has_documents(train)
+            if run is None
+            else run.keep_json("has_documents.json", lambda: self.has_documents(train))
+        )
+        if folder is not None:
+            model, tokenizer = load_decoder(folder, self.special_tokens, self.name)
+        else:
+            texts = (document.text for document in train)
+            size, how = config.model.vocab_size, config.tokenizer
+            tokenizer = stored_tokenizer(
+                run, lambda: Tokenizer.train(texts, size, how, more_special=self.special_tokens)
+            )
+            torch.manual_seed(config.train.seed)
+            model = DecoderModel(replace(config.model, vocab_size=tokenizer.vocab_size, max_len=config.context))
+        context = model.config.max_len or config.context
+        if context != config.context:
+            raise ValueError(f"context={config.context}: expected {context}, as the model of --from {folder} has it")
+        return Initialized(self.pipeline_class()(model, tokenizer, has_documents=has_documents))
+
+    def has_documents(self, train: Iterable[Document]) -> bool:
+        """Return whether there are several documents, so that an end token separates them in the stream."""
+        return not is_one_text(train)
+
+    @override
+    def prepare(self, run: "RunFolder") -> Prepared[Document, "PackedBatch"]:
+        from glassformer.data.batching.packed_windows import PackedBatches, TokenStream
+        from glassformer.pipelines.language_model import windows_in_words
+
+        train, context = self.config.train, self.config.context
+        splits: Splits[Document] = self.config.data.splits()
+        valid = list(splits.valid)
+        if not valid:
+            raise ValueError(f"no text is left for validation: {MORE_DATA}")
+        pipeline, _ = self.initialize(splits.train, run)
+        folder = run.tokens / "stream"
+        stream = TokenStream(folder) if run.has_tokens(folder.name) else self.write(folder, splits.train, pipeline)
+        batches = PackedBatches(stream, context, train.max_tokens, train.seed)
+        scored = first_characters(valid, MAX_VALID)
+        notes = [self.describe(stream, valid, pipeline.tokenizer, batches)]
+        if len(scored) < len(valid) or scored[-1] != valid[-1]:
+            notes.append(f"each validation scores the first {MAX_VALID:,} characters; the final score is of all")
+
+        def evaluate() -> dict[str, float]:
+            return dict(pipeline.score(scored, stride=context).values)
+
+        n_valid = sum(len(document.text) for document in scored)
+        return Prepared(
+            pipeline,
+            batches,
+            evaluate,
+            valid,
+            [*notes, *skipped_note(Counter(getattr(splits.train, "skipped", ())))],
+            n_train=stream.n_documents,
+            validation=f"{windows_in_words(context, context)}, the first {n_valid:,} characters of "
+            + self.scored_on("validation", len(valid)),
+        )
+
+    def write(self, folder: Path, documents: Iterable[Document], pipeline: Any) -> "TokenStream":
+        """Write the training text as a stream of tokens to the folder `folder`."""
+        from glassformer.data.batching.packed_windows import write_stream
+
+        texts = (document.text for document in documents)
+        encode, has_documents = pipeline.tokenizer.encode_batch, pipeline.has_documents
+        return write_stream(folder, texts, encode, has_documents=has_documents, unknown=UNKNOWN)
+
+    def describe(
+        self, stream: "TokenStream", valid: Sequence[Document], tokenizer: Tokenizer, batches: "PackedBatches"
+    ) -> str:
+        """Describe the training text, for a note."""
+        kind = f"{stream.n_documents:,} documents" if stream.has_documents else "one long text"
+        unknown = f", {stream.n_unknown:,} of them unknown" if stream.n_unknown else ""
+        n_valid = sum(len(document.text.encode()) for document in valid)
+        return (
+            f"{kind} to learn from: {stream.n_bytes:,} bytes, {len(stream):,} tokens of {tokenizer.vocab_size:,} "
+            f"kinds{unknown}; {n_valid:,} bytes to validate on; {batches.rows} windows of {batches.width} tokens a "
+            f"batch, {len(batches):,} batches an epoch"
+        )
+
+    @override
+    def unused(self) -> set[str]:
+        return {"r_drop"}
+
+    @override
+    def sides(self, example: Document) -> tuple[str, str]:
+        return "", example.text
+
+    @override
+    def corpus(self) -> CorpusSize:
+        """Return the size of the training data, counted in windows: documents are packed."""
+        found = super().corpus()
+        window = CHARACTERS_PER_TOKEN * self.config.context
+        return found._replace(examples=max(1, found.target_characters // window))
+
+    @override
+    def loss(self, model: "nn.Module", batch: "PackedBatch") -> "Tensor":
+        from glassformer.data.batching.labeled_batches import IGNORED
+        from glassformer.data.batching.pair_batches import hide_words
+        from glassformer.training.losses import label_smoothed_cross_entropy
+
+        tokens = hide_words(batch.tokens, self.config.train.word_dropout)
+        logits = model(tokens, segments=batch.segments).flatten(0, 1)
+        smoothing = self.config.train.label_smoothing
+        return label_smoothed_cross_entropy(logits, batch.targets, smoothing=smoothing, ignore=IGNORED, reduction="sum")
+
+    @override
+    def flops(self, model: "Model", batch: "PackedBatch") -> int:
+        from glassformer.models.costs import training_flops
+
+        rows, length = batch.tokens.shape
+        return training_flops(model.config, batch=rows, target_length=length)
+
+    @override
+    def baseline(self, splits: Splits[Document]) -> tuple[str, Scores]:
+        """Compress the text that the model predicts, lower-cased if the tokenizer does so, with xz."""
+        lowercase = self.config.tokenizer.lowercase
+        train, valid = (
+            [document.text.lower() if lowercase else document.text for document in side]
+            for side in (splits.train, splits.valid)
+        )
+        alone, primed = compressed_bits(valid), compressed_bits(valid, after=train)
+        how = f"xz at its best on the held-out text; behind the training text it needs {primed:.4f} bits a byte"
+        return how, Scores({"bits_per_byte": alone, "bits_per_byte_after_training_text": primed})
+
+
+def first_characters(documents: Sequence[Document], limit: int) -> list[Document]:
+    """Return the first documents up to `limit` characters in all. The last one is cut."""
+
+    def cut() -> Iterator[Document]:
+        left = limit
+        for document in documents:
+            if left <= 0:
+                return
+            yield document if len(document.text) <= left else Document(document.text[:left], document.where)
+            left -= len(document.text)
+
+    return list(cut())

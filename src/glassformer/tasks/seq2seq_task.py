@@ -1,0 +1,207 @@
+"""The base class of tasks that train an encoder-decoder on pairs of texts. Importing it does not import torch."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from typing_extensions import override
+
+from glassformer.data.batching.token_files import EncodeBatch, Kept, TextPair, TokenFiles, write_token_files
+from glassformer.tasks.prepared import MORE_DATA, Initialized, Prepared, skipped_note, stored_tokenizer
+from glassformer.tasks.task import Task
+from glassformer.text import BpeDropout, Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from glassformer.data.batching.pair_batches import PairBatch, TokenBudgetBatches
+    from glassformer.models import EncoderDecoderModel
+    from glassformer.models.transformer import Model
+    from glassformer.training.run_folder import RunFolder
+    from glassformer.training.train_config import TrainConfig
+
+MAX_VALID = 500
+"""Number of texts that each validation generates."""
+Example = TypeVar("Example", bound=TextPair)
+
+
+class Seq2SeqTask(Task[Example, "PairBatch"]):
+    """A task of an encoder-decoder. An example has a `source` that the model reads and a `target` that it writes."""
+
+    unit = "pairs"
+    cuts_long: ClassVar[bool] = False
+    """Whether a source that is too long is cut. Otherwise the pair is left out."""
+
+    def settings(self) -> Mapping[str, Any]:
+        """Return the settings of the pipeline, beside its model and tokenizers."""
+        return {}
+
+    @override
+    def initialize(self, train: Iterable[Example], run: "RunFolder | None" = None) -> Initialized:
+        import torch
+
+        from glassformer.models import EncoderDecoderModel
+        from glassformer.tasks.warm_start import load_seq2seq
+
+        config, kind = self.config, self.pipeline_class()
+        if config.start_from is not None:
+            model, source, target = load_seq2seq(config.start_from)
+            return Initialized(kind(model, source, target, **self.settings()))
+        source, target = self._train_tokenizers(train, run)
+        source_size = None if config.model.source_vocab_size is None else source.vocab_size
+        shape = replace(config.model, vocab_size=target.vocab_size, source_vocab_size=source_size)
+        torch.manual_seed(config.train.seed)
+        return Initialized(kind(EncoderDecoderModel(shape), source, target, **self.settings()))
+
+    def _train_tokenizers(self, train: Iterable[Example], run: "RunFolder | None") -> tuple[Tokenizer, Tokenizer]:
+        """Return the source and the target tokenizer. They are the same unless the model has a `source_vocab_size`."""
+        how, size, source_size = (
+            self.config.tokenizer,
+            self.config.model.vocab_size,
+            self.config.model.source_vocab_size,
+        )
+        if source_size is None:
+            texts = (text for pair in train for text in (pair.source, pair.target))
+            joint = stored_tokenizer(run, lambda: Tokenizer.train(texts, size, how))
+            return joint, joint
+        source = stored_tokenizer(
+            run, lambda: Tokenizer.train((pair.source for pair in train), source_size, how), "source_tokenizer.json"
+        )
+        target = stored_tokenizer(
+            run, lambda: Tokenizer.train((pair.target for pair in train), size, how), "target_tokenizer.json"
+        )
+        return source, target
+
+    @override
+    def prepare(self, run: "RunFolder") -> Prepared[Example, "PairBatch"]:
+        from glassformer.data.batching.pair_batches import CycledBatches, TokenBudgetBatches
+
+        train, splits = self.config.train, self.config.data.splits()
+        valid_pairs, test_pairs = list(islice(splits.valid, MAX_VALID)), list(splits.test)
+        if next(iter(splits.train), None) is None:
+            raise ValueError("no pairs are left to learn from: expected more data; the files may be empty")
+        if not valid_pairs:
+            flags = " and ".join(
+                f"--{name.replace('_', '-')}" for name in self.config.data.FILE_FIELDS if name.startswith("valid")
+            )
+            raise ValueError(f"no pairs are left for validation: {MORE_DATA.replace('--valid', flags)}")
+        pipeline, _ = self.initialize(splits.train, run)
+        files = self.tokenize(run, pipeline, splits.train)
+        (valid_files,) = self.tokenize(run, pipeline, splits.valid, is_train=False)
+        batches = CycledBatches(
+            [TokenBudgetBatches(one, max_tokens=train.max_tokens, seed=train.seed) for one in files]
+        )
+        valid = TokenBudgetBatches(valid_files, max_tokens=train.max_tokens)
+
+        def evaluate() -> dict[str, float]:
+            return {**self.check(pipeline, valid_pairs), "loss": validation_loss(pipeline.model, valid)}
+
+        cut = ", and cut" if self.cuts_long else ""
+        notes = [
+            f"{len(files[0]):,} pairs to learn from ({max(one.n_long for one in files)} too long{cut}), "
+            f"{len(valid_pairs)} to validate on; {pipeline.target_tokenizer.vocab_size:,} tokens; "
+            f"{len(batches)} batches an epoch, {batches.padding_share():.1%} of them padding"
+        ]
+        return Prepared(
+            pipeline,
+            batches,
+            evaluate,
+            test_pairs or valid_pairs,
+            [*notes, *skipped_note(Counter(getattr(splits.train, "skipped", ())))],
+            n_train=len(files[0]),
+            is_test=bool(test_pairs),
+            validation=self.scored_on("validation", len(valid_pairs), "greedy"),
+        )
+
+    def tokenize(
+        self, run: "RunFolder", pipeline: Any, pairs: Iterable[Example], *, is_train: bool = True
+    ) -> list[TokenFiles]:
+        """Write the pairs as token files: one, or with BPE-dropout one for each version of the training pairs.
+
+        A resumed run uses the files that it stored.
+        """
+        config, tokenizers = self.config, (pipeline.source_tokenizer, pipeline.target_tokenizer)
+        versions: list[list[EncodeBatch]] = [[tokenizer.encode_batch for tokenizer in tokenizers]]
+        if is_train and config.tokenizer.bpe_dropout:
+            chance, seed = config.tokenizer.bpe_dropout, config.train.seed
+            droppers = [BpeDropout(tokenizer, chance, seed) for tokenizer in tokenizers]
+            numbers = range(config.tokenizer.bpe_versions)
+            versions = [[partial(dropper.encode_batch, version=number) for dropper in droppers] for number in numbers]
+        max_len = pipeline.model.config.max_len or 10**9
+        kept: Kept = pipeline.kept if self.cuts_long else "none"
+        found = []
+        for number, encoders in enumerate(versions):
+            name = f"train-{number}" if is_train else "valid"
+            if run.has_tokens(name):
+                found.append(TokenFiles(run.tokens / name))
+            else:
+                found.append(write_token_files(run.tokens / name, pairs, *encoders, max_len=max_len - 1, kept=kept))
+        return found
+
+    def check(self, pipeline: Any, pairs: Sequence[Example]) -> Mapping[str, float]:
+        """Return the scores of a validation. It decodes greedily, because that is faster than a beam search."""
+        own, pipeline.generation = pipeline.generation, replace(pipeline.generation, num_beams=1)
+        try:
+            return pipeline.score(pairs).values
+        finally:
+            pipeline.generation = own
+
+    @override
+    def sides(self, example: Example) -> tuple[str, str]:
+        return example.source, example.target
+
+    @override
+    def show(self, example: Example) -> tuple[str, str]:
+        return example.source, example.target
+
+    @override
+    def loss(self, model: "nn.Module", batch: "PairBatch") -> "Tensor":
+        return pair_loss(model, self.config.train, batch)
+
+    @override
+    def flops(self, model: "Model", batch: "PairBatch") -> int:
+        return pair_flops(model, self.config.train, batch)
+
+
+def pair_loss(model: "nn.Module", config: "TrainConfig", batch: "PairBatch") -> "Tensor":
+    """Return the sum of a batch's token losses: smoothed cross-entropy, with word dropout and R-Drop if configured."""
+    import torch
+
+    from glassformer.data.batching.pair_batches import PairBatch, hide_words
+    from glassformer.text.tokenizer import PAD
+    from glassformer.training.losses import summed_loss
+
+    if config.r_drop:  # both passes in one, as a batch of twice the size
+        batch = PairBatch(*(torch.cat((x, x)) for x in batch))
+    source, target = (hide_words(x, config.word_dropout) for x in (batch.source, batch.target_in))
+    logits = model(source, target, batch.source_mask, batch.target_mask).flatten(0, 1)
+    return summed_loss(
+        logits, batch.target_out.flatten(), ignored=PAD, smoothing=config.label_smoothing, r_drop=config.r_drop
+    )
+
+
+def pair_flops(model: "Model", config: "TrainConfig", batch: "PairBatch") -> int:
+    """Return the number of operations of training on a batch."""
+    from glassformer.models.costs import training_flops
+
+    (rows, source_length), target_length = batch.source.shape, batch.target_in.shape[1]
+    once = training_flops(model.config, batch=rows, source_length=source_length, target_length=target_length)
+    return 2 * once if config.r_drop else once
+
+
+def validation_loss(model: "EncoderDecoderModel", batches: "TokenBudgetBatches") -> float:
+    """Return the mean negative log-probability of a target token, without smoothing."""
+    from glassformer.text.tokenizer import PAD
+    from glassformer.training.losses import label_smoothed_cross_entropy
+
+    device = next(model.parameters()).device
+    total, tokens = 0.0, 0
+    for step in range(len(batches)):
+        batch = batches[step].to(device)
+        logits = model(batch.source, batch.target_in, batch.source_mask, batch.target_mask).flatten(0, 1).float()
+        total += label_smoothed_cross_entropy(logits, batch.target_out, ignore=PAD, reduction="sum").item()
+        tokens += batch.n_target_tokens
+    return total / max(tokens, 1)

@@ -1,0 +1,105 @@
+"""`glassformer.train`: train with one call, with the options of the command line."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from glassformer.tasks.configs.defaults import Size, preset_options
+from glassformer.tasks.configs.shared import TaskConfig
+from glassformer.tasks.configs.task_options import given_options, make_config
+from glassformer.tasks.recipes import read_recipe
+from glassformer.tasks.task_registry import config_named, task_named
+
+if TYPE_CHECKING:
+    from glassformer.metrics.scores import Scores
+    from glassformer.tasks.task import Task
+    from glassformer.training.callbacks import OnEvaluation, OnSave, OnStep
+
+
+def train(
+    task: str,
+    *,
+    out: str | Path,
+    recipe: str | Path | None = None,
+    restart: bool = False,
+    accept_changes: bool = False,
+    overwrite: bool = False,
+    size: Size = "auto",
+    preset: str = "",
+    on_step: "OnStep | None" = None,
+    on_evaluation: "OnEvaluation | None" = None,
+    on_save: "OnSave | None" = None,
+    **options: Any,
+) -> "Scores":
+    """Train a model for a task into the folder `out` and return its scores, as `glassformer train TASK` does.
+
+    >>> import glassformer as gf
+    >>> scores = gf.train("classification", data="reviews.tsv", out="my-classifier", minutes=5)
+    >>> 0 <= scores["accuracy"] <= 100
+    True
+
+    Called again with the same options, it resumes. The scores are those of the test examples, or of the validation
+    examples where there are none; `glassformer.load(out)` loads the model.
+
+    Args:
+        task: A task, such as "translation" or "classification".
+        out: The model folder to write. What the run needs to resume is in `out.run` beside it.
+        recipe: A TOML file with options. `options` override it.
+        restart: Discard the run in `out.run` and start anew.
+        accept_changes: Continue from the newest checkpoint with other settings or other data. `**{"continue": True}`,
+            as the command line spells it, is the same.
+        overwrite: Replace a model in `out` that another run wrote. Other files are never replaced.
+        size: The size of the model: "tiny", "small", "base", or "auto" to fit it to the data and the time.
+        preset: A family whose architecture the model has, such as "llama"; the size is chosen all the same.
+        on_step: Called after each update. If a callback raises, a checkpoint is saved and the run can be resumed.
+        on_evaluation: Called after each validation.
+        on_save: Called after each new checkpoint, and after the model was saved.
+        options: Any option of the command line with underscores for hyphens: `source`, `minutes`, `d_model`, `lr`, and
+            `start_from` for `--from`. Paths may be `str` or `Path`; where the command line takes several values, one
+            value or a list.
+    """
+    kind = config_named(task)
+    accept_changes = accept_changes or bool(options.pop("continue", False))
+    given = given_options(kind, options)
+    request = read_request(task, given, recipe=None if recipe is None else Path(recipe), size=size, preset=preset)
+    return request.make().train(
+        out,
+        restart=restart,
+        accept_changes=accept_changes,
+        overwrite=overwrite,
+        on_step=on_step,
+        on_evaluation=on_evaluation,
+        on_save=on_save,
+    )
+
+
+class TrainRequest(NamedTuple):
+    """A task and its checked options. Does not import torch."""
+
+    task: str
+    config: TaskConfig
+    given: Mapping[str, Any] | None
+    """The given options by dotted name, if the others are to be chosen; None if `config` is complete."""
+    size: Size
+
+    def make(self) -> "Task[Any, Any]":
+        """Return the task, ready to train."""
+        made = task_named(self.task)(self.config)
+        made.given, made.size = self.given, self.size
+        return made
+
+
+def read_request(
+    task: str, given: Mapping[str, Any], *, recipe: Path | None = None, size: Size = "auto", preset: str = ""
+) -> TrainRequest:
+    """Check the options of a task, by dotted name. Without a recipe, the others are chosen for the data and the time.
+
+    A recipe is complete: its other options have fixed defaults, so that it gives the same model on every machine.
+    """
+    kind = config_named(task)
+    if recipe is None:
+        given = {**(preset_options(kind, preset) if preset else {}), **given}
+        return TrainRequest(task, make_config(kind, given), given, size)
+    if size != "auto" or preset:
+        raise ValueError("--recipe describes the whole model: expected no --size and no --preset beside it")
+    return TrainRequest(task, make_config(kind, {**read_recipe(recipe, kind), **given}), None, size)

@@ -1,0 +1,183 @@
+"""Train a task into a model folder: open the run, choose defaults, prepare, train, score and save."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from glassformer.checkpoint import OutputExistsError
+from glassformer.checkpoint.output_folder import check_output
+from glassformer.metrics.scores import Scores
+from glassformer.models.transformer import Model
+from glassformer.progress import Step, reporting
+from glassformer.tasks.card import CardFacts, code, size_in_words, write_card
+from glassformer.tasks.choose import choose, in_words
+from glassformer.tasks.configs.shared import TaskConfig
+from glassformer.tasks.configs.task_options import make_config
+from glassformer.tasks.prepared import Prepared, SplitName
+from glassformer.tasks.recipes import recipe_text
+from glassformer.tasks.training_run import train_run
+from glassformer.training.callbacks import Callbacks, tell_model_saved
+from glassformer.training.fingerprints import paths_of
+from glassformer.training.lora import add_adapters, merge_adapters, n_trained
+from glassformer.training.pilot import using_threads
+from glassformer.training.precision import choose_device
+from glassformer.training.run_folder import RunFolder, open_run
+from glassformer.training.state import TrainState
+
+AnyTask = Any
+"""A `glassformer.tasks.task.Task`, whose module imports this one."""
+
+
+def train_task(
+    task: AnyTask,
+    out: Path,
+    *,
+    callbacks: Callbacks,
+    restart: bool = False,
+    accept_changes: bool = False,
+    overwrite: bool = False,
+    began: float | None = None,
+) -> Scores:
+    """Train a task. `Task.train` describes the arguments."""
+    began = time.perf_counter() if began is None else began
+    if restart and accept_changes:
+        raise ValueError("--restart discards the run and --continue keeps it: expected one of them")
+    folder = out.resolve()
+    _check_output_is_no_input(task.config, folder)
+    with reporting(), open_run(folder, restart=restart) as run, using_threads(0):
+        check_output(folder, overwrite=overwrite, owner=run.id)
+        return _train(task, folder, run, callbacks, accept_changes=accept_changes, overwrite=overwrite, began=began)
+
+
+def _train(
+    task: AnyTask,
+    out: Path,
+    run: RunFolder,
+    callbacks: Callbacks,
+    *,
+    accept_changes: bool,
+    overwrite: bool,
+    began: float,
+) -> Scores:
+    choose_device(task.config.train.device)  # an unknown device is refused before any data is read
+    chosen = _choose_defaults(task, run, began)
+    train = task.config.train
+    _check_options(task)
+    with Step("reading the data"):
+        inputs = task.inputs()
+    run.bind(task.name, task.config, inputs, accept_changes=accept_changes)
+    torch.manual_seed(train.seed)
+    torch.set_num_threads(train.threads or torch.get_num_threads())
+    ready = task.prepare(run)
+    model, notes = ready.pipeline.model, [*chosen, *ready.notes]
+    model.set_gradient_checkpointing(train.gradient_checkpointing)
+    if train.lora_rank:
+        adapted = add_adapters(model, train, ready.new_parameters)
+        share = n_trained(model) / model.n_parameters()
+        notes.append(f"{len(adapted)} matrices have adapters of rank {train.lora_rank}: {share:.1%} of all learns")
+    usual: TaskConfig = task.Config()  # every task has a default for each part
+    state = train_run(
+        run,
+        model,
+        train,
+        batches=ready.batches,
+        loss=lambda module: partial(task.loss, module),
+        evaluate=ready.evaluate,
+        flops=partial(task.flops, model),
+        notes=notes,
+        score=ready.pipeline.score,
+        test=ready.test,
+        began=began,
+        warmup_is_given=train.warmup != usual.train.warmup if task.given is None else "train.warmup" in task.given,
+        validation=ready.validation,
+        callbacks=callbacks,
+    )
+    if train.lora_rank:
+        merge_adapters(model)
+    ready.finish()
+    split: SplitName = "test" if ready.is_test else "validation"
+    about = task.scored_on(split, len(ready.test), ready.pipeline.scoring_method())
+    with Step("final scores"):
+        scores = replace(ready.pipeline.score(ready.test), about=about)
+    card = make_card(task, out, ready, state, scores)
+    save = partial(ready.pipeline.save, card=card, data=task.config.data, owner=run.id)
+    try:
+        save(out, overwrite=overwrite)
+    except OutputExistsError as error:  # files were put there while the model trained
+        save(run.path / "model", overwrite=True)
+        raise OutputExistsError(f"{error}. The trained model is in {run.path / 'model'}") from error
+    tell_model_saved(callbacks, state.update, out, scores.values)
+    return scores
+
+
+def make_card(task: AnyTask, out: Path, ready: Prepared[Any, Any], state: TrainState, scores: Scores) -> str:
+    """Return the model card in Markdown: data, size, scores, use and recipe."""
+    model: Model = ready.pipeline.model
+    checkpoint = task.config.start_from
+    facts = [
+        ("task", code(task.name)),
+        *task.data_facts(),
+        (f"training {task.unit}", f"{ready.n_train:,}"),
+        ("model", size_in_words(model.config, model.kind, model.n_parameters())),
+        *([] if checkpoint is None else [("initialized from", code(checkpoint))]),
+    ]
+    return write_card(
+        CardFacts(
+            title=task.title,
+            task=task.name,
+            facts=facts,
+            state=state,
+            scores=scores,
+            scored_on=scores.about,
+            validation=ready.validation,
+            is_test=ready.is_test,
+            folder=out.name,
+            sample_line=task.sample_line,
+            recipe=recipe_text(task.config),
+        )
+    )
+
+
+def _check_output_is_no_input(config: Any, out: Path) -> None:
+    """Raise if the output would become part of the training data, or would replace the model of `--from`."""
+    for name, path in paths_of(config.data).items():
+        # Of --folder only the files of a corpus are read, which have fixed names.
+        if name != "folder" and path.is_dir() and out.is_relative_to(path.resolve()):
+            raise ValueError(
+                f"--out {out} is inside the data folder {path}: the next run would read the model as data. "
+                "Choose a folder outside it"
+            )
+    if config.start_from is not None and out == config.start_from.resolve():
+        raise ValueError(f"--out {out} is the model that --from names: expected another folder")
+
+
+def _check_options(task: AnyTask) -> None:
+    """Raise if an option is given that has no effect on this task."""
+    train = task.config.train
+    for name in task.unused():
+        value = getattr(train, name, None) or getattr(task.config.tokenizer, name, None)
+        if value:
+            raise ValueError(f"{name}={value}: {task.name} has no use for it, expected none")
+    if train.lora_rank and task.config.start_from is None:
+        raise ValueError(f"lora_rank={train.lora_rank} without a model to adapt: expected one to begin with (--from)")
+
+
+def _choose_defaults(task: AnyTask, run: RunFolder, began: float) -> list[str]:
+    """Complete the config if the task asks for it, and return a note about it. A resumed run keeps its choice."""
+    given: Mapping[str, Any] | None = task.given
+    if given is None:
+        return []
+
+    def make() -> dict[str, Any]:
+        with Step("measuring the data"):
+            corpus = task.corpus()
+        return choose(task.config, given, corpus, size=task.size, began=began)
+
+    chosen = run.keep_json("defaults.json", make)
+    task.config = make_config(task.Config, {**chosen, **given})
+    return [in_words(chosen, given)]

@@ -1,0 +1,229 @@
+"""Run a training: the estimate, the plan, the journal and the trainer. All tasks use it."""
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.runtime.compile_cache import separate_compile_cache
+from glassformer.training.budget import Planner, TimeBudget, guess_costs, updates_that_fit
+from glassformer.training.callbacks import Callbacks, attach
+from glassformer.training.estimate import Estimate, MemoryWatch, Truth, compare, estimate_run, in_words, rough_duration
+from glassformer.training.gradients import TrainBatch
+from glassformer.training.journal import Journal, prepare_tensorboard
+from glassformer.training.run_folder import RunFolder
+from glassformer.training.schedules import Plan, fit_warmup, warmup_updates
+from glassformer.training.state import TrainState, newest_state
+from glassformer.training.train_config import TrainConfig
+from glassformer.training.trainer import Batches, Trainer
+
+Batch = TypeVar("Batch", bound=TrainBatch)
+MIN_SAMPLE, SAMPLE_SHARE = 16, 16
+"""The timing of the final scores uses one example in SAMPLE_SHARE, but at least MIN_SAMPLE."""
+FIRST_SAMPLE, SAMPLE_GROWTH, SAMPLE_SECONDS = 2, 4, 0.2
+"""The samples whose memory is measured before the run: the size of the first one, the factor to the next one, and the
+processor time below which a larger sample follows."""
+TOLD_SHARE = 0.1
+"""A correction of the plan is printed if it changes the number of updates by more than this share."""
+
+
+def train_run(
+    run: RunFolder,
+    model: nn.Module,
+    config: TrainConfig,
+    *,
+    batches: Batches[Batch],
+    loss: Callable[[nn.Module], Callable[[Batch], Tensor]],
+    evaluate: Callable[[], dict[str, float]],
+    flops: Callable[[Batch], int],
+    notes: Sequence[str],
+    score: Callable[[Sequence[Any]], Any] = lambda examples: None,
+    test: Sequence[Any] = (),
+    began: float | None = None,
+    warmup_is_given: bool = False,
+    validation: str = "",
+    callbacks: Callbacks | None = None,
+) -> TrainState:
+    """Train `model` in place, from the run's newest checkpoint, and return the state at the end.
+
+    Args:
+        run: The folder with the checkpoints and the plan.
+        model: The model to train.
+        config: The training options.
+        batches: The batches, by step number.
+        loss: Returns the loss function of a model, compiled or not.
+        evaluate: Returns the scores of a validation.
+        flops: Counts the operations of training on a batch.
+        notes: Printed first.
+        score: Computes the final scores of some examples. It is called on samples here, to measure time and memory.
+        test: The examples of the final scores.
+        began: When the command began, by `time.perf_counter`; None is now. `minutes` counts from there.
+        warmup_is_given: The user asked for this warm-up: a run of few updates does not shorten it, unless `minutes`
+            chose their number.
+        validation: Describes on what and how each validation scores.
+        callbacks: Called after the journal.
+    """
+    began = time.perf_counter() if began is None else began
+    if config.compile:
+        separate_compile_cache()
+    trainer = Trainer(
+        model=model,
+        config=config,
+        batches=batches,
+        loss=loss(torch.compile(model) if config.compile else model),  # type: ignore[arg-type]
+        evaluate=evaluate,
+        folder=run.checkpoints,
+    )
+    # Load the libraries of scores and charts first, so that their memory does not count as memory of the run.
+    prepare_tensorboard()
+    rehearse(model, score, test[:FIRST_SAMPLE])
+    estimate = estimate_run(trainer, flops, lambda: score_samples(model, score, test))
+    watch = MemoryWatch(trainer)
+    state = TrainState() if run.record is None else newest_state(run.checkpoints)
+    plan = make_plan(run, config, estimate, state, began=began, warmup_is_given=warmup_is_given)
+    run.begin(plan, state.position)
+    update_seconds = estimate.seconds / config.updates
+    share = plan.end / config.updates
+    estimate = replace(estimate, flops=round(estimate.flops * share), seconds=estimate.seconds * share)
+    trainer.plan, trainer.config = plan, replace(config, updates=plan.end, warmup=plan.warmup)
+    with Journal(run.path, trainer.config) as journal:
+        trainer.warn, journal.validation = journal.say, validation
+        attach(trainer, callbacks or {}, on_update=journal.update, on_evaluation=journal.evaluation)
+        for note in notes:
+            journal.say(note)
+        journal.say(f"{plan.end:,} update{'s' * (plan.end != 1)}: {in_words(estimate)}")
+        if config.minutes:
+            journal.say(f"the whole command takes about {rough_duration(60 * config.minutes)} (--minutes)")
+        else:
+            journal.say("validations and final scores come on top; --minutes sets the time of the whole command")
+        _tell_plan(journal, plan, config, state)
+        if config.minutes:
+            spent = state.seconds + state.other_seconds - plan.start_seconds
+            budget = TimeBudget(seconds=60 * config.minutes, began=began, earlier=spent)
+
+            def record(plan: Plan) -> None:
+                run.correct_plan(plan)
+                journal.correction(plan, tell_from=TOLD_SHARE)
+
+            planner = Planner(
+                trainer,
+                plan,
+                budget,
+                update_seconds=update_seconds,
+                record=record,
+                rehearse=lambda: rehearse(model, score, test),
+            )
+            trainer.correct, trainer.wants_validation = planner.correct, planner.wants_validation
+        trainer.run()
+        truth = Truth(
+            flops=round(trainer.state.position / plan.end * estimate.flops),
+            peak_bytes=watch.peak_bytes(),
+            seconds=trainer.state.seconds,
+        )
+        journal.say(compare(estimate, truth))
+    return trainer.state
+
+
+def _tell_plan(journal: Journal, plan: Plan, config: TrainConfig, state: TrainState) -> None:
+    """Print what is special about this plan, if anything."""
+    if 1 <= config.warmup > plan.warmup:
+        journal.say(
+            f"the learning rate rises over {plan.warmup:,} of them, not {config.warmup:,}: the run has too few updates"
+        )
+    elif plan.warmup >= plan.end:
+        journal.say(f"the learning rate never reaches its peak: it rises over {plan.warmup:,} updates (--warmup)")
+    if state.update:
+        journal.say(f"resuming at update {state.update:,}")
+    if state.update >= plan.end:
+        journal.say("the run is complete: --continue with more --updates or --minutes extends it")
+
+
+def rehearse(model: nn.Module, score: Callable[[Sequence[Any]], Any], test: Sequence[Any]) -> float:
+    """Return the seconds that the final scores would take now: the time of a sample, scaled to all examples."""
+    size = min(len(test), max(MIN_SAMPLE, len(test) // SAMPLE_SHARE))
+    if not size:
+        return 0.0
+    sample = [test[place * len(test) // size] for place in range(size)]  # spread over all examples
+    began = time.perf_counter()
+    _score_quietly(model, score, sample)
+    return (time.perf_counter() - began) * len(test) / size
+
+
+def score_samples(model: nn.Module, score: Callable[[Sequence[Any]], Any], test: Sequence[Any]) -> None:
+    """Score growing samples of the longest examples while that is fast, so that their memory is measured.
+
+    A validation sorts its examples by length, so the longest ones are in its largest batch.
+    """
+    longest = sorted(test, key=lambda example: -len(repr(example)))
+    size, taken = 0, 0.0
+    while size < len(longest) and taken < SAMPLE_SECONDS:
+        size = size * SAMPLE_GROWTH or FIRST_SAMPLE
+        began = time.process_time()  # processor time, so that other programs do not change the estimate
+        _score_quietly(model, score, longest[:size])
+        taken = time.process_time() - began
+
+
+def _score_quietly(model: nn.Module, score: Callable[[Sequence[Any]], Any], sample: Sequence[Any]) -> None:
+    """Score some examples to measure time or memory. Errors are ignored: scores of few examples may be undefined."""
+    was_training = model.training
+    model.eval()
+    with torch.inference_mode(), warnings.catch_warnings(), suppress(ValueError):
+        warnings.simplefilter("ignore")
+        score(sample)
+    model.train(was_training)
+
+
+def make_plan(
+    run: RunFolder,
+    config: TrainConfig,
+    estimate: Estimate,
+    state: TrainState,
+    *,
+    began: float | None = None,
+    warmup_is_given: bool = False,
+) -> Plan:
+    """Return the plan of a run: the recorded one, or a new one if the run is new or its training options changed.
+
+    A changed plan starts at the newest checkpoint. With `minutes`, the number of updates comes from the estimate and
+    from the time since the command `began`.
+    """
+    recorded = run.plan()
+    if recorded is None:
+        updates = _fitting(config, estimate, TrainState(), began) or config.updates
+        return Plan(updates=updates, warmup=_warmup(config, updates, warmup_is_given))
+    changed = {
+        name.removeprefix("train."): values for change in run.changes for name, values in change["settings"].items()
+    }
+    if not changed.keys() & {"updates", "minutes", "warmup", "lr", "schedule"}:
+        return recorded
+    updates, warmup, start_seconds = recorded.end, recorded.warmup, recorded.start_seconds
+    if changed.keys() & {"updates", "minutes"}:
+        start_seconds = state.seconds + state.other_seconds
+        updates = state.update + _fitting(config, estimate, state, began) if config.minutes else config.updates
+        if updates < state.update:
+            raise ValueError(f"--updates {updates}: expected at least {state.update}, which the run has made already")
+    if changed.keys() & {"warmup", "minutes"} or config.warmup < 1:
+        warmup = _warmup(config, updates, warmup_is_given)
+    schedule, peak = (changed.get(name, [getattr(config, name)])[0] for name in ("schedule", "lr"))
+    start_lr = recorded.lr(schedule, peak, state.update) if state.update else 0.0
+    return Plan(updates=updates, warmup=warmup, start=state.update, start_lr=start_lr, start_seconds=start_seconds)
+
+
+def _fitting(config: TrainConfig, estimate: Estimate, state: TrainState, began: float | None) -> int:
+    """Return the number of updates that fit into the rest of `minutes`; 0 without `minutes`."""
+    if not config.minutes:
+        return 0
+    budget = TimeBudget(seconds=60 * config.minutes, began=time.perf_counter() if began is None else began)
+    costs = guess_costs(budget, estimate.seconds / config.updates)
+    return updates_that_fit(budget.left(), costs, config, state.position)
+
+
+def _warmup(config: TrainConfig, updates: int, is_given: bool) -> int:
+    """Return the warm-up, shortened to fit the plan unless the user gave both it and the number of updates."""
+    fitted = warmup_updates if is_given and not config.minutes else fit_warmup
+    return fitted(config.warmup, updates)

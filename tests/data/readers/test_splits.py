@@ -1,0 +1,28 @@
+"""Splits by a hash of the text."""
+
+from glassformer.data.readers.pairs import Pair
+from glassformer.data.readers.splits import split_examples, split_of, split_pairs
+
+
+def test_a_text_is_always_in_the_same_split_whatever_its_case_and_spaces():
+    sides = [split_of(f"sentence {i}", valid=0.1, test=0.1) for i in range(3000)]
+    assert 0.07 < sides.count("test") / 3000 < 0.13
+    assert 0.07 < sides.count("valid") / 3000 < 0.13
+    assert all(split_of(f"  Sentence  {i}", valid=0.1, test=0.1) == side for i, side in enumerate(sides[:100]))
+
+
+def test_each_example_is_in_exactly_one_split_in_every_pass():
+    examples = [(number, f"text {number}") for number in range(300)]
+    sides = split_examples(examples, lambda example: example[1], valid=0.2, test=0.2)
+    assert set(sides) == {"train", "valid", "test"}
+    assert all(len(list(side)) > 30 for side in sides.values())
+    for _ in range(2):
+        assert sorted(example for side in sides.values() for example in side) == examples
+
+
+def test_pairs_with_the_same_source_are_in_the_same_split():
+    pairs = [Pair(f"source {number % 100}", f"target {number}") for number in range(300)]
+    sides = split_pairs(pairs, valid=0.3, test=0.3)
+    sources = [{pair.source for pair in side} for side in sides.values()]
+    assert sum(map(len, sources)) == 100
+    assert len(set.union(*sources)) == 100

@@ -1,0 +1,185 @@
+"""`convert --verify` compares with the source itself, and fails beyond its tolerance."""
+
+import json
+import random
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from checkpoint import hf_models
+from glassformer import cli
+from glassformer.checkpoint import load_model, save_model
+from glassformer.checkpoint.hf.folder import save_hf_folder
+from glassformer.models import build_model, preset
+from glassformer.pipelines.agreement import EXACT, ROUNDED, Agreement, DisagreementError, verify
+from glassformer.pipelines.conversion import convert
+
+LLAMA = preset("tiny-llama", d_model=32, d_ff=64, n_heads=4, n_kv_heads=2)
+
+
+def hf_folder(family, folder):
+    draw, class_name = {**hf_models.DECODERS, **hf_models.PAIRS}[family]
+    config = draw(random.Random(5))
+    hf_models.make(config, class_name, 5).save_pretrained(folder)
+    return folder
+
+
+def mistaken(model):
+    """The same model with one number of its last norm or bias changed."""
+    with torch.no_grad():
+        list(model.parameters())[-1].view(-1)[0] += 1.0
+    return model
+
+
+@pytest.mark.parametrize("to", ["hf", "safetensors", "gguf"])
+def test_a_mistake_in_reading_is_found_because_the_source_is_asked(to, tmp_path, monkeypatch):
+    save_hf_folder(tmp_path / "hf", build_model(LLAMA))
+    monkeypatch.setattr(
+        "glassformer.pipelines.conversion.load_model", lambda *args, **more: mistaken(load_model(*args))
+    )
+    out = tmp_path / "out.gguf"
+    model = convert(tmp_path / "hf", out, to, numbers="f32")
+    found = verify(tmp_path / "hf", model, out, to, numbers="f32")
+    assert found.reference == "HF Transformers"
+    with pytest.raises(DisagreementError, match="differs from its source"):
+        found.check(out)
+
+
+def test_a_mistake_in_reading_is_found_behind_ctranslate2(tmp_path, monkeypatch):
+    pytest.importorskip("ctranslate2")
+    hf_folder("bart", tmp_path / "hf")
+    words = {f"w{index}": index for index in range(hf_models.VOCAB)}
+    tokenizer = {"model": {"type": "WordLevel", "unk_token": "w2", "vocab": words}}
+    (tmp_path / "hf" / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    model = convert(tmp_path / "hf", tmp_path / "good", "ct2")
+    verify(tmp_path / "hf", model, tmp_path / "good", "ct2").check(tmp_path / "good")
+    monkeypatch.setattr(
+        "glassformer.pipelines.conversion.load_model", lambda *args, **more: mistaken(load_model(*args))
+    )
+    model = convert(tmp_path / "hf", tmp_path / "bad", "ct2")
+    found = verify(tmp_path / "hf", model, tmp_path / "bad", "ct2")
+    assert (found.reference, found.tool) == ("HF Transformers", "CTranslate2")
+    with pytest.raises(DisagreementError, match="a logit differs by"):
+        found.check(tmp_path / "bad")
+
+
+@pytest.mark.parametrize(("numbers", "is_good"), [("f32", True), ("f16", True), ("q8_0", True), ("q8_0", False)])
+def test_rounding_is_allowed_and_a_mistake_is_not(numbers, is_good, tmp_path, monkeypatch):
+    monkeypatch.setattr("glassformer.pipelines.agreement.is_installed", lambda name: False)
+    torch.manual_seed(0)
+    model = build_model(LLAMA).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.2) if parameter.dim() > 1 else parameter.normal_(1.0, 0.1)
+    save_model(tmp_path / "ours", model)
+    convert(tmp_path / "ours", tmp_path / "model.gguf", "gguf", numbers=numbers)
+    source = model if is_good else replace_activation(model)
+    found = verify(tmp_path / "ours", source, tmp_path / "model.gguf", "gguf", numbers=numbers)
+    assert found.tolerance == (EXACT if numbers == "f32" else ROUNDED[numbers])
+    if is_good:
+        found.check(tmp_path / "model.gguf")
+        return
+    with pytest.raises(DisagreementError, match=r"divergence is .* nats, above 0\.01; .* of tokens are equal"):
+        found.check(tmp_path / "model.gguf")
+
+
+def replace_activation(model):
+    """What llama.cpp would have made of a model with GELU before such a model was refused."""
+    other = build_model(replace(model.config, activation="gelu")).eval()
+    other.load_state_dict(model.state_dict())
+    return other
+
+
+def agreement(**changes):
+    numbers = {"largest_difference": 1e-6, "scale": 5.0, "divergence": 1e-6, "same_tokens": 1.0}
+    return Agreement(reference="one", tool="two", tolerance=EXACT, **numbers | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, None),
+        ({"largest_difference": 4e-4}, None),
+        ({"largest_difference": 6e-4}, r"a logit differs by 6\.00e-04, above 5\.00e-04"),
+        ({"largest_difference": float("nan")}, "a logit differs by nan"),
+        ({"same_tokens": 0.417}, None),
+        ({"same_tokens": 0.417, "tolerance": ROUNDED["f16"]}, r"41\.7% of tokens are equal, below 98%"),
+        ({"divergence": float("nan"), "tolerance": ROUNDED["q8_0"]}, "the divergence is nan"),
+    ],
+)
+def test_what_exceeds_the_tolerance_fails(changes, message, tmp_path):
+    found = replace(agreement(), **changes)
+    if message is None:
+        found.check(tmp_path)
+        return
+    with pytest.raises(DisagreementError, match=message):
+        found.check(tmp_path)
+
+
+def run(monkeypatch, *arguments):
+    """The exit code of the command line."""
+    monkeypatch.setattr(sys, "argv", ["glassformer", *map(str, arguments)])
+    try:
+        cli.main()
+    except SystemExit as exit_:
+        return exit_.code
+    return 0
+
+
+def test_the_command_prints_the_tolerance_and_exits_with_1_beyond_it(tmp_path, monkeypatch, capsys):
+    save_model(tmp_path / "ours", build_model(LLAMA))
+    arguments = ["convert", tmp_path / "ours", "--to", "hf", "--verify", "--out"]
+    assert run(monkeypatch, *arguments, tmp_path / "good") == 0
+    printed = capsys.readouterr().out
+    assert "compared with Glassformer; the result was loaded by HF Transformers" in printed
+    assert "(tolerance 1" in printed
+    monkeypatch.setattr(
+        "glassformer.pipelines.conversion.save_hf_folder",
+        lambda out, model, **more: save_hf_folder(out, mistaken(build_model(model.config))),
+    )
+    assert run(monkeypatch, *arguments, tmp_path / "bad") == 1
+    printed = capsys.readouterr()
+    assert "largest difference of a logit" in printed.out
+    assert "differs from its source" in printed.err
+
+
+def test_llama_cpp_is_asked_where_it_is_installed(tmp_path, monkeypatch):
+    class Llama:
+        """The few calls that are made of llama.cpp's package, over our own reading of the file."""
+
+        def __init__(self, path, *, n_ctx, logits_all, verbose, type_k, type_v):
+            assert logits_all
+            self.model = load_model(path)
+
+        def reset(self):
+            self.scores = None
+
+        def eval(self, tokens):
+            assert self.scores is None
+            self.scores = self.model(torch.tensor([tokens]))[0].numpy()
+
+    monkeypatch.setitem(sys.modules, "llama_cpp", SimpleNamespace(Llama=Llama, GGML_TYPE_F32=0))
+    monkeypatch.setattr("glassformer.pipelines.agreement.is_installed", lambda name: name == "llama_cpp")
+    save_model(tmp_path / "ours", build_model(LLAMA))
+    model = convert(tmp_path / "ours", tmp_path / "one.gguf", "gguf", numbers="f32")
+    found = verify(tmp_path / "ours", model, tmp_path / "one.gguf", "gguf", numbers="f32")
+    assert (found.reference, found.tool) == ("Glassformer", "llama.cpp")
+    found.check(tmp_path / "one.gguf")
+    model = convert(tmp_path / "one.gguf", tmp_path / "two", "safetensors")
+    found = verify(tmp_path / "one.gguf", model, tmp_path / "two", "safetensors")
+    assert (found.reference, found.tool) == ("llama.cpp", "Glassformer")
+    found.check(tmp_path / "two")
+
+
+def test_an_encoder_without_words_is_compared_by_its_numbers(tmp_path):
+    hf_models.make(
+        hf_models.ENCODERS["roberta"][0](random.Random(1)), "RobertaForSequenceClassification", 1
+    ).save_pretrained(tmp_path / "hf")
+    model = convert(tmp_path / "hf", tmp_path / "out", "hf")
+    found = verify(tmp_path / "hf", model, tmp_path / "out", "hf")
+    assert found.divergence is None
+    assert found.largest_difference < 1e-6
+    found.check(tmp_path / "out")

@@ -1,0 +1,19 @@
+"""The names of the tasks."""
+
+import pytest
+
+from glassformer.cli.options import UsageError
+from glassformer.cli.train import train
+from glassformer.tasks.task_registry import task_named
+
+
+def test_the_old_spelling_of_a_task_names_the_new_one():
+    with pytest.raises(UsageError, match="the task summarisation is called summarization now: use train summarization"):
+        train(["summarisation", "--out", "m"])
+    with pytest.raises(ValueError, match="called summarization now"):
+        task_named("summarisation")
+
+
+def test_a_misspelled_task_gets_a_suggestion():
+    with pytest.raises(ValueError, match="'sumarization' is not a task: did you mean 'summarization'"):
+        task_named("sumarization")
