@@ -12,17 +12,18 @@ from glassformer.checkpoint import load_model
 from glassformer.models import EncoderDecoderModel, EncoderModel
 
 TOLERANCE = 1e-5
-"""Relative to the largest number, or to 1 if all are smaller."""
+"""Relative to the largest absolute value, or absolute if that is below 1."""
 
 
 def save(drawn, folder, seed):
+    """Build an HF model and save it with HF."""
     model = random_hf.build(drawn, seed)
     model.save_pretrained(folder)
     return model
 
 
 def open_theirs(folder, class_name):
-    """HF's own reading of a folder, and the names of tensors that it did not find, or did not expect."""
+    """Load a folder with HF; return the model and the missing, unexpected and mismatched tensor names."""
     model, report = getattr(transformers, class_name).from_pretrained(
         folder, output_loading_info=True, attn_implementation="eager"
     )
@@ -30,7 +31,7 @@ def open_theirs(folder, class_name):
 
 
 def states_after_layers(model, call):
-    """The answer of our model, and the state after each layer, by stack."""
+    """Return the output of `call`, and the hidden state after each layer of our encoder and decoder."""
     found = {"encoder": [], "decoder": []}
     stacks = {name: getattr(model, name) for name in found if hasattr(model, name)}
     hooks = [
@@ -42,7 +43,7 @@ def states_after_layers(model, call):
     for hook in hooks:
         hook.remove()
     for name, stack in stacks.items():
-        if stack.norm is not None and found[name]:  # HF's last state is the one behind the final norm
+        if stack.norm is not None and found[name]:  # HF's last hidden state is after the final norm
             found[name][-1] = stack.norm(found[name][-1])
     return answer, found
 
@@ -55,7 +56,7 @@ def near(ours, theirs, mask=None):
 
 @torch.no_grad()
 def same_numbers(ours, theirs, seed):
-    """Whether the answers, and the states after all layers, agree on padded random texts."""
+    """Return whether outputs and hidden states of all layers agree on padded random inputs."""
     config = ours.config
     torch.manual_seed(seed)
     pad = theirs.config.pad_token_id
@@ -94,7 +95,7 @@ def same_numbers(ours, theirs, seed):
 
 
 def load_or_reason(folder: Path):
-    """The model, or why it was refused."""
+    """Return the model and "", or None and the error message."""
     try:
         return load_model(folder), ""
     except ValueError as error:
@@ -108,12 +109,12 @@ def change_tensors(folder: Path, change) -> None:
 
 
 def first_seed(family):
-    """The first number whose draw is a model that must load."""
+    """Return the first seed whose model is supported."""
     return next(seed for seed in range(100) if random_hf.draw(family, seed).refusal is None)
 
 
 def tied(family):
-    """A model of this family in which something is tied."""
+    """Return a random config of this family with tied tables."""
     drawn = random_hf.draw(family, first_seed(family))
     heads = {"gpt2": "LMHeadModel", "t5": "ForConditionalGeneration", "bart": "ForConditionalGeneration"}
     heads |= {
@@ -130,6 +131,8 @@ def tied(family):
 
 
 class InMemory(dict):
+    """Tensors by name, with the interface of a tensor file."""
+
     def shape(self, name):
         return tuple(self[name].shape)
 

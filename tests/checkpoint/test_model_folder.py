@@ -1,3 +1,5 @@
+"""Our model folders: saved models load exactly, and damage is refused."""
+
 import json
 import re
 
@@ -78,7 +80,7 @@ def test_no_file_that_is_read_may_be_added_to_a_folder(tmp_path):
             with pytest.raises(CorruptFolderError, match=rf"{re.escape(str(file))} is not in manifest\.json"):
                 load_model(folder)
             file.unlink()
-    for name in ("notes.txt", "scores.json"):  # nobody reads these
+    for name in ("notes.txt", "scores.json"):  # files that are never read
         (folder / name).write_text("{}", encoding="utf-8")
     load_model(folder)
 

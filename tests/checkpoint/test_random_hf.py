@@ -1,4 +1,4 @@
-"""Random HF models from their own saved folders: each gives HF's numbers or is refused by name, and none differs."""
+"""Random HF models, saved by HF, give HF's outputs or are refused by name."""
 
 import json
 import random
@@ -44,7 +44,7 @@ def test_a_random_model_exported_to_hf_gives_the_same_outputs(family, tmp_path, 
         ours = convert(tmp_path / f"{seed}", tmp_path / f"{seed}-out", "hf")
         written = json.loads((tmp_path / f"{seed}-out" / "config.json").read_text(encoding="utf-8"))["architectures"][0]
         theirs, problems = open_theirs(tmp_path / f"{seed}-out", written)
-        poolers = [name for name in problems["missing_keys"] if "pooler" in name]  # no part of the state of a body
+        poolers = [name for name in problems["missing_keys"] if "pooler" in name]  # a body without a head has no pooler
         assert sorted(problems["missing_keys"]) == sorted(poolers), seed
         assert not problems["unexpected_keys"], seed
         assert not problems["mismatched_keys"], seed
@@ -52,7 +52,7 @@ def test_a_random_model_exported_to_hf_gives_the_same_outputs(family, tmp_path, 
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_tensor_too_few_or_too_many_is_an_error_by_name(family, tmp_path, count):
+def test_missing_and_extra_tensors_are_refused_by_name(family, tmp_path, count):
     seeds = (seed for seed in range(10_000) if random_hf.draw(family, seed).refusal is None)
     for seed, _ in zip(seeds, range(count(3, 100)), strict=False):
         choose = random.Random(seed)
@@ -81,7 +81,7 @@ def test_a_tensor_too_few_or_too_many_is_an_error_by_name(family, tmp_path, coun
 def test_a_missing_tensor_larger_than_all_others_is_named(family, tmp_path):
     drawn = random_hf.draw(family, first_seed(family))
     for size in {"vocab_size", "decoder_vocab_size"} & vars(drawn.config).keys():
-        setattr(drawn.config, size, 20_000)  # more than any other tensor has numbers
+        setattr(drawn.config, size, 20_000)  # larger than every other tensor
     save(drawn, tmp_path, 0)
     tensors = load_file(tmp_path / "model.safetensors")
     largest = [name for name, tensor in tensors.items() if 20_000 in tensor.shape]
@@ -92,7 +92,7 @@ def test_a_missing_tensor_larger_than_all_others_is_named(family, tmp_path):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_tied_copy_is_the_same_or_an_error_by_name(family, tmp_path):
+def test_a_stored_copy_of_a_tied_tensor_must_be_equal(family, tmp_path):
     seed = first_seed(family)
     drawn = tied(family)
     model = save(drawn, tmp_path / "stored", seed)

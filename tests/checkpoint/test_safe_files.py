@@ -35,7 +35,7 @@ BAD_MANIFESTS = [
 
 
 @pytest.mark.parametrize(("manifest", "message"), BAD_MANIFESTS, ids=range(len(BAD_MANIFESTS)))
-def test_a_manifest_that_is_not_one_is_refused(tmp_path, manifest, message):
+def test_an_invalid_manifest_is_refused(tmp_path, manifest, message):
     (tmp_path / "manifest.json").write_text(
         manifest if isinstance(manifest, str) else json.dumps(manifest), encoding="utf-8"
     )

@@ -14,21 +14,21 @@ from glassformer.pipelines.conversion import convert
 
 
 @pytest.mark.parametrize("family", ["marian", "pegasus"])
-def test_stored_sinusoids_are_accepted_and_other_tables_refused(family, tmp_path):
+def test_stored_sinusoids_are_accepted_and_other_tables_are_refused(family, tmp_path):
     drawn = tied(family)
     model = save(drawn, tmp_path, 0)
-    waves = model.model.encoder.embed_positions.weight.detach().clone()
+    sinusoids = model.model.encoder.embed_positions.weight.detach().clone()
     name = "model.encoder.embed_positions.weight"
-    change_tensors(tmp_path, lambda tensors: tensors.update({name: waves}))
+    change_tensors(tmp_path, lambda tensors: tensors.update({name: sinusoids}))
     assert same_numbers(load_model(tmp_path), model, 0)
-    for other in (waves + 0.1, waves[:-1]):
+    for other in (sinusoids + 0.1, sinusoids[:-1]):
         change_tensors(tmp_path, lambda tensors, other=other: tensors.update({name: other.contiguous()}))
         with pytest.raises(ValueError, match=f"{name} differs from the sinusoidal positions that {family} computes"):
             load_model(tmp_path)
 
 
 @pytest.mark.parametrize("family", ["bart", "marian", "pegasus"])
-def test_one_table_for_both_sides_and_another_for_the_output(family, tmp_path):
+def test_embeddings_may_be_tied_without_the_output(family, tmp_path):
     drawn = tied(family)
     drawn.config.tie_word_embeddings = False
     if family == "marian":

@@ -11,7 +11,7 @@ from glassformer.checkpoint.hf.llama import read_config, write_config
 from glassformer.checkpoint.hf.values import UnsupportedModelError
 
 
-def test_mistral_has_a_window_unless_it_says_that_it_has_none(tmp_path):
+def test_mistrals_window_is_4096_unless_the_config_has_another(tmp_path):
     drawn = random_hf.draw("mistral", first_seed("mistral"))
     save(drawn, tmp_path, 0)
     path = tmp_path / "config.json"
