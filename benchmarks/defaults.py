@@ -43,7 +43,7 @@ import json, sys
 from pathlib import Path
 from glassformer.tasks.configs.task_options import make_config
 from glassformer.pipelines.load import load
-from glassformer.tasks.registry import task_named
+from glassformer.tasks.task_registry import task_named
 
 folder, name, fields = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 kind = task_named(name)

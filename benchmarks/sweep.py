@@ -122,7 +122,7 @@ def _train(job: Job, work: Path) -> dict[str, Any]:
     from glassformer.cli.train import read_given
     from glassformer.tasks.configs.defaults import REFERENCE_FLOPS, Speed, choose_defaults, update_flops
     from glassformer.tasks.configs.task_options import make_config
-    from glassformer.tasks.registry import config_named, task_named
+    from glassformer.tasks.task_registry import config_named, task_named
     from glassformer.training.journal import read_log
 
     told = {**dict(option.split("=", 1) for option in job["set"]), **job["vary"]}
@@ -145,7 +145,7 @@ def _train(job: Job, work: Path) -> dict[str, Any]:
 @cache
 def _corpus(task: str, fixed: tuple[str, ...]) -> Any:
     from glassformer.cli.train import read_given
-    from glassformer.tasks.registry import task_named
+    from glassformer.tasks.task_registry import task_named
 
     given, _ = read_given(task, [*map(_flag, fixed), "--out", "unused"])
     return task_named(task).with_chosen_defaults(given).corpus()

@@ -20,7 +20,7 @@ from typing import Any
 
 from glassformer.data.readers.splits import split_of
 from glassformer.tasks.recipes import load_recipe
-from glassformer.tasks.registry import task_named
+from glassformer.tasks.task_registry import task_named
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 Files = dict[str, Any]

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from glassformer.decoding import GenerationConfig
 from glassformer.decoding.generate import Written
 from glassformer.models import DecoderModel, EncoderDecoderModel, ModelConfig
 from glassformer.runtime.choose_runner import ExpectedWork, choose_execution
@@ -23,6 +24,13 @@ DECODERS = {
 FORGETFUL = replace(SMALL, positions="rotary", sliding_window=3)
 """The next token depends on the last few tokens only, so that different texts may have the same probability."""
 PAIR = replace(SMALL, n_encoder_layers=1)
+SEARCHES = {
+    "greedy": GenerationConfig(max_new_tokens=9),
+    "samples": GenerationConfig(max_new_tokens=9, do_sample=True, num_return_sequences=3, seed=5),
+    "rules": GenerationConfig(max_new_tokens=9, repetition_penalty=1.5, min_new_tokens=3),
+    "beam": GenerationConfig(max_new_tokens=9, num_beams=3, num_return_sequences=2),
+    "groups": GenerationConfig(max_new_tokens=9, num_beams=4, num_beam_groups=2, diversity_penalty=0.5),
+}
 
 
 def recordings_of(model):

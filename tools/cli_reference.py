@@ -16,7 +16,7 @@ from typing import NamedTuple
 from glassformer import cli
 from glassformer.cli.evaluate import eval_options
 from glassformer.cli.options import help_text
-from glassformer.tasks.registry import TASKS, data_named
+from glassformer.tasks.task_registry import TASKS, data_named
 
 INDENT = 26
 """The column where the help prints descriptions."""

@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from glassformer.base.fields import hints_of, parts_of
-from glassformer.base.names import nearest, suggestion
 from glassformer.decoding import GenerationConfig
 from glassformer.models import ModelConfig, preset
 from glassformer.tasks.configs.task_options import field_docs, options_of
 from glassformer.tasks.denoising import DenoisingConfig
-from glassformer.tasks.registry import TASKS, config_named, data_named
 from glassformer.tasks.tagging import TaggedData
+from glassformer.tasks.task_registry import TASKS, config_named, data_named
 from glassformer.tasks.translation import PairData, TranslationConfig
 from glassformer.text import TokenizerConfig
 from glassformer.training.train_config import TrainConfig
@@ -111,13 +110,6 @@ def test_a_checked_config_is_a_plain_dataclass():
     config = TrainConfig(lr=0.5)
     assert copy.deepcopy(config) == config
     assert list(inspect.signature(TrainConfig).parameters)[:2] == ["updates", "minutes"]
-
-
-def test_no_suggestion_without_a_similar_name():
-    assert nearest("Warm-Up", ["warmup", "lr"]) == "warmup"
-    assert nearest("zzz", ["warmup", "lr"]) is None
-    assert suggestion("zzz", ["a", "b"]) == "expected one of a, b"
-    assert suggestion("zzz", ["", "b"]) == "expected b"
 
 
 def test_the_british_spelling_of_the_optimizer_suggests_the_new_one():

@@ -10,7 +10,7 @@ import pytest
 
 from glassformer import cli
 from glassformer.cli.completion import completion, completion_words
-from glassformer.tasks.registry import TASKS
+from glassformer.tasks.task_registry import TASKS
 
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 

@@ -7,7 +7,7 @@ import sys
 from glassformer.checkpoint.safe_files import seal_folder
 from glassformer.pipelines.task_file import PIPELINES, pipeline_named
 from glassformer.tasks.configs.shared import TaskData
-from glassformer.tasks.registry import TASKS, data_named, task_named
+from glassformer.tasks.task_registry import TASKS, data_named, task_named
 
 WITHOUT_TORCH = """
 import contextlib, io, json, sys

@@ -20,7 +20,7 @@ from glassformer.pipelines.tagger import Tagger
 from glassformer.pipelines.task_file import PIPELINES
 from glassformer.pipelines.text_to_text import TextToText
 from glassformer.pipelines.translator import Translator
-from glassformer.tasks.registry import TASKS
+from glassformer.tasks.task_registry import TASKS
 from pipelines.tiny_pipelines import LABELS, MAKERS, TEMPLATE, make
 
 PAIR = "what color is it?\tit is red."

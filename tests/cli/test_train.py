@@ -13,7 +13,7 @@ from glassformer.cli.options import UsageError
 from glassformer.cli.train import read_given
 from glassformer.tasks.configs.defaults import default_minutes
 from glassformer.tasks.configs.task_options import AUTOMATIC, make_config, options_of
-from glassformer.tasks.registry import TASKS, config_named
+from glassformer.tasks.task_registry import TASKS, config_named
 
 TINY = [
     "--updates",

@@ -1,4 +1,4 @@
-"""Our search against HF's `generate`, both asking the same model: greedy, beams with every stopping rule, rules."""
+"""Our search against HF's `generate` on the same model: greedy, beams with every stopping rule, logit rules."""
 
 from dataclasses import replace
 
@@ -15,8 +15,8 @@ from recording import assert_same, written_by_hf
 END = 0
 
 
-class Coat(PreTrainedModel, GenerationMixin):
-    """One of our decoder-only models, as HF's `generate` wants to see it; without a cache."""
+class HFWrapper(PreTrainedModel, GenerationMixin):
+    """One of our decoder-only models with the interface that HF's `generate` calls. It has no cache."""
 
     config_class = PretrainedConfig
     main_input_name = "input_ids"
@@ -55,13 +55,13 @@ NAMES += ["repetition_penalty", "min_new_tokens"]
 @pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-llama"])
 @pytest.mark.parametrize("config", SEARCHES, ids=range(len(SEARCHES)))
 @pytest.mark.parametrize("max_new_tokens", [1, 7, 12])
-def test_texts_and_scores_are_hfs(name, config, max_new_tokens):
+def test_texts_and_scores_equal_hfs(name, config, max_new_tokens):
     torch.manual_seed(max_new_tokens)
     model = random_model(preset(name, vocab_size=11))
     config = replace(config, max_new_tokens=max_new_tokens, min_new_tokens=min(config.min_new_tokens, max_new_tokens))
     prompts = torch.randint(1, 11, (3, 4))
-    coat = Coat(model)
-    theirs = coat.generate(
+    wrapper = HFWrapper(model)
+    theirs = wrapper.generate(
         prompts,
         attention_mask=torch.ones_like(prompts),
         max_new_tokens=max_new_tokens,
@@ -73,9 +73,10 @@ def test_texts_and_scores_are_hfs(name, config, max_new_tokens):
         output_scores=True,
         **{field: getattr(config, field) for field in NAMES},
     )
-    has_log_probs = config == replace(GenerationConfig(), max_new_tokens=max_new_tokens)  # those of the model alone
+    # Our log-probabilities are those before the rules and HF's those after them: they are equal without rules.
+    has_log_probs = config == replace(GenerationConfig(), max_new_tokens=max_new_tokens)
     ours = generate(model, prompts.tolist(), config, end=END, with_log_probs=has_log_probs)
-    expected = written_by_hf(coat, theirs, start=4, end=END)
+    expected = written_by_hf(wrapper, theirs, start=4, end=END)
     if config.num_beams == 1 and not has_log_probs:
         assert [text.tokens for (text,) in ours] == [text.tokens for text in expected]
     else:

@@ -1,4 +1,4 @@
-"""The engine: whatever else joins, leaves or is cancelled, a request's text is the one it would have had alone."""
+"""The batching engine: a request's text does not depend on the other requests in the batch."""
 
 import threading
 
@@ -45,10 +45,10 @@ ARRIVALS = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(name=st.sampled_from(sorted(MODELS)), arrivals=ARRIVALS, max_rows=st.integers(3, 8))
-def test_a_request_in_the_engine_equals_the_same_request_alone(name, arrivals, max_rows):
+def test_a_request_in_the_engine_gives_the_text_it_gives_alone(name, arrivals, max_rows):
     engine = Engine(MODELS[name], max_rows=max_rows, max_tokens=80, **options(name))
     submitted, cancels = [], {}
-    told: dict[int, list[int]] = {}
+    streamed: dict[int, list[int]] = {}
     now = 0
     for number, (pause, tokens, config, cancel_after) in enumerate(arrivals):
         for _ in range(pause):
@@ -56,9 +56,9 @@ def test_a_request_in_the_engine_equals_the_same_request_alone(name, arrivals, m
             now += 1
             for request in cancels.pop(now, []):
                 request.cancel()
-        told[number] = []
+        streamed[number] = []
 
-        def note(sample, token, heard=told[number]):
+        def note(sample, token, heard=streamed[number]):
             if sample == 0:
                 heard.append(token)
 
@@ -86,10 +86,10 @@ def test_a_request_in_the_engine_equals_the_same_request_alone(name, arrivals, m
             for text, whole in zip(request.texts, alone, strict=True):
                 assert whole.tokens[: len(text.tokens)] == text.tokens
         if request.config.num_beams == 1 and request.texts:
-            assert told[number] == request.texts[0].tokens
+            assert streamed[number] == request.texts[0].tokens
 
 
-def test_a_cancelled_request_leaves_before_the_next_token():
+def test_a_cancelled_request_gets_no_further_token():
     engine = Engine(MODELS["tiny-llama"], **options("tiny-llama"))
     config = GenerationConfig(max_new_tokens=20, suppress_tokens=(END,))
     first, second = engine.submit([5], config), engine.submit([6], config)
@@ -104,7 +104,7 @@ def test_a_cancelled_request_leaves_before_the_next_token():
     assert len(second.texts[0].tokens) == 20
 
 
-def test_a_cancelled_request_that_waits_makes_room_at_once():
+def test_cancelling_a_waiting_request_frees_its_place_at_once():
     engine = Engine(MODELS["tiny-llama"], max_rows=1, max_waiting=2, **options("tiny-llama"))
     config = GenerationConfig(max_new_tokens=3, suppress_tokens=(END,))
     for _ in range(5):  # without a step between them
@@ -121,7 +121,7 @@ def test_a_cancelled_request_that_waits_makes_room_at_once():
     assert len(second.texts[0].tokens) == 3
 
 
-def test_memory_is_bounded_and_a_full_engine_says_so():
+def test_requests_beyond_the_limits_are_refused_by_name():
     engine = Engine(MODELS["tiny-llama"], max_rows=2, max_tokens=60, max_waiting=2, **options("tiny-llama"))
     with pytest.raises(EngineFullError, match=r"needs 3 rows and 15 tokens: expected at most max_rows=2"):
         engine.submit([5], GenerationConfig(max_new_tokens=4, num_beams=3))
@@ -141,7 +141,7 @@ def test_memory_is_bounded_and_a_full_engine_says_so():
     assert [len(request.texts[0].tokens) for request in requests] == [20] * 4
 
 
-def test_a_request_that_fails_takes_no_other_with_it():
+def test_a_failing_request_does_not_affect_the_others():
     engine = Engine(MODELS["tiny-llama"], **options("tiny-llama"))
     everything = tuple(range(MODELS["tiny-llama"].config.vocab_size))
     good = engine.submit([5], GenerationConfig(max_new_tokens=5))
@@ -154,16 +154,16 @@ def test_a_request_that_fails_takes_no_other_with_it():
         engine.submit([])
 
 
-def test_a_listener_that_fails_ends_its_own_request_alone():
+def test_an_error_in_a_callback_ends_only_its_own_request():
     engine = Engine(MODELS["tiny-llama"], **options("tiny-llama"))
     config, heard = GenerationConfig(max_new_tokens=6, suppress_tokens=(END,)), []
 
-    def stumble(sample, token):
+    def fail_at_the_third(sample, token):
         heard.append(token)
         if len(heard) == 3:
-            raise OSError("the line is cut")
+            raise OSError("connection lost")
 
-    bad, good = engine.submit([5], config, stumble), engine.submit([5], config)
+    bad, good = engine.submit([5], config, fail_at_the_third), engine.submit([5], config)
     engine.run()
     assert isinstance(bad.error, OSError)
     assert len(heard) == 3
@@ -171,7 +171,7 @@ def test_a_listener_that_fails_ends_its_own_request_alone():
     assert len(good.texts[0].tokens) == 6
 
 
-def test_many_threads_may_ask_at_once():
+def test_many_threads_can_submit_requests_at_once():
     engine = Engine(MODELS["tiny-gpt2"], max_rows=4, **options("tiny-gpt2"))
     config, requests = GenerationConfig(max_new_tokens=5), []
 

@@ -1,3 +1,5 @@
+"""GenerationConfig: validation and JSON."""
+
 import json
 import math
 
@@ -50,16 +52,16 @@ from glassformer.decoding import GenerationConfig
         ({"num_beams": 4, "diversity_penalty": 1.0}, "expected num_beam_groups > 1"),
     ],
 )
-def test_a_wrong_wish_is_named(wrong, message):
+def test_a_wrong_setting_is_refused_by_name(wrong, message):
     with pytest.raises(ValueError, match=message):
         GenerationConfig(**wrong)
 
 
-def test_numbers_of_numpy_are_numbers():
+def test_numpy_numbers_are_accepted():
     assert GenerationConfig(temperature=np.float32(0.5), top_k=np.int64(3), do_sample=True).top_k == 3
 
 
-def test_json_holds_what_is_not_the_default_and_gives_it_back():
+def test_settings_round_trip_through_json_without_defaults():
     config = GenerationConfig(
         repetition_penalty=1.2,
         logit_bias={3: 1.5, 4: -math.inf},

@@ -1,4 +1,4 @@
-"""A recorded beam search finds what the plain one finds. Here its steps are played without a GPU."""
+"""Recorded beam search finds the same texts as plain beam search. On a CPU a recorded step is a plain call."""
 
 import gc
 import weakref
@@ -17,46 +17,46 @@ from recording import BEGIN, DECODERS, END, PAIR, assert_same, make, recordings_
 INPUTS = [[5, 6, 7], [8, 9], [11, 12, 13, 14]]
 BEAMS = {
     "short": GenerationConfig(max_new_tokens=6, num_beams=2),
-    "one": GenerationConfig(max_new_tokens=1, num_beams=3, num_return_sequences=3),
-    "to the end": GenerationConfig(max_new_tokens=200, num_beams=4, num_return_sequences=2),
-    "short ones win": GenerationConfig(max_new_tokens=30, num_beams=2, length_penalty=-1.0),
-    "long ones win": GenerationConfig(max_new_tokens=30, num_beams=2, length_penalty=3.0),
-    "not too short": GenerationConfig(max_new_tokens=30, num_beams=3, min_new_tokens=7),
+    "one token": GenerationConfig(max_new_tokens=1, num_beams=3, num_return_sequences=3),
+    "up to max_len": GenerationConfig(max_new_tokens=200, num_beams=4, num_return_sequences=2),
+    "short texts win": GenerationConfig(max_new_tokens=30, num_beams=2, length_penalty=-1.0),
+    "long texts win": GenerationConfig(max_new_tokens=30, num_beams=2, length_penalty=3.0),
+    "minimum length": GenerationConfig(max_new_tokens=30, num_beams=3, min_new_tokens=7),
     "bias": GenerationConfig(
         max_new_tokens=12, num_beams=2, logit_bias={4: 2.0, 9: -3.0}, suppress_tokens=(7,), min_new_tokens=1
     ),
-    "the first ones": GenerationConfig(max_new_tokens=30, num_beams=2, early_stopping=True),
-    "as long as it is": GenerationConfig(max_new_tokens=30, num_beams=2, early_stopping=False, length_penalty=0.5),
+    "early stopping": GenerationConfig(max_new_tokens=30, num_beams=2, early_stopping=True),
+    "current length": GenerationConfig(max_new_tokens=30, num_beams=2, early_stopping=False, length_penalty=0.5),
 }
-OTHERS = {
+UNRECORDED = {
     "groups": GenerationConfig(max_new_tokens=6, num_beams=4, num_beam_groups=2, diversity_penalty=0.5),
-    "rules that read": GenerationConfig(max_new_tokens=6, num_beams=2, repetition_penalty=1.5),
+    "rules that read tokens": GenerationConfig(max_new_tokens=6, num_beams=2, repetition_penalty=1.5),
 }
 
 
 @pytest.fixture
-def played(monkeypatch):
-    """As on a GPU: whole steps of a search follow each other before anybody has seen what came of them."""
+def launched_steps(monkeypatch):
+    """Launch several search steps before reading results, as on a GPU; return the list of launched step counts."""
     steps = []
-    by_itself = RecordedSearch.run
-    monkeypatch.setattr(RecordedSearch, "run", lambda search, count: (steps.append(count), by_itself(search, count)))
+    original = RecordedSearch.run
+    monkeypatch.setattr(RecordedSearch, "run", lambda search, count: (steps.append(count), original(search, count)))
     monkeypatch.setattr(RecordedStepRunner, "can_chain_steps", property(lambda runner: runner._in_order))
     monkeypatch.setattr(Recordings, "should_read", lambda self, sources: True)
     return steps
 
 
 @pytest.mark.parametrize("config", [*DECODERS.values(), PAIR], ids=[*DECODERS, "pair"])
-def test_it_finds_the_same(config, played):
-    """One after the other and back, so that they use the same recordings; three inputs leave a place of four free."""
+def test_recorded_searches_equal_plain_searches(config, launched_steps):
+    """The searches run forwards and backwards to reuse recordings. Three inputs leave one of four rows unused."""
     model = make(config)
     begin = BEGIN if config.n_encoder_layers else None
     plain = {name: generate(model, INPUTS, search, begin=begin, end=END) for name, search in BEAMS.items()}
-    assert not played
+    assert not launched_steps
     record_steps(model)
     for name, search in [*BEAMS.items(), *reversed(BEAMS.items())]:
         assert_same(plain[name], generate(model, INPUTS, search, begin=begin, end=END))
-        assert bool(played) == (name != "one"), name
-        played.clear()
+        assert bool(launched_steps) == (name != "one token"), name
+        launched_steps.clear()
 
 
 @settings(max_examples=25, deadline=None)
@@ -72,7 +72,7 @@ def test_it_finds_the_same(config, played):
     ),
     inputs=st.lists(st.lists(st.integers(3, 22), min_size=1, max_size=40), min_size=1, max_size=5),
 )
-def test_whatever_is_asked_for(search, inputs):
+def test_random_recorded_searches_equal_plain_searches(search, inputs):
     model = make(PAIR)
     plain = generate(model, inputs, search, begin=BEGIN, end=END)
     with pytest.MonkeyPatch.context() as patch:
@@ -81,24 +81,24 @@ def test_whatever_is_asked_for(search, inputs):
         assert_same(plain, generate(model, inputs, search, begin=BEGIN, end=END))
 
 
-@pytest.mark.parametrize("search", OTHERS)
-def test_other_searches_go_step_by_step(search, played):
+@pytest.mark.parametrize("search", UNRECORDED)
+def test_searches_that_cannot_be_recorded_run_step_by_step(search, launched_steps):
     model = make(PAIR)
-    plain = generate(model, INPUTS, OTHERS[search], begin=BEGIN, end=END)
+    plain = generate(model, INPUTS, UNRECORDED[search], begin=BEGIN, end=END)
     record_steps(model)
-    assert_same(plain, generate(model, INPUTS, OTHERS[search], begin=BEGIN, end=END))
-    assert not played
+    assert_same(plain, generate(model, INPUTS, UNRECORDED[search], begin=BEGIN, end=END))
+    assert not launched_steps
 
 
-def test_it_ends_soon_after_the_last_sentence_is_decided(played):
+def test_few_steps_follow_after_the_last_sentence_is_decided(launched_steps):
     model = make(PAIR)
     model.get_parameter("head.out_proj.bias").data[END] = 50.0
     record_steps(model)
     generate(model, INPUTS, GenerationConfig(max_new_tokens=39, num_beams=2, length_penalty=0.0), begin=BEGIN, end=END)
-    assert sum(played) <= 8
+    assert sum(launched_steps) <= 8
 
 
-def test_broken_scores_are_told(played):
+def test_nan_logits_raise_an_error(launched_steps):
     model = make(PAIR)
     model.get_parameter("head.out_proj.bias").data.fill_(float("nan"))
     record_steps(model)
@@ -106,16 +106,16 @@ def test_broken_scores_are_told(played):
         generate(model, [[5]], GenerationConfig(max_new_tokens=9, num_beams=2), begin=BEGIN, end=END)
 
 
-def test_rows_that_nobody_wants_may_be_broken(played):
+def test_nan_in_unused_rows_does_not_affect_the_others(launched_steps):
     model = make(PAIR)
     record_steps(model)
-    search = replace(BEAMS["to the end"], suppress_tokens=(0,))
+    search = replace(BEAMS["up to max_len"], suppress_tokens=(0,))
     plain = generate(model, INPUTS, search, begin=BEGIN, end=END)
-    model.get_parameter("target_embeddings.tokens.weight").data[0] = float("nan")  # what free places read
+    model.get_parameter("target_embeddings.tokens.weight").data[0] = float("nan")  # unused rows read token 0
     assert_same(plain, generate(model, INPUTS, search, begin=BEGIN, end=END))
 
 
-def test_a_search_that_was_left_half_way_leaves_nothing_behind(played, monkeypatch):
+def test_an_interrupted_search_does_not_affect_the_next(launched_steps, monkeypatch):
     model = make(PAIR)
     record_steps(model)
     plain = generate(model, INPUTS, BEAMS["short"], begin=BEGIN, end=END)
@@ -126,14 +126,14 @@ def test_a_search_that_was_left_half_way_leaves_nothing_behind(played, monkeypat
     assert_same(plain, generate(model, INPUTS, BEAMS["short"], begin=BEGIN, end=END))
 
 
-def test_a_vocabulary_without_an_end(played):
+def test_recorded_searches_work_without_an_end_token(launched_steps):
     model = make(PAIR)
     plain = generate(model, INPUTS, BEAMS["short"], begin=BEGIN, end=-1)
     record_steps(model)
     assert_same(plain, generate(model, INPUTS, BEAMS["short"], begin=BEGIN, end=-1))
 
 
-def test_a_recording_that_is_forgotten_takes_its_searches_along(played):
+def test_a_dropped_recording_is_freed_without_the_garbage_collector(launched_steps):
     model = make(PAIR)
     record_steps(model)
     generate(model, INPUTS, BEAMS["short"], begin=BEGIN, end=END)

@@ -1,16 +1,22 @@
-"""The worked examples of `decoding/sampling.py`."""
+"""Sampling filters against HF's, the random draw, and the examples in the docstrings."""
 
 import doctest
 
+import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers.generation import logits_process as hf
 
-from glassformer.decoding import sampling
-from glassformer.decoding.generation_config import GenerationConfig
+from decoding.search_cases import random_case
+from glassformer.decoding import GenerationConfig, sampling
+from glassformer.decoding.rules import NEG_INF
+from glassformer.decoding.sampling import filter_logits, sample
 
 LOGITS = torch.tensor([[0.5, 0.25, 0.15, 0.1]]).log()
 
 
-def test_the_examples_in_the_docstrings_are_true():
+def test_the_examples_in_the_docstrings_are_correct():
     found = doctest.testmod(sampling, extraglobs={"logits": LOGITS})
     assert found.attempted >= 7
     assert found.failed == 0
@@ -20,3 +26,56 @@ def test_every_sampling_setting_of_the_config_has_a_function():
     for name in sampling.STAGES:
         assert hasattr(GenerationConfig, name)
     assert set(sampling.STAGES) == {"temperature", "top_k", "top_p", "min_p", "typical_p"}
+
+
+WARPERS = [
+    ({"temperature": 0.6}, hf.TemperatureLogitsWarper(0.6)),
+    ({"top_k": 4}, hf.TopKLogitsWarper(4)),
+    ({"top_k": 50}, hf.TopKLogitsWarper(50)),
+    ({"top_p": 0.7}, hf.TopPLogitsWarper(0.7)),
+    ({"top_p": 0.05}, hf.TopPLogitsWarper(0.05)),
+    ({"min_p": 0.2}, hf.MinPLogitsWarper(0.2)),
+    ({"typical_p": 0.5}, hf.TypicalLogitsWarper(0.5)),
+    ({"typical_p": 0.95}, hf.TypicalLogitsWarper(0.95)),
+]
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), which=st.lists(st.sampled_from(range(len(WARPERS))), min_size=3, max_size=3))
+def test_each_row_is_filtered_as_by_hfs_warper(seed, which):
+    scores, tokens = random_case(seed)
+    requests = [GenerationConfig(do_sample=True, **WARPERS[index][0]) for index in which]
+    found = filter_logits(scores, requests)
+    for row, index in enumerate(which):
+        expected = WARPERS[index][1](tokens[row : row + 1], scores[row : row + 1].clone())
+        torch.testing.assert_close(found[row : row + 1], expected)
+
+
+def test_all_filters_together_equal_hfs():
+    scores, tokens = random_case(3, rows=50)
+    config = GenerationConfig(do_sample=True, temperature=0.8, top_k=8, top_p=0.9, min_p=0.05, typical_p=0.9)
+    expected = scores
+    for warper in (
+        hf.TemperatureLogitsWarper(0.8),
+        hf.TopKLogitsWarper(8),
+        hf.TopPLogitsWarper(0.9),
+        hf.MinPLogitsWarper(0.05),
+        hf.TypicalLogitsWarper(0.9),
+    ):
+        expected = warper(tokens, expected)
+    torch.testing.assert_close(filter_logits(scores, [config] * 50), expected)
+
+
+def test_samples_follow_the_probabilities():
+    scores = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.0]).log().repeat(20_000, 1)
+    numbers = torch.rand(20_000, generator=torch.Generator().manual_seed(0)).tolist()
+    drawn = sample(scores, numbers).bincount(minlength=5) / 20_000
+    torch.testing.assert_close(drawn, torch.tensor([0.1, 0.2, 0.3, 0.4, 0.0]), atol=0.015, rtol=0.0)
+    assert drawn[4] == 0
+    assert sample(scores[:2], [0.0, 1.0 - 2**-53]).tolist() == [3, 0]
+
+
+@pytest.mark.parametrize("number", [0.0, 0.5, 1.0 - 2**-53])
+def test_a_filtered_token_is_never_sampled(number):
+    scores = torch.tensor([[NEG_INF, 1e-4, NEG_INF], [NEG_INF, NEG_INF, -50.0]])
+    assert sample(scores, [number, number]).tolist() == [1, 2]

@@ -1,4 +1,4 @@
-"""Given texts score what the oracle says, in any batch."""
+"""Scores of given texts equal the NumPy oracle's in batches of any size."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from oracle import random_model, twin
 
 
 @pytest.mark.parametrize("max_batch_tokens", [1, 9, 1000])
-def test_pairs_and_texts_score_what_the_oracle_says(max_batch_tokens):
+def test_scores_of_pairs_and_texts_equal_the_oracles(max_batch_tokens):
     torch.manual_seed(0)
     marian, llama = random_model(preset("tiny-marian")), random_model(preset("tiny-llama"))
     sources, targets = [[5, 6], [7, 8, 9, 10], [11]], [[4], [], [12, 13, 14]]
@@ -28,7 +28,7 @@ def test_pairs_and_texts_score_what_the_oracle_says(max_batch_tokens):
         assert scores == pytest.approx(expected, abs=1e-5)
 
 
-def test_what_was_written_scores_what_writing_it_said():
+def test_scoring_a_generated_text_gives_its_log_probabilities():
     torch.manual_seed(1)
     model = random_model(preset("tiny-bart-base"))
     config = GenerationConfig(max_new_tokens=8)
@@ -37,7 +37,7 @@ def test_what_was_written_scores_what_writing_it_said():
     assert scores[: len(written.log_probs)] == pytest.approx(written.log_probs, abs=1e-5)
 
 
-def test_wrong_input_is_named():
+def test_wrong_input_is_refused_by_name():
     with pytest.raises(ValueError, match="1 sources and 2 targets"):
         score_pairs(random_model(preset("tiny-marian")), [[1]], [[1], [2]], begin=1, end=0)
     with pytest.raises(ValueError, match="text 1 is empty"):

@@ -1,4 +1,4 @@
-"""Text as it comes: whole characters, whatever the tokens split; and stop strings."""
+"""Incremental decoding: pieces are whole characters, and text ends before a stop string."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ TOKENIZER = Tokenizer.train(["the cat sat on the mat", "größer als Öl", "日�
 
 
 @given(st.text(max_size=40))
-def test_the_pieces_are_the_text_and_no_piece_splits_a_character(text):
+def test_pieces_join_to_the_text_and_never_split_a_character(text):
     ids = TOKENIZER.encode(text)
     stream = TextStream(TOKENIZER)
     pieces = [stream.push(token) for token in ids]
@@ -26,7 +26,7 @@ def test_the_pieces_are_the_text_and_no_piece_splits_a_character(text):
 
 
 @given(ids=st.lists(st.integers(4, TOKENIZER.vocab_size - 1), max_size=30))
-def test_any_tokens_at_all_give_their_text(ids):
+def test_pieces_of_arbitrary_tokens_join_to_their_text(ids):
     stream = TextStream(TOKENIZER)
     assert "".join([*(stream.push(token) for token in ids), stream.finish()]) == TOKENIZER.decode(ids)
 
@@ -35,24 +35,24 @@ def test_any_tokens_at_all_give_their_text(ids):
     text=st.text(alphabet="abc ö", max_size=30),
     stops=st.lists(st.text(alphabet="abc ö", min_size=1, max_size=4), min_size=1, max_size=3),
 )
-def test_the_text_is_cut_before_the_first_stop_string_and_nothing_of_it_is_told(text, stops):
+def test_text_ends_before_the_first_stop_string(text, stops):
     ids = TOKENIZER.encode(text)
-    stream, told = TextStream(TOKENIZER, stops), ""
+    stream, emitted = TextStream(TOKENIZER, stops), ""
     for token in ids:
-        told += stream.push(token)
+        emitted += stream.push(token)
         if stream.is_stopped:
             break
-    told += stream.finish()
+    emitted += stream.finish()
     whole = TOKENIZER.decode(ids)
     places = [whole.find(stop) for stop in stops if stop in whole]
     assert stream.is_stopped == bool(places)
-    # Where two stop strings overlap, the one that is complete first decides.
-    assert whole.startswith(told)
+    # Of two overlapping stop strings, the one that is complete first ends the text.
+    assert whole.startswith(emitted)
     if places:
-        assert not any(stop in told for stop in stops)
-        assert any(whole[len(told) :].startswith(stop) for stop in stops)
+        assert not any(stop in emitted for stop in stops)
+        assert any(whole[len(emitted) :].startswith(stop) for stop in stops)
     else:
-        assert told == whole
+        assert emitted == whole
 
 
 def test_generation_ends_at_a_stop_string():

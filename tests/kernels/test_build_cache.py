@@ -1,34 +1,23 @@
-"""The cache of compiled kernels: whole or built again, whatever other processes, kills and full disks do to it."""
+"""The cache of compiled kernels: a library is complete or built again, also after kills and in several processes."""
 
 import fcntl
 import os
 import threading
 import time
-from functools import cache
 from pathlib import Path
 
 import pytest
-import torch
-from torch import nn
 
-from glassformer.kernels import cpp_library, registry
 from glassformer.kernels.build_cache import built_library, find_library
-from glassformer.kernels.cpp_library import KernelBuildError, UnsupportedCPUError
-from glassformer.runtime import int8
+from glassformer.kernels.cpp_library import KernelBuildError
 
 NAME = "cpu-0123456789abcdef"
 CONTENTS = b"a library" * 1000
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("GLASSFORMER_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "kernels"
-
-
-@pytest.fixture
 def built():
-    """A compiler that counts its calls, by `len`."""
+    """The libraries that `build` has written."""
     return []
 
 
@@ -62,10 +51,10 @@ def test_a_damaged_library_is_built_again(folder, build, built, damage):
     use(build)
     assert len(built) == 2
     use(build)
-    assert len(built) == 2, "the new one is kept"
+    assert len(built) == 2, "the new library is kept"
 
 
-def test_a_build_that_fails_leaves_nothing(folder, build):
+def test_a_failed_build_leaves_only_its_lock(folder, build):
     def fail(library):
         library.write_bytes(CONTENTS[:10])
         raise KernelBuildError("by hand")
@@ -76,7 +65,7 @@ def test_a_build_that_fails_leaves_nothing(folder, build):
     use(build)
 
 
-def test_many_build_at_once_and_one_does(build, built, folder):
+def test_of_many_threads_one_builds(build, built, folder):
     def slow(library):
         library.write_bytes(CONTENTS[:100])
         time.sleep(0.02)
@@ -90,7 +79,7 @@ def test_many_build_at_once_and_one_does(build, built, folder):
     assert len(built) == 1
 
 
-def test_what_a_killed_process_left_is_removed(folder, build):
+def test_build_folders_of_killed_processes_are_removed(folder, build):
     library = use(build)
     left = folder / f"build-{NAME}-abcd1234"
     left.mkdir()
@@ -105,7 +94,7 @@ def test_what_a_killed_process_left_is_removed(folder, build):
     for path in (old, other):
         os.utime(path, (0, 0))
     with (folder / "cpu-ffffffffffffffff.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # as the process that builds holds it
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as another process does while it builds
         assert use(build) == library
         assert not left.exists()
         assert busy.exists()
@@ -113,10 +102,10 @@ def test_what_a_killed_process_left_is_removed(folder, build):
     assert young.exists()
     assert other.exists()
     use(build)
-    assert not busy.exists(), "nobody holds its lock any more"
+    assert not busy.exists(), "its lock is free now"
 
 
-@pytest.mark.parametrize("why", ["a file in the way", "no home"])
+@pytest.mark.parametrize("why", ["a file has its name", "no home"])
 def test_without_a_cache_folder_a_temporary_one_is_used(why, folder, build, monkeypatch, caplog):
     if why == "no home":
         for name in ("GLASSFORMER_CACHE", "XDG_CACHE_HOME"):
@@ -125,7 +114,7 @@ def test_without_a_cache_folder_a_temporary_one_is_used(why, folder, build, monk
     else:
         folder.parent.parent.joinpath("cache").write_text("in the way", encoding="utf-8")
     library = use(build)
-    assert not library.exists(), "it was removed after its use"
+    assert not library.exists(), "it is removed after use"
     assert not library.parent.exists()
     assert ["GLASSFORMER_CACHE" in record.message for record in caplog.records] == [True]
 
@@ -134,81 +123,9 @@ def _no_home():
     raise RuntimeError("Could not determine home directory.")
 
 
-def test_without_locks_a_library_is_built_all_the_same(folder, build, monkeypatch):
-    def refuse(*_):
+def test_a_library_is_built_on_a_file_system_without_locks(folder, build, monkeypatch):
+    def fail(*_):
         raise OSError("no locks available")
 
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", fail)
     assert use(build).parent == folder
-
-
-@pytest.fixture
-def fresh(monkeypatch, folder):
-    """No kernels are loaded, nor known to be missing."""
-    monkeypatch.setattr(registry, "_load_once", cache(registry._load_once.__wrapped__))
-    monkeypatch.setattr(registry, "_warn_once", cache(registry._warn_once.__wrapped__))
-    monkeypatch.setattr(cpp_library, "_cpu_flags", lambda: ())
-
-
-BROKEN = {
-    "/bin/false": "#!/bin/sh\nexit 1\n",
-    "one that says why": "#!/bin/sh\necho 'x.cpp: error: by hand' >&2\nexit 1\n",
-    "one that writes nothing": "#!/bin/sh\nexit 0\n",
-    "no program": "\0\1\2\3",
-    "one that writes no library": '#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\necho x > "$2"\n',
-}
-
-
-@pytest.mark.parametrize("compiler", [*BROKEN, "none"])
-def test_without_a_compiler_torchs_kernels_are_used(fresh, compiler, monkeypatch, tmp_path, caplog):
-    monkeypatch.delenv("CXX", raising=False)
-    if compiler == "none":
-        monkeypatch.setenv("PATH", str(tmp_path))
-    else:
-        program = tmp_path / "compiler"
-        program.write_text(BROKEN[compiler], encoding="utf-8")
-        program.chmod(0o755)
-        monkeypatch.setenv("CXX", str(program))
-    with pytest.raises(KernelBuildError, match=r"compile|cannot be used"):
-        registry.cpp_kernels()
-    if not int8.torch_int8_engine():
-        pytest.skip("torch has no int8 products here")
-    model = nn.Sequential(nn.Linear(32, 16))
-    x = torch.randn(3, 32)
-    with torch.inference_mode():
-        torch.testing.assert_close(int8.quantize(model)(x), model(x), rtol=0, atol=0.05)
-    told = [record.message for record in caplog.records]
-    assert len(told) == 1
-    assert "torch's own kernels" in told[0]
-
-
-def test_a_cpu_without_kernels_needs_no_warning(fresh, monkeypatch, caplog):
-    def refuse():
-        raise UnsupportedCPUError("by hand")
-
-    monkeypatch.setattr(cpp_library, "_cpu_flags", refuse)
-    if not int8.torch_int8_engine():
-        pytest.skip("torch has no int8 products here")
-    assert int8._choose_layer() is int8.TorchInt8Linear
-    assert not caplog.records
-
-
-def test_where_nothing_computes_int8_the_reason_is_told(fresh, monkeypatch):
-    monkeypatch.setattr(int8, "torch_int8_engine", lambda: "")
-    monkeypatch.setenv("CXX", "/bin/false" if Path("/bin/false").exists() else "false")
-    with pytest.raises(KernelBuildError, match="could not be compiled"):
-        int8.quantize(nn.Linear(2, 2))
-
-
-def test_a_failed_build_is_tried_once_warned_of_once_and_replaced_by_plain_torch(fresh, monkeypatch, caplog):
-    attempts = []
-
-    def fail():
-        attempts.append(1)
-        raise KernelBuildError("by hand")
-
-    monkeypatch.setattr(registry, "load_cpp_library", fail)
-    for _ in range(3):
-        assert registry.kernels_for(torch.device("cpu"), compiled=True) is registry.PLAIN
-    assert len(attempts) == 1
-    assert [record.message for record in caplog.records] == ["torch's own kernels are used, which are slower: by hand"]

@@ -1,4 +1,4 @@
-"""Our kernels for CPUs compute what torch's own do, for every shape, and whole models write the same with them."""
+"""The C++ kernels equal plain torch for every shape, and models give the same texts with them."""
 
 from dataclasses import replace
 from functools import partial
@@ -9,13 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.decoding import GenerationConfig, generate, record_steps
-from glassformer.kernels import cpp_library
 from glassformer.kernels.cpp_library import KernelBuildError
+from glassformer.kernels.kernel_registry import cpp_kernels
 from glassformer.kernels.kernel_set import find_key_end
-from glassformer.kernels.registry import PLAIN, cpp_kernels
 from glassformer.nn import Mask, attend
-from glassformer.runtime.choose_runner import choose_kernels, use_compiled_kernels
-from glassformer.runtime.int8 import quantize
+from glassformer.runtime.choose_runner import use_compiled_kernels
 from glassformer.runtime.recorded import Shape
 from recording import BEGIN, DECODERS, END, PAIR, assert_same, make, recordings_of
 
@@ -39,7 +37,7 @@ def kernels():
     added_by=st.sampled_from(["row", "query", "head"]),
     seed=st.integers(0, 2**32),
 )
-def test_a_few_queries_attend_by_the_formula(rows, groups, served, n_queries, n_keys, width, added_by, seed):
+def test_attention_equals_the_formula(rows, groups, served, n_queries, n_keys, width, added_by, seed):
     torch.manual_seed(seed)
     heads = groups * served
     q = 3 * torch.randn(rows, n_queries, heads, width).transpose(1, 2)
@@ -49,28 +47,16 @@ def test_a_few_queries_attend_by_the_formula(rows, groups, served, n_queries, n_
     added, key_end = torch.where(allowed, bias, -torch.inf), find_key_end(allowed)
     assert cpp_kernels().can_attend(q, k, v, added)
     for row, end in enumerate(key_end.tolist()):
-        k[row, :, end:] = v[row, :, end:] = torch.nan  # nobody looks there
+        k[row, :, end:] = v[row, :, end:] = torch.nan  # these keys must not be read
     found = cpp_kernels().attend(q, k, v, added, key_end, 0.3)
     exact_k, exact_v = (x.nan_to_num().double().repeat_interleave(served, 1) for x in (k, v))
-    weights = (q.double() * 0.3 @ exact_k.mT + added).softmax(-1).nan_to_num()  # zeros, for who sees nothing
+    weights = (q.double() * 0.3 @ exact_k.mT + added).softmax(-1).nan_to_num()  # zeros where all keys are masked
     torch.testing.assert_close(found, (weights @ exact_v).float(), rtol=0, atol=2e-5)
     short = cpp_kernels().attend(q, k.half(), v.half(), added, key_end, 0.3)
-    torch.testing.assert_close(short, found, rtol=0, atol=3e-2)  # scores of 50 are off by 0.02
+    torch.testing.assert_close(short, found, rtol=0, atol=3e-2)  # float16 rounds scores of 50 by 0.02
 
 
-def test_quantizing_one_model_changes_nothing_for_another():
-    """Not one bit, and not which kernels it uses, whether its copy was quantized before or after."""
-    model = make(replace(DECODERS["rotary, grouped"], d_model=64)).float()
-    write = partial(generate, model, [[3, 4, 5], [6]], GenerationConfig(max_new_tokens=9), end=END, with_log_probs=True)
-    before = write()
-    small = quantize(model)
-    generate(small, [[3, 4, 5], [6]], GenerationConfig(max_new_tokens=9), end=END)
-    assert choose_kernels(small) is cpp_kernels()
-    assert choose_kernels(model) is PLAIN
-    assert write() == before
-
-
-def test_values_of_another_width_are_not_for_them():
+def test_values_of_another_width_use_plain_torch():
     q, k, v = torch.randn(1, 2, 1, 64), torch.randn(1, 2, 5, 64), torch.randn(1, 2, 5, 16)
     mask = Mask(real=torch.tensor([[True] * 4 + [False]]))
     with torch.inference_mode():
@@ -78,7 +64,7 @@ def test_values_of_another_width_are_not_for_them():
     torch.testing.assert_close(found, right)
 
 
-def test_moves_stay_in_their_group():
+def test_rows_cannot_move_to_another_group_or_beyond_the_cache():
     keys = torch.zeros(4, 1, 3, 16)
     with pytest.raises(RuntimeError, match="another group"):
         cpp_kernels().move_rows(
@@ -90,7 +76,7 @@ def test_moves_stay_in_their_group():
         )
 
 
-def test_what_is_no_number_is_passed_on():
+def test_attention_passes_nan_on():
     q, k = torch.ones(1, 2, 1, 16), torch.ones(1, 2, 5, 16)
     q[0, 1, 0, 3] = torch.nan
     found = cpp_kernels().attend(q, k, k, torch.zeros(5), torch.tensor([5]), 1.0)
@@ -99,16 +85,16 @@ def test_what_is_no_number_is_passed_on():
 
 @settings(max_examples=60, deadline=None)
 @given(rows=st.integers(1, 4), width=st.integers(1, 70), broken=st.booleans(), seed=st.integers(0, 2**32))
-def test_scores_of_a_vocabulary(rows, width, broken, seed):
+def test_best_token_equals_torchs_max(rows, width, broken, seed):
     torch.manual_seed(seed)
-    scores = torch.randint(-30, 30, (rows, width)).float()  # the highest stands there more than once
+    scores = torch.randint(-30, 30, (rows, width)).float()  # whole numbers, for ties
     scores[torch.rand(rows, width) > 0.8] = -torch.inf
     if broken:
         scores[0, -1] = torch.nan
     highest, places = cpp_kernels().best_token(scores)
     torch.testing.assert_close(highest, scores.max(-1).values, equal_nan=True)
     is_highest = (scores == highest[:, None]) | (scores.isnan() & highest.isnan()[:, None])
-    assert places.tolist() == is_highest.int().argmax(1).tolist(), "the first of them"
+    assert places.tolist() == is_highest.int().argmax(1).tolist(), "the first of equal tokens"
 
 
 @settings(max_examples=60, deadline=None)
@@ -120,7 +106,7 @@ def test_scores_of_a_vocabulary(rows, width, broken, seed):
     broken=st.booleans(),
     seed=st.integers(0, 2**32),
 )
-def test_the_best_few_of_a_vocabulary(rows, width, share, forbidden, broken, seed):
+def test_best_tokens_equal_torchs_topk(rows, width, share, forbidden, broken, seed):
     torch.manual_seed(seed)
     count = 1 + int(share * (min(width, 64) - 1))
     scores, bias = torch.randint(-9, 9, (rows, width)).float(), torch.randn(width)
@@ -133,12 +119,12 @@ def test_the_best_few_of_a_vocabulary(rows, width, share, forbidden, broken, see
     logs = scores.log_softmax(-1) + bias
     torch.testing.assert_close(values, logs.topk(count).values, rtol=1e-6, atol=2e-5, equal_nan=True)
     torch.testing.assert_close(values, logs.gather(1, tokens), rtol=1e-6, atol=2e-5, equal_nan=True)
-    assert all(len({*row}) == count for row in tokens.tolist()), "each once"
+    assert all(len({*row}) == count for row in tokens.tolist()), "each token once"
 
 
 @settings(max_examples=60, deadline=None)
 @given(rows=st.integers(1, 4), width=st.integers(1, 300), share=st.floats(0, 1), seed=st.integers(0, 2**32))
-def test_of_equal_tokens_the_lower_comes_first(rows, width, share, seed):
+def test_best_tokens_order_ties_by_the_lower_token(rows, width, share, seed):
     torch.manual_seed(seed)
     count = 1 + int(share * (min(width, 64) - 1))
     scores = torch.randint(-4, 4, (rows, width)).float()
@@ -148,7 +134,7 @@ def test_of_equal_tokens_the_lower_comes_first(rows, width, share, seed):
 
 @settings(max_examples=40, deadline=None)
 @given(groups=st.integers(1, 3), width=st.integers(1, 6), place=st.integers(0, 7), seed=st.integers(0, 2**32))
-def test_rows_change_places(groups, width, place, seed):
+def test_moved_rows_equal_indexing(groups, width, place, seed):
     torch.manual_seed(seed)
     keys, values = torch.randn(2, groups * width + 1, 2, 7, 16)
     rows = torch.randint(0, width, (groups * width,)) + torch.arange(groups * width) // width * width
@@ -162,7 +148,7 @@ def test_rows_change_places(groups, width, place, seed):
 
 @pytest.mark.parametrize("name", [*DECODERS, "pair"])
 @pytest.mark.parametrize("beams", [1, 3])
-def test_models_write_the_same_with_them(name, beams):
+def test_models_give_the_same_texts_with_the_kernels(name, beams):
     model = make(replace(PAIR if name == "pair" else DECODERS[name], d_model=64)).float()
     texts = [[3, 4, 5], [6], [7, 8, 9, 10]]
     begin = BEGIN if name == "pair" else None
@@ -176,14 +162,14 @@ def test_models_write_the_same_with_them(name, beams):
         caches = [recording.cache for recording in recordings_of(model)._free]
         assert caches
         assert not any(recording.reads_stale_entries for recording in recordings_of(model)._free)
-        with torch.inference_mode():  # what was there before does not matter
+        with torch.inference_mode():  # old cache contents must not be read
             for cache in caches:
                 torch._foreach_mul_([*cache.keys, *cache.values, *cache.memory_keys, *cache.memory_values], torch.nan)
 
 
 @pytest.mark.parametrize("with_kernels", [True, False])
 @pytest.mark.parametrize("name", ["rotary, grouped", "pair"])
-def test_keys_and_values_may_be_kept_in_half_precision(name, with_kernels):
+def test_the_cache_may_be_float16(name, with_kernels):
     model = make(replace(PAIR if name == "pair" else DECODERS[name], d_model=64)).float()
     begin = BEGIN if name == "pair" else None
     write = partial(generate, model, [[3, 4, 5], [6]], begin=begin, end=END, with_log_probs=True)
@@ -199,16 +185,7 @@ def test_keys_and_values_may_be_kept_in_half_precision(name, with_kernels):
     assert all(found[0].score is not None for found in write(beams))
 
 
-def test_a_cpu_without_their_instructions_has_none(monkeypatch):
-    for machine in ("aarch64", "x86_64", "riscv64"):
-        monkeypatch.setattr(cpp_library.platform, "machine", lambda machine=machine: machine)
-        monkeypatch.setattr(cpp_library, "_has_dot_products", lambda: False)
-        monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
-        with pytest.raises(KernelBuildError, match=f"no int8 kernels for this {machine}"):
-            cpp_library._cpu_flags()
-
-
-def test_what_is_compiled_uses_them_too():
+def test_a_compiled_function_can_use_the_kernels():
     kernels = cpp_kernels()
 
     def choose(q):

@@ -1,4 +1,4 @@
-"""The kernels of a step compute attention's formula. Without a GPU, Triton's interpreter runs them if it is there."""
+"""The Triton kernels equal plain torch. Without a GPU they run in Triton's interpreter, where triton is installed."""
 
 import importlib.util
 import os
@@ -7,8 +7,6 @@ import sys
 
 import pytest
 import torch
-
-from glassformer.kernels.registry import PLAIN, kernels_for
 
 COMPARE = """
 import torch
@@ -30,7 +28,7 @@ for rows, heads, groups, n_queries, n_keys, width in shapes:
     assert torch.equal(keys, expected[0]) and torch.equal(values, expected[1])
     allowed = torch.rand(rows, 1, n_queries, n_keys, device=device) > 0.5
     allowed[..., n_keys * 2 // 3 :] = False  # the cache is not full
-    allowed[0] = False  # and one row sees nothing
+    allowed[0] = False  # all keys of one row are masked
     bias = torch.randn(1, heads, n_queries, n_keys, device=device)
     added = torch.where(allowed, bias, -torch.inf)
     scores = q * 0.3 @ keys.repeat_interleave(heads // groups, 1).mT + added
@@ -43,7 +41,7 @@ for rows, heads, groups, n_queries, n_keys, width in shapes:
         assert (short - right).abs().max() < 0.05
     alone = kernels.attend(q, keys, values, added, torch.tensor([n_keys], device=device), 0.3)
     assert (alone - right).abs().max() < 1e-5
-    for together in {1, rows}:  # alone nobody moves; in one group all do, up to the place
+    for together in {1, rows}:  # groups of one row cannot move; in one group all rows move, up to `place`
         group = torch.arange(rows, device=device) // together * together
         order = group + torch.randint(together, (rows,), device=device)
         filled = torch.arange(n_keys, device=device)[:, None] < place
@@ -56,22 +54,22 @@ for rows, vocab_size in [(1, 7), (5, 40), (3, 1000)]:
     bias = torch.zeros(vocab_size, device=device)
     bias[3] = -torch.inf
     tokens, slot = torch.zeros(rows, 1, dtype=torch.long, device=device), torch.tensor([2], device=device)
-    told = torch.zeros(4, 2, rows, device=device)
-    kernels.choose_token(scores, bias, tokens, slot, told)
+    results = torch.zeros(4, 2, rows, device=device)
+    kernels.choose_token(scores, bias, tokens, slot, results)
     best = (scores + bias).max(-1)
-    assert torch.allclose(told[2, 0], best.values, equal_nan=True)
+    assert torch.allclose(results[2, 0], best.values, equal_nan=True)
     right = torch.where(best.values.isnan()[:, None], scores.isnan(), scores + bias == best.values[:, None])
-    assert tokens[:, 0].tolist() == told[2, 1].tolist() == right.int().argmax(1).tolist()
-    assert not told[[0, 1, 3]].any()
+    assert tokens[:, 0].tolist() == results[2, 1].tolist() == right.int().argmax(1).tolist()
+    assert not results[[0, 1, 3]].any()
 triton_kernels.MAX_BLOCK = 16
 scores = torch.randn(4, 50, device=device)
 scores[:3, [5, 20, 49]] = 9.0
 scores[1, 40], scores[2, [30, 7]] = torch.nan, torch.nan
 bias, slot = torch.zeros(50, device=device), torch.zeros(1, dtype=torch.long, device=device)
-tokens, told = torch.zeros(4, 1, dtype=torch.long, device=device), torch.zeros(1, 2, 4, device=device)
-kernels.choose_token(scores, bias, tokens, slot, told)  # piece by piece
+tokens, results = torch.zeros(4, 1, dtype=torch.long, device=device), torch.zeros(1, 2, 4, device=device)
+kernels.choose_token(scores, bias, tokens, slot, results)  # in blocks of 16
 assert tokens[:, 0].tolist() == [5, 40, 7, int(scores[3].argmax())]
-assert told[0, 0].isnan().tolist() == [False, True, True, False]
+assert results[0, 0].isnan().tolist() == [False, True, True, False]
 triton_kernels.MAX_BLOCK = 64
 bias[[5, 6]] = -torch.inf
 found, whose = kernels.best_tokens(scores, bias, 49)
@@ -81,22 +79,14 @@ assert torch.allclose(found, logs.gather(1, whose), atol=1e-5, equal_nan=True)
 assert all(len({*row}) == 49 for row in whose.tolist())
 scores = torch.randint(-4, 4, (4, 50), device=device).float()
 _, whose = kernels.best_tokens(scores, torch.zeros(50, device=device), 20)
-assert torch.equal(whose, scores.sort(descending=True, stable=True).indices[:, :20]), "of equal ones the first"
+assert torch.equal(whose, scores.sort(descending=True, stable=True).indices[:, :20]), "ties by the lower token"
 """
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
-def test_they_compute_the_formula():
+def test_the_kernels_equal_plain_torch():
     environment = os.environ | ({} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"})
     done = subprocess.run([sys.executable, "-c", COMPARE], check=False, env=environment, capture_output=True, text=True)
     if "InterpreterError: TypeError('only 0-dimensional arrays" in done.stderr:
         pytest.skip("the interpreter of this Triton does not work with this NumPy")
     assert done.returncode == 0, done.stderr
-
-
-def test_a_cpu_uses_plain_torch_unless_it_is_asked_for_compiled_kernels():
-    assert kernels_for(torch.device("cpu")) is PLAIN
-    q, k = torch.zeros(2, 4, 1, 16), torch.zeros(2, 4, 8, 16)
-    assert not PLAIN.can_attend(q, k, k, torch.zeros(2, 1, 1, 8))
-    with pytest.raises(NotImplementedError, match="torch kernels have no attention"):
-        PLAIN.attend(q, k, k, torch.zeros(2, 1, 1, 8), torch.tensor([8]), 1.0)

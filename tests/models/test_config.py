@@ -48,12 +48,56 @@ def test_construction_does_not_change_the_given_values():
     assert config.has_final_norm
 
 
-def test_an_unknown_preset_suggests_the_nearest():
-    with pytest.raises(ValueError, match=r"unknown preset 'GPT-2': did you mean 'gpt2'\?"):
-        preset("GPT-2")
+BASE = {"vocab_size": 10, "n_encoder_layers": 1, "d_model": 8, "n_heads": 2}
 
 
-def test_a_preset_takes_changes_and_refuses_unknown_ones():
-    assert preset("gpt2", n_decoder_layers=3).n_decoder_layers == 3
-    with pytest.raises(ValueError, match="unknown config key"):
-        preset("gpt2", n_layer=3)
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"n_heads": 3}, ValueError, "n_heads=3 does not divide d_model=8"),
+        ({"n_kv_heads": 3}, ValueError, "n_kv_heads=3 does not divide n_heads=2"),
+        ({"vocab_size": 0}, ValueError, "vocab_size=0"),
+        ({"d_model": -8}, ValueError, "d_model=-8"),
+        ({"d_model": 8.0}, TypeError, "d_model=8.0: expected a whole number"),
+        ({"d_model": "8"}, TypeError, "d_model='8': expected a whole number"),
+        ({"d_model": True}, TypeError, "d_model=True: expected a whole number"),
+        ({"gated": 1}, TypeError, "gated=1: expected True or False"),
+        ({"max_len": 2.5}, TypeError, "max_len=2.5: expected a whole number or None"),
+        ({"norm": "layers"}, ValueError, r"norm='layers'.*did you mean 'layer'\?"),
+        ({"positions": "roatry"}, ValueError, r"did you mean 'rotary'\?"),
+        ({"dropout": 1.0}, ValueError, "dropout=1.0: expected a probability"),
+        ({"dropout": -0.1}, ValueError, "dropout=-0.1"),
+        ({"norm_eps": 0.0}, ValueError, "norm_eps=0.0"),
+        ({"norm_eps": float("inf")}, ValueError, "norm_eps=inf"),
+        ({"attention_scale": float("nan")}, ValueError, "attention_scale=nan"),
+        ({"n_labels": 3}, ValueError, "n_labels=3 with head='none'"),
+        ({"head_transform": True}, ValueError, "head_transform=True with head='none'"),
+        ({"pooling": "mean"}, ValueError, "pooling='mean' with head='none'"),
+        ({"pooling": "max", "head": "embedding"}, ValueError, "pooling='max': expected one of first, last, mean"),
+        ({"token_types": 2, "n_decoder_layers": 1}, ValueError, "token_types=2 for kind 'encoder_decoder'"),
+        ({"n_encoder_layers": 0}, ValueError, "expected at least one layer"),
+        ({"n_encoder_layers": -1}, ValueError, "n_encoder_layers=-1"),
+        ({"positions": "rotary", "head_dim": 3}, ValueError, "expected an even head size"),
+        ({"positions": "learned", "max_len": None}, ValueError, "max_len=None with positions='learned'"),
+        ({"positions": "relative", "relative_buckets": 2}, ValueError, "at least 4 buckets"),
+        ({"source_vocab_size": 9}, ValueError, "source_vocab_size=9 for kind 'encoder'"),
+        ({"tie": "all"}, ValueError, "tie='all' for kind 'encoder'"),
+        ({"tie": "output"}, ValueError, "tie='output' with head='none'.*expected tie='none'"),
+        (
+            {"tie": "embeddings", "n_decoder_layers": 1, "source_vocab_size": 9},
+            ValueError,
+            "expected equal sizes",
+        ),
+        ({"head": "token_class"}, ValueError, "n_labels=None with head='token_class'"),
+        (
+            {"head": "language_model", "tie": "output", "embedding_width": 4},
+            ValueError,
+            "expected head_transform=True",
+        ),
+    ],
+)
+def test_config_errors_name_the_field_and_the_expected_value(change, error, message):
+    with pytest.raises(error, match=message):
+        ModelConfig(**{**BASE, **change})
+    with pytest.raises(error, match=message):
+        ModelConfig.from_dict({**BASE, **change})

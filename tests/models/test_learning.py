@@ -25,7 +25,7 @@ def exact_match(model, data):
 @pytest.mark.parametrize(
     ("name", "task"),
     [
-        # T5 has no positions in its cross-attention: order is hard for it at this size, sorting is not.
+        # T5 has no positions in its cross-attention. At this size it learns to sort, but hardly to reverse.
         ("tiny-transformer-base", "reverse"),
         ("tiny-t5-small", "sort"),
         ("tiny-marian", "reverse"),
@@ -88,7 +88,7 @@ def test_encoders_learn_to_fill_masks(name):
 
 @pytest.mark.parametrize(("head", "pooling"), [("sequence_class", "mean"), ("token_class", None), ("span", None)])
 def test_class_heads_learn_their_labels(head, pooling):
-    """The largest symbol of the row; whether each symbol is small; where the largest and the smallest stand."""
+    """Labels: a row's largest symbol; whether each symbol is below 3; the places of the largest and the smallest."""
     n_labels = {"sequence_class": 6, "token_class": 2, "span": None}[head]
     body = preset("tiny-bert-base", **SIZE, positions="rotary", init="xavier", vocab_size=6)
     model = build_model(body.with_head(head, n_labels=n_labels, pooling=pooling))
@@ -112,16 +112,6 @@ def test_class_heads_learn_their_labels(head, pooling):
     rows = torch.randint(0, 6, (200, 7), generator=torch.Generator().manual_seed(10**6))
     answers = scores(rows).argmax(-1)
     wrong = answers != wanted(rows)
-    if head == "span":  # equal symbols tie: what counts is the symbol found
+    if head == "span":  # a row may hold a symbol twice: compare the symbols, not their places
         wrong = rows.gather(1, answers) != rows.gather(1, wanted(rows))
     assert wrong.float().mean() <= 0.05
-
-
-def test_embeddings_of_equal_texts_do_not_depend_on_padding():
-    model = build_model(preset("tiny-bert-base").with_head("embedding", pooling="mean")).eval()
-    tokens = torch.randint(1, 40, (1, 5))
-    longer = torch.cat((tokens, torch.zeros(1, 3, dtype=torch.long)), 1)
-    mask = torch.tensor([[1, 1, 1, 1, 1, 0, 0, 0]])
-    alone, padded = model(tokens), model(longer, mask)
-    torch.testing.assert_close(alone, padded)
-    assert alone.norm().item() == pytest.approx(1, abs=1e-6)

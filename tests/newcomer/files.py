@@ -27,7 +27,7 @@ def write_files(folder):
         for a, b in (("cat", "feline"), ("dog", "hound"))
     ]
     different = [f"the cat sleeps {n}\tthe hound rests {n + 1}\tdifferent" for n in range(30)]
-    write_lines(folder / "pairs.tsv", ["text\tsecond\tlabel", *same, *different])
+    write_lines(folder / "paraphrases.tsv", ["text\tsecond\tlabel", *same, *different])
     tagged = [f"{name} I-PERSON\nsaw O\n{place} I-PLACE\n" for name in ("Ada", "Bo", "Cy") for place in PLACES]
     write_lines(folder / "names.conll", tagged)
     write_task_files(folder)

@@ -130,7 +130,7 @@ def test_weights_of_a_row_sum_to_one_or_zero_with_finite_gradients(t, extra, kin
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_weights_are_computed_in_float32(dtype):
-    """Scores of some hundreds are beyond float16, and bfloat16 would round them by whole units."""
+    """Scores in the hundreds lose too many digits in half precision: bfloat16 rounds them to whole units."""
     q, k, v = ((x * 30).to(dtype) for x in random_qkv(8, 64, dtype=torch.float32))
     weights = attend(q, k, v, scale=0.1, need_weights=True, backend="math").weights
     exact = attend(q.double(), k.double(), v.double(), scale=0.1, need_weights=True).weights
@@ -149,11 +149,6 @@ def test_returned_weights_are_before_dropout_and_draw_no_random_numbers(backend)
     assert torch.equal(results[0].output, results[2].output)
     assert torch.equal(results[1], results[3])
     torch.testing.assert_close(results[2].weights, attend(*qkv, need_weights=True).weights)
-
-
-def test_causal_queries_are_aligned_with_the_last_keys():
-    seen = Mask(causal=True).dense(2, 5, torch.device("cpu"))[0, 0]
-    assert seen.tolist() == [[True, True, True, True, False], [True] * 5]
 
 
 @pytest.mark.parametrize(
@@ -176,8 +171,3 @@ def test_errors_name_the_bad_argument(change, message):
     arguments = {"q": q, "k": k, "v": v} | change
     with pytest.raises(ValueError, match=message):
         attend(**arguments)
-
-
-def test_masks_of_another_dtype_are_refused():
-    with pytest.raises(TypeError, match=r"mask real has dtype torch.int64: expected torch.bool"):
-        Mask(real=torch.ones(2, 3, dtype=torch.long))

@@ -20,7 +20,7 @@ def test_sinusoids_equal_the_reference_for_even_and_odd_widths(length, width, ha
 
 
 def test_the_first_sinusoids_have_the_shortest_period():
-    """Document 000 says it the other way round; the formula, and its code, say this."""
+    """The text of document 000 states the opposite, but its formula and its code agree with this test."""
     table = sinusoids(1000, 64)
     turns = [(table[1:, i].sign() != table[:-1, i].sign()).sum().item() for i in (0, 20, 60)]
     assert turns[0] > 300

@@ -1,4 +1,4 @@
-"""Code that torch compiled for other vector instructions is never used again."""
+"""Code that torch compiled for other vector instructions is not reused."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ def restored_tag():
 
 
 @pytest.mark.parametrize("own_tag", ["", "my-tag"])
-def test_each_kind_of_cpu_has_its_own_key_and_keeps_the_tag_of_the_user(monkeypatch, own_tag):
+def test_each_cpu_capability_has_a_cache_key_and_the_users_tag_is_kept(monkeypatch, own_tag):
     tags = []
     for capability in ("AVX512", "AVX2", "DEFAULT"):
         torch.compiler.config.cache_key_tag = own_tag
@@ -25,7 +25,7 @@ def test_each_kind_of_cpu_has_its_own_key_and_keeps_the_tag_of_the_user(monkeypa
     assert tags == [f"{own_tag} {capability}".strip() for capability in ("AVX512", "AVX2", "DEFAULT")]
 
 
-def test_the_tag_is_part_of_the_key_of_compiled_code():
+def test_the_tag_is_part_of_torchs_cache_key():
     torch.compiler.config.cache_key_tag = ""
     separate_compile_cache()
     try:
@@ -33,5 +33,5 @@ def test_the_tag_is_part_of_the_key_of_compiled_code():
 
         details = FxGraphHashDetails(None, [], {}, [])
     except UnicodeDecodeError:
-        pytest.skip("torch 2.13 reads its own templates in the locale's encoding, and this one has ASCII alone")
+        pytest.skip("torch 2.13 reads its templates in the locale's encoding, and this locale is ASCII")
     assert details.cache_key_tag == torch.backends.cpu.get_cpu_capability()

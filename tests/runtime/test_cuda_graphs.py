@@ -1,4 +1,4 @@
-"""A recording that fails raises one error and leaves nothing behind: by fakes on any machine, and on a GPU for real."""
+"""A failed CUDA graph capture raises one error and cleans up. Most tests use a fake of torch.cuda; one needs a GPU."""
 
 from contextlib import contextmanager
 
@@ -11,7 +11,7 @@ CPU = torch.device("cpu")
 
 
 class FakeGenerator:
-    """Believes to be recorded until it gets another state, as CUDA's does."""
+    """Stays in the recording state until it gets another state, as CUDA's generator does."""
 
     def __init__(self):
         self.is_recorded = False
@@ -22,10 +22,10 @@ class FakeGenerator:
 
 @pytest.fixture
 def cuda(monkeypatch):
-    """What `capture_graph` uses of torch.cuda, without a GPU; ending a recording raises if `breaks` is set."""
+    """Replace what `capture_graph` uses of torch.cuda. Ending a capture raises `breaks` if it is set."""
 
     class Cuda:
-        generator, stream, breaks, open_pools = FakeGenerator(), "usual", None, []
+        generator, stream, breaks, open_pools = FakeGenerator(), "default", None, []
 
     @contextmanager
     def graph(made, pool, **options):
@@ -36,7 +36,7 @@ def cuda(monkeypatch):
         finally:
             if Cuda.breaks is not None:
                 raise Cuda.breaks
-            Cuda.generator.is_recorded, Cuda.stream = False, "usual"
+            Cuda.generator.is_recorded, Cuda.stream = False, "default"
             Cuda.open_pools.remove(pool)
 
     def close(index, pool):
@@ -58,10 +58,10 @@ def cuda(monkeypatch):
 
 
 def is_clean(cuda):
-    return not cuda.generator.is_recorded and cuda.stream == "usual" and cuda.open_pools == []
+    return not cuda.generator.is_recorded and cuda.stream == "default" and cuda.open_pools == []
 
 
-def test_a_recording_returns_its_result_and_leaves_the_random_state(cuda):
+def test_a_capture_returns_its_result_and_restores_the_random_state(cuda):
     before = torch.get_rng_state()
     _, result = capture_graph(lambda: torch.rand(2), pool="pool", device=CPU)
     assert result.shape == (2,)
@@ -69,21 +69,21 @@ def test_a_recording_returns_its_result_and_leaves_the_random_state(cuda):
     assert is_clean(cuda)
 
 
-def test_a_failed_recording_gives_its_first_reason_and_cleans_up(cuda):
+def test_a_failed_capture_raises_its_first_error_and_cleans_up(cuda):
     cuda.breaks = RuntimeError("operation failed due to a previous error during capture")
     before = torch.get_rng_state()
 
-    def refuse():
+    def fail():
         torch.rand(2)
         raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED in cublasLtMatmul")
 
     with pytest.raises(CaptureError, match=r"^CUBLAS_STATUS_NOT_SUPPORTED in cublasLtMatmul$"):
-        capture_graph(refuse, pool="pool", device=CPU)
+        capture_graph(fail, pool="pool", device=CPU)
     assert is_clean(cuda)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_recording_that_only_its_end_refuses_is_cleaned_up_too(cuda):
+def test_a_capture_that_fails_at_its_end_is_cleaned_up(cuda):
     cuda.breaks = RuntimeError("invalid capture")
     with pytest.raises(CaptureError, match="invalid capture"):
         capture_graph(lambda: None, pool="pool", device=CPU)
@@ -92,19 +92,19 @@ def test_a_recording_that_only_its_end_refuses_is_cleaned_up_too(cuda):
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, ValueError])
 def test_other_errors_pass_through(cuda, stop):
-    def refuse():
+    def fail():
         raise stop
 
     with pytest.raises(stop):
-        capture_graph(refuse, pool="pool", device=CPU)
+        capture_graph(fail, pool="pool", device=CPU)
     assert is_clean(cuda)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_random_numbers_and_graphs_work_after_a_failed_recording_on_a_gpu():
+def test_random_numbers_and_graphs_work_after_a_failed_capture_on_a_gpu():
     device = torch.device("cuda")
     x = torch.ones(64, 64, device=device)
-    x @ x  # cuBLAS sets itself up, which cannot be recorded
+    x @ x  # initialize cuBLAS, which cannot be captured
     stream, pool = torch.cuda.current_stream(), torch.cuda.graph_pool_handle()
     torch.manual_seed(1)
     expected = torch.rand(3, device=device)

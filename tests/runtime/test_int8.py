@@ -1,111 +1,26 @@
-"""Int8 weights: close to the float model, in every layer and in what it writes."""
-
-import copy
-import platform
+"""Int8 models: close to the float model, in their outputs and in the tokens that they generate."""
 
 import pytest
 import torch
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 from torch import nn
 
 from glassformer.data.corpora.toy import PairTaskData
 from glassformer.decoding import GenerationConfig, generate
-from glassformer.kernels.cpp_library import X86, KernelBuildError
 from glassformer.models import build_model, preset
-from glassformer.nn import quantized_linear
-from glassformer.nn.quantized_linear import Int8Linear, TorchInt8Linear
-from glassformer.runtime import int8
-from glassformer.runtime.int8 import _choose_layer, quantize
+from glassformer.nn.quantized_linear import Int8Linear
+from glassformer.runtime.int8 import quantize
 from glassformer.text.tokenizer import BEGIN, END, PAD
 from glassformer.training import fit, label_smoothed_cross_entropy
+from int8_layers import INT8_LAYERS, use_int8_layer
 
 
-@pytest.fixture(scope="module", params=["ours", "torch's"])
+@pytest.fixture(scope="module", params=INT8_LAYERS)
 def int8_linear(request):
-    """Our kernel where it runs, and torch's, which x86 falls back to, where torch has one."""
-    if request.param == "ours":
-        try:
-            found = _choose_layer()
-        except KernelBuildError as error:
-            pytest.skip(str(error))
-        if found is not Int8Linear:
-            pytest.skip("our kernel does not run here")
-        yield found
-        return
-    usual, supported = torch.backends.quantized.engine, torch.backends.quantized.supported_engines
-    engine = usual if platform.machine() in X86 else "qnnpack"
-    if engine not in supported or engine == "none":
-        pytest.skip("torch has no int8 products here")
-    torch.backends.quantized.engine = engine
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(int8, "_choose_layer", lambda: TorchInt8Linear)
-        yield TorchInt8Linear
-    torch.backends.quantized.engine = usual
+    with use_int8_layer(request.param) as layer:
+        yield layer
 
 
-@settings(max_examples=30, deadline=None)
-@given(
-    rows=st.integers(1, 35),
-    width_in=st.integers(1, 70),
-    width_out=st.integers(1, 40),
-    bias=st.booleans(),
-    seed=st.integers(0, 2**32),
-)
-def test_a_layer_is_off_by_no_more_than_its_rounding(int8_linear, rows, width_in, width_out, bias, seed):
-    torch.manual_seed(seed)
-    linear = nn.Linear(width_in, width_out, bias=bias)
-    x = torch.randn(rows, width_in) * torch.rand(rows, 1) * 10
-    found = int8_linear(linear)(x)
-    exact = linear(x)
-    # Each factor is off by at most half a step of its scale: the sum of what that can come to.
-    steps = x.abs().amax(1, keepdim=True) / 127, linear.weight.abs().amax(1) / 127
-    bound = steps[0] / 2 * linear.weight.abs().sum(1) + (x.abs() + steps[0] / 2).sum(1, keepdim=True) * steps[1] / 2
-    assert ((found - exact).abs() <= 2.1 * bound + 1e-5).all()  # twice, for kernels with 7 bits for activations
-
-
-@settings(max_examples=60, deadline=None)
-@given(rows=st.integers(1, 70), width_in=st.integers(1, 200), width_out=st.integers(1, 70), seed=st.integers(0, 2**32))
-@example(rows=37, width_in=1100, width_out=33, seed=0)  # more than stay near while weights pass by
-def test_our_kernel_rounds_once_and_sums_exactly(int8_linear, rows, width_in, width_out, seed):
-    if int8_linear is not Int8Linear:
-        pytest.skip("our kernel does not run here")
-    torch.manual_seed(seed)
-    linear, x = nn.Linear(width_in, width_out), torch.randn(rows, width_in) * 10
-    top, scales = x.abs().amax(1, keepdim=True), linear.weight.detach().abs().amax(1) / 127
-    bytes_in = (x * (torch.full_like(top, 127) / top)).round()
-    bytes_of = (linear.weight / scales[:, None]).round()
-    exact = (bytes_in.double() @ bytes_of.double().T) * (top / 127) * scales + linear.bias
-    torch.testing.assert_close(int8_linear(linear)(x), exact.float(), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(int8_linear(linear, relu=True)(x), exact.float().relu(), rtol=1e-5, atol=1e-5)
-
-
-def test_our_kernel_passes_on_what_is_no_number(int8_linear):
-    x = torch.randn(40, 20)
-    x[3, 19], x[35, 0] = torch.nan, torch.inf
-    is_broken = ~torch.isfinite(int8_linear(nn.Linear(20, 9))(x))
-    assert is_broken[[3, 35]].all()
-    assert is_broken.sum() == 2 * 9
-    if int8_linear is Int8Linear:
-        assert (~torch.isfinite(int8_linear(nn.Linear(20, 9), relu=True)(x)))[3].all()
-
-
-def test_weights_may_lie_in_any_order_but_fit_their_rows(int8_linear):
-    linear = nn.Linear(20, 9)
-    layer = int8_linear(linear)
-    turned = copy.deepcopy(linear)
-    turned.weight = nn.Parameter(linear.weight.detach().T.contiguous().T)
-    x = torch.randn(3, 20)
-    torch.testing.assert_close(int8_linear(turned)(x), layer(x))
-    if int8_linear is Int8Linear:
-        with pytest.raises(RuntimeError, match="expected 20"):
-            layer(torch.randn(3, 24))
-
-
-def test_shapes_zeros_and_an_untouched_original(int8_linear):
-    layer = int8_linear(nn.Linear(16, 24))
-    assert layer(torch.randn(2, 3, 16)).shape == (2, 3, 24)
-    assert torch.isfinite(layer(torch.zeros(4, 16))).all()
+def test_quantizing_replaces_every_linear_layer_of_a_copy(int8_linear):
     model = build_model(preset("tiny-marian"))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     quantized = quantize(model)
@@ -122,39 +37,6 @@ def test_a_relu_becomes_part_of_the_layer_before_it(int8_linear):
         assert (joined.act is not network.act) == (activation == "relu" and not gated)
         x = torch.randn(3, 5, network.d_model)
         torch.testing.assert_close(joined(x), network(x), rtol=0, atol=0.05 * network(x).abs().max().item())
-
-
-def test_torchs_kernel_is_one_operation_of_a_compiled_step():
-    engines = [engine for engine in torch.backends.quantized.supported_engines if engine != "none"]
-    if not engines:
-        pytest.skip("torch has no int8 products here")
-    usual, torch.backends.quantized.engine = torch.backends.quantized.engine, engines[0]
-    try:
-        layer = copy.deepcopy(TorchInt8Linear(nn.Linear(16, 24)))
-        x = torch.randn(2, 3, 16)
-        torch.testing.assert_close(torch.compile(layer, backend="eager", fullgraph=True)(x), layer(x))
-        assert copy.copy(layer._packed).number != layer._packed.number, "a copy would be looked for elsewhere"
-    finally:
-        torch.backends.quantized.engine = usual
-
-
-@pytest.mark.parametrize(
-    ("machine", "has_vnni", "allowed", "saturates"),
-    [
-        ("x86_64", True, None, False),
-        ("x86_64", True, "AVX512_VNNI", False),
-        ("x86_64", True, "AVX2", True),
-        ("x86_64", False, None, True),
-        ("aarch64", False, None, False),
-    ],
-)
-def test_where_sums_saturate_activations_have_7_bits(monkeypatch, machine, has_vnni, allowed, saturates):
-    monkeypatch.setattr(quantized_linear.platform, "machine", lambda: machine)
-    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: has_vnni)
-    monkeypatch.delenv("FBGEMM_ENABLE_INSTRUCTIONS", raising=False)
-    if allowed is not None:
-        monkeypatch.setenv("FBGEMM_ENABLE_INSTRUCTIONS", allowed)
-    assert quantized_linear._sums_saturate.__wrapped__() == saturates
 
 
 @pytest.mark.parametrize("name", ["tiny-transformer-base", "tiny-llama", "tiny-t5-small", "tiny-bert-base"])

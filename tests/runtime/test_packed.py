@@ -1,4 +1,4 @@
-"""A packed model answers as the model does."""
+"""A packed model gives the same results as the original."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def make(config):
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 @pytest.mark.parametrize("beams", [1, 3])
-def test_it_writes_the_same(config, beams):
+def test_a_packed_model_gives_the_same_texts(config, beams):
     model = make(config)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     begin = 1 if config.n_encoder_layers else None
@@ -46,14 +46,14 @@ def test_it_writes_the_same(config, beams):
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_its_numbers_are_the_same(config):
+def test_a_packed_model_gives_the_same_logits(config):
     model = make(config)
     tokens = torch.randint(3, 23, (3, 9))
     inputs = (tokens, tokens.flip(1)) if config.n_encoder_layers else (tokens,)
     torch.testing.assert_close(pack(model)(*inputs), model(*inputs), atol=1e-12, rtol=1e-12)
 
 
-def test_it_can_be_quantized():
+def test_a_packed_model_can_be_quantized():
     model = make(SMALL).float()
     try:
         small = quantize(pack(model))
@@ -63,7 +63,7 @@ def test_it_can_be_quantized():
     torch.testing.assert_close(small(tokens), quantize(model)(tokens), atol=1e-4, rtol=1e-4)
 
 
-def test_outputs_that_nobody_asked_for_are_left_out():
+def test_padded_outputs_are_sliced_off():
     layer = torch.nn.Linear(8, 37)
     x = torch.randn(4, 8)
     padded = PaddedLinear(layer)

@@ -1,4 +1,4 @@
-"""Recorded steps write what plain steps write. Here they are played without a GPU: the same cache, rows and shapes."""
+"""Recorded steps give the same texts as plain steps. On a CPU they use the same cache, rows and shapes as on a GPU."""
 
 import copy
 import threading
@@ -10,29 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.decoding import GenerationConfig, generate, record_steps, stream
-from glassformer.decoding.recorded_greedy import GreedyRunner, greedy_runner_for
-from glassformer.nn import capture_attention
-from glassformer.runtime.choose_runner import ExpectedWork, open_runner
 from glassformer.runtime.recorded import (
     MAX_RECORDINGS,
     ROW_STEPS,
     RecordedStepRunner,
-    Recordings,
     Shape,
     _round_up,
 )
-from recording import BEGIN, DECODERS, END, FORGETFUL, PAIR, assert_same, make, recordings_of
-
-SEARCHES = {
-    "greedy": GenerationConfig(max_new_tokens=9),
-    "samples": GenerationConfig(max_new_tokens=9, do_sample=True, num_return_sequences=3, seed=5),
-    "rules": GenerationConfig(max_new_tokens=9, repetition_penalty=1.5, min_new_tokens=3),
-    "beam": GenerationConfig(max_new_tokens=9, num_beams=3, num_return_sequences=2),
-    "groups": GenerationConfig(max_new_tokens=9, num_beams=4, num_beam_groups=2, diversity_penalty=0.5),
-}
+from recording import BEGIN, DECODERS, END, FORGETFUL, PAIR, SEARCHES, assert_same, make, recordings_of
 
 
 def both_ways(model, inputs, config, begin):
+    """Return the texts of plain steps and of recorded steps."""
     recorded = copy.deepcopy(model)
     record_steps(recorded)
     return [generate(m, inputs, config, begin=begin, end=END, with_log_probs=True) for m in (model, recorded)]
@@ -40,14 +29,14 @@ def both_ways(model, inputs, config, begin):
 
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("name", DECODERS)
-def test_a_decoder_writes_the_same(name, search):
+def test_recorded_and_plain_steps_of_a_decoder_give_the_same_texts(name, search):
     inputs = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 3], [4, 4], [15, 3, 2]]
     assert_same(*both_ways(make(DECODERS[name]), inputs, SEARCHES[search], None))
 
 
 @pytest.mark.parametrize("search", ["greedy", "samples", "rules"])
-def test_a_decoder_that_soon_forgets_writes_the_same(search):
-    """Not with beams: of several texts with one probability any may be dropped, and what would follow it is lost."""
+def test_recorded_and_plain_steps_agree_for_a_short_window(search):
+    """Beam search is left out: of hypotheses with equal probability it may drop any, and their continuations differ."""
     inputs = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 3], [4, 4], [15, 3, 2]]
     assert_same(*both_ways(make(FORGETFUL), inputs, replace(SEARCHES[search], max_new_tokens=200), None))
 
@@ -57,11 +46,11 @@ def test_a_decoder_that_soon_forgets_writes_the_same(search):
     search=st.sampled_from(list(SEARCHES)),
     inputs=st.lists(st.lists(st.integers(3, 22), min_size=1, max_size=40), min_size=1, max_size=6),
 )
-def test_an_encoder_decoder_writes_the_same(search, inputs):
+def test_recorded_and_plain_steps_of_an_encoder_decoder_give_the_same_texts(search, inputs):
     assert_same(*both_ways(make(PAIR), inputs, SEARCHES[search], BEGIN))
 
 
-def test_a_stream_is_the_same_and_a_second_one_uses_the_recording_again():
+def test_a_second_stream_reuses_the_recording_of_the_first():
     model = make(DECODERS["rotary, grouped"])
     expected = list(stream(model, [3, 4], SEARCHES["greedy"], end=END))
     record_steps(model)
@@ -70,7 +59,7 @@ def test_a_stream_is_the_same_and_a_second_one_uses_the_recording_again():
         assert len(recordings_of(model)._free) == 1
 
 
-def test_two_runners_at_once_do_not_share_a_recording():
+def test_two_streams_at_once_do_not_share_a_recording():
     model = make(DECODERS["learned positions"])
     expected = [list(stream(model, tokens, SEARCHES["greedy"], end=END)) for tokens in ([3, 4], [9, 8])]
     record_steps(model)
@@ -82,7 +71,7 @@ def test_two_runners_at_once_do_not_share_a_recording():
     assert found == expected
 
 
-def test_replaced_parameters_are_noticed():
+def test_a_recording_is_dropped_when_parameters_are_replaced():
     model = make(DECODERS["learned positions"])
     record_steps(model)
     generate(model, [[3, 4]], SEARCHES["greedy"], end=END)
@@ -93,17 +82,7 @@ def test_replaced_parameters_are_noticed():
     assert found[0][0].tokens == generate(copy.deepcopy(model), [[3, 4]], SEARCHES["greedy"], end=END)[0][0].tokens
 
 
-def test_whoever_looks_on_sees_every_step():
-    model = make(PAIR)
-    record_steps(model)
-    with capture_attention(model) as captured:
-        assert recordings_of(model) is None
-        generate(model, [[5, 6, 7]], SEARCHES["greedy"], begin=BEGIN, end=END)
-    assert captured
-    assert recordings_of(model) is not None
-
-
-def test_few_recordings_are_kept():
+def test_the_number_of_recordings_is_limited():
     model = make(DECODERS["learned positions"])
     record_steps(model)
     for rows in ROW_STEPS:
@@ -113,7 +92,7 @@ def test_few_recordings_are_kept():
 
 
 @given(rows=st.integers(1, 300), copies=st.integers(1, 5), capacity=st.integers(1, 96), length=st.integers(1, 200))
-def test_there_is_room_for_what_was_asked(rows, copies, capacity, length):
+def test_rounded_shapes_hold_the_requested_rows_and_tokens(rows, copies, capacity, length):
     roomy = _round_up(Shape(rows * copies, capacity, rows, length), max_len=96)
     assert roomy.rows >= rows * copies
     assert roomy.rows == roomy.memories * copies
@@ -121,8 +100,8 @@ def test_there_is_room_for_what_was_asked(rows, copies, capacity, length):
     assert length <= roomy.memory_length <= max(length, 96)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of torch's own
-def test_a_compiled_step_writes_the_same():
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch calls a deprecated function of its own
+def test_compiled_steps_give_the_same_texts():
     model = make(replace(DECODERS["rotary, grouped"], n_decoder_layers=1))
     expected = generate(model, [[5, 6, 7], [8]], SEARCHES["greedy"], end=END)
     record_steps(model, compile=True)
@@ -136,21 +115,13 @@ def test_a_compiled_step_writes_the_same():
     assert_same(expected, found)
 
 
-def test_rows_of_unlike_length_reach_the_limit_of_the_model():
+def test_rows_of_different_length_reach_max_len():
     model = make(DECODERS["learned positions"])
     inputs, config = [[3, 4, 5] * 8, [6]], GenerationConfig(max_new_tokens=30)
     assert_same(*both_ways(model, inputs, replace(config, min_new_tokens=30, suppress_tokens=(END,)), None))
 
 
-def test_under_autocast_nothing_is_recorded():
-    model = make(DECODERS["learned positions"]).float()
-    record_steps(model)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert recordings_of(model) is None
-        generate(model, [[3, 4]], SEARCHES["greedy"], end=END)
-
-
-def test_a_recording_of_replaced_parameters_is_never_lent_again():
+def test_a_recording_whose_parameters_were_replaced_is_not_reused():
     model = make(DECODERS["learned positions"])
     record_steps(model)
     with recordings_of(model).borrow(Shape(1, 32)) as lent:
@@ -180,7 +151,7 @@ def test_threads_never_share_a_recording():
     assert not errors
 
 
-def test_more_than_one_token_may_end_a_text():
+def test_any_of_several_end_tokens_ends_a_text():
     model = make(DECODERS["rotary, grouped"])
     (whole,) = generate(model, [[5, 6, 7]], SEARCHES["greedy"], end=END)[0]
     also = whole.tokens[-1]
@@ -192,8 +163,8 @@ def test_more_than_one_token_may_end_a_text():
 
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("config", [*DECODERS.values(), PAIR], ids=[*DECODERS, "pair"])
-def test_a_step_ahead_changes_nothing(search, config, monkeypatch):
-    """As on a GPU: the next step is taken before the last one's tokens are known, and rows leave in between."""
+def test_running_one_step_ahead_gives_the_same_texts(search, config, monkeypatch):
+    """As on a GPU, a step starts before the tokens of the previous one are read, and rows leave in between."""
     ran = []
 
     def can_run_ahead(runner):
@@ -209,88 +180,7 @@ def test_a_step_ahead_changes_nothing(search, config, monkeypatch):
     assert ran
 
 
-@pytest.fixture
-def feeding(monkeypatch):
-    """As on a GPU: greedy steps are made several at once, before anybody has seen what came of the last ones."""
-    fed = []
-
-    def watched(runner, tokens):
-        fed.append(runner)
-        return greedy_runner_for(runner, tokens) if type(runner) is RecordedStepRunner else None
-
-    monkeypatch.setattr("glassformer.decoding.step_loop.greedy_runner_for", watched)
-    monkeypatch.setattr(RecordedStepRunner, "can_chain_steps", property(lambda runner: runner._in_order))
-    monkeypatch.setattr(Recordings, "should_read", lambda self, sources: True)
-    return fed
-
-
-PLAIN = {
-    "to the end": GenerationConfig(max_new_tokens=200),
-    "short": GenerationConfig(max_new_tokens=6),
-    "one": GenerationConfig(max_new_tokens=1),
-    "not too short": GenerationConfig(max_new_tokens=30, min_new_tokens=7),
-    "bias": GenerationConfig(max_new_tokens=12, logit_bias={4: 2.0, 9: -3.0}, suppress_tokens=(7,), min_new_tokens=1),
-    "more ends": GenerationConfig(max_new_tokens=30, eos_token_id=(5, 6), min_new_tokens=2),
-}
-
-
-@pytest.mark.parametrize("config", [*DECODERS.values(), PAIR], ids=[*DECODERS, "pair"])
-def test_a_recording_that_feeds_itself_changes_nothing(config, feeding):
-    """One after the other, so that they use the same recordings; three inputs leave a row of four free."""
-    model = make(config)
-    begin = BEGIN if config.n_encoder_layers else None
-    inputs = [[5, 6, 7], [8, 9], [11, 12, 13, 14]]
-
-    def write(search):
-        found = generate(model, inputs, search, begin=begin, end=END)
-        return found, list(stream(model, inputs[0], search, begin=begin, end=END))
-
-    plain = {name: write(search) for name, search in PLAIN.items()}
-    feeding.clear()
-    record_steps(model)
-    for name, search in [*PLAIN.items(), *reversed(PLAIN.items())]:
-        found, streamed = write(search)
-        assert_same(plain[name][0], found)
-        assert streamed == plain[name][1], name
-    assert len(feeding) == 4 * len(PLAIN)
-
-
-def test_rows_that_have_moved_are_not_fed(monkeypatch):
-    model = make(DECODERS["alibi"])
-    record_steps(model)
-    tokens = torch.tensor([[5], [6]])
-    with open_runner(model, ExpectedWork(rows=2, capacity=8)) as runner:
-        runner.step(tokens)
-        assert greedy_runner_for(runner, tokens) is None, "on a CPU it saves no time"
-        monkeypatch.setattr(RecordedStepRunner, "device", torch.device("cuda"))
-        assert isinstance(greedy_runner_for(runner, tokens), GreedyRunner)
-        monkeypatch.undo()
-        runner.keep([1])
-        monkeypatch.setattr(RecordedStepRunner, "device", torch.device("cuda"))
-        assert greedy_runner_for(runner, tokens[1:]) is None
-
-
-def test_a_recording_is_returned_when_the_block_ends():
-    """Also where the caller abandons a stream half way, or the search raises."""
-    model = make(DECODERS["learned positions"])
-    record_steps(model)
-    tokens = stream(model, [3, 4], SEARCHES["greedy"], end=END)
-    next(tokens)
-    assert not recordings_of(model)._free
-    tokens.close()
-    assert len(recordings_of(model)._free) == 1
-
-    def fail():
-        with torch.inference_mode(), open_runner(model, ExpectedWork(rows=1, capacity=8)):
-            assert not recordings_of(model)._free
-            raise RuntimeError("by hand")
-
-    with pytest.raises(RuntimeError, match="by hand"):
-        fail()
-    assert len(recordings_of(model)._free) == 1
-
-
-def test_a_broken_text_leaves_nothing_behind():
+def test_nan_in_a_returned_recording_does_not_affect_the_next_text():
     model = make(PAIR)
     record_steps(model)
     search = SEARCHES["greedy"]
@@ -305,32 +195,8 @@ def test_a_broken_text_leaves_nothing_behind():
     assert generate(model, [[5, 6]], search, begin=BEGIN, end=END) == fine
 
 
-def test_only_plain_greedy_search_feeds_itself(feeding):
-    model = make(PAIR)
-    record_steps(model)
-    for name, search in SEARCHES.items():
-        generate(model, [[5, 6]], search, begin=BEGIN, end=END)
-        assert bool(feeding) == (name == "greedy")
-        feeding.clear()
-    generate(model, [[5, 6]], SEARCHES["greedy"], begin=BEGIN, end=END, with_log_probs=True)
-    assert not feeding
-
-
-def test_broken_scores_are_told_while_it_feeds_itself(feeding):
-    model = make(PAIR)
-    model.get_parameter("head.out_proj.bias").data.fill_(float("nan"))
-    record_steps(model)
-    with pytest.raises(FloatingPointError, match="NaN"):
-        generate(model, [[5]], GenerationConfig(max_new_tokens=5), begin=BEGIN, end=END)
-    everything = GenerationConfig(max_new_tokens=5, suppress_tokens=tuple(range(PAIR.vocab_size)))
-    model = make(PAIR)
-    record_steps(model)
-    with pytest.raises(ValueError, match="forbid every token"):
-        generate(model, [[5]], everything, begin=BEGIN, end=END)
-
-
 @pytest.mark.parametrize("beams", [1, 2])
-def test_broken_scores_are_told_a_step_later(beams, monkeypatch):
+def test_nan_logits_raise_an_error_when_running_ahead(beams, monkeypatch):
     monkeypatch.setattr(RecordedStepRunner, "can_run_ahead", property(lambda runner: True))
     model = make(PAIR)
     model.get_parameter("head.out_proj.bias").data.fill_(float("nan"))

@@ -15,7 +15,7 @@ from glassformer.metrics.scores import Scores
 from glassformer.pipelines.translator import Translator
 from glassformer.tasks.card import code
 from glassformer.tasks.recipes import load_recipe
-from glassformer.tasks.registry import TASKS, config_named, task_named
+from glassformer.tasks.task_registry import TASKS, config_named, task_named
 from glassformer.tasks.train_task import make_card
 from glassformer.tasks.translation import PairData, Translation, TranslationConfig
 from glassformer.training.state import TrainState

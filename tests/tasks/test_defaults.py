@@ -23,7 +23,7 @@ from glassformer.tasks.configs.defaults import (
     preset_options,
 )
 from glassformer.tasks.configs.task_options import AUTOMATIC, make_config, options_of
-from glassformer.tasks.registry import TASKS, config_named, task_named
+from glassformer.tasks.task_registry import TASKS, config_named, task_named
 from glassformer.training.pilot import measure_training_speed
 from glassformer.training.train_config import TrainConfig
 

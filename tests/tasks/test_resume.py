@@ -16,7 +16,7 @@ from glassformer.tasks.classification import Classification, ClassificationConfi
 from glassformer.tasks.language import DocumentData, Language, LanguageConfig
 from glassformer.tasks.masking import Masking, MaskingConfig
 from glassformer.tasks.pretraining import TextData
-from glassformer.tasks.registry import task_named
+from glassformer.tasks.task_registry import task_named
 from glassformer.tasks.translation import PairData, Translation, TranslationConfig
 from glassformer.text import BpeDropout, Tokenizer
 from glassformer.training.run_folder import RECORD, RunFolder, RunMismatchError, open_run

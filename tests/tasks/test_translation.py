@@ -18,8 +18,8 @@ from glassformer.models import build_model
 from glassformer.pipelines.translator import Translator
 from glassformer.tasks.configs.small_models import small_encoder_decoder
 from glassformer.tasks.recipes import load_recipe
-from glassformer.tasks.registry import task_named
 from glassformer.tasks.seq2seq_task import pair_loss
+from glassformer.tasks.task_registry import task_named
 from glassformer.tasks.translation import PairData, Translation, TranslationConfig
 from glassformer.text import TokenizerConfig
 from glassformer.text.tokenizer import END, PAD, UNKNOWN

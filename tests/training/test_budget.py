@@ -48,7 +48,7 @@ class RowBatches:
 
 
 class Machine:
-    """A machine whose every second is made up: start-up, updates, validations, final scores."""
+    """A simulated machine with given durations of start-up, updates, validations and final scores."""
 
     def __init__(self, monkeypatch, *, startup=5.0, pilot=1.0, update=None, validation=3.0, score=0.02, tests=400):
         self.now = 0.0
@@ -58,11 +58,11 @@ class Machine:
         self.losses = self.validations = 0
         monkeypatch.setattr("time.perf_counter", lambda: self.now)
         monkeypatch.setattr(journal, "_tensorboard", lambda folder: None)
-        monkeypatch.setattr(estimate, "give_back_freed", lambda: None)  # which waits
+        monkeypatch.setattr(estimate, "give_back_freed", lambda: None)  # it takes real time
         monkeypatch.setattr(runs, "score_samples", lambda *_: None)  # its time is not simulated
 
     def train(self, folder, config=CONFIG):
-        """One command from start to end: the seconds that it took."""
+        """Run one training command and return the simulated seconds that it took."""
         began = self.now
         self.now += self.startup
         record = (
@@ -164,7 +164,7 @@ def test_corrections_come_at_fixed_fractions_of_the_plan_and_are_recorded(tmp_pa
 
 @pytest.mark.parametrize("slower", [3.0, 8.0])
 def test_a_run_ends_in_time_on_a_machine_that_becomes_slower(tmp_path, monkeypatch, slower):
-    """The fast spell raised the plan: the next share of it would come long after the time is over."""
+    """Fast updates at the start raise the planned number, so the next scheduled correction would come too late."""
     machine = Machine(monkeypatch, update=lambda number: 0.3 if 10 < number < 60 else 0.3 * slower)
     seconds = machine.train(tmp_path / "a", replace(CONFIG, minutes=5))
     assert seconds == pytest.approx(300, rel=0.15)
@@ -188,7 +188,7 @@ def test_a_run_without_a_validation_gets_one_before_the_end(tmp_path, monkeypatc
 
 
 def stop_after(machine, count):
-    """Kill the process (an exception stands for it) at so many updates."""
+    """Simulate a kill of the process after `count` updates, by an exception."""
     plain, seen = machine.update, [0]
 
     def update(number):
@@ -201,7 +201,7 @@ def stop_after(machine, count):
 
 
 def test_a_killed_run_repeats_its_recorded_corrections(tmp_path, monkeypatch):
-    """It is killed between two checkpoints, after corrections; then it resumes on a machine that is slower."""
+    """The kill comes between two checkpoints, after corrections. The run resumes on a slower machine."""
     config = replace(CONFIG, eval_every=10, save_every=10, minutes=1.5)
     machine = Machine(monkeypatch, validation=0.5)
     stop_after(machine, 38)
@@ -228,7 +228,7 @@ def test_a_killed_run_repeats_its_recorded_corrections(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("pilot", "update"), [(4.0, 0.5), (2.0, 0.5), (0.5, 0.5), (0.25, 0.5)])
 def test_a_fractional_warmup_follows_the_corrected_plan(tmp_path, monkeypatch, pilot, update):
-    """A machine that is busy or idle at the start only: the pilot is wrong by up to eight times."""
+    """The load of the machine changes after the pilot, whose measured speed is wrong by a factor of up to eight."""
     machine = Machine(monkeypatch, pilot=pilot, update=lambda number: update)
     machine.train(tmp_path / "a", replace(CONFIG, warmup=0.1))
     rates = rates_of(tmp_path / "a")
@@ -254,7 +254,7 @@ def test_the_same_corrections_give_the_same_bits(tmp_path, monkeypatch, warmup):
     whole = Machine(monkeypatch, validation=0.5)
     whole.train(tmp_path / "whole", config)
     torn = Machine(monkeypatch, validation=0.5)
-    # Late enough that all corrections are recorded.
+    # One update before the end, when all corrections are recorded.
     stop_after(torn, whole.state.update - 1)
     with pytest.raises(RuntimeError, match="killed"):
         torn.train(tmp_path / "torn", config)
@@ -299,7 +299,7 @@ def test_the_budget_includes_validations_saves_and_final_scores():
 
 
 def test_validation_memory_is_measured_on_the_longest_examples(monkeypatch):
-    """More and more of them, until a sample takes longer than a moment."""
+    """The samples grow until one takes noticeable time."""
     now, seen = [0.0], []
     monkeypatch.setattr("time.process_time", lambda: now[0])
 

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -80,7 +78,7 @@ class Rows(NamedTuple):
 
 
 class RowBatches:
-    """Batches of 1, 2, ... 5 rows, and again."""
+    """Batches of 1, 2, ... 5 rows, repeated."""
 
     def __init__(self, width=8):
         self.width = width
@@ -102,7 +100,7 @@ def row_trainer(model, folder, config=CONFIG):
 
 def test_the_pilot_does_not_change_the_trainer(tmp_path):
     trainer = pair_trainer(tmp_path / "a")
-    trainer._update()  # so that gradients and moments are there
+    trainer._update()  # creates gradients and optimizer moments
     trainer.model.decoder.eval()
 
     def traces():
@@ -142,7 +140,8 @@ def test_a_run_after_a_pilot_is_bit_identical(tmp_path):
 
 def test_the_update_is_timed_on_copies(tmp_path):
     trainer = pair_trainer(tmp_path / "a")
-    trainer.config = replace(trainer.config, optimizer="muon", weight_decay=1.0)  # which moves without gradients
+    # Weight decay changes the weights even without gradients.
+    trainer.config = replace(trainer.config, optimizer="muon", weight_decay=1.0)
     before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
     seconds, moments = module._measure_update(trainer)
     assert seconds > 0
@@ -170,8 +169,8 @@ def test_a_failing_pilot_restores_the_trainer(tmp_path):
 
 @pytest.mark.parametrize(("accumulate", "gradients"), [(1, 0), (3, 4 * 8 * 16)])
 def test_estimated_memory_equals_a_hand_calculation(tmp_path, monkeypatch, accumulate, gradients):
-    """The largest batch has 5 rows. The product keeps its input, relu its output; two gradients as large stand by."""
-    monkeypatch.setattr(module, "peak_resident", lambda: None)  # what the process takes beside it is not counted
+    """The largest batch has 5 rows. Autograd keeps the product's input, relu's output and two gradients of its size."""
+    monkeypatch.setattr(module, "peak_resident", lambda: None)  # do not count other memory of the process
     model = nn.Sequential(nn.Linear(8, 16, bias=False), nn.ReLU())
     trainer = row_trainer(model, tmp_path, replace(CONFIG, updates=9, accumulate=accumulate))
     estimate = estimate_run(trainer, flops_of=lambda batch: len(batch.values))
@@ -201,7 +200,7 @@ def test_memory_covers_the_largest_validation(tmp_path, monkeypatch):
 
 
 def test_saved_tensors_count_once_and_weights_do_not_count_as_activations(tmp_path):
-    """Three products keep their inputs and, but for the first, their weights; the square keeps an input again."""
+    """Autograd saves the inputs of three products, two of their weights, and the input of the square once more."""
     first, second, third = (nn.Linear(8, 8, bias=False) for _ in range(3))
 
     class Model(nn.Module):
@@ -218,7 +217,7 @@ def test_saved_tensors_count_once_and_weights_do_not_count_as_activations(tmp_pa
 
 
 def test_gradients_dominate_the_memory_if_activations_are_small(tmp_path, monkeypatch):
-    """When all gradients are there the activations are gone."""
+    """All gradients exist only after the activations were freed."""
     monkeypatch.setattr(module, "peak_resident", lambda: None)
     trainer = row_trainer(nn.Linear(8, 1000, bias=False), tmp_path)
     estimate = estimate_run(trainer, flops_of=lambda batch: len(batch.values))
@@ -335,7 +334,7 @@ def test_sizes_are_formatted_with_their_unit(number, words):
 
 
 def touch(size):
-    """Take this much memory from the system itself, and give it back."""
+    """Allocate this many bytes from the system, use every page, and free them."""
     with mmap.mmap(-1, size) as memory:
         for page in range(0, size, mmap.PAGESIZE):
             memory[page] = 1
@@ -343,7 +342,7 @@ def touch(size):
 
 @pytest.fixture(scope="module")
 def system_forgets():
-    """Whether this kernel lets a process set back its peak. Not every one does, and not in every container."""
+    """Skip the test unless the kernel lets a process reset its peak memory. Some containers do not."""
     touch(60_000_000)
     before = resident.peak_resident()
     resident.forget_peak()
@@ -362,9 +361,9 @@ def test_memory_watch_measures_the_peak_of_the_run_only(tmp_path, system_forgets
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc gives back what was freed")
 def test_resident_growth_includes_reused_freed_memory(system_forgets):
-    """As in a process that has trained before: the C library has more freed memory at hand than the run needs."""
+    """A process that has trained before holds more freed memory in the C library than the run needs."""
     blocks = [bytearray(64_000) for _ in range(2000)]
-    last = blocks.pop()  # the topmost block keeps the C library from returning the freed ones by itself
+    last = blocks.pop()  # this block, the topmost, keeps the C library from returning the freed ones to the system
     blocks.clear()
     growth = module.ResidentGrowth()
     newer = bytearray(100_000_000)
@@ -428,55 +427,6 @@ def test_estimated_memory_is_within_30_percent_of_the_actual(tmp_path, system_fo
     for estimated, taken in json.loads(result.stdout):
         assert taken is not None
         assert estimated == pytest.approx(taken, rel=0.3)
-
-
-@pytest.fixture
-def fake_proc(tmp_path, monkeypatch):
-    """The folder of this process in /proc, as another kernel might show it."""
-    monkeypatch.setattr(resident, "Path", lambda path: tmp_path / Path(path).name)
-    return tmp_path
-
-
-@pytest.mark.parametrize(("platform", "size"), [("linux", 1024), ("darwin", 1)])
-@pytest.mark.parametrize("status", [None, b"", b"Name:\tpython\nVmRSS:\t      5 kB\n"])
-def test_the_resident_set_has_its_systems_unit(fake_proc, monkeypatch, platform, size, status):
-    usage = SimpleNamespace(RUSAGE_SELF=0, getrusage=lambda who: SimpleNamespace(ru_maxrss=7))
-    if status is not None:
-        (fake_proc / "status").write_bytes(status)
-    monkeypatch.setitem(sys.modules, "resource", usage)
-    monkeypatch.setattr(resident.sys, "platform", platform)
-    assert resident.peak_resident() == 7 * size
-    assert resident.resident() == (5 * 1024 if status else None)
-    monkeypatch.setitem(sys.modules, "resource", None)
-    assert resident.peak_resident() is None
-
-
-def test_a_program_may_have_any_name(fake_proc):
-    (fake_proc / "status").write_bytes(b"Name:\tpyth\xf6n\nVmHWM:\t    9 kB\nVmRSS:\t    5 kB\n")
-    assert (resident.peak_resident(), resident.resident()) == (9 * 1024, 5 * 1024)
-
-
-def test_forget_peak_resets_the_peak(fake_proc):
-    resident.forget_peak()
-    assert (fake_proc / "clear_refs").read_bytes() == b"5"
-
-
-def test_forget_peak_without_permission_does_nothing(fake_proc):
-    (fake_proc / "clear_refs").mkdir()  # what cannot be written to, even by root
-    resident.forget_peak()
-    assert (fake_proc / "clear_refs").is_dir()
-
-
-def test_give_back_freed_without_glibc_does_nothing(monkeypatch):
-    for nothing in (SimpleNamespace, OSError, TypeError):  # musl, and systems without a library of the process itself
-        monkeypatch.setattr(resident.ctypes, "CDLL", lambda _, nothing=nothing: _raise_or_make(nothing))
-        resident.give_back_freed()  # no error
-
-
-def _raise_or_make(kind):
-    if issubclass(kind, Exception):
-        raise kind
-    return kind()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

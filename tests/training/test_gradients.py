@@ -9,7 +9,7 @@ from training.test_trainer import fingerprint, make_trainer
 
 
 class FakeGraph:
-    """Plays what was recorded."""
+    """A recorded step that computes again at each replay."""
 
     def __init__(self, compute):
         self.compute, self.loss = compute, torch.zeros(())
@@ -26,7 +26,7 @@ def record(monkeypatch):
         fake.n_calls += 1
         if fake.n_calls > fake.n_good:
             for parameter in fake.parameters:
-                parameter.grad = torch.full_like(parameter, torch.nan)  # a place that nothing was written to
+                parameter.grad = torch.full_like(parameter, torch.nan)  # a failed recording leaves unwritten memory
             raise CaptureError("CUBLAS_STATUS_NOT_SUPPORTED in cublasLtMatmul\nmore lines")
         graph = FakeGraph(compute)
         return graph, graph.loss
@@ -41,7 +41,7 @@ def record(monkeypatch):
 
 def train(folder, warnings):
     made = make_trainer(folder)
-    made.warn = warnings.append  # set after it was made, as a run does
+    made.warn = warnings.append  # set after construction, as in a run
     return made
 
 
@@ -84,7 +84,7 @@ def test_training_after_a_failed_recording_equals_training_without_graphs():
     def loss(batch):
         found = model(batch[0]).sum()
         if torch.cuda.is_current_stream_capturing():
-            found.item()  # not allowed while work is recorded
+            found.item()  # reading a value is not allowed while recording
         return found
 
     def steps(kind, **options):

@@ -7,11 +7,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from glassformer.checkpoint.model_folder import load_parameters, own_parameters
 from glassformer.data.batching.pair_batches import PairBatch
-from glassformer.models import EncoderDecoderModel, EncoderModel, ModelConfig
+from glassformer.models import EncoderDecoderModel, EncoderModel, ModelConfig, build_model, preset
 from glassformer.training.estimate import estimate_run
-from glassformer.training.lora import LowRank, add_adapters, merge_adapters, n_trained
-from glassformer.training.precision import autocast, choose_precision
+from glassformer.training.lora import add_adapters, fold_adapters, merge_adapters, n_trained
+from glassformer.training.precision import autocast
 from glassformer.training.state import OPTIMIZER, checkpoint_path
 from glassformer.training.train_config import TrainConfig
 from glassformer.training.trainer import Trainer
@@ -24,7 +25,7 @@ HEAD = ("head.out_proj.weight", "head.out_proj.bias")
 
 
 class Copies:
-    """Batches of digits to copy, by number."""
+    """Random rows to copy. The number of the batch is the seed."""
 
     def __getitem__(self, step):
         rows = torch.randint(4, 20, (4, 6), generator=torch.Generator().manual_seed(step))
@@ -66,14 +67,14 @@ def answers(model, precision="fp32"):
         return model(batch.source, batch.target_in) if model.kind == "encoder_decoder" else model(batch.source)
 
 
-@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without units for bf16 says so
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # the warning of CPUs without bf16 instructions
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_adapted_and_merged_give_the_same_bits(precision, checkpointing, tmp_path):
     model = copier()
     before, own = answers(model), {name: p.detach().clone() for name, p in model.named_parameters()}
     chosen = add_adapters(model, RECIPE)
-    assert torch.equal(answers(model), before)  # an adapter begins as nothing
+    assert torch.equal(answers(model), before)  # a new adapter changes nothing
     model.set_gradient_checkpointing(checkpointing)
     trainer_of(model, tmp_path, replace(RECIPE, precision=precision)).run()
     adapted = {name: answers(model, name) for name in ("fp32", "bf16")}
@@ -155,13 +156,22 @@ def test_estimated_memory_excludes_moments_of_frozen_parameters(tmp_path, monkey
     add_adapters(model, RECIPE)
     adapted = estimate_run(trainer_of(model, tmp_path), lambda batch: 1000)
     assert adapted.parameters == full.parameters + n_trained(model)
-    # A frozen number is four bytes, one that learns has two moments beside it.
+    # A parameter takes four bytes. A trained one also has two moments of four bytes each.
     assert full.memory_bytes - adapted.memory_bytes == 4 * (2 * full.parameters - 3 * n_trained(model))
 
 
-def test_automatic_precision_ignores_the_width_of_adapters(monkeypatch):
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
-    model = torch.nn.ModuleList(torch.nn.Linear(400, 400) for _ in range(2))
-    for linear in model:
-        torch.nn.utils.parametrize.register_parametrization(linear, "weight", LowRank(linear.weight, 2, 1.0))
-    assert choose_precision("auto", torch.device("cpu"), model) == "bf16"
+def test_averaging_adapted_models_averages_their_merged_matrices():
+    model = build_model(preset("tiny-gpt2"))
+    adapted = add_adapters(model, RECIPE)
+    states = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        states.append({name: torch.randn_like(value) for name, value in own_parameters(model).items()})
+    merged = []
+    for tensors in states:
+        load_parameters(model, tensors, "a state")
+        merged.append([model.get_submodule(name).weight.detach().clone() for name in adapted])
+    folded = [fold_adapters(model, tensors) for tensors in states]
+    load_parameters(model, {name: (folded[0][name] + folded[1][name]) / 2 for name in folded[0]}, "the mean")
+    for name, *both in zip(adapted, *merged, strict=True):
+        torch.testing.assert_close(model.get_submodule(name).weight, sum(both) / 2)

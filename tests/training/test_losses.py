@@ -1,4 +1,4 @@
-"""The one loss: against torch's own, in its reductions, and with R-Drop."""
+"""The loss: equal to torch's cross-entropy, in each reduction, and with R-Drop."""
 
 from pathlib import Path
 

@@ -44,7 +44,7 @@ def test_orthogonalize_moves_singular_values_near_one_and_keeps_directions(n_row
 
 @pytest.mark.parametrize("noise", [0.0, 0.01, 0.05])
 def test_orthogonalize_is_stable_in_bfloat16_for_rank_one(noise):
-    """As on a GPU, where rounding may lift a singular value above 1."""
+    """In bfloat16, which GPUs use, rounding may raise a singular value above 1."""
     for seed in range(20):
         random = torch.Generator().manual_seed(seed)
         left, right = torch.randn(16 + seed, 1, generator=random), torch.randn(1, 40, generator=random)

@@ -12,7 +12,7 @@ MODEL = ModelConfig(vocab_size=20, d_model=8, n_heads=1, d_ff=8, n_decoder_layer
 
 
 class Clock:
-    """Read before and after each step; a step takes as long as `seconds` says."""
+    """A simulated clock that is read before and after each step. `seconds` returns the duration of a step."""
 
     def __init__(self, seconds):
         self.seconds, self.now, self.readings = seconds, 0.0, 0
@@ -25,7 +25,7 @@ class Clock:
 
 
 def speed(monkeypatch, seconds, **train):
-    """The seconds of a step that the pilot found, and how many steps it made."""
+    """Return the seconds per step that the pilot measured, and the number of its steps."""
     clock = Clock(seconds)
     monkeypatch.setattr(pilot.time, "perf_counter", clock)
     found = pilot.measure_training_speed(MODEL, TrainConfig(max_tokens=16, device="cpu", **train), 8)
@@ -57,7 +57,7 @@ def four_threads(monkeypatch):
 
 
 def threads_with(monkeypatch, seconds, **train):
-    """The choice where a step with n threads takes `seconds[n]`."""
+    """Return the number of threads chosen if a step with n threads takes `seconds[n]`."""
     monkeypatch.setattr(pilot, "_time_steps", lambda *_: (1, [seconds[torch.get_num_threads()]] * 2))
     return pilot.fastest_threads(MODEL, TrainConfig(max_tokens=16, device="cpu", **train), 8)
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 from dataclasses import asdict
 
 import pytest
@@ -31,7 +32,7 @@ def test_a_correction_causes_no_jump_of_the_learning_rate(schedule, updates, at)
 
 
 def test_a_correction_in_the_warmup_stretches_the_warmup():
-    plan = Plan(updates=100, warmup=20).corrected(10, 190)  # the 90 that were left become 180
+    plan = Plan(updates=100, warmup=20).corrected(10, 190)  # the 90 remaining updates become 180
     found = rates(plan, "linear")
     assert max(found) == found[29] == pytest.approx(1.0)
     assert found[19] == pytest.approx(0.75)
@@ -48,7 +49,7 @@ def test_several_corrections_are_applied_in_order():
 
 
 def test_a_plan_without_corrections_equals_the_schedule():
-    """Bit for bit: a run of a fixed number of updates must not change."""
+    """The numbers are bit-identical: corrections must not change a run of fixed length."""
     plan = Plan(updates=137, warmup=11)
     for schedule in SCHEDULES:
         assert rates(plan, schedule) == [lr_factor(schedule, u, warmup=11, updates=137) for u in range(1, 138)]
@@ -97,3 +98,29 @@ def test_a_warmup_below_1_is_a_fraction_of_the_updates(warmup, updates, count):
 )
 def test_fit_warmup_limits_the_warmup_to_a_quarter(warmup, updates, fitted):
     assert fit_warmup(warmup, updates) == fitted
+
+
+@pytest.mark.parametrize("schedule", ["inverse_sqrt", "cosine", "linear", "constant"])
+def test_schedules_rise_and_fall(schedule):
+    shares = [lr_factor(schedule, u, warmup=10, updates=100) for u in range(1, 101)]
+    assert shares[:10] == pytest.approx([(u + 1) / 10 for u in range(10)])
+    assert all(a >= b for a, b in itertools.pairwise(shares[10:]))
+    last = {"inverse_sqrt": math.sqrt(0.1), "cosine": 0.0, "linear": 0.0, "constant": 1.0}[schedule]
+    assert shares[-1] == pytest.approx(last, abs=1e-12)
+
+
+def test_a_continued_plan_approaches_a_higher_rate_and_takes_a_lower_one_at_once():
+    assert Plan(updates=100, warmup=20).lr("linear", 1.0, 100) == 0.0
+    longer = Plan(updates=200, warmup=20, start=100, start_lr=0.0)
+    rates = [longer.lr("linear", 1.0, update) for update in range(101, 201)]
+    assert rates[0] < 0.1
+    assert all(b - a < 0.1 for a, b in itertools.pairwise(rates))
+    assert rates[9] == lr_factor("linear", 110, warmup=20, updates=200)
+    assert rates[-1] == 0.0
+    lower = Plan(updates=200, warmup=20, start=100, start_lr=0.5)
+    assert lower.lr("linear", 0.1, 101) == pytest.approx(0.1 * lr_factor("linear", 101, warmup=20, updates=200))
+
+
+def test_an_unknown_schedule_is_an_error():
+    with pytest.raises(ValueError, match="schedule='cosin': expected one of inverse_sqrt, cosine"):
+        lr_factor("cosin", 5, warmup=1, updates=10)

@@ -34,7 +34,7 @@ def wandb(monkeypatch):
 
 @pytest.fixture
 def mlflow(monkeypatch):
-    """As strict about names and sizes as MLflow is."""
+    """A fake that is as strict about names and sizes as MLflow."""
     module = ModuleType("mlflow")
     module.calls, module.active = [], None
 

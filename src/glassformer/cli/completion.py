@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Literal, get_args
 
 from glassformer.cli.options import HELP_ALL, function_options
+from glassformer.cli.verbs import VERBS
 from glassformer.tasks.configs.task_options import Option
 
 Shell = Literal["bash", "zsh", "fish"]
@@ -66,7 +67,6 @@ def completion_words() -> dict[str, list[str]]:
 
     They are read from the tables that the command line is parsed by.
     """
-    from glassformer.cli import VERBS
     from glassformer.cli.bench import bench
     from glassformer.cli.convert import convert
     from glassformer.cli.demo import demo
@@ -75,7 +75,7 @@ def completion_words() -> dict[str, list[str]]:
     from glassformer.cli.train import run_options
     from glassformer.cli.use import info, run
     from glassformer.tasks.configs.task_options import options_of
-    from glassformer.tasks.registry import TASKS, config_named, data_named
+    from glassformer.tasks.task_registry import TASKS, config_named, data_named
 
     found = {"": [*VERBS, "help", "--help", "--version"], "help": list(VERBS), "completion": [*get_args(Shell)]}
     for verb, function in (("run", run), ("info", info), ("convert", convert), ("bench", bench)):

@@ -37,7 +37,7 @@ NAMES = {
 
 def demos(arguments: list[str]) -> None:
     """Run `demo [TASK] ...`. Without a task or with translation it is the translator demo with its page."""
-    from glassformer.tasks.registry import TASKS
+    from glassformer.tasks.task_registry import TASKS
 
     if arguments in (["-h"], ["--help"]):
         print("usage: glassformer demo [TASK] ...\n")

@@ -33,7 +33,7 @@ def demo_task(
     """Train a task's demo into `out/name`, or load it from there; print scores and examples, and answer lines."""
     from glassformer.pipelines.load import load
     from glassformer.pipelines.trained_pipeline import TrainedPipeline
-    from glassformer.tasks.registry import task_named
+    from glassformer.tasks.task_registry import task_named
 
     if not minutes >= 0:
         raise UsageError(f"--minutes {minutes:g}: expected 0 or more")

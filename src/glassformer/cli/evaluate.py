@@ -63,7 +63,7 @@ def evaluate(arguments: list[str]) -> None:
     from glassformer.checkpoint.external_formats import is_external, read_origin
     from glassformer.checkpoint.safe_files import SealedFolder
     from glassformer.pipelines.task_file import TASK, read_about
-    from glassformer.tasks.registry import data_named
+    from glassformer.tasks.task_registry import data_named
 
     folder, *rest = arguments
     if not Path(folder).is_dir():
@@ -109,7 +109,7 @@ def _scored(folder: str, task: str, data: Any, asked: EvalOptions) -> "tuple[dic
     with Step("loading torch"):
         from glassformer.pipelines.load import load
         from glassformer.pipelines.trained_pipeline import TrainedPipeline
-        from glassformer.tasks.registry import task_named
+        from glassformer.tasks.task_registry import task_named
 
         tool = load(folder)
     assert isinstance(tool, TrainedPipeline)

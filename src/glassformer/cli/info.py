@@ -106,7 +106,7 @@ def _about_tokenizer(tokenizer: "Tokenizer | PretrainedTokenizer") -> dict[str, 
 
 def _changed_data(about: Mapping[str, Any]) -> dict[str, Any]:
     """Return the data options that are not the default, without the default languages of older versions."""
-    from glassformer.tasks.registry import data_named
+    from glassformer.tasks.task_registry import data_named
 
     data = about.get("data")
     if not isinstance(data, dict):

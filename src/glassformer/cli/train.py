@@ -42,7 +42,7 @@ class RunOptions:
 def train(arguments: list[str]) -> None:
     """Parse `TASK [--recipe FILE] --out FOLDER [--any-config-field ...]` and train."""
     began = time.perf_counter()  # --minutes includes the time to load torch
-    from glassformer.tasks.registry import TASKS, unknown_task
+    from glassformer.tasks.task_registry import TASKS, unknown_task
 
     if not arguments or arguments[0].startswith("-"):
         is_asked = bool({*HELP, HELP_ALL} & {*arguments})
@@ -92,7 +92,7 @@ def read_given(task: str, arguments: list[str]) -> tuple[dict[str, Any], dict[st
     Options that were not given are missing, so that their defaults can still be chosen.
     """
     from glassformer.tasks.configs.task_options import options_of
-    from glassformer.tasks.registry import config_named
+    from glassformer.tasks.task_registry import config_named
 
     kind = config_named(task)
     options, own = options_of(kind), run_options()
@@ -116,7 +116,7 @@ def run_options() -> dict[str, Any]:
 
 def task_list() -> str:
     """Return the list of the tasks and what each trains."""
-    from glassformer.tasks.registry import TASKS
+    from glassformer.tasks.task_registry import TASKS
 
     lines = "\n".join(f"  {name:16}{entry.about}" for name, entry in TASKS.items())
     usage, more = (
@@ -132,7 +132,7 @@ def task_help(task: str, everything: bool) -> str:
 
     from glassformer.tasks.configs.defaults import default_minutes
     from glassformer.tasks.configs.task_options import FIRST, options_of
-    from glassformer.tasks.registry import TASKS, config_named
+    from glassformer.tasks.task_registry import TASKS, config_named
 
     options, own = options_of(config_named(task)), run_options()
     first_options = config_named(task).FIRST_OPTIONS

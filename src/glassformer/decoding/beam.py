@@ -34,8 +34,8 @@ from torch import Tensor
 
 from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.decoding.rules import NAN_LOGITS, NEG_INF, History, Rules
+from glassformer.kernels.kernel_registry import PLAIN
 from glassformer.kernels.kernel_set import KernelSet, stable_topk
-from glassformer.kernels.registry import PLAIN
 from glassformer.nn import capture_attention
 from glassformer.nn.capture import CapturedAttention
 from glassformer.runtime.readback import AsyncReadback

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from glassformer.kernels.kernel_registry import PLAIN
 from glassformer.kernels.kernel_set import KernelSet
-from glassformer.kernels.registry import PLAIN
 from glassformer.nn.tensor_checks import check_divides, check_positive
 
 

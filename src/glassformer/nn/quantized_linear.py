@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from glassformer.kernels.cpp_kernels import INT8_CHANNELS
 from glassformer.kernels.cpp_library import X86
-from glassformer.kernels.registry import cpp_kernels
+from glassformer.kernels.kernel_registry import cpp_kernels
 
 
 class Int8Linear(nn.Module):

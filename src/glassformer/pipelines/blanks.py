@@ -13,7 +13,7 @@ GAP_TOKENS = ("<before>", "<after>", "<middle>")
 """Special tokens of a code model: before the text in front of a gap, before the text after it, and before the gap's
 own text. Plain text never encodes to them."""
 STAND_IN = "x"
-"""Replaces a blank while a line is tokenized, so that it becomes a word of its own."""
+"""Replaces a blank while a line is tokenized, so that it becomes a separate word."""
 
 
 def texts_of(examples: Iterable[PlainText]) -> Iterable[str]:

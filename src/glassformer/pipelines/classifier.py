@@ -11,7 +11,7 @@ from glassformer.metrics.accuracy import confusion, confusion_tables, score_clas
 from glassformer.metrics.scores import Scores
 from glassformer.models import EncoderModel
 from glassformer.pipelines.encoder_pipeline import EncoderPipeline, Reader, Texts, unknown_label
-from glassformer.pipelines.examples import LabeledText
+from glassformer.pipelines.examples import LabeledExample
 from glassformer.pipelines.pipeline import (
     LineAnswer,
     LineRequest,
@@ -29,7 +29,7 @@ class Prediction(NamedTuple):
     probability: float
 
 
-class Classifier(EncoderPipeline[LabeledText]):
+class Classifier(EncoderPipeline[LabeledExample]):
     """Assigns one label to a text, or with `multi_label` any number."""
 
     task, head = "classification", "sequence_class"
@@ -86,7 +86,7 @@ class Classifier(EncoderPipeline[LabeledText]):
             answers.append(LineAnswer(",".join(names), {**first, "labels": labels}, texts, scores))
         return answers
 
-    def score(self, examples: Sequence[LabeledText]) -> Scores:
+    def score(self, examples: Sequence[LabeledExample]) -> Scores:
         """Return accuracy, macro-F1 and the confusion matrix of few classes; with `multi_label` micro-F1 first."""
         found, true = self._compare(examples)
         if self.multi_label:
@@ -94,19 +94,19 @@ class Classifier(EncoderPipeline[LabeledText]):
         one, other = [labels[0] for labels in found], [labels[0] for labels in true]
         return replace(score_classes(one, other), tables=confusion_tables(one, other, self.labels))
 
-    def confusion(self, examples: Sequence[LabeledText]) -> list[list[int]]:
+    def confusion(self, examples: Sequence[LabeledExample]) -> list[list[int]]:
         """Return how often each class (rows) was predicted as each class (columns), in the order of `labels`."""
         found, true = self._compare(examples)
         return confusion([labels[0] for labels in found], [labels[0] for labels in true], self.labels)
 
-    def numbers(self, example: LabeledText) -> list[int]:
+    def numbers(self, example: LabeledExample) -> list[int]:
         """Return the class indices of an example's labels."""
         for label in example.labels:
             if label not in self.labels:
                 raise unknown_label(label, self.labels, example.where)
         return [self.labels.index(label) for label in example.labels]
 
-    def _compare(self, examples: Sequence[LabeledText]) -> tuple[list[list[str]], list[tuple[str, ...]]]:
+    def _compare(self, examples: Sequence[LabeledExample]) -> tuple[list[list[str]], list[tuple[str, ...]]]:
         for example in examples:
             self.numbers(example)
         found = self.classify([(example.text, example.second) for example in examples])

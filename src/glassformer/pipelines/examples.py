@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 from glassformer.text.sentences import split_sentences
 
 
-class LabeledText(NamedTuple):
+class LabeledExample(NamedTuple):
     """A text or a pair of texts with its labels: one label, or with `multi_label` any number."""
 
     text: str

@@ -45,7 +45,8 @@ def _load(path: Path, dtype: torch.dtype, allow_pickle: bool) -> Loaded:
     foreign = read_external(path, allow_pickle=allow_pickle) if is_external(path) else None
     origin = foreign.config if foreign is not None else read_origin(path)
     if origin is None:
-        return pipeline_named(read_about(path)["task"]).from_folder(path)
+        found: Loaded = pipeline_named(read_about(path)["task"]).from_folder(path)
+        return found
     is_encoder = family_by_type(origin.get("model_type")).kind == "encoder"
     model = load_model(
         path,

@@ -2,13 +2,10 @@
 
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from glassformer.base.checks import shown
 from glassformer.base.names import suggestion
-
-if TYPE_CHECKING:
-    from glassformer.pipelines.trained_pipeline import TrainedPipeline
 
 TASK = "task.json"
 """The file of a model folder that names the task and holds the pipeline's settings."""
@@ -48,12 +45,12 @@ RENAMED_TASKS = {"summarisation": "summarization"}
 """Tasks that version 0.1 spelled differently. Their model folders still load."""
 
 
-def pipeline_named(task: str) -> "type[TrainedPipeline[Any]]":
-    """Return the pipeline class of a task. Imports torch."""
+def pipeline_named(task: str) -> type[Any]:
+    """Return the pipeline class of a task, a subclass of `TrainedPipeline`. Imports torch."""
     if task not in PIPELINES:
         raise ValueError(f"unknown task {shown(task)}: {suggestion(task, PIPELINES)}")
     module, name = PIPELINES[task].path.split(".")
-    found: type[TrainedPipeline[Any]] = getattr(import_module(f"glassformer.pipelines.{module}"), name)
+    found: type[Any] = getattr(import_module(f"glassformer.pipelines.{module}"), name)
     return found
 
 

@@ -15,7 +15,7 @@ from glassformer.pipelines.pipeline import Pipeline
 from glassformer.pipelines.task_file import TASK, read_about
 
 DATA_SETTINGS = ("data", "language_origins")
-"""Entries of `task.json` about the training data. The others are settings of the pipeline."""
+"""Entries of `task.json` about the training data. All further entries are settings of the pipeline."""
 AnyModel = TypeVar("AnyModel", bound=Model)
 Example = TypeVar("Example")
 

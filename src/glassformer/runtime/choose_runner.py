@@ -21,8 +21,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from glassformer.kernels.kernel_registry import kernels_for
 from glassformer.kernels.kernel_set import KernelSet
-from glassformer.kernels.registry import kernels_for
 from glassformer.models import DecoderModel, EncoderDecoderModel
 from glassformer.nn.quantized_linear import Int8Linear
 from glassformer.runtime.recorded import RecordedStepRunner, Recordings, Shape

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from glassformer.kernels.cpp_library import KernelBuildError
-from glassformer.kernels.registry import cpp_kernels, warn_of_fallback
+from glassformer.kernels.kernel_registry import cpp_kernels, warn_of_fallback
 from glassformer.models import Model
 from glassformer.nn import FeedForward
 from glassformer.nn.quantized_linear import Int8Linear, TorchInt8Linear, torch_int8_engine

@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 from typing_extensions import override
 
+from glassformer.kernels.kernel_registry import PLAIN
 from glassformer.kernels.kernel_set import KernelSet
-from glassformer.kernels.registry import PLAIN
 from glassformer.models import EncoderDecoderModel
 from glassformer.nn.attend import reads_unfilled
 from glassformer.runtime.compiled import CompiledStep, options_for

@@ -136,6 +136,7 @@ class Answering(Seq2SeqTask[Question]):
         data: QuestionData = self.config.data
         return {**data.layout, "quotes": bool(data.evidence_column)}
 
+    @override
     @classmethod
     def demo(cls) -> AnsweringConfig:
         """Return the config of a small model on generated stories."""

@@ -13,7 +13,7 @@ from glassformer.data.readers.records import Record, RecordReader, as_text
 from glassformer.metrics.accuracy import score_classes, score_label_sets
 from glassformer.metrics.scores import Scores
 from glassformer.models import ModelConfig
-from glassformer.pipelines.examples import LabeledText
+from glassformer.pipelines.examples import LabeledExample
 from glassformer.tasks.configs.shared import FileData, Splits, TaskConfig, train_on_rare_labels
 from glassformer.tasks.configs.small_models import small_encoder
 from glassformer.tasks.encoder_task import EncoderTask, Texts
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabeledData(FileData[LabeledText]):
+class LabeledData(FileData[LabeledExample]):
     """Options of labeled texts."""
 
     CORPORA = LABELED_CORPORA
@@ -45,28 +45,28 @@ class LabeledData(FileData[LabeledText]):
     """Use a named corpus instead of files: interface-languages or interface-components."""
 
     @override
-    def splits(self) -> Splits[LabeledText]:
+    def splits(self) -> Splits[LabeledExample]:
         found = super().splits()
         return train_on_rare_labels(found, lambda example: example.labels, keep=bool(self.corpus or self.valid))
 
     @override
-    def corpus_splits(self) -> Splits[LabeledText]:
+    def corpus_splits(self) -> Splits[LabeledExample]:
         sides = open_labeled_corpus(self.corpus)
-        examples = {name: [LabeledText(text, (label,)) for text, label in side] for name, side in sides.items()}
+        examples = {name: [LabeledExample(text, (label,)) for text, label in side] for name, side in sides.items()}
         return Splits(examples["train"], examples["valid"], examples["test"])
 
     @override
-    def split_key(self, example: LabeledText) -> str:
+    def split_key(self, example: LabeledExample) -> str:
         return example.text
 
     @override
-    def read(self, paths: tuple[Path, ...]) -> Iterable[LabeledText]:
+    def read(self, paths: tuple[Path, ...]) -> Iterable[LabeledExample]:
         columns = [self.text_column, self.label_column] + [self.second_column] * bool(self.second_column)
         return RecordReader(paths, columns, self._example, self.on_bad)
 
-    def _example(self, record: Record) -> LabeledText:
+    def _example(self, record: Record) -> LabeledExample:
         text, label, *second = record.cells
-        return LabeledText(
+        return LabeledExample(
             as_text(text, self.text_column),
             self._labels(label),
             as_text(second[0], self.second_column) if second else None,
@@ -100,7 +100,7 @@ class ClassificationConfig(TaskConfig):
     )
 
 
-class Classification(EncoderTask[LabeledText]):
+class Classification(EncoderTask[LabeledExample]):
     """Train a classifier on labeled texts."""
 
     name, title = "classification", "A classifier"
@@ -112,11 +112,11 @@ class Classification(EncoderTask[LabeledText]):
         return {"bpe_dropout", *(("r_drop", "word_dropout", "label_smoothing") if self.config.data.multi_label else ())}
 
     @override
-    def texts(self, example: LabeledText) -> Texts:
+    def texts(self, example: LabeledExample) -> Texts:
         return example.text, example.second
 
     @override
-    def head_settings(self, train: Sequence[LabeledText]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def head_settings(self, train: Sequence[LabeledExample]) -> tuple[dict[str, Any], dict[str, Any]]:
         labels = sorted({label for example in train for label in example.labels})
         multi_label = self.config.data.multi_label
         if len(labels) < 2 and not (multi_label and labels):
@@ -131,7 +131,7 @@ class Classification(EncoderTask[LabeledText]):
         return {"n_labels": len(labels), **head}, {"labels": labels, "multi_label": multi_label}
 
     @override
-    def rows(self, pipeline: Any, examples: Sequence[LabeledText]) -> "list[LabeledRow]":
+    def rows(self, pipeline: Any, examples: Sequence[LabeledExample]) -> "list[LabeledRow]":
         from glassformer.data.batching.labeled_batches import LabeledRow
 
         rows = []
@@ -152,6 +152,7 @@ class Classification(EncoderTask[LabeledText]):
         logits = self.outputs(model, batch)
         return F.binary_cross_entropy_with_logits(logits, batch.answers, reduction="none").mean(-1).sum()
 
+    @override
     @classmethod
     def demo(cls) -> ClassificationConfig:
         """Return the config of a classifier of 20 languages, some of them as close as Danish and Norwegian."""
@@ -163,7 +164,8 @@ class Classification(EncoderTask[LabeledText]):
             ),
         )
 
-    def baseline(self, splits: Splits[LabeledText]) -> tuple[str, Scores]:
+    @override
+    def baseline(self, splits: Splits[LabeledExample]) -> tuple[str, Scores]:
         """Predict the most frequent label of the training data for every text."""
         counts = Counter(example.labels for example in splits.train)
         (labels, _), *_ = counts.most_common(1)
@@ -173,11 +175,11 @@ class Classification(EncoderTask[LabeledText]):
         return "the commonest class", score_classes([labels[0]] * len(true), [names[0] for names in true])
 
     @override
-    def show(self, example: LabeledText) -> tuple[str, str]:
+    def show(self, example: LabeledExample) -> tuple[str, str]:
         return "\t".join(filter(None, (example.text, example.second))), ",".join(example.labels)
 
     @override
-    def describe(self, splits: Splits[LabeledText]) -> str:
+    def describe(self, splits: Splits[LabeledExample]) -> str:
         train, valid = list(splits.train), list(splits.valid)
         counts = Counter(label for example in train for label in example.labels)
         balance = ", ".join(f"{label} {count / len(train):.0%}" for label, count in counts.most_common(10))

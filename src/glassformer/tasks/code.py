@@ -59,7 +59,7 @@ class Code(DecoderTask):
 
     @override
     def has_documents(self, train: Iterable[Document]) -> bool:
-        """Return True: a piece with its middle last is a document of its own."""
+        """Return True: a piece with its middle last is a separate document."""
         return True
 
     @override

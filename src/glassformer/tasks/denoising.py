@@ -131,6 +131,7 @@ class Denoising(Task[PlainText, "PairBatch"]):
     def flops(self, model: "Model", batch: "PairBatch") -> int:
         return pair_flops(model, self.config.train, batch)
 
+    @override
     @classmethod
     def demo(cls) -> DenoisingConfig:
         """Return the config of a small model of the standard library's docstrings."""
@@ -143,6 +144,7 @@ class Denoising(Task[PlainText, "PairBatch"]):
             train=replace(usual.train, minutes=2.5, max_tokens=1024, warmup=40, schedule="linear", eval_every=250),
         )
 
+    @override
     def baseline(self, splits: Splits[PlainText]) -> tuple[str, Scores]:
         """Predict the most frequent token everywhere."""
         pipeline, _ = self.initialize(splits.train)
@@ -163,6 +165,7 @@ class Denoising(Task[PlainText, "PairBatch"]):
         """With `spans` the target is about a quarter of the text, with `infilling` the whole text."""
         return example.text, example.text[: len(example.text) // 4] if self.config.noise == "spans" else example.text
 
+    @override
     def show(self, example: PlainText) -> tuple[str, str]:
         """Return a text with a blank, and the text without it."""
         words = example.text.split()[:12]

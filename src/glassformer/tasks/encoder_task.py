@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from glassformer.training.trainer import Batches
 
 Texts = tuple[str, str | None]
-"""What the encoder reads at once: one text, or two."""
+"""An input of the encoder: one text, or two."""
 
 
 class EncoderTask(Task[Example, "LabeledBatch"]):

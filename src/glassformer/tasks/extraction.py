@@ -160,6 +160,7 @@ class Extraction(EncoderTask[SpanQuestion]):
             f"{len(train):,} questions to learn from, {len(valid):,} to validate on; {unanswerable:.0%} have no answer"
         )
 
+    @override
     @classmethod
     def demo(cls) -> ExtractionConfig:
         """Return the config of a small model on generated stories."""

@@ -132,6 +132,7 @@ class Masking(Task[PlainText, "MaskedBatch"]):
         body = training_flops(config.with_head("none"), batch=rows, source_length=length)
         return body + 6 * batch.answers.numel() * config.d_model * config.vocab_size
 
+    @override
     @classmethod
     def demo(cls) -> MaskingConfig:
         """Return the config of a small model of the standard library's docstrings."""
@@ -142,6 +143,7 @@ class Masking(Task[PlainText, "MaskedBatch"]):
             train=replace(usual.train, minutes=2.5, max_tokens=1024, warmup=40, lr=2e-3, eval_every=250),
         )
 
+    @override
     def baseline(self, splits: Splits[PlainText]) -> tuple[str, Scores]:
         """Predict the most frequent token everywhere."""
         from glassformer.data.batching.labeled_batches import IGNORED
@@ -163,6 +165,7 @@ class Masking(Task[PlainText, "MaskedBatch"]):
     def sides(self, example: PlainText) -> tuple[str, str]:
         return example.text, ""
 
+    @override
     def show(self, example: PlainText) -> tuple[str, str]:
         """Return a text with a blank, and the text without it."""
         words = example.text.split()[:12]

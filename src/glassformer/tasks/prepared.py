@@ -1,4 +1,4 @@
-"""What a task hands to training: the initialized pipeline, the batches and the evaluation. Imports no torch."""
+"""The inputs of a training run that a task prepares: pipeline, batches and evaluation. Imports no torch."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence

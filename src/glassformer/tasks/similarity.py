@@ -112,11 +112,13 @@ class Similarity(EncoderTask[ScoredPair]):
             raise ValueError(f"all pairs have the score {train[0].score:g}: expected different ones")
         return {"pooling": "mean"}, {"lowest": self.config.data.lowest, "highest": self.config.data.highest}
 
+    @override
     def rows(self, pipeline: Any, examples: Sequence[ScoredPair]) -> "list[LabeledRow]":
         """Return two rows for each pair, both with the cosine that their vectors should have."""
         scale = pipeline.highest - pipeline.lowest
         return self.pair_rows(pipeline, examples, [(pair.score - pipeline.lowest) / scale for pair in examples])
 
+    @override
     def loss(self, model: "nn.Module", batch: "LabeledBatch") -> "Tensor":
         """Return the sum of the squared errors of the cosines."""
         first, second = self.outputs(model, batch).chunk(2)
@@ -129,6 +131,7 @@ class Similarity(EncoderTask[ScoredPair]):
         told = ", ".join(f"{quarters[(len(quarters) - 1) * part // 4]:g}" for part in range(5))
         return f"{len(train):,} pairs to learn from, {len(valid):,} to validate on; quartiles of the scores: {told}"
 
+    @override
     @classmethod
     def demo(cls) -> SimilarityConfig:
         """Return the config of a model on sentences made of synonyms, which share meaning and not words."""
@@ -146,6 +149,7 @@ class Similarity(EncoderTask[ScoredPair]):
             ),
         )
 
+    @override
     def baseline(self, splits: Splits[ScoredPair]) -> tuple[str, Scores]:
         """Predict the share of words that both texts have in common."""
         held_out = list(splits.test) or list(splits.valid)

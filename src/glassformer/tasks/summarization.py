@@ -147,6 +147,7 @@ class Summarization(Seq2SeqTask[Summary]):
     Config = SummarizationConfig
     cuts_long = True
 
+    @override
     @classmethod
     def demo(cls) -> SummarizationConfig:
         """Return the config of a small model of the standard library's docstrings."""

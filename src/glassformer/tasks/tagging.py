@@ -134,6 +134,7 @@ class Tagging(EncoderTask[TaggedSentence]):
             rows.append(LabeledRow(encoded.ids, encoded.token_types, answer))
         return rows
 
+    @override
     def versions(self, pipeline: "Tagger", train: Sequence[TaggedSentence]) -> "list[Callable[[], list[LabeledRow]]]":
         """Return `bpe_versions` versions with BPE-dropout or swapped entities: their tokens or names differ."""
         config, tokenizer = self.config, pipeline.reader.tokenizer

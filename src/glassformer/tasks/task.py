@@ -36,7 +36,7 @@ class Task(ABC, Generic[Example, Batch]):
     title: ClassVar[str]
     """Title of the model card."""
     unit: ClassVar[str] = "examples"
-    """What the task's examples are called, in the plural."""
+    """Name of the task's examples in the plural, such as "pairs"."""
     sample_line: ClassVar[str] = "a line of text"
     """An example of an input line, for the model card."""
     Config: ClassVar[type[TaskConfig]]

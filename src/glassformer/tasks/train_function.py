@@ -8,7 +8,7 @@ from glassformer.tasks.configs.defaults import Size, preset_options
 from glassformer.tasks.configs.shared import TaskConfig
 from glassformer.tasks.configs.task_options import given_options, make_config
 from glassformer.tasks.recipes import read_recipe
-from glassformer.tasks.registry import config_named, task_named
+from glassformer.tasks.task_registry import config_named, task_named
 
 if TYPE_CHECKING:
     from glassformer.metrics.scores import Scores

@@ -35,7 +35,7 @@ class SideLanguage(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class PairData(TaskData[Pair]):
-    """Options of sentence pairs: files of your own, or a named corpus."""
+    """Options of sentence pairs: files, or a named corpus."""
 
     FILE_FIELDS = ("source", "target", "valid_source", "valid_target")
     SOURCE_FIELDS = TaskData.SOURCE_FIELDS | {*FILE_FIELDS, "folder"}

@@ -1,1 +1,1 @@
-"""What the configs of all tasks share: base classes, options, default values. Imports no torch."""
+"""Base classes, options and default values of the configs of all tasks. Imports no torch."""

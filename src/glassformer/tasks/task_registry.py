@@ -25,7 +25,7 @@ TASKS = {
     "similarity": TaskEntry(
         "similarity.Similarity", "a model that scores how similar two texts are, and makes vectors of texts"
     ),
-    "paraphrase": TaskEntry("paraphrase.Paraphrase", "a model that tells whether two texts mean the same"),
+    "paraphrase": TaskEntry("paraphrase.Paraphrase", "a model that decides whether two texts mean the same"),
     "tagging": TaskEntry("tagging.Tagging", "a tagger of names and other entities from tagged sentences"),
     "summarization": TaskEntry("summarization.Summarization", "a summarizer from texts and their summaries"),
     "answering": TaskEntry("answering.Answering", "a model that answers questions about a text in its own words"),

@@ -4,7 +4,7 @@ import pytest
 
 from glassformer.cli.options import UsageError
 from glassformer.cli.train import train
-from glassformer.tasks.registry import task_named
+from glassformer.tasks.task_registry import task_named
 
 
 def test_the_old_spelling_of_a_task_names_the_new_one():

@@ -1,0 +1,98 @@
+"""The decoding loop: seeds, ends, failures, and the choice of the next token."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decoding.search_cases import END
+from glassformer.decoding import GenerationConfig, generate
+from glassformer.decoding.step_loop import SequenceState, TokenChooser, add_tokens
+from glassformer.models import build_model, preset
+from oracle import random_model
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**64), top_k=st.integers(0, 4), temperature=st.floats(0.2, 3.0))
+def test_a_seed_reproduces_all_samples_of_a_request(seed, top_k, temperature):
+    torch.manual_seed(0)
+    model = random_model(preset("tiny-llama"))
+    config = GenerationConfig(
+        max_new_tokens=6, do_sample=True, seed=seed, top_k=top_k, temperature=temperature, num_return_sequences=3
+    )
+    first = generate(model, [[5, 6]], config, end=END)
+    assert first == generate(model, [[5, 6]], config, end=END)
+    if top_k == 1:
+        greedy = generate(model, [[5, 6]], GenerationConfig(max_new_tokens=6), end=END)
+        assert all(written.tokens == greedy[0][0].tokens for written in first[0])
+
+
+SEARCHES = [GenerationConfig(), GenerationConfig(num_beams=3), GenerationConfig(do_sample=True)]
+
+
+@pytest.mark.parametrize("config", SEARCHES, ids=["greedy", "beam", "sample"])
+def test_nan_logits_raise_an_error(config):
+    model = build_model(preset("tiny-gpt2"))
+    with torch.no_grad():
+        model.decoder.norm.weight.fill_(float("nan"))
+    with pytest.raises(FloatingPointError, match="NaN"):
+        generate(model, [[5, 6]], config, end=END)
+
+
+def sequence(*, max_new=9, number=0, **settings):
+    return SequenceState(GenerationConfig(**settings), given=[5], max_new=max_new, number=number)
+
+
+def chooser(*sequences, vocab_size=4):
+    return TokenChooser(sequences, end=END, vocab_size=vocab_size, device=torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "written", "reason"),
+    [([7, END], [7], "end"), ([7, 3], [7], "end"), ([7, 8, 9], [7, 8, 9], "length"), ([7, 8], [7, 8], None)],
+)
+def test_a_sequence_ends_at_an_end_token_or_at_its_limit(tokens, written, reason):
+    state = sequence(max_new=3, eos_token_id=(3,))
+    for token in tokens:
+        state.add(token, END)
+    assert state.written == written
+    assert state.reason == reason
+
+
+def test_the_samples_of_a_request_have_random_generators_of_their_own():
+    first, second = (sequence(do_sample=True, seed=7, number=number) for number in (0, 1))
+    numbers = first.random.random(5).tolist()
+    assert numbers != second.random.random(5).tolist()
+    assert numbers == sequence(do_sample=True, seed=7).random.random(5).tolist()
+
+
+def test_log_probabilities_are_those_before_the_rules():
+    state = sequence(suppress_tokens=(2,))
+    state.with_log_probs = True
+    logits = torch.tensor([[0.0, 1.0, 5.0, 2.0]])
+    assert chooser(state).choose(logits) == [3]
+    assert state.log_probs == pytest.approx([logits.log_softmax(-1)[0, 3].item()], abs=1e-6)
+
+
+def test_unusable_logits_fail_their_own_sequence_only():
+    nan, forbidden, good = rows = [sequence() for _ in range(3)]
+    assert add_tokens(rows, [float("nan"), float("-inf"), 1.0], [3.0, 2.0, 1.0], END) == [3, 2, 1]
+    assert isinstance(nan.error, FloatingPointError)
+    assert "forbid every token" in str(forbidden.error)
+    assert [row.written for row in rows] == [[], [], [1]]
+    assert good.reason is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_greedy", "needs_tokens"),
+    [
+        ({}, True, False),
+        ({"logit_bias": {3: 1.0}}, True, False),
+        ({"do_sample": True}, False, False),
+        ({"repetition_penalty": 1.5}, False, True),
+    ],
+)
+def test_steps_run_ahead_only_where_no_rule_reads_the_tokens(settings, is_greedy, needs_tokens):
+    choose = chooser(sequence(**settings))
+    assert choose.is_greedy == is_greedy
+    assert choose.needs_tokens == needs_tokens

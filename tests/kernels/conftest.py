@@ -1,0 +1,22 @@
+"""Fixtures for tests that build kernels."""
+
+from functools import cache
+
+import pytest
+
+from glassformer.kernels import cpp_library, registry
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A new, empty cache folder for compiled kernels."""
+    monkeypatch.setenv("GLASSFORMER_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "kernels"
+
+
+@pytest.fixture
+def no_kernels_loaded(monkeypatch, folder):
+    """Forget loaded kernels, failed builds and warnings, as in a new process."""
+    monkeypatch.setattr(registry, "_load_once", cache(registry._load_once.__wrapped__))
+    monkeypatch.setattr(registry, "_warn_once", cache(registry._warn_once.__wrapped__))
+    monkeypatch.setattr(cpp_library, "_cpu_flags", lambda: ())

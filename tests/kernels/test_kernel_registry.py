@@ -1,0 +1,38 @@
+"""Which kernels a device gets, and the fallback to plain torch."""
+
+import pytest
+import torch
+
+from glassformer.kernels import cpp_library, registry
+from glassformer.kernels.cpp_library import KernelBuildError, UnsupportedCPUError
+from glassformer.kernels.kernel_registry import PLAIN, kernels_for
+from glassformer.runtime import int8
+
+
+def test_a_cpu_gets_plain_torch_by_default():
+    assert kernels_for(torch.device("cpu")) is PLAIN
+
+
+def test_a_failed_build_is_tried_once_and_warned_of_once(no_kernels_loaded, monkeypatch, caplog):
+    attempts = []
+
+    def fail():
+        attempts.append(1)
+        raise KernelBuildError("by hand")
+
+    monkeypatch.setattr(registry, "load_cpp_library", fail)
+    for _ in range(3):
+        assert registry.kernels_for(torch.device("cpu"), compiled=True) is registry.PLAIN
+    assert len(attempts) == 1
+    assert [record.message for record in caplog.records] == ["torch's own kernels are used, which are slower: by hand"]
+
+
+def test_an_unsupported_cpu_falls_back_without_a_warning(no_kernels_loaded, monkeypatch, caplog):
+    def fail():
+        raise UnsupportedCPUError("by hand")
+
+    monkeypatch.setattr(cpp_library, "_cpu_flags", fail)
+    if not int8.torch_int8_engine():
+        pytest.skip("torch has no int8 products here")
+    assert int8._choose_layer() is int8.TorchInt8Linear
+    assert not caplog.records

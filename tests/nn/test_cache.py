@@ -1,0 +1,99 @@
+"""The key-value cache: rows can be reordered, dropped and truncated, and decoding continues with the others."""
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from glassformer.models import preset
+from glassformer.nn import KVCache
+from oracle import random_model
+
+
+@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 1000), rows=st.lists(st.integers(0, 2), min_size=1, max_size=3), keep=st.integers(1, 5))
+def test_a_cache_can_be_reordered_shrunk_and_truncated(seed, rows, keep):
+    torch.manual_seed(seed)
+    model = random_model(preset("tiny-bart-base"))
+    tokens, source = torch.randint(0, 40, (3, 6)), torch.randint(0, 40, (3, 4))
+    mask = torch.ones(3, 6, dtype=torch.bool)
+    mask[0, :2], mask[2, 1] = False, False
+    rows = torch.tensor(rows)
+    with torch.no_grad():
+        memory = model.encode(source)
+        cache = model.new_cache(3, 8, 4)
+        model.decode(tokens, memory, target_mask=mask, cache=cache)
+        cache.reorder(rows)
+        cache.truncate(keep)
+        new = torch.randint(0, 40, (len(rows), 2))
+        continued = model.decode(new, memory[rows], cache=cache)
+        whole_mask = torch.cat((mask[rows, :keep], torch.ones(len(rows), 2, dtype=torch.bool)), 1)
+        whole = model.decode(torch.cat((tokens[rows, :keep], new), 1), memory[rows], target_mask=whole_mask)
+    torch.testing.assert_close(continued, whole[:, keep:], atol=1e-9, rtol=1e-9)
+
+
+def test_a_cache_truncated_to_zero_accepts_a_new_memory():
+    model = random_model(preset("tiny-bart-base"))
+    target = torch.randint(0, 40, (2, 3))
+    first, second = (model.encode(torch.randint(0, 40, (2, 4))) for _ in range(2))
+    cache = model.new_cache(2, 3, 4)
+    with torch.no_grad():
+        model.decode(target, first, cache=cache)
+        cache.truncate(0)
+        torch.testing.assert_close(model.decode(target, second, cache=cache), model.decode(target, second))
+
+
+def small_cache(**changes):
+    sizes = {"n_layers": 1, "batch_size": 2, "capacity": 4, "n_kv_heads": 1, "head_dim": 2} | changes
+    return KVCache(**sizes)
+
+
+def fill(cache, n_tokens, first):
+    """Write tokens whose keys and values are first, first + 1, ... in every row and layer."""
+    new = torch.arange(first, first + n_tokens, dtype=torch.float32)[None, None, :, None]
+    new = new.expand(cache.batch_size, 1, n_tokens, 2)
+    for layer in range(len(cache.keys)):
+        cache.write(layer, new, -new)
+    cache.advance(n_tokens)
+
+
+def test_a_slot_returns_the_keys_and_values_of_all_tokens():
+    cache = small_cache()
+    fill(cache, 2, first=1)
+    new = torch.full((2, 1, 1, 2), 3.0)
+    keys, values = cache.layer(0).self_attn.update(new, -new)
+    assert keys[1, 0, :, 0].tolist() == [1, 2, 3]
+    assert values[0, 0, :, 1].tolist() == [-1, -2, -3]
+    assert cache.length == 2, "only `advance` counts the new tokens"
+
+
+def test_joined_caches_are_right_aligned_and_padding_is_marked():
+    short, long = small_cache(batch_size=1), small_cache(batch_size=1)
+    fill(short, 1, first=5)
+    fill(long, 3, first=7)
+    whole = KVCache.joined([short, long], lengths=[1, 2], capacity=6)
+    assert (whole.batch_size, whole.capacity, whole.length) == (2, 6, 2)
+    assert whole.keys[0][:, 0, :2, 0].tolist() == [[0, 5], [8, 9]]
+    assert whole.real[:, :2].tolist() == [[False, True], [True, True]]
+    assert whole.has_padding
+
+
+def test_padding_of_new_tokens_is_remembered():
+    cache = small_cache()
+    assert cache.note_real(None, 1) is None
+    fill(cache, 1, first=0)
+    real = torch.tensor([[True], [False]])
+    assert cache.note_real(real, 1).tolist() == [[True, True], [True, False]]
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda: small_cache(memory_rows=3), "memory_rows=3 does not divide batch_size=2"),
+        (lambda: small_cache().check_room(5), "holds 0 tokens and 5 more were given: expected at most capacity=4"),
+        (lambda: small_cache(memory_length=3).check_memory(2), "memory has 2 tokens: expected the cache's memory_len"),
+    ],
+)
+def test_errors_name_the_size_that_does_not_fit(use, message):
+    with pytest.raises(ValueError, match=message):
+        use()

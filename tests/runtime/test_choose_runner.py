@@ -1,0 +1,92 @@
+"""Which runner and kernels a model gets, and that a borrowed recording is always returned."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from glassformer.decoding import GenerationConfig, generate, record_steps, stream
+from glassformer.kernels.cpp_library import KernelBuildError
+from glassformer.kernels.kernel_registry import PLAIN, cpp_kernels
+from glassformer.nn import capture_attention
+from glassformer.runtime.choose_runner import ExpectedWork, choose_execution, choose_kernels, open_runner
+from glassformer.runtime.int8 import quantize
+from recording import BEGIN, DECODERS, END, PAIR, SEARCHES, make, recordings_of
+
+
+def test_steps_are_plain_while_hooks_watch_the_model():
+    model = make(PAIR)
+    record_steps(model)
+    with capture_attention(model) as captured:
+        assert recordings_of(model) is None
+        generate(model, [[5, 6, 7]], SEARCHES["greedy"], begin=BEGIN, end=END)
+    assert captured
+    assert recordings_of(model) is not None
+
+
+def test_steps_are_plain_under_autocast():
+    model = make(DECODERS["learned positions"]).float()
+    record_steps(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert recordings_of(model) is None
+        generate(model, [[3, 4]], SEARCHES["greedy"], end=END)
+
+
+def test_a_recording_is_returned_when_the_block_ends():
+    """It is also returned if the caller abandons a stream or the search raises."""
+    model = make(DECODERS["learned positions"])
+    record_steps(model)
+    tokens = stream(model, [3, 4], SEARCHES["greedy"], end=END)
+    next(tokens)
+    assert not recordings_of(model)._free
+    tokens.close()
+    assert len(recordings_of(model)._free) == 1
+
+    def fail():
+        with torch.inference_mode(), open_runner(model, ExpectedWork(rows=1, capacity=8)):
+            assert not recordings_of(model)._free
+            raise RuntimeError("by hand")
+
+    with pytest.raises(RuntimeError, match="by hand"):
+        fail()
+    assert len(recordings_of(model)._free) == 1
+
+
+def test_quantizing_a_copy_does_not_change_the_original_model():
+    """Its kernels and its results, to the last bit, stay the same after a copy of it was quantized."""
+    model = make(replace(DECODERS["rotary, grouped"], d_model=64)).float()
+    write = partial(generate, model, [[3, 4, 5], [6]], GenerationConfig(max_new_tokens=9), end=END, with_log_probs=True)
+    try:
+        kernels = cpp_kernels()
+    except KernelBuildError as error:
+        pytest.skip(str(error))
+    before = write()
+    small = quantize(model)
+    generate(small, [[3, 4, 5], [6]], GenerationConfig(max_new_tokens=9), end=END)
+    assert choose_kernels(small) is kernels
+    assert choose_kernels(model) is PLAIN
+    assert write() == before
+
+
+def test_steps_are_plain_where_rows_join_a_batch_or_attention_is_needed():
+    model = make(DECODERS["learned positions"])
+    record_steps(model)
+    assert choose_execution(model, ExpectedWork(rows=1, capacity=8)).recordings is not None
+    for need in ("joins_batch", "needs_attention"):
+        assert choose_execution(model, ExpectedWork(rows=1, capacity=8, **{need: True})).recordings is None
+
+
+def test_a_cache_dtype_must_be_floating_point():
+    with pytest.raises(ValueError, match=r"cache_dtype=torch.int8: expected a floating-point dtype"):
+        record_steps(make(DECODERS["learned positions"]), cache_dtype=torch.int8)
+
+
+@pytest.mark.parametrize("shares_memory", [True, False])
+def test_samples_get_a_memory_each_and_beams_share_one(shares_memory):
+    work = ExpectedWork(
+        rows=4, capacity=8, source=torch.tensor([[5, 6], [7, 8]]), copies=2, shares_memory=shares_memory
+    )
+    with torch.inference_mode(), open_runner(make(PAIR), work) as runner:
+        assert len(runner.memory) == (2 if shares_memory else 4)
+        assert runner.step(torch.full((4, 1), BEGIN)).shape == (4, PAIR.vocab_size)

@@ -1,0 +1,73 @@
+"""Plain decoding steps: cached steps, reordered and merged rows, inference mode, and the limit of new tokens."""
+
+import pytest
+import torch
+
+from glassformer.models import build_model, preset
+from glassformer.runtime.step_runner import StepRunner, inference, limit_new_tokens, modules_of
+from recording import DECODERS, PAIR, make
+
+LLAMA_LIKE = DECODERS["rotary, grouped"]
+
+
+def runner_for(model, rows, capacity=8):
+    return StepRunner(model, model.new_cache(rows, capacity))
+
+
+@torch.inference_mode()
+def test_cached_steps_equal_one_pass_over_all_tokens():
+    model, tokens = make(LLAMA_LIKE), torch.tensor([[5, 6, 7, 8], [9, 10, 11, 12]])
+    runner = runner_for(model, 2)
+    runner.step(tokens[:, :2])
+    runner.step(tokens[:, 2:3])
+    torch.testing.assert_close(runner.step(tokens[:, 3:]), model(tokens)[:, -1])
+
+
+@torch.inference_mode()
+def test_a_reordered_row_continues_the_row_it_copies():
+    model = make(LLAMA_LIKE)
+    runner = runner_for(model, 2)
+    runner.step(torch.tensor([[5, 6], [9, 10]]))
+    runner.reorder(torch.tensor([1, 1]))
+    found = runner.step(torch.tensor([[7], [8]]))
+    torch.testing.assert_close(found, model(torch.tensor([[9, 10, 7], [9, 10, 8]]))[:, -1])
+    runner.keep([1])
+    torch.testing.assert_close(runner.step(torch.tensor([[3]])), model(torch.tensor([[9, 10, 8, 3]]))[:, -1])
+
+
+@torch.inference_mode()
+def test_merged_runners_continue_their_rows_with_memories_of_different_length():
+    model = make(PAIR)
+    sources, prompts = [torch.tensor([[5, 6, 7]]), torch.tensor([[8]])], [torch.tensor([[1, 4]]), torch.tensor([[1]])]
+    parts = []
+    for source, prompt in zip(sources, prompts, strict=True):
+        memory = model.encode(source)
+        part = StepRunner(model, model.new_cache(1, 8, memory.shape[1], 1), memory)
+        part.step(prompt)
+        parts.append(part)
+    whole = StepRunner.joined(parts, lengths=[2, 1], capacity=8)
+    assert whole.memory_mask.tolist() == [[True, True, True], [True, False, False]]
+    found = whole.step(torch.tensor([[9], [10]]))
+    for row, token in enumerate((9, 10)):
+        target = torch.cat((prompts[row], torch.tensor([[token]])), 1)
+        torch.testing.assert_close(found[row], model(sources[row], target)[0, -1])
+
+
+def test_inference_restores_the_training_mode_of_every_module():
+    model = build_model(preset("tiny-gpt2")).train()
+    model.decoder.eval()
+    before = [module.training for module in modules_of(model)]
+    assert {*before} == {True, False}
+    with inference(model):
+        assert torch.is_inference_mode_enabled()
+        assert not any(module.training for module in modules_of(model))
+    assert [module.training for module in modules_of(model)] == before
+
+
+def test_new_tokens_are_limited_by_max_len():
+    model = build_model(preset("tiny-gpt2", max_len=8))
+    assert limit_new_tokens(model, 3, 4) == 4
+    assert limit_new_tokens(model, 3, 50) == 6
+    with pytest.raises(ValueError, match="the input has 9 tokens: expected at most max_len=8"):
+        limit_new_tokens(model, 9, 1)
+    assert limit_new_tokens(build_model(preset("tiny-llama", max_len=None)), 9, 50) == 50

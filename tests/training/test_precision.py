@@ -1,0 +1,53 @@
+"""The device and precision that a run computes with."""
+
+import pytest
+import torch
+
+from glassformer.training.lora import LowRank
+from glassformer.training.precision import WIDE, autocast, choose_device, choose_precision
+
+CPU = torch.device("cpu")
+
+
+def test_automatic_precision_ignores_the_width_of_adapters(monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    model = torch.nn.ModuleList(torch.nn.Linear(400, 400) for _ in range(2))
+    for linear in model:
+        torch.nn.utils.parametrize.register_parametrization(linear, "weight", LowRank(linear.weight, 2, 1.0))
+    assert choose_precision("auto", torch.device("cpu"), model) == "bf16"
+
+
+def test_automatic_precision_is_bf16_only_for_wide_models_with_hardware_for_it(monkeypatch):
+    wide, narrow = torch.nn.Linear(WIDE, WIDE), torch.nn.Linear(WIDE, WIDE - 1)
+    for has_hardware, model, expected in ((True, wide, "bf16"), (True, narrow, "fp32"), (False, wide, "fp32")):
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda has_hardware=has_hardware: has_hardware)
+        assert choose_precision("auto", CPU, model) == expected
+    assert choose_precision("fp16", CPU, narrow) == "fp16"
+
+
+def test_autocast_computes_products_in_the_chosen_precision():
+    linear, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
+    for precision, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        with autocast(precision, CPU):
+            assert linear(x).dtype == dtype
+    assert linear.weight.dtype == torch.float32
+
+
+def test_a_device_that_cannot_compute_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_device("auto") == CPU
+    for name, message in (
+        ("gpu", "device='gpu' is not a torch device: expected auto, cpu or cuda"),
+        ("cuda", "device='cuda': no CUDA device is available"),
+        ("meta", "device='meta' cannot compute here"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            choose_device(name)
+
+
+def test_cuda_devices_are_counted_from_0(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert choose_device("cuda:1") == torch.device("cuda", 1)
+    with pytest.raises(ValueError, match="there are 2 CUDA devices, counted from 0"):
+        choose_device("cuda:2")
