@@ -24,7 +24,7 @@ def test_the_score_is_the_share_of_equal_facts():
     checked = 0
     for pair in SIDES["train"]:
         first, second = facts(pair.text), facts(pair.second)
-        if len(first) == len(second) == 5:  # a person who is both subject and object may be named by the same word
+        if len(first) == len(second) == 5:  # fewer facts if the subject and the object are the same word
             assert pair.score == sum(a == b for a, b in zip(first, second, strict=True)) / 5
             checked += 1
     assert checked > 500
