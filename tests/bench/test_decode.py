@@ -1,11 +1,11 @@
-"""The benchmark compares what it says: the same weights, the same tokens, every contender that is installed."""
+"""The benchmark runs every installed engine with the same weights, and all give the same tokens."""
 
 import importlib.util
 
 import pytest
 
 from glassformer.bench.decode import MachineLimits, measure, table
-from glassformer.bench.works import Work, works
+from glassformer.bench.works import Work
 from glassformer.cli.bench import bench
 from glassformer.cli.options import UsageError
 from glassformer.models import preset
@@ -19,7 +19,7 @@ TINY = {
 
 @pytest.mark.parametrize("beam", [1, 3])
 @pytest.mark.parametrize("name", TINY)
-def test_all_engines_write_the_same_tokens(name, beam):
+def test_all_engines_generate_the_same_tokens(name, beam):
     contenders = measure(TINY[name], batch=2, beam=beam, rounds=1, device="cpu", compiled=False)
     exact = [contender for contender in contenders if contender.numbers == "float32"]
     assert {contender.name for contender in exact} >= {"glassformer", "HF"}
@@ -29,9 +29,9 @@ def test_all_engines_write_the_same_tokens(name, beam):
         assert contender.texts == exact[0].texts, contender.name
         assert all(len(text) == 5 for text in contender.texts)
     limits = MachineLimits({"float32": 1e9}, 1e9)
-    told = table(TINY[name], contenders, limits, batch=2, beam=beam)
-    assert "times as fast" in told
-    assert told.count("\n| ") == len(contenders) + 1
+    printed = table(TINY[name], contenders, limits, batch=2, beam=beam)
+    assert "times as fast" in printed
+    assert printed.count("\n| ") == len(contenders) + 1
 
 
 def test_only_selects_engines():
@@ -41,7 +41,7 @@ def test_only_selects_engines():
 
 
 @pytest.mark.parametrize("only", [["hf"], ["HF", "glasformer"]])
-def test_a_name_that_matches_no_engine_is_refused_with_the_names_there_are(only):
+def test_an_unknown_engine_is_refused_with_the_known_names(only):
     with pytest.raises(ValueError, match=f"--only '{only[-1]}' matches no engine: .* HF, float32"):
         measure(TINY["gpt2"], batch=1, beam=1, rounds=1, device="cpu", compiled=False, only=only)
 
@@ -49,14 +49,8 @@ def test_a_name_that_matches_no_engine_is_refused_with_the_names_there_are(only)
 @pytest.mark.parametrize("only", ["glassformer, float32", "HF, float32"])
 def test_a_table_without_a_comparison_ends_with_its_last_row(only):
     found = measure(TINY["gpt2"], batch=1, beam=1, rounds=1, device="cpu", compiled=False, only=[only])
-    told = table(TINY["gpt2"], found, MachineLimits({"float32": 1e9}, 1e9), batch=1, beam=1)
-    assert told.splitlines()[-1].startswith(f"| {only.split(',')[0]} | float32 | ")
-
-
-def test_workloads_have_the_named_sizes():
-    assert {work.config.kind for work in works().values()} == {"encoder_decoder", "decoder"}
-    assert works()["gpt2"].flops(1, 1) > 2 * 85e6 * 256  # two for each weight of the layers and token, at least
-    assert works()["translation"].flops(2, 1) == 2 * works()["translation"].flops(1, 1)
+    printed = table(TINY["gpt2"], found, MachineLimits({"float32": 1e9}, 1e9), batch=1, beam=1)
+    assert printed.splitlines()[-1].startswith(f"| {only.split(',')[0]} | float32 | ")
 
 
 @pytest.mark.parametrize("wrong", [{"batch": (0,)}, {"beam": (4, -1)}, {"rounds": 0}, {"threads": -2}])

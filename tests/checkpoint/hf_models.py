@@ -1,4 +1,4 @@
-"""Small HF models of random shapes, built offline; each family's own way of being drawn."""
+"""Small HF models with random configs, built offline. Each family draws its own settings."""
 
 import random
 from collections.abc import Callable
@@ -160,7 +160,7 @@ PAIRS: dict[str, tuple[Draw, str]] = {
 
 
 def make(config: Any, class_name: str, seed: int) -> Any:
-    """A model of that class whose numbers are large enough for mistakes to show."""
+    """Build a model of that class with weights so large that mistakes show in its outputs."""
     torch.manual_seed(seed)
     config._attn_implementation = "eager"
     model = getattr(transformers, class_name)(config).eval()

@@ -1,4 +1,4 @@
-"""Small valid models in every format, and seeded ways to break them: corrupt, cut off, or written by an enemy.
+"""Small valid models in every format, and seeded ways to break them: corrupt, cut off, or malicious.
 
 A case is a number. It chooses a model, one or two of its files and what happens to them; the same number always gives
 the same files. `tools/fuzz.py` runs thousands of cases, `test_hostile_files.py` a few hundred. A model that is refused
@@ -50,7 +50,7 @@ MAX_SECONDS = 1.0
 MAX_GROWTH = 256 * 2**20
 MAX_MESSAGE = 2000
 ALLOWED = (ValueError, OSError, FloatingPointError)
-"""The last is what a run says of weights that are not numbers."""
+"""FloatingPointError is raised when a model with NaN weights runs."""
 
 UNREAD = (MANIFEST, "README.md")
 WORDS = ["</s>", "<pad>", "<s>", "[UNK]", "a", "b", "c", "cat", "dog", "sat", "on", "the", "mat", "."]
@@ -71,7 +71,7 @@ SHARDED = ("qwen2", "bart")
 
 
 def build_models(root: Path) -> dict[str, Path]:
-    """A small model of each format below `root`, by its kind: what `load` is to be given."""
+    """Save a small model of each format below `root`; return the path to load by kind."""
     found = {}
     for kind, config in HF_MODELS.items():
         torch.manual_seed(0)
@@ -117,7 +117,7 @@ def _save_hf(folder: Path, kind: str, config: ModelConfig) -> None:
 
 
 def _split(folder: Path) -> None:
-    """The weights of a folder in two files and an index."""
+    """Split the weights of a folder into two shards with an index."""
     tensors = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     names, homes = sorted(tensors), {}
@@ -204,22 +204,22 @@ def _save_gguf(folder: Path, gguf: Any) -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one case."""
+    """The result of one case."""
 
     case: int
     kind: str
     deeds: str
-    """What was done to its files."""
+    """The changes made to the files."""
     result: str
     """`loaded`, or the name of the exception that refused it."""
     violation: str
-    """What must not be, in words; nothing where all is well."""
+    """The requirement that was violated, in words; empty if there is none."""
     seconds: float
-    """Of the processor's time: what else a machine does is not counted."""
+    """CPU time, so that other processes of the machine do not count."""
 
 
 def run_case(case: int, paths: dict[str, Path], work: Path, *, show: bool = False) -> Outcome:
-    """Break a model as the case says, load it, and run it where it loads; `show` prints what it raises."""
+    """Break a model as the case number says, load it, and run it if it loads. `show` prints the traceback."""
     draw = random.Random(case)
     kind = draw.choice(sorted(paths))
     whole = paths[kind]
@@ -237,7 +237,7 @@ def run_case(case: int, paths: dict[str, Path], work: Path, *, show: bool = Fals
         use(model)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # panics of the libraries in Rust are no Exceptions
+    except BaseException as error:  # a panic of a Rust library is not an Exception
         result = type(error).__name__
         violation = judge(error, None if is_loaded else folder_of(path))
         if show:
@@ -251,12 +251,12 @@ def run_case(case: int, paths: dict[str, Path], work: Path, *, show: bool = Fals
 
 
 def folder_of(path: Path) -> Path:
-    """The folder of a model: where it is one file, the folder that the file is in."""
+    """Return the folder of a model, or the parent folder of a model that is one file."""
     return path if path.is_dir() else path.parent
 
 
 def judge(error: BaseException, folder: Path | None) -> str:
-    """What is wrong with an error, in words, or nothing; `folder` is what it must name, where it must."""
+    """Return what is wrong with an error, or "". The message must name `folder` or a file in it, if given."""
     message = str(error)
     if not isinstance(error, ALLOWED):
         return f"{type(error).__name__} at {_place(error)}: {message[:200]}"
@@ -268,7 +268,7 @@ def judge(error: BaseException, folder: Path | None) -> str:
 
 
 def use(model: Any) -> None:
-    """The shortest run of what was loaded."""
+    """Run a loaded model as briefly as possible."""
     if isinstance(model, Generator):
         config = GenerationConfig(max_new_tokens=3)
         model.run(["the cat"], config=config)
@@ -276,7 +276,7 @@ def use(model: Any) -> None:
             model.run(["the cat"], chat=True, config=config)
         return
     if isinstance(model, Seq2SeqPipeline | TextToText):
-        # A long answer is no hang: what a file asks for in earnest is cut short here.
+        # A file may ask for long texts, which are no fault, so limit the length here.
         short = min(model.generation.max_new_tokens, 5)
         model.generation = replace(model.generation, max_new_tokens=short, min_new_tokens=0)
     model.run(["the ___\ta cat sat"])
@@ -287,7 +287,7 @@ def _peak_memory() -> int:
 
 
 def _place(error: BaseException) -> str:
-    """The innermost line of ours that an exception came through."""
+    """Return the innermost line of Glassformer in the traceback of an exception."""
     trace, found = error.__traceback__, ""
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
@@ -298,7 +298,7 @@ def _place(error: BaseException) -> str:
 
 
 def break_folder(draw: random.Random, folder: Path) -> str:
-    """Do something to one or two files of a model; say what."""
+    """Change one or two files of a model; return a description of the changes."""
     deeds = []
     for _ in range(draw.choice((1, 1, 1, 2))):
         files = sorted(
@@ -316,7 +316,7 @@ def break_folder(draw: random.Random, folder: Path) -> str:
 
 
 def seal(folder: Path) -> None:
-    """Write the manifest anew: what the checksums would catch is let through to the readers behind them."""
+    """Rewrite the manifest, so that changed files pass the checksums and reach the readers."""
     files = sorted(file for file in folder.iterdir() if file.is_file() and file.name != MANIFEST)
     (folder / MANIFEST).write_text(
         json.dumps({"sha256": {file.name: sha256(file) for file in files}}), encoding="utf-8"
@@ -354,7 +354,7 @@ def _replace_file(draw: random.Random, file: Path) -> str:
 
 
 def _break_bytes(draw: random.Random, file: Path) -> str:
-    """Bytes changed, put in, taken out or cut off, mostly near the beginning, where the headers are."""
+    """Change, insert, delete or cut off bytes, mostly near the beginning, where the headers are."""
     data = bytearray(file.read_bytes())
     deeds = []
     for _ in range(draw.choice((1, 1, 2, 5))):
@@ -380,7 +380,7 @@ def _break_bytes(draw: random.Random, file: Path) -> str:
 
 
 def _break_header(draw: random.Random, file: Path) -> str:
-    """The header of a safetensors file changed as JSON, its length made true again."""
+    """Change the JSON header of a safetensors file, and correct the stored length of the header."""
     data = file.read_bytes()
     size = int.from_bytes(data[:8], "little")
     try:
@@ -405,7 +405,7 @@ def _break_header(draw: random.Random, file: Path) -> str:
 
 
 DEEP = "{deep}"
-"""Stands for lists in lists in lists, which Python's own writer of JSON cannot write."""
+"""Placeholder for deeply nested lists, which Python's JSON writer cannot write."""
 HOSTILE: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2, 3, 7, -(2**31), 2**31, 2**32, 10**9, 2**63, 2**64, 10**30),
     *(0.0, 0.5, -1.5, 1e-45, 1e308, float("nan"), float("inf"), -float("inf")),
@@ -433,7 +433,7 @@ def _break_json(draw: random.Random, file: Path) -> str:
         return _break_bytes(draw, file)
     deeds = []
     if file.name == "generation_config.json" and isinstance(tree, dict) and draw.random() < 0.6:
-        # A folder names few settings of its search: the others are put in, with a value like any.
+        # A folder sets few of the generation settings, so add the missing ones with random values.
         name = draw.choice(SEARCH_SETTINGS)
         tree[name] = copy.deepcopy(draw.choice(HOSTILE))
         deeds.append(f"{name} = {tree[name]!r:.40} put in")
@@ -451,7 +451,7 @@ def _break_json(draw: random.Random, file: Path) -> str:
 
 
 def _break_text(draw: random.Random, text: str) -> tuple[str, str]:
-    """Change JSON in ways that no tree of values can be written: what it is then, and what was done."""
+    """Change JSON text in ways that Python's JSON writer cannot; return the text and a description."""
     deed = draw.choice(("deep lists", "deep tables", "a key twice", "a long number", "1e999"))
     if deed == "deep lists":
         return "[" * 100_000, deed
@@ -469,7 +469,7 @@ def _break_tree(draw: random.Random, tree: Any) -> str:
     places = list(_places(tree))
     if not places:
         return "nothing"
-    # The long lists of a vocabulary must not hide all else.
+    # Limit the entries of a vocabulary, or they would be chosen almost always.
     shallow = [place for place in places if len(place[2]) < 2]
     home, key, way = draw.choice(shallow if shallow and draw.random() < 0.6 else places)
     name = ".".join(map(str, (*way, key)))
@@ -496,7 +496,7 @@ def _break_tree(draw: random.Random, tree: Any) -> str:
 
 
 def _places(tree: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, Any, tuple[Any, ...]]]:
-    """Every list or table in a tree with each of its keys, and how one gets there."""
+    """Yield every list or object of a JSON tree with each of its keys and the path to it."""
     entries = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
     for key, value in entries:
         yield tree, key, way
@@ -505,6 +505,6 @@ def _places(tree: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, Any, tu
 
 def _written(tree: Any) -> str:
     text = json.dumps(tree)
-    for depth in (600, 100_000):  # what Python still reads, and what it does not
+    for depth in (600, 100_000):  # Python can read the first, but not the second
         text = text.replace(json.dumps(DEEP), "[" * depth + "]" * depth, 1)
     return text

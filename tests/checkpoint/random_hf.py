@@ -26,7 +26,7 @@ class Drawn:
 
 
 def draw(family: str, seed: int) -> Drawn:
-    """The config of this number."""
+    """Return the random config of this seed."""
     choose = random.Random(f"{family} {seed}")
     prefix, settings, heads, odd = DRAWS[family](choose)
     refusal = None
@@ -41,7 +41,7 @@ def draw(family: str, seed: int) -> Drawn:
 
 
 def build(drawn: Drawn, seed: int) -> Any:
-    """A model of that config whose numbers are large enough for mistakes to show."""
+    """Build a model of that config with weights so large that mistakes show in its outputs."""
     torch.manual_seed(seed)
     drawn.config._attn_implementation = "eager"
     model = getattr(transformers, drawn.class_name)(drawn.config).eval()

@@ -1,4 +1,4 @@
-"""Whatever CTranslate2's folder can express is computed there with the same numbers."""
+"""Exported models give the same outputs in CTranslate2."""
 
 import random
 from dataclasses import replace
@@ -14,7 +14,7 @@ WORDS = ["<pad>", "<s>", "</s>", "<unk>", *(f"w{index}" for index in range(36))]
 
 
 def random_config(seed):
-    """An encoder-decoder over the settings that the folder has a place for."""
+    """Return a random encoder-decoder config that CTranslate2 supports."""
     choose = random.Random(f"CTranslate2 {seed}").choice
     source_vocab, is_learned = choose([None, 42]), choose([True, False])
     return replace(
@@ -43,7 +43,7 @@ def random_config(seed):
     )
 
 
-def test_random_models_give_the_same_numbers(tmp_path, count):
+def test_random_models_give_the_same_outputs(tmp_path, count):
     pytest.importorskip("ctranslate2")
     for seed in range(count(5, 100)):
         config = random_config(seed)

@@ -1,4 +1,4 @@
-"""A random Llama or Qwen is written as GGUF with all that counts, or refused by name."""
+"""A random Llama or Qwen survives the export to GGUF, or is refused by name."""
 
 import shutil
 
@@ -12,7 +12,7 @@ from glassformer.pipelines.conversion import convert
 
 
 def make_expressible(drawn, family):
-    """Without what llama.cpp has no place for; all else stays as it was drawn."""
+    """Remove the settings that llama.cpp does not support; keep the others."""
     drawn.class_name = type(drawn.config).__name__.removesuffix("Config") + "ForCausalLM"
     drawn.config.hidden_act, drawn.config.sliding_window, drawn.config.use_sliding_window = "silu", None, False
     drawn.config.layer_types = ["full_attention"] * drawn.config.num_hidden_layers

@@ -1,3 +1,5 @@
+"""GGUF files: configs, tensors, tokenizers, and refused files."""
+
 import json
 import random
 import struct
@@ -46,7 +48,7 @@ def random_tensors(all_shapes=None):
 
 
 def write(path, architecture="llama", tensors=None, kind=Kind.F32, raw=None, tokenizer=True, ids=True, **changes):
-    """A small GGUF file: its matrices stored as `kind`, `raw` tensors as they are; None takes a value away."""
+    """Write a small GGUF file with matrices of type `kind`. `raw` tensors are stored as given; None drops a value."""
     values = {
         "block_count": LAYERS,
         "context_length": 128,
@@ -90,7 +92,7 @@ def write(path, architecture="llama", tensors=None, kind=Kind.F32, raw=None, tok
 
 
 def rotary_scores(q, k, *, pairs):
-    """Scores of heads whose queries and keys were turned by their positions: neighbours as pairs, or halves."""
+    """Return attention scores after RoPE, which rotates neighboring channels (`pairs`) or the two halves of a head."""
     positions, half = np.arange(q.shape[0]), q.shape[-1] // 2
     angles = positions[:, None, None] * 10000.0 ** (-np.arange(half) / half)
 
@@ -114,7 +116,7 @@ def test_header_becomes_an_hf_config(tmp_path):
         "num_key_value_heads": KV_HEADS,
         "hidden_act": "silu",
         "max_position_embeddings": 128,
-        "rms_norm_eps": 1e-5,  # not the nearest number in float32
+        "rms_norm_eps": 1e-5,  # the short decimal, not its float32 value
         "rope_theta": 50000.0,
         "tie_word_embeddings": True,
         "bos_token_id": 258,
@@ -162,7 +164,7 @@ def test_quantizations_with_blocks_of_256_are_read(tmp_path, kind):
     assert values.std() > 0
 
 
-def test_tensors_of_no_weights_are_refused(tmp_path):
+def test_tensors_that_are_no_weights_are_refused(tmp_path):
     raw = {"output_norm.weight": (np.ones(WIDTH, np.int32), Kind.I32)}
     with pytest.raises(ValueError, match="tensors in I32: expected floating point"):
         read_gguf(write(tmp_path / "model.gguf", raw=raw))
@@ -175,7 +177,7 @@ def test_a_tensor_is_a_copy_that_may_be_trained(tmp_path):
     assert torch.equal(found["model.norm.weight"], before)
 
 
-def test_rows_of_q_and_k_come_in_halves_with_the_same_scores(tmp_path):
+def test_reordered_rows_of_q_and_k_give_the_same_scores(tmp_path):
     tensors = random_tensors()
     found = read_gguf(write(tmp_path / "model.gguf", tensors=tensors)).tensors
     x = np.random.default_rng(1).normal(size=(7, WIDTH))
@@ -197,7 +199,7 @@ def test_halves_from_pairs_by_hand():
     assert halves_from_pairs(rows, 2).tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
 
 
-def test_a_llama_may_have_biases_and_an_output_of_its_own(tmp_path):
+def test_a_llama_may_have_biases_and_an_untied_output(tmp_path):
     biases = {f"{name}.bias": layer_shapes()[f"{name}.weight"][:1] for name in ("attn_q", "attn_k", "attn_v")}
     biases |= {
         "attn_output.bias": (WIDTH,),
@@ -235,7 +237,7 @@ def test_qwen_loads_into_hfs_own_model_with_rows_as_stored(tmp_path, architectur
     assert state["model.layers.0.self_attn.q_proj.weight"].tolist() == tensors["blk.0.attn_q.weight"].tolist()
 
 
-def test_the_tokenizer_inside(tmp_path):
+def test_the_stored_tokenizer_is_read(tmp_path):
     model = read_gguf(write(tmp_path / "model.gguf"))
     tokenizer = tokenizers.Tokenizer.from_str(model.tokenizer_json)
     assert tokenizer.encode("abcab<|end|>").tokens == ["abc", "ab", "<|end|>"]
@@ -336,11 +338,11 @@ def test_a_corrupt_header_is_refused(tmp_path, content, message):
     assert str(path) in str(caught.value)
 
 
-def test_a_header_without_end_is_refused_before_it_is_read(tmp_path):
+def test_an_endless_header_is_refused_before_it_is_read(tmp_path):
     path = tmp_path / "model.gguf"
     with path.open("wb") as stream:
         stream.write(header(values=1, rest=text(b"a") + struct.pack("<IQ", 8, 2**27)))
-        stream.truncate(2**28)  # a hole, which takes no room
+        stream.truncate(2**28)  # a sparse file
     with pytest.raises(CorruptFolderError, match="expected at most 67108864"):
         read_gguf(path)
 
@@ -368,6 +370,6 @@ def test_mutated_files_load_or_are_refused_quickly(tmp_path):
             assert json.loads(model.tokenizer_json or "{}") is not None
         except ValueError as error:
             refused.append(str(error))
-        assert time.perf_counter() - start < 60  # on a busy machine too
+        assert time.perf_counter() - start < 60  # generous, for a busy machine
     assert 100 < len(refused) < 300
     assert all(str(path) in message for message in refused)

@@ -1,4 +1,4 @@
-"""HF's models, offline and random: the same answers, gradients and texts, and the same tensors back again."""
+"""Imported HF models give HF's outputs, gradients and texts, and export returns HF's tensors."""
 
 import random
 from dataclasses import replace
@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from checkpoint import hf_models
+from checkpoint.hf_comparison import EVERYTHING, InMemory, close, make, values_of
 from glassformer.checkpoint.hf import FAMILIES, TensorMismatchError, UnsupportedModelError, export_model, import_model
 from glassformer.checkpoint.hf.folder import read_hf_folder, save_hf_folder
 from glassformer.decoding import GenerationConfig, generate
@@ -16,19 +17,9 @@ from recording import assert_same, written_by_hf
 SEEDS = range(6)
 CLASS = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert", "albert": "Albert", "electra": "Electra"}
 ENCODERS = [(family, head) for family, (_, heads) in hf_models.ENCODERS.items() for head in heads]
-EVERYTHING = {**hf_models.DECODERS, **hf_models.PAIRS}
 
 
-class InMemory(dict):
-    def shape(self, name):
-        return tuple(self[name].shape)
-
-
-def values_of(theirs):
-    return {**theirs.config.to_dict(), "architectures": [type(theirs).__name__]}
-
-
-def take_over(theirs):
+def imported(theirs):
     return import_model(values_of(theirs), InMemory(theirs.state_dict()))
 
 
@@ -37,13 +28,8 @@ def make_encoder(family, head, seed):
     return hf_models.make(draw(random.Random(seed)), CLASS[family] + head, seed)
 
 
-def make(family, seed):
-    draw, class_name = EVERYTHING[family]
-    return hf_models.make(draw(random.Random(seed)), class_name, seed)
-
-
 def padded(side, seed):
-    """Three texts of which two are shorter, with padding on one side; 1 is every family's padding token here."""
+    """Return three padded inputs and their mask. Token 1 is the padding token of every family here."""
     torch.manual_seed(seed)
     tokens, mask = torch.randint(3, hf_models.VOCAB, (3, 7)), torch.ones(3, 7, dtype=torch.long)
     for row, length in ((1, 5), (2, 1)):
@@ -53,18 +39,11 @@ def padded(side, seed):
     return tokens.masked_fill(mask == 0, 1), mask
 
 
-def close(ours, theirs, mask=None, tolerance=1e-5):
-    if mask is not None and ours.dim() == 3:
-        ours, theirs = ours[mask == 1], theirs[mask == 1]
-    scale = max(1.0, theirs.abs().max().item())
-    assert (ours - theirs).abs().max().item() <= tolerance * scale
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("family", "head"), ENCODERS)
-def test_an_encoder_answers_the_same(family, head, seed):
+def test_an_encoder_gives_hfs_outputs(family, head, seed):
     theirs = make_encoder(family, head, seed)
-    ours = take_over(theirs)
+    ours = imported(theirs)
     tokens, mask = padded("right", seed)
     with torch.no_grad():
         answer = theirs(input_ids=tokens, attention_mask=mask)
@@ -78,11 +57,11 @@ def test_an_encoder_answers_the_same(family, head, seed):
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("family", hf_models.DECODERS)
-def test_a_decoder_answers_the_same(family, side, seed):
+def test_a_decoder_gives_hfs_outputs(family, side, seed):
     theirs = make(family, seed)
-    ours = take_over(theirs)
+    ours = imported(theirs)
     tokens, mask = padded(side, seed)
-    positions = (mask.cumsum(1) - 1).clamp_min(0)  # as `generate` numbers them; a plain forward there counts padding
+    positions = (mask.cumsum(1) - 1).clamp_min(0)  # as HF's `generate`; HF's forward counts padding
     with torch.no_grad():
         expected = theirs(input_ids=tokens, attention_mask=mask, position_ids=positions).logits
         close(ours(tokens, mask), expected, mask)
@@ -94,11 +73,11 @@ def test_a_decoder_answers_the_same(family, side, seed):
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("family", hf_models.PAIRS)
-def test_an_encoder_decoder_answers_the_same(family, side, seed):
+def test_an_encoder_decoder_gives_hfs_outputs(family, side, seed):
     if side == "left" and family != "t5":
-        pytest.skip("BART and Marian there count padding as positions; ours do not")
+        pytest.skip("HF's BART and Marian count padding as positions; ours do not")
     theirs = make(family, seed)
-    ours = take_over(theirs)
+    ours = imported(theirs)
     tokens, mask = padded(side, seed)
     target = torch.randint(3, hf_models.VOCAB, (3, 5))
     with torch.no_grad():
@@ -111,7 +90,7 @@ def test_an_encoder_decoder_answers_the_same(family, side, seed):
 
 
 def states_after_layers(stack, call):
-    """What every layer of a stack gives while `call` runs."""
+    """Return the output of each layer of a stack during `call`."""
     found = []
     hooks = [
         layer.register_forward_hook(lambda module, inputs, output: found.append(output.detach()))
@@ -125,9 +104,9 @@ def states_after_layers(stack, call):
 
 
 @pytest.mark.parametrize("family", hf_models.ENCODERS)
-def test_an_encoder_has_the_same_state_after_every_layer(family):
+def test_an_encoder_has_hfs_state_after_every_layer(family):
     theirs = make_encoder(family, "ForTokenClassification" if family != "roberta" else "ForMaskedLM", 3)
-    ours = take_over(theirs)
+    ours = imported(theirs)
     tokens, mask = padded("right", 0)
     with torch.no_grad():
         expected = theirs(input_ids=tokens, attention_mask=mask, output_hidden_states=True).hidden_states[1:]
@@ -138,9 +117,9 @@ def test_an_encoder_has_the_same_state_after_every_layer(family):
 
 
 @pytest.mark.parametrize("family", EVERYTHING)
-def test_a_writer_has_the_same_state_after_every_layer(family):
+def test_a_decoder_has_hfs_state_after_every_layer(family):
     theirs = make(family, 4)
-    ours = take_over(theirs)
+    ours = imported(theirs)
     tokens = torch.randint(3, hf_models.VOCAB, (2, 6))
     pair = {} if family in hf_models.DECODERS else {"decoder_input_ids": tokens[:, :4]}
     with torch.no_grad():
@@ -153,7 +132,7 @@ def test_a_writer_has_the_same_state_after_every_layer(family):
     sides += [(ours.encoder, answer.encoder_hidden_states)] if pair else []
     for stack, expected in sides:
         found = states_after_layers(stack, call)
-        if stack.norm is not None:  # there the last state is the one behind the final norm
+        if stack.norm is not None:  # HF's last hidden state is after the final norm
             found[-1] = stack.norm(found[-1])
         assert len(found) == len(expected) - 1
         for one, two in zip(found, expected[1:], strict=True):
@@ -161,9 +140,9 @@ def test_a_writer_has_the_same_state_after_every_layer(family):
 
 
 @pytest.mark.parametrize("family", hf_models.ENCODERS)
-def test_gradients_of_an_encoder_are_the_same(family):
+def test_gradients_of_an_encoder_equal_hfs(family):
     theirs = make_encoder(family, "ForMaskedLM", 1)
-    ours = take_over(theirs)
+    ours = imported(theirs)
     tokens, mask = padded("right", 1)
     weight = mask[:, :, None]
     (theirs(input_ids=tokens, attention_mask=mask).logits.logsumexp(-1, keepdim=True) * weight).sum().backward()
@@ -172,9 +151,9 @@ def test_gradients_of_an_encoder_are_the_same(family):
 
 
 @pytest.mark.parametrize("family", EVERYTHING)
-def test_gradients_are_the_same(family):
+def test_gradients_of_a_decoder_equal_hfs(family):
     theirs = make(family, 1)
-    ours = take_over(theirs)
+    ours = imported(theirs)
     tokens = torch.randint(3, hf_models.VOCAB, (2, 6))
     pair = {} if family in hf_models.DECODERS else {"decoder_input_ids": tokens[:, :4]}
     theirs(input_ids=tokens, **pair).logits.float().logsumexp(-1).sum().backward()
@@ -196,16 +175,16 @@ def compare_gradients(family, ours, theirs):
 SEARCHES = {
     "greedy": {"num_beams": 1},
     "beam": {"num_beams": 3, "early_stopping": "never"},
-    "beam, penalised": {"num_beams": 4, "early_stopping": False, "length_penalty": 0.6, "repetition_penalty": 1.3},
+    "beam, penalties": {"num_beams": 4, "early_stopping": False, "length_penalty": 0.6, "repetition_penalty": 1.3},
 }
 
 
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("family", EVERYTHING)
-def test_generate_writes_the_same(family, seed, search):
+def test_generate_gives_hfs_texts(family, seed, search):
     theirs = make(family, seed)
-    ours = take_over(theirs)
+    ours = imported(theirs)
     torch.manual_seed(seed)
     tokens = torch.randint(3, hf_models.VOCAB, (2, 5))
     settings = {"max_new_tokens": 8, **SEARCHES[search]}
@@ -217,7 +196,7 @@ def test_generate_writes_the_same(family, seed, search):
             pad_token_id=1,
             return_dict_in_generate=True,
             output_scores=True,
-            use_cache=family != "t5",  # its cache there is as deep as the encoder, which may be less deep
+            use_cache=family != "t5",  # HF's T5 cache has the encoder's number of layers, which may be too few
             **settings,
         )
     begin = None if family in hf_models.DECODERS else 1
@@ -231,7 +210,7 @@ def test_generate_writes_the_same(family, seed, search):
 @pytest.mark.parametrize("family", [*EVERYTHING, *hf_models.ENCODERS])
 def test_export_returns_the_imported_tensors(family, seed, tmp_path):
     theirs = make(family, seed) if family in EVERYTHING else make_encoder(family, "ForMaskedLM", seed)
-    ours = take_over(theirs)
+    ours = imported(theirs)
     _, tensors = export_model(ours, FAMILIES[family])
     before = theirs.state_dict()
     assert tensors
@@ -259,7 +238,7 @@ def test_every_preset_finds_its_family(name):
         assert torch.equal(one, two)
 
 
-def test_a_family_that_is_asked_for_must_have_a_place_for_everything():
+def test_a_requested_family_that_cannot_express_the_model_is_refused():
     model = build_model(preset("tiny-llama", sliding_window=3, activation="relu"))
     assert export_model(model, FAMILIES["mistral"])[0]["sliding_window"] == 3
     with pytest.raises(UnsupportedModelError, match="HF's llama cannot express sliding_window=3"):
@@ -272,15 +251,6 @@ def test_settings_that_no_family_supports_are_named():
     model = build_model(replace(preset("tiny-llama"), positions="alibi"))
     with pytest.raises(UnsupportedModelError, match=r"the closest, llama, cannot express positions='alibi' \(expected"):
         export_model(model)
-
-
-def test_old_and_new_keys_mean_the_same():
-    theirs = make("llama", 0)
-    new = values_of(theirs)
-    old = {key: value for key, value in new.items() if key not in ("rope_parameters", "dtype")}
-    old |= {"rope_theta": new["rope_parameters"]["rope_theta"], "torch_dtype": "float32", "rope_scaling": None}
-    tensors = InMemory(theirs.state_dict())
-    assert import_model(old, tensors).config == import_model(new, tensors).config
 
 
 @pytest.mark.parametrize(
@@ -297,21 +267,10 @@ def test_old_and_new_keys_mean_the_same():
         ({"intermediate_size": 11}, r"of a wrong shape: model.layers.0.mlp.gate_proj.weight is .*, expected \(11"),
     ],
 )
-def test_a_config_that_does_not_fit_is_explained(change, message):
+def test_a_config_that_does_not_fit_is_refused_by_name(change, message):
     draw, class_name = hf_models.DECODERS["llama"]
     config = draw(random.Random(0))
     config.num_hidden_layers, config.intermediate_size = 2, 10
     theirs = hf_models.make(config, class_name, 0)
     with pytest.raises((UnsupportedModelError, TensorMismatchError, ValueError), match=message):
         import_model({**values_of(theirs), **change}, InMemory(theirs.state_dict()))
-
-
-def test_sharded_folders_are_read(tmp_path):
-    theirs = make("llama", 2)
-    theirs.save_pretrained(tmp_path, max_shard_size="2KB")
-    assert (tmp_path / "model.safetensors.index.json").is_file()
-    stored = read_hf_folder(tmp_path)
-    ours = import_model(stored.config, stored.tensors)
-    tokens = torch.randint(3, hf_models.VOCAB, (1, 5))
-    with torch.no_grad():
-        close(ours(tokens), theirs(tokens).logits)

@@ -1,4 +1,4 @@
-"""Nothing in a file is trusted: whatever it says, it loads or is refused in good order. More cases: `make fuzz`."""
+"""Broken and malicious files load or are refused with a clear error. `make fuzz` runs more cases."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ from glassformer.pipelines.load import load
 def paths(tmp_path_factory):
     found = build_models(tmp_path_factory.mktemp("models"))
     for path in found.values():
-        use(load(path))  # broken later, whole now
+        use(load(path))  # the unbroken model works
     return found
 
 
@@ -21,7 +21,7 @@ def paths(tmp_path_factory):
 def test_broken_files_are_refused_with_clear_errors(first, paths, tmp_path):
     outcomes = [run_case(case, paths, tmp_path) for case in range(first, first + 100)]
     assert [outcome for outcome in outcomes if outcome.violation] == []
-    # Some do no harm, most do: else the cases would test nothing.
+    # Most cases must break the model, or they would test nothing.
     assert 10 < sum(outcome.result == "loaded" for outcome in outcomes) < 60
 
 
@@ -47,7 +47,7 @@ HUGE = [
 
 
 @pytest.mark.parametrize(("kind", "key", "value", "message"), HUGE)
-def test_sizes_are_refused_before_memory_is_taken(kind, key, value, message, paths, tmp_path):
+def test_huge_sizes_are_refused_before_memory_is_allocated(kind, key, value, message, paths, tmp_path):
     folder = tmp_path / kind
     folder.mkdir()
     for file in paths[kind].rglob("*"):
@@ -57,7 +57,7 @@ def test_sizes_are_refused_before_memory_is_taken(kind, key, value, message, pat
     values = json.loads((paths[kind] / "config.json").read_text(encoding="utf-8"))
     (folder / "config.json").write_text(json.dumps(values | {key: value}), encoding="utf-8")
     if kind == "own":
-        seal(folder)  # the checksums are an enemy's too
+        seal(folder)  # an attacker can rewrite the checksums
     with pytest.raises(ValueError, match=message):
         load(folder)
 

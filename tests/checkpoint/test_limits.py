@@ -1,4 +1,4 @@
-"""Every field of a config is written by a format, or refused where its value cannot be computed there."""
+"""An export format stores every config field, or refuses the values that its runtime does not support."""
 
 from dataclasses import fields, replace
 

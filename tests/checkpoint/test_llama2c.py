@@ -1,3 +1,5 @@
+"""llama2.c files: tensors, tokenizers, and refused files."""
+
 import random
 import struct
 import time
@@ -16,7 +18,7 @@ SIZES = (WIDTH, INNER, LAYERS, HEADS, KV_HEADS, VOCAB, LENGTH)
 
 
 def pairs_from_halves(weight, n_heads):
-    """What llama2.c's exporter does to HF's q and k."""
+    """Reorder rows of HF's q and k as llama2.c's exporter does."""
     return weight.view(n_heads, 2, -1, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
 
 
@@ -39,7 +41,7 @@ def hf_model(*, tied=True):
 
 
 def write(path, model, sizes=SIZES, tail=()):
-    """The file that llama2.c would read."""
+    """Write a file that llama2.c reads."""
     layers = model.model.layers
     tensors = [
         model.model.embed_tokens.weight,
@@ -53,7 +55,7 @@ def write(path, model, sizes=SIZES, tail=()):
         *(layer.mlp.down_proj.weight for layer in layers),
         *(layer.mlp.up_proj.weight for layer in layers),
         model.model.norm.weight,
-        torch.full((2, LENGTH, WIDTH // HEADS // 2), 7.0),  # the rotary table, of no use
+        torch.full((2, LENGTH, WIDTH // HEADS // 2), 7.0),  # the rotary table, which is not used
         *tail,
     ]
     data = b"".join(tensor.detach().numpy().astype("<f4").tobytes() for tensor in tensors)
@@ -169,7 +171,7 @@ def test_mutated_tokenizers_load_or_are_refused_quickly(tmp_path):
             tokenizers.Tokenizer.from_str(read_llama2c(path).tokenizer_json).encode("ab a")
         except ValueError as error:
             refused.append(str(error))
-        assert time.perf_counter() - start < 60  # on a busy machine too
+        assert time.perf_counter() - start < 60  # generous, for a busy machine
     assert 50 < len(refused) < 200
     assert all(str(other) in message for message in refused)
 

@@ -1,3 +1,5 @@
+"""ONNX graphs give the same outputs as the model, for every batch size and length."""
+
 import sys
 
 import pytest
@@ -15,7 +17,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 
 
 def random_model(name, *, seed=1, **changes):
-    """Weights large enough that every part of the model shows in its answer."""
+    """Build a model with weights so large that every part affects its outputs."""
     torch.manual_seed(seed)
     model = build_model(preset(name, **changes))
     for parameter in model.parameters():
@@ -29,7 +31,7 @@ def random_model(name, *, seed=1, **changes):
         # rotary, grouped heads, RMS norms of heads
         ("tiny-llama", {"n_decoder_layers": 1, "sliding_window": 3, "qk_norm": True}),
         ("tiny-gpt2", {"n_decoder_layers": 1, "positions": "alibi", "norm": "mean_std"}),
-        # relative positions, heads that don't sum to d_model, one layer for both steps, another vocabulary to read
+        # relative positions, heads that don't sum to d_model, shared layers, another source vocabulary
         ("tiny-t5-v1.1-small", {"n_encoder_layers": 1, "share_layers": True, "tie": "none", "source_vocab_size": 30}),
         ("tiny-bert-base", {"n_encoder_layers": 1, "positions": "sinusoidal"}),
     ],
@@ -56,7 +58,7 @@ def test_one_file_serves_every_size_and_stands_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_out, "MAX_FILE_BYTES", 0)
     folder = tmp_path / "out"
     export_onnx(model, folder, {"tokenizer.json": "{}"})
-    assert model.training  # the model is as it was
+    assert model.training  # the export does not change the model
     assert next(model.parameters()).dtype == torch.float64
     assert {path.name for path in folder.iterdir()} == {
         "decoder.onnx",
@@ -65,7 +67,7 @@ def test_one_file_serves_every_size_and_stands_alone(tmp_path, monkeypatch):
         "manifest.json",
     }
     verify_folder(folder)
-    assert b"onnx_out.py" not in (folder / "decoder.onnx").read_bytes()  # nothing of this machine's paths
+    assert b"onnx_export.py" not in (folder / "decoder.onnx").read_bytes()  # no paths of this machine
 
     session = onnxruntime.InferenceSession(str(folder / "decoder.onnx"))
     model.eval()
@@ -73,7 +75,7 @@ def test_one_file_serves_every_size_and_stands_alone(tmp_path, monkeypatch):
         tokens = torch.randint(40, (rows, past + new))
         mask = torch.ones(rows, past + new, dtype=torch.bool)
         mask[-1, : past // 2] = False
-        mask[:, : max(0, past + new - 32)] = False  # more places than max_len=32, but no more tokens
+        mask[:, : max(0, past + new - 32)] = False  # more positions than max_len=32, but no more real tokens
         keys = values = torch.zeros(1, rows, 4, 0, 4).numpy()
         for start, end in ((0, past), (past, past + new)):
             if start < end:

@@ -1,4 +1,4 @@
-"""Output folders: what may be replaced, what a kill leaves, and who may write at the same time."""
+"""Output folders: what may be replaced, the state after a kill, and locks."""
 
 import os
 import signal
@@ -11,7 +11,13 @@ import pytest
 import torch
 
 import glassformer.checkpoint.output_folder as output_folder
-from glassformer.checkpoint import OutputExistsError, load_model, new_folder, save_model, verify_folder
+from glassformer.checkpoint import (
+    OutputExistsError,
+    load_model,
+    new_folder,
+    save_model,
+    verify_folder,
+)
 from glassformer.checkpoint.output_folder import FolderInUseError, check_output_file, clean_leftovers, lock_folder
 from glassformer.models import preset
 from oracle import random_model
@@ -130,7 +136,7 @@ with output.new_folder(Path({folder!r}), owner="run") as work:
 
 @pytest.mark.parametrize("exchange", [True, False])
 def test_a_kill_at_any_moment_of_a_replacement_leaves_a_complete_folder(tmp_path, exchange):
-    """Where names cannot be exchanged, the next writer or reader restores the old one."""
+    """On systems that cannot exchange two names, the next writer or reader restores the old folder."""
     outcomes = set()
     for operations in range(12):
         folder = tmp_path / str(operations) / "out"
@@ -150,7 +156,7 @@ def test_a_kill_at_any_moment_of_a_replacement_leaves_a_complete_folder(tmp_path
     assert {("old", -9), ("new", -9), ("new", 0)} <= outcomes, "kills before and after the replacement"
 
 
-def test_a_model_left_without_its_name_is_found_by_the_next_reader(tmp_path):
+def test_a_model_that_a_kill_left_under_a_temporary_name_is_restored(tmp_path):
     model = random_model(preset("tiny-gpt2"), dtype=torch.float32)
     save_model(tmp_path / "m", model)
     (tmp_path / "m").rename(tmp_path / ".m.old")
@@ -186,7 +192,7 @@ def test_a_locked_folder_is_refused_until_the_holder_ends(tmp_path):
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o027, 0o077])
-def test_all_files_have_the_mode_that_the_umask_asks_for(tmp_path, umask):
+def test_all_files_have_the_mode_of_the_umask(tmp_path, umask):
     before = os.umask(umask)
     try:
         save_model(tmp_path / "m", random_model(preset("tiny-gpt2"), dtype=torch.float32), {"README.md": "a card"})
@@ -197,7 +203,7 @@ def test_all_files_have_the_mode_that_the_umask_asks_for(tmp_path, umask):
     assert stat.S_IMODE((tmp_path / "m").stat().st_mode) == 0o777 & ~umask
 
 
-def test_names_that_cannot_be_put_in_place_are_refused_at_the_start(tmp_path, monkeypatch):
+def test_impossible_output_names_are_refused_at_the_start(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(OutputExistsError, match="is the current folder"):
         write(Path("."))
@@ -209,3 +215,23 @@ def test_names_that_cannot_be_put_in_place_are_refused_at_the_start(tmp_path, mo
     (tmp_path / "mounted").mkdir()
     with pytest.raises(OutputExistsError, match="is a mount point"):
         write(tmp_path / "mounted")
+
+
+def test_a_failed_write_keeps_the_old_folder(tmp_path):
+    path = tmp_path / "folder"
+    with new_folder(path) as work:
+        (work / "a").write_text("old", encoding="utf-8")
+
+    def fail():
+        with new_folder(path, overwrite=True) as work:
+            (work / "a").write_text("half", encoding="utf-8")
+            raise RuntimeError("by hand")
+
+    with pytest.raises(RuntimeError, match="by hand"):
+        fail()
+    assert (path / "a").read_text(encoding="utf-8") == "old"
+    verify_folder(path)
+    with new_folder(path, overwrite=True) as work:
+        (work / "a").write_text("new", encoding="utf-8")
+    assert (path / "a").read_text(encoding="utf-8") == "new"
+    assert [p.name for p in tmp_path.iterdir()] == ["folder"]

@@ -1,4 +1,4 @@
-"""The documents' arithmetic written out once more, from their formulas, over *their* parameter names."""
+"""The documents' formulas, computed from the documents' parameter names."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 
 class Paper:
-    """Documents 000 and 001, over their names: W_q, norm1, linear1, encoder_layers, fc_out."""
+    """Names and formulas of documents 000 and 001."""
 
     attention, names = ("self_attn", "cross_attn"), ("W_q", "W_k", "W_v", "W_o")
     ffn = ("ffn.linear1", "ffn.linear2")
@@ -20,7 +20,7 @@ class Paper:
 
 
 class Modern:
-    """Document 003, over its names, with the norm where its text puts it."""
+    """Names and formulas of document 003, with the norm where its text puts it."""
 
     attention, names = ("self_attention", "cross_attention"), ("w_q", "w_k", "w_v", "w_o")
     ffn = ("feed_forward.linear1", "feed_forward.linear2")
@@ -106,3 +106,17 @@ def modern_shapes(name, cross, norm):
     for index in range(2):
         shapes |= layer_shapes(f"{name}.{index}", Modern, WIDTH, HIDDEN, cross)
     return shapes
+
+
+def softmax_attention(q, k, v, mask=None):
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    if mask is not None:
+        scores = scores.masked_fill(mask == 0, -1e9)
+    return scores.softmax(-1) @ v, scores.softmax(-1)
+
+
+def random_heads(lengths=(5, 7, 7)):
+    return [torch.randn(2, 4, length, 4) for length in lengths]
+
+
+KEYS_MASK = torch.tensor([[1, 1, 1, 0, 1, 1, 0], [1, 0, 1, 1, 1, 1, 1]])[:, None, None]

@@ -1,4 +1,4 @@
-"""The comparison that `make verify-documents` makes sees what differs."""
+"""`make verify-documents` finds differences in signatures and results."""
 
 import importlib.util
 import sys

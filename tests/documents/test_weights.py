@@ -1,4 +1,4 @@
-"""The states of the documents' modules, models and parts of them, are loaded or refused in a sentence."""
+"""Weights of the documents' models and blocks are loaded, or refused with the reason."""
 
 import math
 
@@ -27,6 +27,7 @@ from documents.formulas import (
     random_state,
 )
 from glassformer.documents import document_000, document_002, document_003, load_document_weights
+from glassformer.documents.weights import rename
 
 X, Y = torch.randn(2, 5, WIDTH), torch.randn(2, 6, WIDTH)
 MASK = KEEP[:, None, None]
@@ -34,7 +35,7 @@ KINDS = ("weight", "bias")
 
 
 def part_of(style, cross, hidden=HIDDEN):
-    """The state of a layer alone: without the prefix that its place in a model gives it."""
+    """Return the state of a single layer, without the prefix that it has in a model."""
     shapes = layer_shapes("", style, WIDTH, hidden, cross)
     return random_state({name.removeprefix("."): shape for name, shape in shapes.items()})
 
@@ -45,7 +46,7 @@ def attention_state(style):
 
 
 def under(state, name):
-    """The same names below a prefix, as the formulas want them."""
+    """Add a prefix to all names, as the formulas expect."""
     return {f"{name}.{key}": value for key, value in state.items()}
 
 
@@ -62,7 +63,7 @@ def close(found, expected):
         (lambda: document_003.MultiHeadAttention(WIDTH, HEADS), Modern),
     ],
 )
-def test_attention_alone(make, style):
+def test_attention_weights_are_loaded(make, style):
     model, state = make().eval(), attention_state(style)
     load_document_weights(model, state)
     found = model(X, Y, Y, MASK)
@@ -79,7 +80,7 @@ def test_attention_alone(make, style):
         (lambda: document_003.EncoderBlock(WIDTH, HEADS, HIDDEN), Modern, HIDDEN),
     ],
 )
-def test_an_encoder_layer_alone(make, style, hidden):
+def test_weights_of_an_encoder_layer_are_loaded(make, style, hidden):
     model, state = make().eval(), part_of(style, False, hidden)
     load_document_weights(model, state)
     close(model(Y, MASK), document_layer(under(state, "l"), "l", style, HEADS, Y, MASK))
@@ -94,13 +95,13 @@ def test_an_encoder_layer_alone(make, style, hidden):
         (lambda: document_003.DecoderBlock(WIDTH, HEADS, HIDDEN), Modern, HIDDEN),
     ],
 )
-def test_a_decoder_layer_alone(make, style, hidden):
+def test_weights_of_a_decoder_layer_are_loaded(make, style, hidden):
     model, state = make().eval(), part_of(style, True, hidden)
     load_document_weights(model, state)
     close(model(X, Y, MASK, CAUSAL), document_layer(under(state, "l"), "l", style, HEADS, X, CAUSAL, Y, MASK))
 
 
-def test_003s_encoder_and_decoder_alone():
+def test_weights_of_003s_encoder_and_decoder_are_loaded():
     state = random_state(modern_shapes("layers", False, "norm"))
     encoder = glassformer.Encoder(WIDTH, HEADS, HIDDEN, 2).eval()
     load_document_weights(encoder, state | {"positional_encoding.pe": torch.zeros(1, 9, WIDTH)})
@@ -120,7 +121,7 @@ def test_003s_encoder_and_decoder_alone():
         (lambda: document_003.PositionWiseFeedForward(WIDTH, HIDDEN), ("linear1", "linear2"), F.gelu),
     ],
 )
-def test_a_feed_forward_network_alone(make, names, activation):
+def test_feed_forward_weights_are_loaded(make, names, activation):
     sizes = {names[0]: (HIDDEN, WIDTH), names[1]: (WIDTH, HIDDEN)}
     state = random_state({f"{name}.weight": size for name, size in sizes.items()})
     state |= random_state({f"{name}.bias": size[:1] for name, size in sizes.items()})
@@ -129,7 +130,7 @@ def test_a_feed_forward_network_alone(make, names, activation):
     close(model(X), linear(state, names[1], activation(linear(state, names[0], X))))
 
 
-def test_single_blocks_load_document_weights():
+def test_weights_of_norms_embeddings_and_projections_are_loaded():
     norm_state = random_state({"gamma": (WIDTH,), "beta": (WIDTH,)})
     norm, residual = document_003.LayerNormalization(WIDTH), document_003.ResidualConnection(WIDTH).eval()
     load_document_weights(norm, norm_state)
@@ -148,7 +149,7 @@ def test_single_blocks_load_document_weights():
     load_document_weights(document_000.PositionalEncoding(WIDTH, 0.1), {"pe": torch.zeros(1, 5000, WIDTH)})
 
 
-def test_002s_layer_by_the_names_that_its_forward_uses():
+def test_weights_of_002s_layer_have_the_names_of_its_forward():
     state = {}
     for name, value in part_of(Modern, True).items():
         name = name.replace("attention.", "attention_block.").replace(
@@ -226,8 +227,8 @@ def test_weights_that_do_not_fit_are_refused_and_nothing_is_copied(make, state, 
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items()), "nothing was copied"
 
 
-def test_a_style_that_only_a_keyword_changes_is_refused():
-    """003's embeddings are scaled: without the scale the same weights give other numbers."""
+def test_weights_of_another_embedding_scale_are_refused():
+    """003 scales its embeddings. Without the scale the same weights give other outputs."""
     shapes = {f"{side}_embedding.embedding.weight": (V, WIDTH) for side in ("src", "tgt")}
     shapes |= {"linear.weight": (V, WIDTH), "linear.bias": (V,)}
     for name, cross in (("encoder", False), ("decoder", True)):
@@ -256,3 +257,10 @@ def test_a_shared_table_with_two_values_is_refused():
 def test_an_invalid_state_is_refused():
     with pytest.raises(TypeError, match=r"state is a list: expected a state_dict\(\)"):
         load_document_weights(bert(), [1, 2])
+
+
+def test_missing_and_unexpected_weights_are_named():
+    model = glassformer.BERTModel(V, d_model=WIDTH, num_heads=HEADS, d_ff=HIDDEN, num_layers=1)
+    with pytest.raises(ValueError, match=r"Missing.*embeddings\.tokens\.weight"):
+        glassformer.load_document_weights(model, {})
+    assert rename("encoder.layers.3.residual2.norm.gamma") == "encoder.layers.3.ffn_sublayer.norm.weight"

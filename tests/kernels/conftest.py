@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from glassformer.kernels import cpp_library, registry
+from glassformer.kernels import cpp_library, kernel_registry
 
 
 @pytest.fixture
@@ -17,6 +17,6 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def no_kernels_loaded(monkeypatch, folder):
     """Forget loaded kernels, failed builds and warnings, as in a new process."""
-    monkeypatch.setattr(registry, "_load_once", cache(registry._load_once.__wrapped__))
-    monkeypatch.setattr(registry, "_warn_once", cache(registry._warn_once.__wrapped__))
+    monkeypatch.setattr(kernel_registry, "_load_once", cache(kernel_registry._load_once.__wrapped__))
+    monkeypatch.setattr(kernel_registry, "_warn_once", cache(kernel_registry._warn_once.__wrapped__))
     monkeypatch.setattr(cpp_library, "_cpu_flags", lambda: ())

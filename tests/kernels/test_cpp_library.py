@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from glassformer.kernels import cpp_library, registry
+from glassformer.kernels import cpp_library, kernel_registry
 from glassformer.kernels.cpp_library import KernelBuildError
 from glassformer.runtime import int8
 
@@ -42,7 +42,7 @@ def test_int8_uses_torchs_kernels_without_a_working_compiler(
         program.chmod(0o755)
         monkeypatch.setenv("CXX", str(program))
     with pytest.raises(KernelBuildError, match=r"compile|cannot be used"):
-        registry.cpp_kernels()
+        kernel_registry.cpp_kernels()
     if not int8.torch_int8_engine():
         pytest.skip("torch has no int8 products here")
     model = nn.Sequential(nn.Linear(32, 16))

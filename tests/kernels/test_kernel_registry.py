@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from glassformer.kernels import cpp_library, registry
+from glassformer.kernels import cpp_library, kernel_registry
 from glassformer.kernels.cpp_library import KernelBuildError, UnsupportedCPUError
 from glassformer.kernels.kernel_registry import PLAIN, kernels_for
 from glassformer.runtime import int8
@@ -20,9 +20,9 @@ def test_a_failed_build_is_tried_once_and_warned_of_once(no_kernels_loaded, monk
         attempts.append(1)
         raise KernelBuildError("by hand")
 
-    monkeypatch.setattr(registry, "load_cpp_library", fail)
+    monkeypatch.setattr(kernel_registry, "load_cpp_library", fail)
     for _ in range(3):
-        assert registry.kernels_for(torch.device("cpu"), compiled=True) is registry.PLAIN
+        assert kernel_registry.kernels_for(torch.device("cpu"), compiled=True) is kernel_registry.PLAIN
     assert len(attempts) == 1
     assert [record.message for record in caplog.records] == ["torch's own kernels are used, which are slower: by hand"]
 

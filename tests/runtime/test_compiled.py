@@ -13,7 +13,7 @@ from glassformer.decoding import GenerationConfig, generate, record_steps
 from glassformer.runtime.compiled import TESTED_TORCH, CompiledStep, split_bias_from_single_row_products
 from recording import BEGIN, END, PAIR, assert_same, make
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch calls a deprecated function of its own
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside torch
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,54 @@
+"""The BERT family: heads by class name, position offsets and shared layers."""
+
+import pytest
+
+from glassformer.checkpoint.hf import FAMILIES
+from glassformer.checkpoint.hf.values import UnsupportedModelError
+
+SIZES = {
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 30,
+}
+
+
+def read(family, architecture="", **values):
+    return FAMILIES[family].read_config({**SIZES, "architectures": [architecture], **values}, frozenset())
+
+
+@pytest.mark.parametrize(
+    ("architecture", "head", "n_labels"),
+    [
+        ("BertModel", "none", None),
+        ("BertForMaskedLM", "language_model", None),
+        ("BertForSequenceClassification", "sequence_class", 3),
+        ("BertForTokenClassification", "token_class", 3),
+        ("BertForQuestionAnswering", "span", None),
+    ],
+)
+def test_the_class_name_chooses_the_head(architecture, head, n_labels):
+    config = read("bert", architecture, id2label={"0": "a", "1": "b", "2": "c"})
+    assert (config.head, config.n_labels) == (head, n_labels)
+    again = FAMILIES["bert"].read_config(FAMILIES["bert"].write_config(config), frozenset())
+    assert again == config
+
+
+def test_an_unsupported_head_is_refused_by_its_class():
+    with pytest.raises(UnsupportedModelError, match=r"architectures=\['BertForMultipleChoice'\], whose head is not"):
+        read("bert", "BertForMultipleChoice")
+
+
+def test_robertas_positions_start_after_its_padding_token():
+    config = read("roberta", "RobertaModel", pad_token_id=1)
+    assert (config.position_offset, config.max_len) == (2, 28)
+    assert read("bert", "BertModel", pad_token_id=1).position_offset == 0
+
+
+def test_albert_shares_its_layers_and_projects_its_embeddings():
+    config = read("albert", "AlbertModel", embedding_size=16)
+    assert config.share_layers
+    assert config.embedding_width == 16
+    assert read("electra", "ElectraModel", embedding_size=16).embedding_width is None
