@@ -95,6 +95,11 @@ def test_the_notebook_is_the_tutorial_with_its_outputs():
     assert sum(bool(cell.get("outputs")) for cell in cells) > 15
 
 
+def test_examples_of_docstrings_are_fenced_in_the_reference():
+    fenced = tool("fence_examples").fence_examples("Add one.\n\n>>> 1 + 1\n2\n>>> 2 + 1\n3\n\nMore.\n\n>>> 0 + 1\n1")
+    assert fenced == ("Add one.\n\n```pycon\n>>> 1 + 1\n2\n>>> 2 + 1\n3\n```\n\nMore.\n\n```pycon\n>>> 0 + 1\n1\n```")
+
+
 def test_the_decoding_page_names_every_field():
     text = (ROOT / "docs" / "decoding.md").read_text(encoding="utf-8")
     for field in dataclasses.fields(GenerationConfig):
