@@ -1,4 +1,4 @@
-"""SentencePiece files, written field by field."""
+"""Write SentencePiece files field by field."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""What is cut from a text that is too long, and what never is."""
+"""Truncation of encoded texts."""
 
 import time
 
@@ -9,7 +9,7 @@ from glassformer.text.encoded import Encoded
 
 
 def encoded(n_first, n_second):
-    """As BERT reads one text or two: begin, first, end, second, end; each id is unlike all others."""
+    """Return one or two texts in the order of BERT: begin, first, end, second, end. All ids differ."""
     sources = [None, *[0] * n_first, None]
     if n_second is not None:
         sources += [*[1] * n_second, None]
@@ -25,7 +25,7 @@ def encoded(n_first, n_second):
 
 
 def cut_one_by_one(whole, limit):
-    """What is promised, a token at a time: the longer text loses its last one; of two alike, the second does."""
+    """Remove one token at a time from the end of the longer text, or of the second if both are equally long."""
     places = list(range(len(whole)))
     while len(places) > limit:
         texts = [[place for place in places if whole.sources[place] == text] for text in (0, 1)]
@@ -47,7 +47,7 @@ def test_the_longer_text_loses_its_end_first_and_special_tokens_stay(n_first, n_
     assert short.ids == sorted(short.ids)
     by_id = dict(zip(whole.ids, zip(whole.spans, whole.token_types, whole.sources, strict=True), strict=True))
     assert [*zip(short.spans, short.token_types, short.sources, strict=True)] == [by_id[i] for i in short.ids]
-    for text in (0, 1):  # what is left of a text is its beginning
+    for text in (0, 1):  # the start of a text is kept
         kept = [span for span, source in zip(short.spans, short.sources, strict=True) if source == text]
         assert kept == [(place, place + 1) for place in range(len(kept))]
 
@@ -62,4 +62,4 @@ def test_truncating_long_texts_is_fast():
     whole = encoded(30_000, 30_000)
     begin = time.perf_counter()
     assert len(whole.cut(512)) == 512
-    assert time.perf_counter() - begin < 60  # token by token it would take hours
+    assert time.perf_counter() - begin < 60  # removing tokens one by one would take hours

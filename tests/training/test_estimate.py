@@ -387,7 +387,8 @@ import numpy as np
 import torch
 from glassformer.data.batching.pair_batches import make_pair_batch
 from glassformer.models import EncoderDecoderModel
-from glassformer.tasks.seq2seq_task import pair_flops, pair_loss, small_encoder_decoder
+from glassformer.tasks.configs.small_models import small_encoder_decoder
+from glassformer.tasks.seq2seq_task import pair_flops, pair_loss
 from glassformer.training.train_config import TrainConfig
 from glassformer.training.estimate import ResidentGrowth, estimate_run
 from glassformer.training.trainer import Trainer

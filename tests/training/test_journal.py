@@ -51,6 +51,15 @@ def test_repeated_updates_appear_once_and_a_cut_off_line_is_skipped(tmp_path):
     assert json.loads((tmp_path / LOG).read_text(encoding="utf-8").splitlines()[0])["tokens"] == 10
 
 
+@pytest.mark.parametrize("end", ["", "\n"], ids=["cut off", "whole"])
+def test_no_record_continues_a_line_that_a_kill_cut_off(end, tmp_path):
+    write_log(tmp_path, update(1, 3.0))
+    with (tmp_path / LOG).open("a", encoding="utf-8") as file:
+        file.write('{"kind": "upd' + end)
+    write_log(tmp_path, update(2, 2.5))
+    assert [entry.update for entry in read_log(tmp_path)] == [1, 2]
+
+
 def test_a_folder_without_a_log_has_no_entries(tmp_path):
     assert read_log(tmp_path) == []
 

@@ -50,7 +50,7 @@ class GenerationConfig:
     top_p: float = 1.0
     """Sample from the smallest set of tokens with this total probability (nucleus sampling, Holtzman et al. 2020)."""
     min_p: float = 0.0
-    """Sample from tokens with at least this fraction of the likeliest token's probability."""
+    """Sample from tokens with at least this fraction of the most likely token's probability."""
     typical_p: float = 1.0
     """Sample from the most typical tokens with this total probability (Meister et al. 2023)."""
 

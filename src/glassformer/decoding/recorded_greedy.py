@@ -49,7 +49,7 @@ class GreedyRunner:
 
 
 def greedy_runner_for(runner: StepRunner, tokens: Tensor) -> GreedyRunner | None:
-    """Return a `GreedyRunner` that goes on from `tokens` (N, 1), or None where that saves no time."""
+    """Return a `GreedyRunner` that continues from `tokens` (N, 1), or None where that saves no time."""
     if not isinstance(runner, RecordedStepRunner) or not runner.can_chain_steps:
         return None
     recording = runner.recording

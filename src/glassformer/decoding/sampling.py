@@ -83,7 +83,7 @@ def filter_top_p(logits: Tensor, p: Tensor) -> Tensor:
 
 
 def filter_min_p(logits: Tensor, p: Tensor) -> Tensor:
-    """Keep the tokens whose probability is at least p times that of the likeliest (Nguyen et al. 2024). 0 disables it.
+    """Keep tokens with at least p times the probability of the most likely one (Nguyen et al. 2024). 0 disables it.
 
     >>> probabilities(filter_min_p(logits, torch.tensor([[0.4]])))  # the limit is 0.4 * 0.5 = 0.2
     [0.667, 0.333, 0.0, 0.0]

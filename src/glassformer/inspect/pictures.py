@@ -59,7 +59,8 @@ def draw_attention(
     >>> model = gf.build_model(gf.preset("tiny-bert-base"))
     >>> with gf.capture_attention(model, layers=[0]) as weights:
     ...     _ = model(torch.tensor([[5, 6, 7]]))
-    >>> figure = gf.draw_attention(weights["encoder.layers.0.self_attn"][0], ["the", "cat", "sleeps"], path="heads.svg")
+    >>> layer = weights["encoder.layers.0.self_attn"]
+    >>> figure = gf.draw_attention(layer[0], ["the", "cat", "sleeps"], path="heads.svg")
     """
     queries = [str(token) for token in query_tokens]
     keys = queries if key_tokens is None else [str(token) for token in key_tokens]

@@ -34,11 +34,11 @@ _WITH_COMPILED_KERNELS: "weakref.WeakSet[TextModel]" = weakref.WeakSet()
 
 @dataclass(frozen=True)
 class ExpectedWork:
-    """What the steps of one batch will be used for."""
+    """The use of the steps of one batch."""
 
     rows: int
     capacity: int
-    """How many tokens a row may hold."""
+    """The largest number of tokens per row."""
     source: Tensor | None = None
     """(B, S), what an encoder-decoder reads."""
     source_mask: Tensor | None = None

@@ -132,7 +132,7 @@ class Paraphrase(EncoderTask[ScoredPair]):
             data=ParaphraseData(corpus="made-pairs"),
             model=small_encoder(vocab_size=1000, d_model=64, d_ff=128, dropout=0.0, embedding_dropout=0.0),
             train=TrainConfig(
-                minutes=1.5, label_smoothing=0.0, lr=2e-3, warmup=100, schedule="linear", max_tokens=1024
+                minutes=2.5, label_smoothing=0.0, lr=2e-3, warmup=100, schedule="linear", max_tokens=1024
             ),
         )
 

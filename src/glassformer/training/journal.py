@@ -26,6 +26,8 @@ class Journal:
         with naming_write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             self._log = (folder / LOG).open("a", encoding="utf-8")
+            if _ends_inside_a_line(folder / LOG):
+                self._log.write("\n")  # otherwise the next record would continue a line that a kill cut off
             self._board = _tensorboard(folder)
         self.validation = ""
         """How validations score, such as "greedy, 500 validation pairs"."""
@@ -101,6 +103,14 @@ class LogEntry(NamedTuple):
     seconds: float
     """Training time since the first update."""
     values: dict[str, float]
+
+
+def _ends_inside_a_line(path: Path) -> bool:
+    with path.open("rb") as stream:
+        if not stream.seek(0, 2):
+            return False
+        stream.seek(-1, 2)
+        return stream.read(1) != b"\n"
 
 
 def read_log(folder: Path) -> list[LogEntry]:

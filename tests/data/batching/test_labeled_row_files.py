@@ -1,4 +1,4 @@
-"""Rows in files are the rows that were written."""
+"""Labeled rows in files."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What is hidden of a text: as much as asked for, never a special token, and nothing is lost."""
+"""Denoising objectives: the requested share is hidden, and the original text can be restored."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ spans = st.floats(1, 8)
 
 
 @given(texts, seeds, shares)
-def test_masking_asks_for_its_share_and_changes_nothing_else(ids, seed, share):
+def test_masking_hides_its_share_and_changes_no_other_token(ids, seed, share):
     shown, places, answers = mask_tokens(ids, random_of(seed), share=share, mask=MASK, words=WORDS)
     assert len(places) == len(set(places)) == max(1, round(share * len(ids)))
     assert (np.diff(places) > 0).all()
@@ -39,7 +39,8 @@ def test_masking_replaces_80_10_10_percent():
     shown, places, _ = mask_tokens(ids, random_of(1), share=0.5, mask=MASK, words=WORDS)
     told = shown[places]
     assert (told == MASK).mean() == pytest.approx(0.8, abs=0.01)
-    assert ((told != MASK) & (told != 200)).mean() == pytest.approx(0.1, abs=0.01)  # one in a hundred swaps is itself
+    # One random word in a hundred is the original.
+    assert ((told != MASK) & (told != 200)).mean() == pytest.approx(0.1, abs=0.01)
     assert set(told) == {MASK, *WORDS}
 
 
@@ -52,7 +53,7 @@ def test_spans_come_back_when_sentinels_are_filled_in(ids, seed, share, mean_spa
     assert [token for token in target if token in SENTINELS] == list(SENTINELS[: n_spans + 1])
     assert target[0] == SENTINELS[0]
     assert target[-1] == SENTINELS[n_spans]
-    # All lengths are known before anything is drawn.
+    # The lengths do not depend on the random draw.
     assert len(source) == len(ids) - hidden + n_spans
     assert len(target) == hidden + n_spans + 1
     assert hidden == min(hidden_count(len(ids), share), max(len(ids) - 1, 1))
@@ -106,7 +107,7 @@ def test_sentences_change_places_and_stay_whole(ids, seed, stops):
         return sorted(tuple(part) for part in parts if len(part))
 
     assert sorted(shuffled) == sorted(ids)
-    if np.isin(ids[-1], stops):  # else the last one may join the next
+    if np.isin(ids[-1], stops):  # otherwise the last sentence joins the one that follows it
         assert sentences(shuffled) == sentences(ids)
 
 

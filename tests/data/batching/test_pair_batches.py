@@ -14,7 +14,7 @@ def numbers(texts):
 
 
 def corpus(folder, count=400, seed=0):
-    """Pairs whose tokens are their own number, so that every sentence can be told from the others."""
+    """Write pairs whose tokens are the number of the pair, which identifies every sentence."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, 40, (count, 2))
     pairs = [Pair(*(" ".join([str(4 + i)] * n) for n in pair)) for i, pair in enumerate(lengths)]
@@ -77,7 +77,7 @@ def test_inputs_that_cannot_be_batched_are_refused(tmp_path):
 
 
 def versions(folder, lengths=(20, 30, 45), **options):
-    """The same 90 sentences in other cuts: longer ones make more batches."""
+    """Return batches of 90 sentences in several segmentations; longer ones make more batches."""
     made = []
     for number, longest in enumerate(lengths):
         sizes = np.random.default_rng(number).integers(1, longest, (90, 2))
@@ -94,7 +94,7 @@ def same(a, b):
 def test_epochs_go_round_the_versions_and_hold_every_sentence_once(tmp_path):
     parts = versions(tmp_path)
     sizes = [len(part) for part in parts]
-    assert len(set(sizes)) == 3, "or the test would not see where a version ends"
+    assert len(set(sizes)) == 3, "different sizes show where a version ends"
     batches = CycledBatches(parts)
     assert len(batches) == sizes[0]
     step, orders = 0, []
@@ -123,7 +123,7 @@ def test_cycled_batches_may_be_entered_anywhere(tmp_path_factory, start, count):
 
 
 def test_versions_of_one_corpus_do_not_repeat_an_order(tmp_path):
-    """With one file and one seed three times, all epochs could be the first."""
+    """Three versions with the same file and seed must not all start with the first epoch."""
     files = corpus(tmp_path)
     one = TokenBudgetBatches(files, max_tokens=256)
     cycled = CycledBatches([TokenBudgetBatches(files, max_tokens=256) for _ in range(3)])

@@ -26,7 +26,9 @@ def test_squad_files_that_are_not_json_are_named(tmp_path, contents, message):
 
 def write_squad(path, *questions):
     """Write a SQuAD file with these questions about one context."""
-    path.write_text(json.dumps({"data": [{"paragraphs": [{"context": " a cat, a dog", "qas": questions}]}]}))
+    path.write_text(
+        json.dumps({"data": [{"paragraphs": [{"context": " a cat, a dog", "qas": questions}]}]}), encoding="utf-8"
+    )
     return path
 
 

@@ -31,9 +31,12 @@ def test_a_sentence_whose_lines_differ_in_columns_is_bad(tmp_path):
 
 def test_columns_and_character_spans_give_the_same_sentences(tmp_path):
     conll, jsonl = tmp_path / "a.conll", tmp_path / "a.jsonl"
-    conll.write_text("-DOCSTART- -X- O\n\nAnn NN I-PER\nsat VB O\n\nIn IN O\nNew NN I-LOC\nYork NN I-LOC\n")
+    conll.write_text(
+        "-DOCSTART- -X- O\n\nAnn NN I-PER\nsat VB O\n\nIn IN O\nNew NN I-LOC\nYork NN I-LOC\n", encoding="utf-8"
+    )
     jsonl.write_text(
-        '{"text": "Ann sat", "spans": [[0, 3, "PER"]]}\n{"text": "In  New York", "spans": [[4, 12, "LOC"]]}\n'
+        '{"text": "Ann sat", "spans": [[0, 3, "PER"]]}\n{"text": "In  New York", "spans": [[4, 12, "LOC"]]}\n',
+        encoding="utf-8",
     )
     expected = [
         (("Ann", "sat"), (Entity(0, 1, "PER"),)),
