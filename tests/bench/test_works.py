@@ -20,7 +20,9 @@ def test_our_run_gives_texts_of_exactly_the_workloads_length(beam):
     assert [len(tokens) for tokens in inputs] == [3, 3]
     texts = work.ours(work.model(), inputs, beam)()
     assert [len(text) for text in texts] == [5, 5]
-    assert all(token not in (work.end, work.padding) for text in texts for token in text)
+    search = work.search(beam)
+    assert search.min_new_tokens == search.max_new_tokens == 5
+    assert search.suppress_tokens == (work.padding,)
 
 
 def test_models_and_inputs_are_the_same_in_every_run():

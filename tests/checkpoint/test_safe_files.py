@@ -123,6 +123,6 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_nothing_beside_it(tmp_path
 
     with pytest.raises(RuntimeError, match="by hand"):
         fail()
-    assert file.read_text(encoding="utf-8") == "old"
+    assert [(path.name, path.read_text(encoding="utf-8")) for path in tmp_path.iterdir()] == [("a.txt", "old")]
     write_text(file, "new")
-    assert [(path.name, path.read_text(encoding="utf-8")) for path in tmp_path.iterdir()] == [("a.txt", "new")]
+    assert file.read_text(encoding="utf-8") == "new"

@@ -67,10 +67,10 @@ def test_the_samples_of_a_request_have_random_generators_of_their_own():
 
 
 def test_log_probabilities_are_those_before_the_rules():
-    state = sequence(suppress_tokens=(2,))
+    state = sequence(prefix=(3,), min_new_tokens=1)  # only token 3 is allowed
     state.with_log_probs = True
     logits = torch.tensor([[0.0, 1.0, 5.0, 2.0]])
-    assert chooser(state).choose(logits) == [3]
+    assert chooser(state).choose(logits.clone()) == [3]
     assert state.log_probs == pytest.approx([logits.log_softmax(-1)[0, 3].item()], abs=1e-6)
 
 

@@ -28,7 +28,7 @@ def test_quantizing_replaces_every_linear_layer_of_a_copy(int8_linear):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_a_relu_becomes_part_of_the_layer_before_it(int8_linear):
+def test_a_relu_is_fused_into_the_layer_before_it(int8_linear):
     if int8_linear is not Int8Linear:
         pytest.skip("our kernel does not run here")
     for activation, gated in (("relu", False), ("relu", True), ("gelu", False)):
@@ -40,7 +40,7 @@ def test_a_relu_becomes_part_of_the_layer_before_it(int8_linear):
 
 
 @pytest.mark.parametrize("name", ["tiny-transformer-base", "tiny-llama", "tiny-t5-small", "tiny-bert-base"])
-def test_a_whole_model_stays_close(int8_linear, name):
+def test_the_logits_of_a_quantized_model_stay_close(int8_linear, name):
     torch.manual_seed(0)
     model = build_model(preset(name)).eval()
     inputs = [torch.randint(4, 40, (3, 9)) for _ in range(2 if model.kind == "encoder_decoder" else 1)]
@@ -49,7 +49,7 @@ def test_a_whole_model_stays_close(int8_linear, name):
     assert (found - exact).norm() < 0.05 * exact.norm()
 
 
-def test_what_was_learned_is_still_known(int8_linear):
+def test_a_trained_model_gives_the_same_texts_in_int8(int8_linear):
     torch.manual_seed(0)
     size = {"d_model": 32, "n_heads": 4, "d_ff": 64, "dropout": 0.0, "embedding_dropout": 0.0}
     model = build_model(preset("tiny-transformer-base", **size, vocab_size=14, norm_placement="pre"))

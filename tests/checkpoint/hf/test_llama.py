@@ -35,7 +35,7 @@ SIZES = {
 @pytest.mark.parametrize(
     ("values", "window"),
     [
-        ({"model_type": "llama", "sliding_window": 7}, None),
+        ({"model_type": "llama", "sliding_window": 7, "use_sliding_window": True, "max_window_layers": 0}, None),
         ({"model_type": "qwen2", "sliding_window": 7}, None),
         ({"model_type": "qwen2", "sliding_window": 7, "use_sliding_window": True, "max_window_layers": 0}, 7),
         ({"model_type": "qwen3", "sliding_window": 7, "use_sliding_window": True, "max_window_layers": 2}, None),
