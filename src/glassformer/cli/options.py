@@ -1,4 +1,4 @@
-"""Parse command lines whose flags are the fields of a config, and print their help."""
+"""Parse command lines and print their help. `tasks/configs/task_options.py` makes the flags from config fields."""
 
 import inspect
 import re

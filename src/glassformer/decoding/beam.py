@@ -330,7 +330,7 @@ class BeamSearch:
         return self._read(asked)
 
     def _read(self, asked: AsyncReadback | None) -> bool:
-        """Return whether a sentence was decided. Raises where the logits were NaN."""
+        """Return whether the search of any sentence is complete. Raises FloatingPointError for NaN logits."""
         has_nan, is_any = asked.read()[0] if asked is not None else (False, False)
         if has_nan:
             raise FloatingPointError(NAN_LOGITS)

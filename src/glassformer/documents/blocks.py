@@ -18,7 +18,7 @@ from glassformer.nn.tensor_checks import check_length, check_width
 
 
 class TokenEmbedding(nn.Module):
-    """003's scaled embedding: rows of a table, times √embedding_dim."""
+    """Document 003's scaled embedding: rows of a table, times √embedding_dim."""
 
     def __init__(self, vocab_size: int, embedding_dim: int):
         super().__init__()
@@ -32,7 +32,7 @@ class TokenEmbedding(nn.Module):
 
 
 class InputEmbedding(TokenEmbedding):
-    """002's `TokenEmbedding`, with its arguments in the other order."""
+    """Document 002's `TokenEmbedding`, with its arguments in the other order."""
 
     def __init__(self, d_model: int, vocab_size: int):
         super().__init__(vocab_size, d_model)
@@ -106,39 +106,39 @@ class MultiHeadAttention(OurMultiHeadAttention):
 
 
 class FeedForward(OurFeedForward):
-    """000 and 001: linear, ReLU, dropout, linear."""
+    """The feed-forward block of documents 000 and 001: linear, ReLU, dropout, linear."""
 
     def __init__(self, d_model: int, d_ff: int = 2048, dropout: float = 0.1):
         super().__init__(d_model, d_ff, activation="relu", dropout=dropout)
 
 
 class FeedForwardBlock(FeedForward):
-    """002's name for the same."""
+    """Document 002's feed-forward block, identical to `FeedForward`: linear, ReLU, dropout, linear."""
 
 
 class PositionWiseFeedForward(OurFeedForward):
-    """003's: the same with GELU."""
+    """Document 003's feed-forward block: linear, GELU, dropout, linear."""
 
     def __init__(self, d_model: int, d_ff: int, dropout: float = 0.1):
         super().__init__(d_model, d_ff, activation="gelu", dropout=dropout)
 
 
 class LayerNormalization(MeanStdNorm):
-    """002's and 003's norm: (x - mean) / (std + eps), scaled and shifted."""
+    """Documents 002's and 003's norm: (x - mean) / (std + eps), scaled and shifted."""
 
     def __init__(self, d_model: int, eps: float = 1e-6):
         super().__init__(d_model, eps)
 
 
 class ResidualConnection(Sublayer):
-    """002's and 003's pre-norm residual: x + dropout(sublayer(norm(x)))."""
+    """Documents 002's and 003's pre-norm residual: x + dropout(sublayer(norm(x)))."""
 
     def __init__(self, d_model: int, dropout: float = 0.1):
         super().__init__(LayerNormalization(d_model), placement="pre", dropout=dropout)
 
 
 class ProjectionLayer(nn.Module):
-    """002's projection to the vocabulary."""
+    """Document 002's projection to the vocabulary."""
 
     def __init__(self, d_model: int, vocab_size: int):
         super().__init__()
@@ -183,7 +183,7 @@ class DocumentLayer(nn.Module):
 
 
 class EncoderLayer(DocumentLayer):
-    """000 and 001: self-attention and feed-forward, post-norm."""
+    """The encoder layer of documents 000 and 001: self-attention and feed-forward, post-norm."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
@@ -191,13 +191,13 @@ class EncoderLayer(DocumentLayer):
 
 
 class EncoderBlock(EncoderLayer):
-    """003: the same, pre-norm, with GELU. The norm comes before the attention, as its text says."""
+    """Document 003's encoder layer: pre-norm, with GELU. The norm comes before the attention, as its text says."""
 
     style, drops_attention = MODERN, True
 
 
 class DecoderLayer(DocumentLayer):
-    """000 and 001: masked self-attention, cross-attention, feed-forward, post-norm."""
+    """The decoder layer of documents 000 and 001: masked self-attention, cross-attention, feed-forward, post-norm."""
 
     cross = True
 
@@ -209,7 +209,7 @@ class DecoderLayer(DocumentLayer):
 
 
 class DecoderBlock(DecoderLayer):
-    """003: the same, pre-norm, with GELU."""
+    """Document 003's decoder layer: pre-norm, with GELU."""
 
     style, drops_attention = MODERN, True
 
@@ -229,7 +229,7 @@ class DocumentStack(nn.Module):
 
 
 class Encoder(DocumentStack):
-    """003's encoder."""
+    """Document 003's encoder."""
 
     block = EncoderBlock
 
@@ -242,7 +242,7 @@ class Encoder(DocumentStack):
 
 
 class Decoder(DocumentStack):
-    """003's decoder, which also looks at the encoder's output."""
+    """Document 003's decoder, which also looks at the encoder's output."""
 
     block = DecoderBlock
 

@@ -80,7 +80,7 @@ class Transformer(EncoderDecoderModel):
         *,
         cache: KVCache | None = None,
     ) -> Tensor:
-        """The hidden states under the projection: (B, T), (B, S, C) -> (B, T, C)."""
+        """Return the decoder's last hidden states, before the output projection: (B, T), (B, S, C) -> (B, T, C)."""
         check_memory(encoder_output, tgt, self.config.d_model, cache)
         memory_mask = self._memory_mask(src_mask, tgt, encoder_output.shape[1])
         return self._decode(tgt, self._document_target(tgt, tgt_mask, cache), encoder_output, memory_mask, cache)
@@ -105,12 +105,12 @@ class Transformer(EncoderDecoderModel):
 
     @property
     def encoder_embedding(self) -> nn.Embedding:
-        """000's name for the source table."""
+        """Document 000's name for the source table."""
         return self.source_embeddings.tokens
 
     @property
     def decoder_embedding(self) -> nn.Embedding:
-        """000's name for the target table."""
+        """Document 000's name for the target table."""
         return self.target_embeddings.tokens
 
 
@@ -157,7 +157,7 @@ def _modern(d_model: int, num_heads: int, d_ff: int, dropout: float, max_seq_len
 
 
 class BERTModel(EncoderModel):
-    """003's encoder-only model: hidden states, without a head."""
+    """Document 003's encoder-only model: hidden states, without a head."""
 
     plain_positions = True
 
@@ -182,7 +182,7 @@ class BERTModel(EncoderModel):
 
 
 class GPTModel(DecoderModel):
-    """003's decoder-only model: logits of each next token."""
+    """Document 003's decoder-only model: logits of each next token."""
 
     plain_positions = True
 
@@ -213,7 +213,7 @@ class GPTModel(DecoderModel):
 
 
 class T5Model(EncoderDecoderModel):
-    """003's encoder-decoder with one table for source, target and output."""
+    """Document 003's encoder-decoder, with one embedding matrix tied across source, target and output projection."""
 
     plain_positions = True
 

@@ -1,4 +1,4 @@
-"""Load what was trained with the documents' own code: a table from their parameter names to ours."""
+"""Load a `state_dict()` of the documents' own code into our models, by mapping its parameter names to ours."""
 
 import re
 from collections import Counter
@@ -117,7 +117,7 @@ def rename(name: str, names: Collection[str] = ()) -> str:
 
 
 def _check_names(model: nn.Module, state: Mapping[str, Tensor], own: Names, pairs: Pairs) -> None:
-    """Each of our parameters has one of theirs, and each of theirs one of ours."""
+    """Raise ValueError unless each parameter of the model has one in the state, and each in the state one here."""
     # A tied table is in our state under each of its names, in theirs perhaps under one.
     given = {id(own[name]) for name, _ in pairs if name in own}
     missing = [name for name, value in own.items() if id(value) not in given]
@@ -135,7 +135,10 @@ def _check_names(model: nn.Module, state: Mapping[str, Tensor], own: Names, pair
 
 
 def _check_style(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """The model's layers compute what the layers of the state's document compute."""
+    """Raise ValueError if the model's layer style differs from that of the document which the state comes from.
+
+    The style is the norm and its placement, the activation, and whether embeddings are scaled.
+    """
     style = next((style for pattern, style in STYLES if any(re.search(pattern, name) for name in state)), None)
     if style is None:
         return
@@ -156,7 +159,7 @@ def _check_style(model: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 
 def _check_values(model: nn.Module, theirs: Names, own: Names, pairs: Pairs) -> None:
-    """Shapes fit, and what the model shares is equal."""
+    """Raise ValueError unless shapes fit and parameters that the model shares have equal values in the state."""
     first: dict[int, str] = {}
     for name, their_name in pairs:
         value, expected = theirs[their_name], own[name]

@@ -251,7 +251,10 @@ def has_triton_kernels(device: torch.device) -> bool:
 
 
 def _fits(*tensors: Tensor) -> bool:
-    """Whether the kernels can read these heads: a usual size, contiguous numbers, one dtype, no gradients wanted."""
+    """Whether the kernels support these query, key, value or cache tensors, whose last axis is the head size.
+
+    They need a head size in HEAD_SIZES, a dtype in DTYPES, one device, a contiguous last axis, and no gradients.
+    """
     first = tensors[0]
     return (
         first.dtype in DTYPES

@@ -7,8 +7,9 @@ Three backends compute the same function, up to rounding, with every mask, in tr
 - `flex` is torch's flex attention. Inside `torch.compile` it becomes a kernel that skips masked blocks; outside it is
   slow.
 
-To add a backend, write a function with the signature of `_math` and list it in `_BACKENDS`. On the CPU, `math` and
-`sdpa` drop the same weights for the same seed. A query that may attend to no key gets zeros and zero gradients.
+To add a backend, write a function with the signature of `_math`, and list it in `_BACKENDS` and `Backend`. On the CPU,
+`math` and `sdpa` drop the same weights for the same seed. A query that may attend to no key gets zeros and zero
+gradients.
 """
 
 from collections.abc import Callable

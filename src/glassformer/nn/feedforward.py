@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from glassformer.nn.dropout import Dropout
 from glassformer.nn.tensor_checks import check_positive, check_width
 
+# Only heads use "tanh". `ModelConfig.activation` lists the names that a whole model may have.
 ActivationName = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -184,7 +184,7 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
         yield pieces.finish()
 
     def _part(self, config: GenerationConfig, left: int, round_number: int) -> GenerationConfig:
-        """Return the generation settings of one round, with `left` tokens to generate."""
+        """Return the generation config for one context window, which generates at most `left` more tokens."""
         # A model of one long text has never seen special tokens, so their logits are untrained.
         never = () if self.has_documents else tuple(sorted(self.tokenizer.special_ids))
         return replace(

@@ -36,7 +36,7 @@ def batch(rng: np.random.Generator, size: int, *, held_out: bool = False) -> tup
 
 
 def random_symbols(rng: np.random.Generator) -> Array:
-    """Return one random sequence."""
+    """Return a sequence of random token ids, with a random length from MIN_LENGTH to MAX_LENGTH."""
     return rng.integers(N_SPECIAL, N_SPECIAL + N_SYMBOLS, rng.integers(MIN_LENGTH, MAX_LENGTH + 1))
 
 

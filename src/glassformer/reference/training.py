@@ -39,7 +39,7 @@ class Adam:
         self.steps = 0
 
     def step(self, grads: Mapping[str, Array]) -> None:
-        """Update every parameter in place, with bias correction of the two averages."""
+        """Update every parameter in place with bias-corrected first and second moments of its gradient."""
         self.steps += 1
         first, second = self.betas
         for name, grad in grads.items():

@@ -133,7 +133,10 @@ class DecoderTask(Task[Document, "PackedBatch"]):
 
     @override
     def corpus(self) -> CorpusSize:
-        """Return the size of the training data, counted in windows: documents are packed."""
+        """Return the size of the training data, with `examples` estimated as the number of context windows.
+
+        Windows are counted instead of documents because documents are packed.
+        """
         found = super().corpus()
         window = CHARACTERS_PER_TOKEN * self.config.context
         return found._replace(examples=max(1, found.target_characters // window))

@@ -1,4 +1,4 @@
-"""What masking and denoising share: the options of plain texts, the token files, and checks of the noise."""
+"""Code shared by the pretraining tasks masking and denoising: data options, tokenized rows, checks of settings."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

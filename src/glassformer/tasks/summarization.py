@@ -79,7 +79,10 @@ class SummaryData(FileData[Summary]):
 
 @dataclass(frozen=True)
 class TrainingPairs:
-    """The training pairs of some texts: one per summary, whose target is it or the best sentence, and copies."""
+    """Training pairs for summarization: one per reference summary, and `copy_sentences` copying pairs per text.
+
+    With `best_sentence`, the target is the sentence of the text with the highest ROUGE against the summary.
+    """
 
     examples: Iterable[Summary]
     data: SummaryData

@@ -163,7 +163,7 @@ class Task(ABC, Generic[Example, Batch]):
         raise NotImplementedError
 
     def scored_on(self, split: SplitName, count: int, method: str = "") -> str:
-        """Describe on what and how scores were computed: "beam 4, 511 test pairs of interface-texts"."""
+        """Describe the decoding method and the data of some scores: "beam 4, 511 test pairs of interface-texts"."""
         data = self.config.data
         named = data.validation_files() if split == "validation" else []
         if data.corpus:

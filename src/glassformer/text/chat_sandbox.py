@@ -110,7 +110,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return value
 
     def ticked(self, value: Any) -> Any:
-        """Return the value after checking the time, for values no larger than their inputs."""
+        """Return the value unchanged. Raises SecurityError if the rendering is over its time limit.
+
+        Unlike `checked`, it does not limit the value's size: slices and comparisons are never larger than their inputs.
+        """
         self.budget.tick()
         return value
 

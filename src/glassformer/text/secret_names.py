@@ -1,4 +1,4 @@
-"""Keep text from becoming control tokens: inside a tokenizer each has a secret name that no text contains.
+"""Rename a tokenizer's control tokens to random strings, so that no input text is tokenized as a control token.
 
 Telling the library to ignore special tokens is not enough. A unigram or word-level vocabulary finds `</s>` as an
 ordinary piece, merges may spell a token, and tokens such as `<tool_call>` are often not marked as special. A random

@@ -14,7 +14,7 @@ from glassformer.training.trainer import Trainer, Update
 
 
 class StepEvent(NamedTuple):
-    """One update."""
+    """What an `on_step` callback receives: the loss, learning rate, gradient norm and time of an update."""
 
     update: int
     """Updates made so far, this one included."""
@@ -32,7 +32,7 @@ class StepEvent(NamedTuple):
 
 
 class EvaluationEvent(NamedTuple):
-    """One validation."""
+    """What an `on_evaluation` callback receives: the scores of a validation."""
 
     update: int
     """Updates made so far."""

@@ -101,7 +101,7 @@ Batch_co = TypeVar("Batch_co", covariant=True)
 
 
 class NumberedBatches(Protocol[Batch_co]):
-    """Batches by step number, equally many in every epoch."""
+    """Batches indexed by training step. Every epoch has the same number of batches."""
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""
@@ -110,7 +110,7 @@ class NumberedBatches(Protocol[Batch_co]):
         """Return the batch of a step."""
 
     def padding_share(self) -> float:
-        """Return the share of padding."""
+        """Return the fraction of an epoch's tokens that are padding."""
 
 
 class CycledBatches(Generic[Batch_co]):
@@ -148,7 +148,7 @@ class CycledBatches(Generic[Batch_co]):
         return version[epoch * len(version) + position]
 
     def padding_share(self) -> float:
-        """Return the share of padding, averaged over the versions."""
+        """Return the fraction of padding tokens, averaged over the versions of the corpus."""
         return sum(version.padding_share() for version in self.versions) / len(self.versions)
 
 

@@ -106,7 +106,7 @@ config."""
 
 
 class Speed(NamedTuple):
-    """What the time allows."""
+    """The training budget, in seconds or in updates, and a function that measures the training speed in FLOP/s."""
 
     seconds: float
     """For the training; 0 if the number of updates is given instead."""
