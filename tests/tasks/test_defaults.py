@@ -235,6 +235,36 @@ def test_a_classifier_of_several_labels_gets_no_option_without_effect():
     }
 
 
+def test_a_classifier_stops_where_more_updates_do_not_help():
+    kind = config_named("classification")
+    small, large, huge = (chosen_for(CorpusSize(n, 50 * n), 2500.0, kind=kind) for n in (5_000, 60_000, 10**6))
+    assert small["train.max_updates"] == 1200
+    assert small["train.max_updates"] < large["train.max_updates"] < huge["train.max_updates"]
+    assert small["model.vocab_size"] < large["model.vocab_size"] < huge["model.vocab_size"] <= 32_000
+    assert small["train.max_tokens"] < large["train.max_tokens"] < huge["train.max_tokens"]
+    assert small["train.eval_every"] <= 1200
+    asked = chosen_for(CorpusSize(5_000, 250_000), 250.0, kind=kind, given={"train.max_updates": 7})
+    assert asked["train.max_updates"] == 7
+
+
+def test_a_classifier_with_little_time_makes_cheaper_updates_instead_of_few():
+    kind, corpus = config_named("classification"), CorpusSize(60_000, 3_000_000)
+    found = [chosen_for(corpus, seconds, kind=kind) for seconds in (10.0, 100.0, 250.0)]
+    assert [one["model.d_model"] for one in found] == [128, 128, 256]
+    assert [one["model.d_ff"] for one in found] == [256, 256, 512]
+    assert [one["train.adversarial"] for one in found] == [0.0, 2.0, 2.0]
+    wide = chosen_for(corpus, 10.0, kind=kind, given={"model.d_model": 384})
+    assert (wide["model.d_model"], wide["model.d_ff"]) == (384, 768), "what is given stays"
+
+
+def test_a_translator_with_more_time_is_deeper_and_drops_more():
+    def at(units):
+        return chosen_for(MULTI30K, units * REFERENCE_FLOPS / 2.9e10)
+
+    assert [at(units)["model.n_decoder_layers"] for units in (1, 7, 25, 50)] == [1, 1, 2, 2]
+    assert [at(units)["model.dropout"] for units in (1, 7, 12, 25, 50)] == [0.0, 0.0, 0.0, 0.1, 0.2]
+
+
 def test_a_tagger_varies_its_training_text():
     chosen = chosen_for(CorpusSize(14_000, 1_100_000), 250.0, kind=config_named("tagging"))
     assert chosen["swap_entities"] > 0

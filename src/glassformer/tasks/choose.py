@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from glassformer.progress import Step
+from glassformer.tasks.configs.corpus_size import CorpusSize
 from glassformer.tasks.configs.defaults import (
     TRAINING_SHARE,
-    CorpusSize,
     Size,
     Speed,
     choose_defaults,

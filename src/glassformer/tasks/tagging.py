@@ -15,6 +15,7 @@ from glassformer.data.corpora.synthetic_sentences import made_sentences
 from glassformer.data.readers.tagged_sentences import TaggedReader, TaggedSentence
 from glassformer.metrics.scores import Scores
 from glassformer.models import ModelConfig
+from glassformer.tasks.configs.encoder_rule import EncoderRule
 from glassformer.tasks.configs.shared import FileData, Splits, TaskConfig, train_on_rare_labels
 from glassformer.tasks.configs.small_models import small_tagger
 from glassformer.tasks.encoder_task import EncoderTask, Texts
@@ -90,6 +91,19 @@ class TaggingConfig(TaskConfig):
     """The recipe of a tagger."""
 
     FIRST_OPTIONS = ("data", "valid", "word_column", "tag_column")
+    ENCODER_RULE = EncoderRule(
+        width=128,
+        layers=2,
+        batch_tokens=lambda corpus: 512,
+        others={
+            "model.dropout": 0.1,
+            "model.embedding_dropout": 0.1,
+            "train.label_smoothing": 0.1,
+            "train.word_dropout": 0.1,
+            "tokenizer.bpe_dropout": 0.03,
+            "swap_entities": 0.2,
+        },
+    )
 
     data: TaggedData = field(default_factory=TaggedData)
     swap_entities: Probability = 0.0

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, get_typ
 from glassformer.metrics.scores import Scores
 from glassformer.pipelines.task_file import pipeline_named
 from glassformer.tasks.card import code, in_short
-from glassformer.tasks.configs.defaults import CorpusSize, Size
+from glassformer.tasks.configs.corpus_size import CorpusSize
+from glassformer.tasks.configs.defaults import Size
 from glassformer.tasks.configs.shared import Example, Splits, TaskConfig
 from glassformer.tasks.configs.task_options import make_config
 from glassformer.tasks.prepared import Initialized, Prepared, SplitName

@@ -97,7 +97,9 @@ def train_run(
         for note in notes:
             journal.say(note)
         journal.say(f"{plan.end:,} update{'s' * (plan.end != 1)}: {in_words(estimate)}")
-        if config.minutes:
+        if config.minutes and plan.end == config.max_updates:
+            journal.say("more updates would not help (--max-updates): the command may end before --minutes are over")
+        elif config.minutes:
             journal.say(f"the whole command takes about {rough_duration(60 * config.minutes)} (--minutes)")
         else:
             journal.say("validations and final scores come on top; --minutes sets the time of the whole command")

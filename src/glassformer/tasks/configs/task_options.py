@@ -21,7 +21,7 @@ AUTOMATIC = frozenset(
             for name in ("minutes", "max_tokens", "optimizer", "lr", "weight_decay", "schedule", "threads")
         ),
         *("train." + name for name in ("warmup", "eval_every", "save_every", "label_smoothing", "word_dropout")),
-        *("train.threads", "tokenizer.bpe_dropout", "swap_entities"),
+        *("train.threads", "train.adversarial", "train.max_updates", "tokenizer.bpe_dropout", "swap_entities"),
     }
 )
 """Dotted names of the options whose default is chosen for the data and the time: see `defaults.py`."""
