@@ -16,7 +16,7 @@ from glassformer.tasks.configs.defaults import (
     REFERENCE_FLOPS,
     SIZES,
     CorpusSize,
-    Speed,
+    TrainingBudget,
     choose_defaults,
     choose_for_fine_tuning,
     default_minutes,
@@ -32,7 +32,7 @@ TRANSLATION = config_named("translation")
 
 
 def chosen_for(corpus, seconds, *, given=None, size="auto", flops_per_second=2.9e10, kind=TRANSLATION):
-    speed = Speed(seconds, 0, lambda config: flops_per_second)
+    speed = TrainingBudget(seconds, 0, lambda config: flops_per_second)
     return choose_defaults(kind, given or {}, corpus, speed, size)
 
 
@@ -115,7 +115,7 @@ def test_the_speed_of_the_chosen_model_counts():
     def flops_per_second(config):
         return 3e12 if config.model.d_model >= 128 else 1e9
 
-    speed = Speed(100.0, 0, flops_per_second)
+    speed = TrainingBudget(100.0, 0, flops_per_second)
     assert choose_defaults(TRANSLATION, {}, MULTI30K, speed)["model.d_model"] > 160
 
 

@@ -105,7 +105,7 @@ ENCODERS: dict[str, EncoderRule] = {
 config."""
 
 
-class Speed(NamedTuple):
+class TrainingBudget(NamedTuple):
     """The training budget, in seconds or in updates, and a function that measures the training speed in FLOP/s."""
 
     seconds: float
@@ -124,7 +124,7 @@ def default_minutes(kind: type[TaskConfig], given: Mapping[str, Any]) -> float:
 
 
 def choose_defaults(
-    kind: type[TaskConfig], given: Mapping[str, Any], corpus: CorpusSize, speed: Speed, size: Size = "auto"
+    kind: type[TaskConfig], given: Mapping[str, Any], corpus: CorpusSize, speed: TrainingBudget, size: Size = "auto"
 ) -> dict[str, Any]:
     """Values for the options that were not given, by dotted name.
 
@@ -160,7 +160,7 @@ def choose_for_fine_tuning(kind: type[TaskConfig], given: Mapping[str, Any], *, 
 
 
 def _choose(
-    kind: type[TaskConfig], given: Mapping[str, Any], corpus: CorpusSize, scale: float, speed: Speed
+    kind: type[TaskConfig], given: Mapping[str, Any], corpus: CorpusSize, scale: float, speed: TrainingBudget
 ) -> dict[str, Any]:
     """The rules. `scale` is what fits into the time, in units of `REFERENCE_FLOPS`."""
     usual = _usual(kind)
