@@ -7,7 +7,7 @@ import pytest
 from glassformer.bench.decode import MachineLimits, measure, table
 from glassformer.bench.works import Work
 from glassformer.cli.bench import bench
-from glassformer.cli.options import UsageError
+from glassformer.cli.flag_parser import UsageError
 from glassformer.models import preset
 
 TINY = {

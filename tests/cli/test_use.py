@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.cli import main, use
+from glassformer.cli.flag_parser import UsageError, call_function
 from glassformer.cli.lines import run_lines
-from glassformer.cli.options import UsageError, call_function
 from glassformer.cli.use import _as_utf8
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from glassformer.pipelines.answerer import Answerer

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import glassformer
+from glassformer.base.dataclass_flags import options_of
 from glassformer.models import ModelConfig
 from glassformer.models.presets import FULL_SIZE, preset
 from glassformer.tasks.choose import choose, in_words
@@ -22,7 +23,7 @@ from glassformer.tasks.configs.defaults import (
     default_minutes,
     preset_options,
 )
-from glassformer.tasks.configs.task_options import AUTOMATIC, make_config, options_of
+from glassformer.tasks.configs.task_options import AUTOMATIC, make_config
 from glassformer.tasks.task_registry import TASKS, config_named, task_named
 from glassformer.training.pilot import measure_training_speed
 from glassformer.training.train_config import TrainConfig

@@ -209,6 +209,6 @@ def _run(verb: str, rest: list[str]) -> None:
         "convert": convert,
         "completion": completion,
     }
-    from glassformer.cli.options import call_function
+    from glassformer.cli.flag_parser import call_function
 
     call_function(verbs[verb], rest, verb)

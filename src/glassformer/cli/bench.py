@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from glassformer.cli.options import UsageError
+from glassformer.cli.flag_parser import UsageError
 
 WHAT_IT_DOES = """\
 usage: glassformer bench decode [OPTIONS]

@@ -7,12 +7,12 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from glassformer.base.dataclass_flags import Option, field_options
 from glassformer.base.fields import Count
 from glassformer.base.names import path_suggestion
-from glassformer.cli.options import HELP, HELP_ALL, UsageError, help_text, naming_columns, parse_options
+from glassformer.cli.flag_parser import HELP, HELP_ALL, UsageError, help_text, naming_columns, parse_options
 from glassformer.metrics.sandbox import SandboxMode
 from glassformer.progress import Step, reporting
-from glassformer.tasks.configs.task_options import Option, field_options
 
 if TYPE_CHECKING:
     from glassformer.metrics import Scores

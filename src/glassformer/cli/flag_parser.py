@@ -1,4 +1,4 @@
-"""Parse command lines and print their help. `tasks/configs/task_options.py` makes the flags from config fields."""
+"""Parse command lines and print their help. `base/dataclass_flags.py` makes the flags from dataclasses."""
 
 import inspect
 import re
@@ -12,9 +12,10 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from glassformer.base.dataclass_flags import Option, field_options
 from glassformer.base.fields import UnfitError, as_field, parts_of
 from glassformer.base.names import nearest
-from glassformer.tasks.configs.task_options import AUTOMATIC, Option, field_options
+from glassformer.tasks.configs.task_options import AUTOMATIC
 
 HELP, HELP_ALL = ("-h", "--help"), "--help-all"
 TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
