@@ -48,7 +48,7 @@ def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig
         n_kv_heads=read_int(values, "num_key_value_heads", default=kv_heads),
         head_dim=None if head_dim is None or head_dim * n_heads == width else head_dim,
         max_len=read_int(values, "max_position_embeddings", default=2048),
-        activation=read_activation(values, "hidden_act", default="silu"),  # type: ignore[arg-type]
+        activation=read_activation(values, "hidden_act", default="silu"),
         norm_eps=read_float(values, "rms_norm_eps", default=1e-6),
         rope_theta=read_rope_theta(values),
         sliding_window=_window(values),

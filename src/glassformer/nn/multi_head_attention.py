@@ -1,11 +1,11 @@
 """Multi-head attention: one class for self-, cross-, causal, cached and grouped-query attention.
 
-This module projects and splits heads. `attend.py` computes the attention itself.
+This module projects and splits heads. `attention_backends.py` computes the attention itself.
 """
 
 from torch import Tensor, nn
 
-from glassformer.nn.attend import Attend, Backend
+from glassformer.nn.attention_backends import Attend, Backend
 from glassformer.nn.cache import MemorySlot, SelfSlot
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import NormKind, make_norm
