@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from glassformer.data.batching.batch_plan import Numbers
+from glassformer.data.batching.data_order import Numbers
 from glassformer.data.batching.noise import Noised, hide_spans, infill, shuffle_sentences, span_counts, written_spans
 from glassformer.data.batching.noised_batches import DenoisingBatches
 from glassformer.data.batching.text_rows import HeldRows, Rows
