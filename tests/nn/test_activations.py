@@ -37,3 +37,10 @@ def test_an_unknown_activation_is_refused():
 def test_the_names_are_known_without_torch():
     program = "import sys, glassformer.nn.activations; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_every_exported_name_of_nn_can_be_imported():
+    import glassformer.nn
+
+    assert [name for name in glassformer.nn.__all__ if not callable(getattr(glassformer.nn, name))] == []
+    assert glassformer.nn.attend.__module__ == "glassformer.nn.attention_backends"

@@ -15,8 +15,8 @@ from glassformer.bench import peers
 from glassformer.bench.works import Work, Write
 from glassformer.decoding import record_steps
 from glassformer.kernels.cpp_library import KernelBuildError
-from glassformer.runtime.int8 import quantize
-from glassformer.runtime.packed import pack
+from glassformer.runtime.packed_model import pack
+from glassformer.runtime.quantized_model import quantize
 from glassformer.training.resident_memory import forget_peak, peak_resident
 
 Numbers = Literal["float32", "bfloat16", "int8"]

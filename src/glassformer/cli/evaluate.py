@@ -114,7 +114,7 @@ def _scored(folder: str, task: str, data: Any, asked: EvalOptions) -> "tuple[dic
         tool = load(folder)
     assert isinstance(tool, TrainedPipeline)
     if asked.int8:
-        from glassformer.runtime.int8 import quantize
+        from glassformer.runtime.quantized_model import quantize
 
         tool.model = quantize(tool.model)
     if asked.problems is not None:

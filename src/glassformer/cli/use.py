@@ -76,8 +76,8 @@ def run(
     model: Any = load(path, allow_pickle=allow_pickle)
     check_taken(path, _kind_of(model), given)
     if int8:
-        from glassformer.runtime.int8 import quantize
-        from glassformer.runtime.packed import pack
+        from glassformer.runtime.packed_model import pack
+        from glassformer.runtime.quantized_model import quantize
 
         model.model = quantize(pack(model.model))
     _use(model, given, input_and_output, answer, decoder)

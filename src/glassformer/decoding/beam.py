@@ -37,8 +37,8 @@ from glassformer.decoding.rules import NAN_LOGITS, NEG_INF, History, Rules
 from glassformer.kernels.kernel_registry import PLAIN
 from glassformer.kernels.kernel_set import KernelSet, stable_topk
 from glassformer.nn import capture_attention
-from glassformer.nn.capture import CapturedAttention
-from glassformer.runtime.readback import AsyncReadback
+from glassformer.nn.attention_capture import CapturedAttention
+from glassformer.runtime.async_readback import AsyncReadback
 from glassformer.runtime.step_runner import StepRunner
 
 

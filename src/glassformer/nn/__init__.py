@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from glassformer.nn.attention_backends import Attend, attend, attention_weights
+    from glassformer.nn.attention_capture import CapturedAttention, capture_attention
     from glassformer.nn.cache import KVCache
-    from glassformer.nn.capture import CapturedAttention, capture_attention
     from glassformer.nn.dropout import Dropout
     from glassformer.nn.embeddings import Embeddings
     from glassformer.nn.feedforward import FeedForward
@@ -32,7 +32,7 @@ else:
             "attention_backends": ["Attend", "attend", "attention_weights"],
             "multi_head_attention": ["MultiHeadAttention"],
             "cache": ["KVCache"],
-            "capture": ["CapturedAttention", "capture_attention"],
+            "attention_capture": ["CapturedAttention", "capture_attention"],
             "dropout": ["Dropout"],
             "embeddings": ["Embeddings"],
             "feedforward": ["FeedForward"],

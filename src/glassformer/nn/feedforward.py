@@ -33,7 +33,7 @@ class FeedForward(nn.Module):
         self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
         self.gate_proj = nn.Linear(d_model, d_ff, bias=bias) if gated else None
         self.gate_up_proj: nn.Module | None = None
-        """Gate and up projection fused into one; set only in packed models (`runtime/packed.py`)."""
+        """Gate and up projection fused into one; set only in packed models (`runtime/packed_model.py`)."""
         self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
         self.dropout = Dropout(dropout)
 
