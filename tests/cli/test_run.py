@@ -16,8 +16,8 @@ from glassformer.pipelines.embedder import Embedder
 from glassformer.pipelines.extractor import Extractor
 from glassformer.pipelines.generator import Generator
 from glassformer.pipelines.language_model import LanguageModel
+from glassformer.pipelines.pipeline_registry import PIPELINES
 from glassformer.pipelines.tagger import Tagger
-from glassformer.pipelines.task_file import PIPELINES
 from glassformer.pipelines.text_to_text import TextToText
 from glassformer.pipelines.translator import Translator
 from glassformer.tasks.task_registry import TASKS

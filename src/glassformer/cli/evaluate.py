@@ -62,7 +62,7 @@ def evaluate(arguments: list[str]) -> None:
         raise UsageError("eval needs a model folder first: expected one that was trained here")
     from glassformer.checkpoint.external_formats import is_external, read_origin
     from glassformer.checkpoint.safe_files import SealedFolder
-    from glassformer.pipelines.task_file import TASK, read_about
+    from glassformer.pipelines.pipeline_registry import TASK, read_about
     from glassformer.tasks.task_registry import data_named
 
     folder, *rest = arguments

@@ -96,7 +96,7 @@ def _check_streams(lines: LineOptions, decoder: DecoderOptions) -> None:
 
 def _task_of(path: Path) -> str | None:
     """Return the task of a folder that was trained here; None for any other model."""
-    from glassformer.pipelines.task_file import TASK, read_about
+    from glassformer.pipelines.pipeline_registry import TASK, read_about
 
     if not (path / TASK).is_file() or (path / "origin.json").is_file():
         return None

@@ -25,9 +25,9 @@ from glassformer.pipelines.pipeline import (
     candidate_of,
     each_text,
 )
+from glassformer.pipelines.pipeline_registry import TASK
 from glassformer.pipelines.seq2seq_pipeline import GENERATION, read_search
 from glassformer.pipelines.settings import check_settings
-from glassformer.pipelines.task_file import TASK
 from glassformer.pipelines.trained_pipeline import TrainedPipeline
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import END, UNKNOWN

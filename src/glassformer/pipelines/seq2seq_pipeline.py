@@ -27,8 +27,8 @@ from glassformer.pipelines.pipeline import (
     check_text,
     each_text,
 )
+from glassformer.pipelines.pipeline_registry import TASK
 from glassformer.pipelines.settings import check_settings
-from glassformer.pipelines.task_file import TASK
 from glassformer.pipelines.trained_pipeline import TrainedPipeline
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import BEGIN, END
