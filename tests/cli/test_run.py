@@ -303,8 +303,8 @@ def test_a_progress_bar_is_shown_for_a_file_on_a_terminal_alone(run, tmp_path):
 
 
 def test_tabs_inside_texts_do_not_make_columns(run, monkeypatch):
+    from glassformer.cli.run import as_line
     from glassformer.cli.run_options import AnswerOptions
-    from glassformer.cli.use import as_line
     from glassformer.pipelines.pipeline import LineAnswer
 
     answer = LineAnswer("a\tb", {"text": "a\tb"}, ("a\tb", "c"), (-1.0, -2.0))

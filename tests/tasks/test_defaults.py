@@ -25,8 +25,8 @@ from glassformer.tasks.configs.defaults import (
 )
 from glassformer.tasks.configs.task_options import AUTOMATIC, make_config
 from glassformer.tasks.task_registry import TASKS, config_named, task_named
-from glassformer.training.pilot import measure_training_speed
 from glassformer.training.train_config import TrainConfig
+from glassformer.training.training_speed import measure_training_speed
 
 MULTI30K = CorpusSize(29_000, 2_100_000, 1_800_000)
 TRANSLATION = config_named("translation")
@@ -245,7 +245,7 @@ def test_a_tagger_varies_its_training_text():
 def test_on_a_busy_machine_the_run_keeps_its_fewer_threads(tmp_path, monkeypatch):
     import torch
 
-    from glassformer.training import pilot
+    from glassformer.training import training_speed
 
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("glassformer.tasks.choose.fastest_threads", lambda *_: 1)
@@ -253,7 +253,7 @@ def test_on_a_busy_machine_the_run_keeps_its_fewer_threads(tmp_path, monkeypatch
     (tmp_path / "a.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n", encoding="utf-8")
     given = {"data": [str(tmp_path / "a.tsv")], "minutes": 0.02, "d_model": 16, "vocab_size": 300}
     seen = []
-    with pilot.using_threads(2):
+    with training_speed.using_threads(2):
         glassformer.train(
             "classification", out=tmp_path / "m", **given, on_step=lambda _: seen.append(torch.get_num_threads())
         )

@@ -73,8 +73,9 @@ def completion_words() -> dict[str, list[str]]:
     from glassformer.cli.demo import demo
     from glassformer.cli.demo_task import demo_task
     from glassformer.cli.evaluate import eval_options
+    from glassformer.cli.info import info
+    from glassformer.cli.run import run
     from glassformer.cli.train import run_options
-    from glassformer.cli.use import info, run
     from glassformer.tasks.task_registry import TASKS, config_named, data_named
 
     found = {"": [*VERBS, "help", "--help", "--version"], "help": list(VERBS), "completion": [*get_args(Shell)]}

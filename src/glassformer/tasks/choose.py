@@ -20,7 +20,7 @@ from glassformer.tasks.configs.shared import TaskConfig
 from glassformer.tasks.configs.task_options import make_config
 from glassformer.tasks.warm_start import was_trained_here
 from glassformer.training.estimate import rough_duration
-from glassformer.training.pilot import fastest_threads, measure_training_speed
+from glassformer.training.training_speed import fastest_threads, measure_training_speed
 
 REFERENCE_SPEED = 3e10
 """Operations per second of two slow CPU cores."""

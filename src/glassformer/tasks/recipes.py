@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from glassformer.base.checks import shown
 from glassformer.base.dataclass_flags import OPTION_NAMES, Option, options_of
-from glassformer.base.fields import UnfitError, as_field
+from glassformer.base.fields import InvalidFieldError, as_field
 from glassformer.base.names import suggestion
 from glassformer.data.readers.text_files import check_file, read_text
 from glassformer.models.config import OTHER_NAMES
@@ -75,7 +75,7 @@ def _checked(path: Path, name: str, value: Any, options: dict[str, Option], tabl
         raise ValueError(f"{path}: {_unknown(name, isinstance(value, dict), options, tables)}")
     try:
         return as_field(options[name].hint, value)
-    except UnfitError as error:
+    except InvalidFieldError as error:
         raise ValueError(f"{path}: {name}={shown(value)}: expected {error.expected}") from None
 
 

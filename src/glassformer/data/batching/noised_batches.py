@@ -37,7 +37,7 @@ class MaskedBatch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Frame:
+class SurroundingTokens:
     """The special tokens that a model expects around every text."""
 
     before: Sequence[int]
@@ -82,7 +82,7 @@ class MaskedBatches(_NoisedBatches):
     def __init__(
         self,
         rows: Rows,
-        frame: Frame,
+        surrounding: SurroundingTokens,
         *,
         share: float,
         mask: int,
@@ -90,8 +90,8 @@ class MaskedBatches(_NoisedBatches):
         max_tokens: int,
         seed: int = 0,
     ):
-        super().__init__(rows, rows.lengths + len(frame), None, max_tokens=max_tokens, seed=seed)
-        self.frame, self.share, self.mask, self.words = frame, share, mask, words
+        super().__init__(rows, rows.lengths + len(surrounding), None, max_tokens=max_tokens, seed=seed)
+        self.surrounding, self.share, self.mask, self.words = surrounding, share, mask, words
 
     def __getitem__(self, number: int) -> MaskedBatch:
         """Return the batch with this number. It depends on the seed and the number only."""
@@ -100,20 +100,20 @@ class MaskedBatches(_NoisedBatches):
                 mask_tokens(ids, random, share=self.share, mask=self.mask, words=self.words)
                 for ids, random in self._drawn(number)
             ],
-            self.frame,
+            self.surrounding,
         )
 
 
-def make_masked_batch(texts: Sequence[Masked], frame: Frame) -> MaskedBatch:
-    """Pad masked texts into a batch, each inside its frame."""
-    lengths = np.array([len(text.shown) + len(frame) for text in texts])
+def make_masked_batch(texts: Sequence[Masked], surrounding: SurroundingTokens) -> MaskedBatch:
+    """Pad masked texts into a batch, each between its surrounding tokens."""
+    lengths = np.array([len(text.shown) + len(surrounding) for text in texts])
     counts = np.array([len(text.places) for text in texts])
     width, most = int(grid(lengths.max(keepdims=True), 2)[0]), int(counts.max())
-    tokens = np.full((len(texts), width), frame.pad, dtype=np.int64)
+    tokens = np.full((len(texts), width), surrounding.pad, dtype=np.int64)
     places, answers = np.zeros((len(texts), most), dtype=np.int64), np.full((len(texts), most), IGNORED)
     for row, text in enumerate(texts):
-        tokens[row, : lengths[row]] = np.concatenate((frame.before, text.shown, frame.after))
-        places[row, : counts[row]] = text.places + len(frame.before)
+        tokens[row, : lengths[row]] = np.concatenate((surrounding.before, text.shown, surrounding.after))
+        places[row, : counts[row]] = text.places + len(surrounding.before)
         answers[row, : counts[row]] = text.answers
     mask = np.arange(width) < lengths[:, None]
     return MaskedBatch(*map(torch.from_numpy, (tokens, mask, places, answers)))

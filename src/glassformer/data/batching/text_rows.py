@@ -28,7 +28,7 @@ class Rows(Protocol):
     def __getitem__(self, row: int) -> Numbers: ...
 
 
-class HeldRows:
+class InMemoryRows:
     """Token rows in memory."""
 
     def __init__(self, texts: Iterable[str], encode: EncodeBatch, *, longest: int):

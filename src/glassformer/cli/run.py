@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.flag_parser import UsageError
-from glassformer.cli.info import info as info
 from glassformer.cli.lines import CHUNK, check_files, check_stdin, run_lines
 from glassformer.cli.run_options import (
     AnswerOptions,
