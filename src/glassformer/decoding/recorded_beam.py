@@ -1,7 +1,7 @@
 """Beam search as recorded steps: on a GPU a whole step, bookkeeping included, is one CUDA graph.
 
 It is the search of `beam.py`, with its state in fixed buffers. Sentences stay in the batch until all are decided;
-decided ones are mlaunched.
+decided ones are masked.
 """
 
 from collections import deque

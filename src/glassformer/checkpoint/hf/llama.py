@@ -1,4 +1,7 @@
-"""Llama, Mistral, Qwen2, Qwen3 and SmolLM. They differ in biases, Q/K norms and sliding windows."""
+"""Llama, Mistral, Qwen2, Qwen3 and SmolLM. They differ in biases, Q/K norms and sliding windows.
+
+`table` maps our parameters to HF's, such as `q_proj`; `name_tables.py` applies it in both directions.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
