@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import glassformer
+from glassformer.base.dataclass_flags import options_of
 from glassformer.models import ModelConfig
 from glassformer.models.presets import FULL_SIZE, preset
 from glassformer.tasks.choose import choose, in_words
@@ -16,23 +17,23 @@ from glassformer.tasks.configs.defaults import (
     REFERENCE_FLOPS,
     SIZES,
     CorpusSize,
-    Speed,
+    TrainingBudget,
     choose_defaults,
     choose_for_fine_tuning,
     default_minutes,
     preset_options,
 )
-from glassformer.tasks.configs.task_options import AUTOMATIC, make_config, options_of
+from glassformer.tasks.configs.task_options import AUTOMATIC, make_config
 from glassformer.tasks.task_registry import TASKS, config_named, task_named
-from glassformer.training.pilot import measure_training_speed
 from glassformer.training.train_config import TrainConfig
+from glassformer.training.training_speed import measure_training_speed
 
 MULTI30K = CorpusSize(29_000, 2_100_000, 1_800_000)
 TRANSLATION = config_named("translation")
 
 
 def chosen_for(corpus, seconds, *, given=None, size="auto", flops_per_second=2.9e10, kind=TRANSLATION):
-    speed = Speed(seconds, 0, lambda config: flops_per_second)
+    speed = TrainingBudget(seconds, 0, lambda config: flops_per_second)
     return choose_defaults(kind, given or {}, corpus, speed, size)
 
 
@@ -115,7 +116,7 @@ def test_the_speed_of_the_chosen_model_counts():
     def flops_per_second(config):
         return 3e12 if config.model.d_model >= 128 else 1e9
 
-    speed = Speed(100.0, 0, flops_per_second)
+    speed = TrainingBudget(100.0, 0, flops_per_second)
     assert choose_defaults(TRANSLATION, {}, MULTI30K, speed)["model.d_model"] > 160
 
 
@@ -274,7 +275,7 @@ def test_a_tagger_varies_its_training_text():
 def test_on_a_busy_machine_the_run_keeps_its_fewer_threads(tmp_path, monkeypatch):
     import torch
 
-    from glassformer.training import pilot
+    from glassformer.training import training_speed
 
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("glassformer.tasks.choose.fastest_threads", lambda *_: 1)
@@ -282,7 +283,7 @@ def test_on_a_busy_machine_the_run_keeps_its_fewer_threads(tmp_path, monkeypatch
     (tmp_path / "a.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n", encoding="utf-8")
     given = {"data": [str(tmp_path / "a.tsv")], "minutes": 0.02, "d_model": 16, "vocab_size": 300}
     seen = []
-    with pilot.using_threads(2):
+    with training_speed.using_threads(2):
         glassformer.train(
             "classification", out=tmp_path / "m", **given, on_step=lambda _: seen.append(torch.get_num_threads())
         )

@@ -23,8 +23,8 @@ from glassformer.training.estimate import (
     KEPT_BYTES,
     LOOKED_AT,
     Estimate,
+    MeasuredCost,
     MemoryWatch,
-    Truth,
     clock,
     compare,
     estimate_run,
@@ -302,7 +302,7 @@ def test_the_estimate_is_formatted_as_one_line():
     ids=["whole", "memory unknown", "ended early"],
 )
 def test_the_actual_cost_is_formatted_beside_the_estimate(flops, memory, line):
-    assert compare(SMALL, Truth(flops=flops, peak_bytes=memory, seconds=252.0)) == line
+    assert compare(SMALL, MeasuredCost(flops=flops, peak_bytes=memory, seconds=252.0)) == line
 
 
 @pytest.mark.parametrize(

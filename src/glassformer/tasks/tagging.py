@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from glassformer.base.fields import Probability
 from glassformer.data.batching.entity_swaps import swap_entities
-from glassformer.data.corpora.synthetic_sentences import made_sentences
+from glassformer.data.corpora.synthetic_sentences import generate_sentences
 from glassformer.data.readers.tagged_sentences import TaggedReader, TaggedSentence
 from glassformer.metrics.scores import Scores
 from glassformer.models import ModelConfig
@@ -20,7 +20,7 @@ from glassformer.tasks.configs.shared import FileData, Splits, TaskConfig, train
 from glassformer.tasks.configs.small_models import small_tagger
 from glassformer.tasks.encoder_task import EncoderTask, Texts
 from glassformer.text import BpeDropout, Tokenizer
-from glassformer.text.tag_paths import TagPaths
+from glassformer.text.tag_viterbi import TagPaths
 from glassformer.text.tags import Entity, entities_of, tags_of
 from glassformer.text.tokenizer import END
 from glassformer.text.word_windows import joined
@@ -67,7 +67,7 @@ class TaggedData(FileData[TaggedSentence]):
 
     @override
     def corpus_splits(self) -> Splits[TaggedSentence]:
-        return Splits(made_sentences("train"), made_sentences("valid"), made_sentences("test"))
+        return Splits(generate_sentences("train"), generate_sentences("valid"), generate_sentences("test"))
 
     @override
     def split_key(self, example: TaggedSentence) -> str:

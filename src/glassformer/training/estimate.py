@@ -55,7 +55,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Truth:
+class MeasuredCost:
     """The actual cost of a run."""
 
     flops: int
@@ -132,7 +132,7 @@ def in_words(estimate: Estimate) -> str:
     )
 
 
-def compare(estimate: Estimate, truth: Truth) -> str:
+def compare(estimate: Estimate, truth: MeasuredCost) -> str:
     """Format the actual cost beside the estimate as one line, to print after the run."""
     parts = [f"took {clock(truth.seconds)} (estimated {clock(estimate.seconds)})"]
     if truth.peak_bytes is not None:

@@ -1,8 +1,12 @@
 """The training loop, the same for every task.
 
-The batches, the dropout and the learning rate of a step are functions of the seed, the step's number and the recorded
-plan. A run that is interrupted anywhere, even between two accumulated batches, and resumed therefore ends with the same
-bits as an uninterrupted one (on the same device and versions).
+`Trainer._update` makes one update. It divides the loss of every accumulated batch by the target tokens of all of them,
+so that accumulation equals one large batch. Distributed training would plug in there and in `gradients.py`: each
+process takes some of the update's batches, and gradients and token counts are summed over the processes.
+
+The batches (`data/batching/data_order.py`), the dropout and the learning rate of an update are functions of the seed,
+the update's number and the recorded plan. A run that is interrupted anywhere, even between two accumulated batches, and
+resumed therefore ends with the same bits as an uninterrupted one (on the same device and versions).
 """
 
 import math
@@ -58,8 +62,8 @@ AnyBatch = TypeVar("AnyBatch", bound=TrainBatch, covariant=True)
 class Batches(Protocol[AnyBatch]):
     """An endless sequence of batches, with random access."""
 
-    def __getitem__(self, step: int) -> AnyBatch:
-        """Return the batch of this step. The result does not depend on earlier calls."""
+    def __getitem__(self, number: int) -> AnyBatch:
+        """Return the batch with this number. The result does not depend on earlier calls."""
 
 
 class Update(NamedTuple):

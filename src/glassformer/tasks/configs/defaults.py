@@ -46,7 +46,7 @@ TRAINING_SHARE = 0.85
 """Of the time; the rest goes to validations and to the final scores."""
 
 
-class Speed(NamedTuple):
+class TrainingBudget(NamedTuple):
     """The training budget, in seconds or in updates, and a function that measures the training speed in FLOP/s."""
 
     seconds: float
@@ -65,7 +65,7 @@ def default_minutes(kind: type[TaskConfig], given: Mapping[str, Any]) -> float:
 
 
 def choose_defaults(
-    kind: type[TaskConfig], given: Mapping[str, Any], corpus: CorpusSize, speed: Speed, size: Size = "auto"
+    kind: type[TaskConfig], given: Mapping[str, Any], corpus: CorpusSize, speed: TrainingBudget, size: Size = "auto"
 ) -> dict[str, Any]:
     """Values for the options that were not given, by dotted name.
 
@@ -101,7 +101,7 @@ def choose_for_fine_tuning(kind: type[TaskConfig], given: Mapping[str, Any], *, 
 
 
 def _choose(
-    kind: type[TaskConfig], given: Mapping[str, Any], corpus: CorpusSize, scale: float, speed: Speed
+    kind: type[TaskConfig], given: Mapping[str, Any], corpus: CorpusSize, scale: float, speed: TrainingBudget
 ) -> dict[str, Any]:
     """The rules. `scale` is what fits into the time, in units of `REFERENCE_FLOPS`."""
     rule = kind.ENCODER_RULE
@@ -119,7 +119,7 @@ def _choose_once(
     given: Mapping[str, Any],
     corpus: CorpusSize,
     scale: float,
-    speed: Speed,
+    speed: TrainingBudget,
     change: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The rules, with one change of an encoder's rule."""
@@ -156,7 +156,9 @@ def _choose_once(
     return values
 
 
-def _fitting(kind: type[TaskConfig], values: Mapping[str, Any], corpus: CorpusSize, scale: float, speed: Speed) -> int:
+def _fitting(
+    kind: type[TaskConfig], values: Mapping[str, Any], corpus: CorpusSize, scale: float, speed: TrainingBudget
+) -> int:
     """The number of updates: as given, else how many fit into the time."""
     return speed.updates or max(20, round(scale * REFERENCE_FLOPS / update_flops(make_config(kind, values), corpus)))
 
