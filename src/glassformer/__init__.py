@@ -14,6 +14,8 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
+from glassformer.base.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from glassformer.decoding import GenerationConfig, generate
     from glassformer.documents import *  # noqa: F403
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from glassformer.pipelines.load import load
     from glassformer.tasks.train_function import train
 
-__version__ = "0.1.0"
 __all__ = [
     "GenerationConfig",
     "ModelConfig",

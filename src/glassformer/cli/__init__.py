@@ -116,7 +116,7 @@ def _main() -> None:
         print(_usage())
         return
     if verb in ("-V", "--version"):
-        from glassformer import __version__
+        from glassformer.base.version import __version__
 
         print(f"glassformer {__version__}")
         return

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from glassformer import __version__
 from glassformer.base.checks import shown
+from glassformer.base.version import __version__
 from glassformer.base.write_errors import naming_write_errors
 from glassformer.checkpoint.output_folder import discard_folder, lock_folder
 from glassformer.checkpoint.safe_files import CorruptFolderError, read_json, sha256, write_text
