@@ -33,7 +33,8 @@ import torch
 from torch import Tensor
 
 from glassformer.decoding.generation_config import GenerationConfig
-from glassformer.decoding.rules import NAN_LOGITS, NEG_INF, History, Rules
+from glassformer.decoding.rules import NAN_LOGITS, History, Rules
+from glassformer.decoding.sampling import NEG_INF
 from glassformer.kernels.kernel_registry import PLAIN
 from glassformer.kernels.kernel_set import KernelSet, stable_topk
 from glassformer.nn import capture_attention

@@ -1,7 +1,7 @@
 """Beam search as recorded steps: on a GPU a whole step, bookkeeping included, is one CUDA graph.
 
 It is the search of `beam.py`, with its state in fixed buffers. Sentences stay in the batch until all are decided;
-decided ones are mlaunched.
+decided ones are masked.
 """
 
 from collections import deque
@@ -12,7 +12,8 @@ from torch import Tensor
 
 from glassformer.decoding.beam import BeamSearch, Hypothesis
 from glassformer.decoding.generation_config import GenerationConfig
-from glassformer.decoding.rules import NAN_LOGITS, NEG_INF, Rules
+from glassformer.decoding.rules import NAN_LOGITS, Rules
+from glassformer.decoding.sampling import NEG_INF
 from glassformer.runtime.cuda_graphs import CudaGraph
 from glassformer.runtime.readback import AsyncReadback
 from glassformer.runtime.recorded import MAX_STEPS_AHEAD, RecordedStepRunner, Recording

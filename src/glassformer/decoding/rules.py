@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from glassformer.decoding.generation_config import GenerationConfig
+from glassformer.decoding.sampling import NEG_INF, penalize_repetition
 
-NEG_INF = float("-inf")
 NAN_LOGITS = "the model's logits are NaN: check its weights and inputs for NaN or infinity"
 
 
@@ -90,9 +90,8 @@ class Rules:
         if self._bias is not None:
             scores = scores + self._bias
         if self._repetition is not None:
-            penalty = self._repetition[:, None]
-            punished = torch.where(scores < 0, scores * penalty, scores / penalty)
-            scores = torch.where(self._seen(history.tokens, history.is_real), punished, scores)
+            seen = self._seen(history.tokens, history.is_real)
+            scores = penalize_repetition(scores, seen, self._repetition[:, None])
         if self._presence is not None:
             places = torch.arange(history.tokens.shape[1], 0, -1, device=self.device)
             written = self._seen(history.tokens, places <= torch.tensor(history.n_written, device=self.device)[:, None])
