@@ -131,7 +131,7 @@ def test_sigterm_ends_a_command_in_good_order(call, verb, capsys):
 def test_a_signal_whose_exception_is_lost_ends_the_command_all_the_same(call, verb, number, monkeypatch):
     """As an import may lose it. The timer is stopped where the exception arrives."""
     ended = []
-    monkeypatch.setattr(cli, "SIGNAL_SECONDS", 0.01)
+    monkeypatch.setattr("glassformer.cli.process.SIGNAL_SECONDS", 0.01)
     monkeypatch.setattr(os, "_exit", ended.append)
 
     def lose():

@@ -24,6 +24,15 @@ class History(NamedTuple):
     is_real: Tensor  # (N, L), False at padding
     n_written: Sequence[int]  # how many of the last tokens are new; Python numbers, so that no device is waited for
 
+    @classmethod
+    def of_hypotheses(cls, prompts: Tensor, mask: Tensor | None, hypotheses: Tensor) -> "History":
+        """Join each prompt (B, T) with the tokens of its K hypotheses (B·K, L). `mask` is False at padding."""
+        copies = len(hypotheses) // len(prompts)
+        is_real = torch.ones_like(prompts, dtype=torch.bool) if mask is None else mask
+        is_real = torch.cat((is_real.repeat_interleave(copies, 0), torch.ones_like(hypotheses, dtype=torch.bool)), 1)
+        tokens = torch.cat((prompts.repeat_interleave(copies, 0), hypotheses), 1)
+        return cls(tokens, is_real, [hypotheses.shape[1]] * len(hypotheses))
+
 
 class Rules:
     """The rules of a batch: one request per row."""

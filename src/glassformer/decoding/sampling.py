@@ -14,10 +14,10 @@ Drawing from all tokens sometimes takes a very unlikely one, and the text derail
 | `typical_p`          | keeps tokens about as surprising as expected               | Meister et al. 2023      |
 
 They are applied in this order, as in HF's `generate`; each sees the probabilities that those before it have left.
-`rules.py` applies the repetition penalty, because beam search needs it too, and `filter_logits` the others. Then
-`sample` draws. Shapes: N sequences, V vocabulary. Each function takes logits (N, V) and one setting per sequence,
+`rules.py` applies the repetition penalty, because beam search needs it too; `filter_logits` applies the other five.
+Then `sample` draws. Shapes: N sequences, V vocabulary. Each function takes logits (N, V) and one setting per sequence,
 (N, 1). A filter sets the logits of the tokens that may not be drawn to -inf, so that softmax gives them probability 0
-and the others share the rest.
+and divides it among the tokens that are left.
 
 The examples use one sequence and four tokens with probabilities 0.5, 0.25, 0.15 and 0.1. Temperature 0.5 squares
 them, and top-k drops the last token:
@@ -110,7 +110,7 @@ def filter_top_p(logits: Tensor, p: Tensor) -> Tensor:
 def filter_min_p(logits: Tensor, p: Tensor) -> Tensor:
     """Keep tokens with at least p times the probability of the most likely one (Nguyen et al. 2024).
 
-    The surer the model is of its best token, the more the others must compete with it. 0 disables the filter.
+    The limit follows the model: where it is sure of its best token, few other tokens pass. 0 disables the filter.
 
     >>> probabilities(filter_min_p(logits, torch.tensor([[0.4]])))  # the limit is 0.4 * 0.5 = 0.2
     [0.667, 0.333, 0.0, 0.0]
