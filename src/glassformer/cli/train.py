@@ -1,4 +1,10 @@
-"""`glassformer train TASK`: its flags are the fields of the task's config."""
+"""`glassformer train TASK`: its flags are the fields of the task's config.
+
+`--lr 0.001` sets `config.train.lr`, and `--d-model 256` sets `config.model.d_model`, so that a new field needs no new
+code here. A recipe (TOML) sets the same names, and flags override it. Options that were not given stay unset until the
+data are known, because defaults such as the model's size depend on them. `RunOptions` are the flags that belong to
+this run and to no recipe, such as `--out`.
+"""
 
 import json
 import sys

@@ -1,5 +1,18 @@
 """The training loop, the same for every task.
 
+    run:      load the newest checkpoint
+              until the plan is done or validation has stopped improving:
+                  validate and save a checkpoint, if due
+                  update
+              return the parameters of the best checkpoint, or the average of the last ones if that is better
+
+    update:   gradient = Σ over the accumulated batches of ∇ (sum of token losses) / (target tokens of all of them)
+              skip the update if the gradient is not finite
+              clip the gradient's norm, set the learning rate of the schedule, step the optimizer
+
+The loss is divided by the tokens of all accumulated batches, not averaged batch by batch, so that accumulation gives
+the same gradient as one large batch.
+
 The batches, the dropout and the learning rate of a step are functions of the seed, the step's number and the recorded
 plan. A run that is interrupted anywhere, even between two accumulated batches, and resumed therefore ends with the same
 bits as an uninterrupted one (on the same device and versions).
