@@ -1,6 +1,7 @@
 """The command line as other programs see it: exit codes, and sentences instead of tracebacks."""
 
 import contextlib
+import importlib
 import io
 import os
 import signal
@@ -193,3 +194,9 @@ def test_a_bug_keeps_its_traceback(call, verb):
     verb(fail)
     with pytest.raises(RuntimeError, match="a bug"):
         call("info")
+
+
+def test_every_verb_has_a_function():
+    assert [*cli.FUNCTIONS] == [*cli.VERBS]
+    for module, name in cli.FUNCTIONS.values():
+        assert callable(getattr(importlib.import_module(f"glassformer.cli.{module}"), name))

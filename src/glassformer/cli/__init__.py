@@ -1,24 +1,37 @@
 """The command line: `glassformer VERB ...`.
 
-Results go to stdout, progress and errors to stderr. `VERBS` (`verbs.py`) lists the verbs, and each has a file here. A
-verb is a function: its parameters are its options, and its docstring is its help (`call_function` in `options.py`). For
-`train`, `eval` and `demo` the options depend on the task, so they parse their own words.
+Results go to stdout, progress and errors to stderr. A verb is a function (`FUNCTIONS`): its parameters are its options,
+and its docstring is its help (`call_function` in `options.py`).
 
 A command starts in three steps: `main` prepares the process, `_main` answers `--help` and `--version` and turns errors
 into messages and exit codes, and `_run` imports and calls the verb. A verb's modules are imported only then, because
 loading torch takes seconds that `--help` does not need.
 
-To add a verb, write its function, and add it to `VERBS` and to `_run`.
+To add a verb, write its function, and add it to `FUNCTIONS` and, with the line that `--help` shows, to `VERBS`.
 """
 
 import os
 import sys
-from collections.abc import Callable
+from importlib import import_module
 
 from glassformer.cli.process import discard_output, ending_on_signals, fail, prepare_streams
 from glassformer.cli.verbs import VERBS
 
 HELP = ("-h", "--help", "help")
+
+FUNCTIONS = {
+    "demo": ("demo", "demos"),
+    "train": ("train", "train"),
+    "run": ("use", "run"),
+    "eval": ("evaluate", "evaluate"),
+    "info": ("info", "info"),
+    "convert": ("convert", "convert"),
+    "bench": ("bench", "bench"),
+    "completion": ("completion", "completion"),
+}
+"""The module and the function of each verb."""
+TASK_VERBS = ("demo", "train", "eval")
+"""Verbs whose options depend on the task, so that they parse their own arguments."""
 
 LESS_MEMORY = (
     "Lower --max-tokens (a higher --accumulate keeps the size of an update), choose a smaller model, or --device cpu."
@@ -81,38 +94,18 @@ def _run(verb: str, arguments: list[str]) -> None:
         import rich  # noqa: F401
     except ImportError:
         sys.exit("the command line needs one more package: pip install rich")
-    if verb == "train":
-        from glassformer.cli.train import train
+    module, name = FUNCTIONS[verb]
+    function = getattr(import_module(f"glassformer.cli.{module}"), name)
+    if verb in TASK_VERBS:
+        function(arguments)
+    elif verb == "bench" and not arguments:
+        from glassformer.cli.bench import WHAT_IT_DOES
 
-        train(arguments)
-        return
-    if verb == "eval":
-        from glassformer.cli.evaluate import evaluate
-
-        evaluate(arguments)
-        return
-    if verb == "demo":
-        from glassformer.cli.demo import demos
-
-        demos(arguments)
-        return
-    from glassformer.cli.bench import WHAT_IT_DOES, bench
-    from glassformer.cli.completion import completion
-    from glassformer.cli.convert import convert
-    from glassformer.cli.options import call_function
-    from glassformer.cli.use import info, run
-
-    if verb == "bench" and not arguments:
         print(WHAT_IT_DOES)
-        return
-    functions: dict[str, Callable[..., None]] = {
-        "run": run,
-        "info": info,
-        "bench": bench,
-        "convert": convert,
-        "completion": completion,
-    }
-    call_function(functions[verb], arguments, verb)
+    else:
+        from glassformer.cli.options import call_function
+
+        call_function(function, arguments, verb)
 
 
 def _report(error: BaseException, verb: str) -> None:
