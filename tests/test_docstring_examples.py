@@ -10,7 +10,13 @@ import torch
 from glassformer.nn.masks import Mask
 
 NAMES = {"torch": torch, "math": math, "Mask": Mask}
-EXAMPLES = {"nn.attention": 4, "nn.attend": 5, "nn.layers": 2, "text.tokenizer": 3, "checkpoint.hf.name_tables": 6}
+EXAMPLES = {
+    "nn.multi_head_attention": 4,
+    "nn.attention_backends": 5,
+    "nn.layers": 2,
+    "text.tokenizer": 3,
+    "checkpoint.hf.name_tables": 6,
+}
 
 
 @pytest.mark.parametrize(("module", "number"), EXAMPLES.items())

@@ -1,7 +1,7 @@
 """The command line: `glassformer VERB ...`.
 
 Results go to stdout, progress and errors to stderr. A verb is a function (`FUNCTIONS`): its parameters are its options,
-and its docstring is its help (`call_function` in `options.py`).
+and its docstring is its help (`call_function` in `flag_parser.py`).
 
 A command starts in three steps: `main` prepares the process, `_main` answers `--help` and `--version` and turns errors
 into messages and exit codes, and `_run` imports and calls the verb. A verb's modules are imported only then, because
@@ -22,7 +22,7 @@ HELP = ("-h", "--help", "help")
 FUNCTIONS = {
     "demo": ("demo", "demos"),
     "train": ("train", "train"),
-    "run": ("use", "run"),
+    "run": ("run", "run"),
     "eval": ("evaluate", "evaluate"),
     "info": ("info", "info"),
     "convert": ("convert", "convert"),
@@ -103,7 +103,7 @@ def _run(verb: str, arguments: list[str]) -> None:
 
         print(WHAT_IT_DOES)
     else:
-        from glassformer.cli.options import call_function
+        from glassformer.cli.flag_parser import call_function
 
         call_function(function, arguments, verb)
 

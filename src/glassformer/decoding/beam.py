@@ -49,7 +49,7 @@ from glassformer.decoding.rules import NAN_LOGITS, History, Rules
 from glassformer.decoding.sampling import NEG_INF
 from glassformer.kernels.kernel_registry import PLAIN
 from glassformer.kernels.kernel_set import KernelSet, stable_topk
-from glassformer.runtime.readback import AsyncReadback
+from glassformer.runtime.async_readback import AsyncReadback
 from glassformer.runtime.step_runner import StepRunner
 
 

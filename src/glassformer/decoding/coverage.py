@@ -14,13 +14,16 @@ from torch import Tensor, nn
 
 from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.nn import capture_attention
-from glassformer.nn.capture import CapturedAttention
+from glassformer.nn.attention_capture import CapturedAttention
 
 
 def capture_source_attention(
     model: nn.Module, config: GenerationConfig
 ) -> AbstractContextManager[CapturedAttention | None]:
-    """Capture the cross-attention of the last layer at each step, if the config has a coverage penalty."""
+    """Capture the cross-attention of the last layer at each step, if the config has a coverage penalty.
+
+    The steps must be plain ones, because recorded steps cannot be captured (`nn/attention_capture.py`).
+    """
     if not config.coverage_penalty:
         return nullcontext()
     return capture_attention(model, layers=[-1], kinds=["cross_attn"])

@@ -14,9 +14,9 @@ from glassformer.decoding.beam import BeamSearch, Hypothesis
 from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.decoding.rules import NAN_LOGITS, Rules
 from glassformer.decoding.sampling import NEG_INF
+from glassformer.runtime.async_readback import AsyncReadback
 from glassformer.runtime.cuda_graphs import CudaGraph
-from glassformer.runtime.readback import AsyncReadback
-from glassformer.runtime.recorded import MAX_STEPS_AHEAD, RecordedStepRunner, Recording
+from glassformer.runtime.recorded_steps import MAX_STEPS_AHEAD, RecordedStepRunner, Recording
 from glassformer.runtime.step_runner import StepRunner
 
 STATE = ("tokens", "alive", "found", "found_scores", "length", "latest", "has_nan", "parents")

@@ -6,8 +6,8 @@ well query and key match. H heads do this side by side, each with D of the colum
     head_h = softmax(q_h k_hᵀ / √D) v_h    with q_h, k_h, v_h = x W_Q, x W_K, x W_V, the D columns of head h
     output = Concat(head_1, ..., head_H) W_O
 
-This module projects and splits heads; `attend.py` computes the softmax. Shapes: B batch, T queries, S keys, C model
-width, H query heads, G key-value heads, D head size.
+This module projects and splits heads; `attention_backends.py` computes the softmax. Shapes: B batch, T queries, S keys,
+C model width, H query heads, G key-value heads, D head size.
 
     query (B, T, C) ── q_proj ── (B, H, T, D) ─┐
     key   (B, S, C) ── k_proj ── (B, G, S, D) ─┼─ attend ── (B, H, T, D) ── out_proj ── (B, T, C)
@@ -16,7 +16,7 @@ width, H query heads, G key-value heads, D head size.
 
 from torch import Tensor, nn
 
-from glassformer.nn.attend import Attend, Backend
+from glassformer.nn.attention_backends import Attend, Backend
 from glassformer.nn.cache import MemorySlot, SelfSlot
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import NormKind, make_norm
@@ -79,7 +79,7 @@ class MultiHeadAttention(nn.Module):
         self.v_proj = nn.Linear(d_model, n_kv_heads * head_dim, bias=qkv_bias)
         self.out_proj = nn.Linear(n_heads * head_dim, d_model, bias=out_bias)
         self.qkv_proj: nn.Module | None = None
-        """The three input projections fused into one; set only in packed models (`runtime/packed.py`)."""
+        """The three input projections fused into one; set only in packed models (`runtime/packed_model.py`)."""
         self.q_norm = make_norm(qk_norm, head_dim, norm_eps) if qk_norm else None
         self.k_norm = make_norm(qk_norm, head_dim, norm_eps) if qk_norm else None
         self.attend = Attend(scale=head_dim**-0.5 if scale is None else scale, dropout=dropout, backend=backend)
