@@ -203,7 +203,7 @@ class BeamSearch:
     def advance(self, scores: Tensor, n_written: int) -> BeamStep:
         """Extend every hypothesis by one token, given the logits (B·G·K, V)."""
         rules = self._rules_for(scores)
-        if self.groups == 1 and rules.are_a_bias:
+        if self.groups == 1 and rules.are_a_bias:  # the usual case: one kernel finds the best tokens
             chosen = self.extend(scores, rules.bias_after(n_written))
         else:
             logs = scores.log_softmax(-1)
@@ -231,7 +231,7 @@ class BeamSearch:
         Return totals, parents and tokens of the best 2K, best first, (B, 2K) each. Ties follow the rule above.
         """
         totals = alive[:, :, None] + logs
-        if not totals.is_cuda:  # the order by rank decides ties
+        if not totals.is_cuda:  # the rows are in no order (`stay_in_place`), and the rank decides ties
             order = by_rank[:, :, None].expand_as(totals)
             totals, tokens = totals.gather(1, order), tokens.gather(1, order)
         best, place = _highest(totals.flatten(1), 2 * self.width)
