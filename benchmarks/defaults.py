@@ -3,9 +3,9 @@
     python benchmarks/defaults.py DATA --out RUNS.jsonl [--minutes 2 5] [--only Multi30k] [--seeds 3]
     python benchmarks/defaults.py DATA --out RUNS.jsonl --table --result-files benchmarks/results/defaults
 
-DATA holds `multi30k/` (train and test2016 as .de.gz and .en.gz), `tatoeba/deu-eng.tsv.gz`, `sst2/`, `conll2003/`,
-`shakespeare/` and `babi/` with the files that their publishers distribute. `interface-texts/{train,test}.{en,de}` is
-read if it exists; otherwise the corpus is downloaded. Each run is the command
+DATA holds `multi30k/` (train and test2016 as .de.gz and .en.gz), `tatoeba/deu-eng.tsv.gz`, `sst2/`, `trec/`,
+`conll2003/`, `shakespeare/` and `babi/` with the files that their publishers distribute. The corpus
+`interface-texts/{train,test}.{en,de}` is read if it exists, otherwise it is downloaded. Each run is the command
 
     glassformer train TASK (files) --out ... --minutes ...
 
@@ -95,6 +95,7 @@ def corpora(data: Path, work: Path) -> Iterator[Corpus]:
     """Yield every corpus. Converted files are written to `work`."""
     yield from _translation(data, work)
     yield from _sentiment(data / "sst2", work)
+    yield _questions(data / "trec" / "train.label.gz", work)
     names = data / "conll2003"
     seen = set(_sentences(names / "train.conll.gz"))
     new = [sentence for sentence in _sentences(names / "dev.conll.gz") if sentence not in seen]
@@ -227,6 +228,19 @@ def _translation(data: Path, work: Path) -> Iterator[Corpus]:
     rows = [tuple(line.split("\t")) for line in _lines(data / "tatoeba" / "deu-eng.tsv.gz")]
     rows = random.Random(0).sample([row for row in rows if len(row) == 2], len(rows))
     yield _pair_files(work, "Tatoeba en-de, 169,197", rows[HELD_OUT:], rows[:HELD_OUT])
+
+
+def _questions(path: Path, work: Path) -> Corpus:
+    """Return four fifths of trec's questions, scored on the others. A question that is repeated stays on one side."""
+    with gzip.open(path, "rt", encoding="iso-8859-1") as stream:
+        labels = {text: label for label, _, text in (line.strip().partition(" ") for line in stream)}
+    texts = random.Random(0).sample(sorted(labels), len(labels))
+    fifth = len(texts) // 5
+    for name, side in (("train", texts[fifth:]), ("valid", texts[:fifth])):
+        lines = [f"{text}\t{labels[text].partition(':')[0]}" for text in side]
+        (work / f"trec-{name}.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n", encoding="utf-8")
+    files = {"data": [str(work / "trec-train.tsv")], "valid": [str(work / "trec-valid.tsv")]}
+    return Corpus(f"trec, {len(texts) - fifth:,} questions", "classification", files, {})
 
 
 def _sentiment(folder: Path, work: Path) -> Iterator[Corpus]:

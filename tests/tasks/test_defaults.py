@@ -270,6 +270,9 @@ def test_a_tagger_varies_its_training_text():
     chosen = chosen_for(CorpusSize(14_000, 1_100_000), 250.0, kind=config_named("tagging"))
     assert chosen["swap_entities"] > 0
     assert chosen["tokenizer.bpe_dropout"] > 0
+    assert chosen["train.adversarial"] == 1.0
+    short = chosen_for(CorpusSize(14_000, 1_100_000), 25.0, kind=config_named("tagging"))
+    assert short["train.adversarial"] == 0.0, "updates count more while they are few"
 
 
 def test_on_a_busy_machine_the_run_keeps_its_fewer_threads(tmp_path, monkeypatch):

@@ -103,6 +103,7 @@ class ClassificationConfig(TaskConfig):
         vocabulary=_by_text(4000, 0.5, step=500, most=32_000),
         max_updates=1200,
         max_epochs=2.0,
+        enough_updates=1000,
         cheaper=(
             {"model.d_model": 192},
             {"model.d_model": 128},

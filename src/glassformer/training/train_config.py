@@ -63,8 +63,8 @@ class TrainConfig(Checked):
     """Weight of the disagreement between two passes with different dropout (Liang et al. 2021); doubles the cost."""
 
     adversarial: NotNegative = 0.0
-    """Learn each batch a second time with its token embeddings moved this far to where the loss grows fastest (Miyato
-    et al. 2017); 2 helps small classifiers. Doubles the cost; 0 does not."""
+    """Learn each batch a second time, at twice the cost, with its token embeddings moved this far to where the loss
+    grows fastest (Miyato et al. 2017); 1 or 2 suits a small encoder, 0 makes no second pass."""
 
     # Adapters (LoRA)
     lora_rank: Whole = 0

@@ -40,8 +40,6 @@ PAIR_DEPTHS, ENCODER_DEPTHS = (10, 100, 3_000, 30_000), (30, 300, 3_000, 30_000)
 of its rule."""
 WARMUP = 0.06
 """The share of the updates that a warm-up takes. As a share it follows the plan when its number of updates changes."""
-ENOUGH = 0.8
-"""The share of an encoder rule's `max_updates` that must fit into the time; otherwise an update must be cheaper."""
 TRAINING_SHARE = 0.85
 """Of the time; the rest goes to validations and to the final scores."""
 
@@ -109,7 +107,7 @@ def _choose(
         return _choose_once(kind, given, corpus, scale, speed, {})
     for change in ({}, *rule.cheaper):
         values = _choose_once(kind, given, corpus, scale, speed, change)
-        if _fitting(kind, {**values, **given}, corpus, scale, speed) >= ENOUGH * rule.max_updates:
+        if _fitting(kind, {**values, **given}, corpus, scale, speed) >= rule.enough_updates:
             break
     return values
 

@@ -19,6 +19,7 @@ class EncoderRule(NamedTuple):
     max_updates: int = 0
     """More updates than this, and more epochs than `max_epochs`, did not help; 0 has no limit."""
     max_epochs: float = 0.0
+    enough_updates: int = 0
     cheaper: tuple[Mapping[str, Any], ...] = ()
-    """Values that make an update cheaper, by dotted name. The first ones with which the time is enough for most of
-    `max_updates` are taken, else the last."""
+    """Values that make an update cheaper, by dotted name. If fewer than `enough_updates` fit into the time, the first
+    of these with which they fit is taken, else the last."""
