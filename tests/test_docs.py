@@ -18,7 +18,7 @@ import glassformer
 from glassformer.cli.completion import completion_words
 from glassformer.decoding import GenerationConfig
 from glassformer.metrics.scores import LOWER_IS_BETTER, TITLES
-from glassformer.pipelines.task_file import pipeline_named
+from glassformer.pipelines.pipeline_registry import pipeline_named
 from glassformer.tasks.configs.task_options import given_options
 from glassformer.tasks.task_registry import config_named
 from glassformer.tasks.train_function import read_request

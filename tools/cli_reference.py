@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from glassformer import cli
 from glassformer.cli.evaluate import eval_options
-from glassformer.cli.options import help_text
+from glassformer.cli.flag_parser import help_text
 from glassformer.tasks.task_registry import TASKS, data_named
 
 INDENT = 26

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from glassformer.checkpoint.safe_files import seal_folder
-from glassformer.pipelines.task_file import PIPELINES, pipeline_named
+from glassformer.pipelines.pipeline_registry import PIPELINES, pipeline_named
 from glassformer.tasks.configs.shared import TaskData
 from glassformer.tasks.task_registry import TASKS, data_named, task_named
 

@@ -1,6 +1,7 @@
 """The command line as other programs see it: exit codes, and sentences instead of tracebacks."""
 
 import contextlib
+import importlib
 import io
 import os
 import signal
@@ -131,7 +132,7 @@ def test_sigterm_ends_a_command_in_good_order(call, verb, capsys):
 def test_a_signal_whose_exception_is_lost_ends_the_command_all_the_same(call, verb, number, monkeypatch):
     """As an import may lose it. The timer is stopped where the exception arrives."""
     ended = []
-    monkeypatch.setattr(cli, "SIGNAL_SECONDS", 0.01)
+    monkeypatch.setattr("glassformer.cli.process.SIGNAL_SECONDS", 0.01)
     monkeypatch.setattr(os, "_exit", ended.append)
 
     def lose():
@@ -193,3 +194,9 @@ def test_a_bug_keeps_its_traceback(call, verb):
     verb(fail)
     with pytest.raises(RuntimeError, match="a bug"):
         call("info")
+
+
+def test_every_verb_has_a_function():
+    assert [*cli.FUNCTIONS] == [*cli.VERBS]
+    for module, name in cli.FUNCTIONS.values():
+        assert callable(getattr(importlib.import_module(f"glassformer.cli.{module}"), name))

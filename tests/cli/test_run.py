@@ -16,8 +16,8 @@ from glassformer.pipelines.embedder import Embedder
 from glassformer.pipelines.extractor import Extractor
 from glassformer.pipelines.generator import Generator
 from glassformer.pipelines.language_model import LanguageModel
+from glassformer.pipelines.pipeline_registry import PIPELINES
 from glassformer.pipelines.tagger import Tagger
-from glassformer.pipelines.task_file import PIPELINES
 from glassformer.pipelines.text_to_text import TextToText
 from glassformer.pipelines.translator import Translator
 from glassformer.tasks.task_registry import TASKS
@@ -303,8 +303,8 @@ def test_a_progress_bar_is_shown_for_a_file_on_a_terminal_alone(run, tmp_path):
 
 
 def test_tabs_inside_texts_do_not_make_columns(run, monkeypatch):
+    from glassformer.cli.run import as_line
     from glassformer.cli.run_options import AnswerOptions
-    from glassformer.cli.use import as_line
     from glassformer.pipelines.pipeline import LineAnswer
 
     answer = LineAnswer("a\tb", {"text": "a\tb"}, ("a\tb", "c"), (-1.0, -2.0))

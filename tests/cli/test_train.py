@@ -9,10 +9,11 @@ import pytest
 
 import glassformer
 from glassformer import cli
-from glassformer.cli.options import UsageError
+from glassformer.base.dataclass_flags import options_of
+from glassformer.cli.flag_parser import UsageError
 from glassformer.cli.train import read_given
 from glassformer.tasks.configs.defaults import default_minutes
-from glassformer.tasks.configs.task_options import AUTOMATIC, make_config, options_of
+from glassformer.tasks.configs.task_options import AUTOMATIC, make_config
 from glassformer.tasks.task_registry import TASKS, config_named
 
 TINY = [
@@ -183,7 +184,7 @@ def test_help_states_the_default_minutes_and_the_corpora(call, task):
 
 
 def test_automatic_options_say_so(call, monkeypatch):
-    monkeypatch.setattr("glassformer.cli.options.AUTOMATIC", frozenset({"train.lr"}))
+    monkeypatch.setattr("glassformer.cli.flag_parser.AUTOMATIC", frozenset({"train.lr"}))
     told = " ".join(call("train", "translation", "--help-all")[1].split())
     assert "Peak learning rate. (default: chosen for the data and the time) --schedule" in told
     assert {option.path for task in TASKS for option in options_of(config_named(task)).values()} >= AUTOMATIC

@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.cli import main, use
+from glassformer.cli import main
+from glassformer.cli.flag_parser import UsageError, call_function
+from glassformer.cli.info import info
 from glassformer.cli.lines import run_lines
-from glassformer.cli.options import UsageError, call_function
-from glassformer.cli.use import _as_utf8
+from glassformer.cli.run import _as_utf8
+from glassformer.cli.run import run as run_command
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from glassformer.pipelines.answerer import Answerer
 from glassformer.pipelines.encoder_pipeline import Reader
@@ -193,7 +195,7 @@ def test_a_full_disk_is_told_without_a_traceback(run, monkeypatch):
         return lines
 
     tool.run = answer
-    monkeypatch.setattr("glassformer.cli._discard_output", lambda: setattr(disk, "is_full", False))
+    monkeypatch.setattr("glassformer.cli.discard_output", lambda: setattr(disk, "is_full", False))
     code, _, err = run(tool, b"one\n")
     assert code == 1
     assert "glassformer: stdout cannot be written: No space left on device" in err
@@ -232,13 +234,13 @@ def test_a_text_or_a_file_after_the_model_says_how_to_give_it(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     for word, advice in (("my lines.txt", "use --input 'my lines.txt'"), ("a line", "echo 'a line' | glassformer run")):
         with pytest.raises(UsageError, match=f"'{word}' is not expected here: .*{re.escape(advice)}"):
-            call_function(use.run, ["model", word], "run")
+            call_function(run_command, ["model", word], "run")
     with pytest.raises(UsageError, match="'two' is not expected here: glassformer info --help shows what is"):
-        call_function(use.info, ["model", "two"], "info")
+        call_function(info, ["model", "two"], "info")
 
 
 @pytest.mark.parametrize(("name", "kind"), [("stories.bin", "file"), ("m.GGUF", "file"), ("my-model", "model folder")])
 def test_a_missing_model_is_called_a_file_or_a_folder_by_its_name(name, kind, tmp_path):
-    for verb in (use.run, use.info):
+    for verb in (run_command, info):
         with pytest.raises(FileNotFoundError, match=f"{name}: no such {kind}: "):
-            call_function(verb, [str(tmp_path / name), *(["--prompt", "a"] if verb is use.run else [])], "run")
+            call_function(verb, [str(tmp_path / name), *(["--prompt", "a"] if verb is run_command else [])], "run")

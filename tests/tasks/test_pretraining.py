@@ -13,15 +13,15 @@ import torch
 import transformers
 
 from glassformer.checkpoint import load_model
-from glassformer.data.batching.text_rows import HeldRows, write_text_rows
+from glassformer.data.batching.text_rows import InMemoryRows, write_text_rows
 from glassformer.data.corpora.docstrings import Docstring
 from glassformer.data.readers.plain_texts import PlainText, TextReader
 from glassformer.data.readers.records import BadRecordError
-from glassformer.metrics.token_accuracy import score_commonest
+from glassformer.metrics.token_accuracy import score_unigram_baseline
 from glassformer.pipelines.blanks import fill_in, put_marks, without_blanks
 from glassformer.pipelines.denoiser import Denoiser
 from glassformer.pipelines.load import load
-from glassformer.pipelines.mask_filler import MaskFiller, frame_of, mask_of
+from glassformer.pipelines.mask_filler import MaskFiller, mask_of, surrounding_tokens
 from glassformer.tasks.classification import Classification, ClassificationConfig, LabeledData
 from glassformer.tasks.denoising import Denoising, DenoisingConfig
 from glassformer.tasks.masking import Masking, MaskingConfig
@@ -137,7 +137,7 @@ def test_a_run_that_was_stopped_ends_the_same(kind, data, tmp_path):
 
 def test_what_is_hidden_is_a_function_of_the_epoch_and_the_row(masked, data):
     tool = load(masked[0])
-    rows = HeldRows([example.text for example in data.examples()], tool.encode, longest=tool.longest)
+    rows = InMemoryRows([example.text for example in data.examples()], tool.encode, longest=tool.longest)
     batches = tool.batches(rows, max_tokens=256, seed=3)
     again = tool.batches(rows, max_tokens=256, seed=3)
     for step in (5, 0, len(batches) + 2):
@@ -247,7 +247,7 @@ def test_somebodys_bert_goes_on_with_its_own_head_and_mask(data, tmp_path):
     assert not fresh
     assert torch.equal(tool.model.head.transform.dense.weight, theirs.cls.predictions.transform.dense.weight)
     assert mask_of(tool.reader) == 4
-    assert (list(frame_of(tool.reader).before), list(frame_of(tool.reader).after)) == ([2], [3])
+    assert (list(surrounding_tokens(tool.reader).before), list(surrounding_tokens(tool.reader).after)) == ([2], [3])
     assert task.train(tmp_path / "model")["accuracy"] > 30
     assert load(tmp_path / "model").run(["the old dog ___ ."])[0].startswith("the old dog ")
 
@@ -297,7 +297,7 @@ def test_rows_on_disk_and_in_memory_are_the_same(tmp_path):
         return [[ord(letter) for letter in text] for text in texts]
 
     texts = ["abc", "", "abcdefgh", "z"]
-    held = HeldRows(texts, encode, longest=3)
+    held = InMemoryRows(texts, encode, longest=3)
     for rows in (held, write_text_rows(tmp_path / "rows", texts, encode, longest=3)):
         found = ["".join(map(chr, rows[index])) for index in range(len(rows))]
         assert found == ["abc", "abc", "def", "gh", "z"]
@@ -306,7 +306,7 @@ def test_rows_on_disk_and_in_memory_are_the_same(tmp_path):
 
 def test_the_commonest_token_scores_what_it_says():
     seen, true = [np.array([1, 1, 2])], [np.array([1, 0]), np.array([2, 1])]
-    scores = score_commonest(seen, true, 3)
+    scores = score_unigram_baseline(seen, true, 3)
     assert scores["accuracy"] == 50
     shares = np.array([1, 3, 2]) / 6
     assert scores["loss"] == pytest.approx(-np.log(shares[[1, 0, 2, 1]]).mean())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from glassformer.cli.options import UsageError
+from glassformer.cli.flag_parser import UsageError
 from glassformer.cli.train import train
 from glassformer.tasks.task_registry import task_named
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from glassformer.base.names import nearest
 from glassformer.cli.demo_task import SHARE, demo_task, talk
-from glassformer.cli.options import UsageError, call_function
+from glassformer.cli.flag_parser import UsageError, call_function
 
 if TYPE_CHECKING:
     from glassformer.data.readers.pairs import Pair

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glassformer.cli.options import UsageError
+from glassformer.cli.flag_parser import UsageError
 
 if TYPE_CHECKING:
     from glassformer.metrics.scores import Scores

@@ -44,7 +44,7 @@ def info(path: Path, *, json: bool = False, allow_pickle: bool = False) -> None:
 def describe(path: Path, *, allow_pickle: bool = False) -> dict[str, Any]:
     """Return the object that `info --json` prints."""
     from glassformer.checkpoint.summary import summarize
-    from glassformer.pipelines.task_file import TASK, read_about
+    from glassformer.pipelines.pipeline_registry import TASK, read_about
 
     model = summarize(path, allow_pickle=allow_pickle)
     about = read_about(path) if (path / TASK).is_file() else {}

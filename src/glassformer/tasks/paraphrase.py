@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from glassformer.base.fields import Probability
-from glassformer.data.corpora.synthetic_pairs import ScoredPair, made_pairs
+from glassformer.data.corpora.synthetic_pairs import ScoredPair, generate_pairs
 from glassformer.data.readers.records import Record, RecordReader, as_text
 from glassformer.metrics.accuracy import score_binary
 from glassformer.metrics.scores import Scores
@@ -46,7 +46,7 @@ class ParaphraseData(FileData[ScoredPair]):
 
     @override
     def corpus_splits(self) -> Splits[ScoredPair]:
-        sides = made_pairs().values()
+        sides = generate_pairs().values()
         return Splits(*([pair._replace(score=float(pair.score == 1.0)) for pair in side] for side in sides))
 
     @override

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from glassformer.base.checks import shown
 from glassformer.base.names import suggestion
-from glassformer.pipelines.task_file import RENAMED_TASKS
+from glassformer.pipelines.pipeline_registry import RENAMED_TASKS
 
 if TYPE_CHECKING:
     from glassformer.tasks.configs.shared import TaskConfig
