@@ -1,14 +1,14 @@
-"""Train with every combination of some options, all with the same arithmetic: the runs behind docs/defaults.md.
+"""Train with every combination of some options, with the same amount of arithmetic (for docs/defaults.md).
 
     python benchmarks/sweep.py translation results.jsonl --units 1 3 9 --workers 14 \
         --set source=train.de target=train.en valid_source=val.de valid_target=val.en device=cuda \
         --vary max_tokens=512,1024 weight_decay=0.2,0.5
 
 One unit is 2.9 TFLOP, about 100 seconds of training on two slow cores. Each run makes as many updates as fit into its
-units, so that a run on a GPU shows what a slower machine would reach. An option that is neither set nor varied is
-chosen as `glassformer train` chooses it. Each finished run is one line of the results, which are printed at the end,
-the best one first; a second call leaves out the runs that are there already. A run that fails is tried once more in a
-fresh process; if it fails again, its line holds both errors.
+units, so a run on a GPU shows what a slower machine would reach. Options that are neither set nor varied are chosen as
+by `glassformer train`. Each finished run is one line of the results, which are printed at the end, the best one first.
+A second call does not repeat runs that are in the file. A run that fails is tried once more in a fresh process; if it
+fails again, its line holds both errors.
 """
 
 import argparse
@@ -29,7 +29,7 @@ Job = dict[str, Any]
 
 
 def jobs(task: str, units: list[float], fixed: list[str], varied: list[str]) -> Iterator[Job]:
-    """One for each number of units and combination of values."""
+    """Yield one job for each number of units and combination of values."""
     names = [option.partition("=")[0] for option in varied]
     values = [option.partition("=")[2].split(",") for option in varied]
     for size, combination in itertools.product(units, itertools.product(*values)):
@@ -37,7 +37,7 @@ def jobs(task: str, units: list[float], fixed: list[str], varied: list[str]) -> 
 
 
 def run(job: Job) -> Job:
-    """Train as a job says; its scores, or its error."""
+    """Train as a job says and return it with its scores or its error."""
     began = time.perf_counter()
     try:
         with tempfile.TemporaryDirectory() as work:
@@ -48,7 +48,7 @@ def run(job: Job) -> Job:
 
 
 def run_all(todo: Iterable[Job], workers: int, work: Callable[[Job], Job] = run) -> Iterator[Job]:
-    """The results of `work` in some processes, as they come. A job is taken from `todo` when a process is free for it.
+    """Run `work` in several processes and yield results as they arrive. A free process takes the next job of `todo`.
 
     A failed job is tried once more. A process in which a job failed ends, and a fresh one takes its place: an error may
     leave torch unusable there.
@@ -94,7 +94,7 @@ class _Worker:
         other.close()
 
     def receive(self, job: Job) -> Job:
-        """The result of a job; a process that ended without one is an error too."""
+        """Return the result of a job. If the process ended without one, the result is an error."""
         try:
             result: Job = self.pipe.recv()
         except (EOFError, ConnectionError):
@@ -152,13 +152,13 @@ def _corpus(task: str, fixed: tuple[str, ...]) -> Any:
 
 
 def _flag(option: str) -> str:
-    """NAME=VALUE as a flag."""
+    """Return NAME=VALUE as a flag."""
     name, _, value = option.partition("=")
     return f"--{name.replace('_', '-')}={value}"
 
 
 def main() -> None:
-    """Run what is missing, then print everything."""
+    """Make the missing runs, then print all results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task")
     parser.add_argument("results", type=Path)

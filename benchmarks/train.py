@@ -1,12 +1,12 @@
-"""Training speed beside torch.nn.Transformer and HF Marian: the same batches, the same threads, one interleaved run.
+"""Measure training speed beside torch.nn.Transformer and HF Marian: same batches, same threads, one interleaved run.
 
     python benchmarks/train.py [--size demo|base] [--rounds 7] [--threads 2] [--precision fp32] [--out FILE]
 
-Every contender takes the same full batches (no padding, so that nobody gains by handling it better) through forward,
-label-smoothed loss, backward, clipping and a fused Adam step, in training mode with the same dropout; in float32, and
-by autocast in bfloat16 too where the machine has units for it.
-They take turns, one step each, so that a noisy machine is noisy for all; the median of the rounds counts. The last
-column is the model's floating-point work over the fastest matrix product this machine did in the same run.
+Every trainer gets the same batches, which are full, so that the handling of padding does not matter. A step is forward,
+label-smoothed loss, backward, clipping and a fused Adam update, in training mode with the same dropout. It is measured
+in float32, and with bfloat16 autocast too if the machine has matrix units for it. The trainers alternate, one step
+each, so that noise affects all of them. The table shows medians over the rounds. Its last column is the model's
+arithmetic rate divided by the highest rate of a matrix product in the same run.
 """
 
 import argparse
@@ -33,7 +33,7 @@ Step = Callable[[Precision], None]
 
 @dataclass(frozen=True)
 class Size:
-    """What is trained, and on which batches."""
+    """The size of the model and of its batches."""
 
     d_model: int
     n_heads: int
@@ -45,7 +45,10 @@ class Size:
     dropout: float = 0.1
 
     def flops_a_target_token(self) -> float:
-        """Multiply-adds count two; backward costs twice the forward. Source and target are equally long."""
+        """Return the operations per target token, for sources and targets of equal length.
+
+        A multiply-add counts as two operations, and backward as twice the forward.
+        """
         attention, ffn = 4 * self.d_model**2, 2 * self.d_model * self.d_ff
         scores = 2 * self.length * self.d_model
         weights = self.n_layers * (attention + ffn + 2 * attention + ffn + 3 * scores) + self.d_model * self.vocab_size
@@ -60,7 +63,7 @@ SIZES = {
 
 
 def glassformer_step(size: Size, source: Tensor, target: Tensor) -> Step:
-    """Ours, as the trainer runs it."""
+    """Return the training step of Glassformer, as its trainer runs it."""
     config = ModelConfig(
         vocab_size=size.vocab_size,
         n_encoder_layers=size.n_layers,
@@ -83,7 +86,7 @@ def glassformer_step(size: Size, source: Tensor, target: Tensor) -> Step:
 
 
 class TorchTransformer(nn.Module):
-    """torch.nn.Transformer with the embeddings and the projection that it leaves to its user."""
+    """torch.nn.Transformer with embeddings and an output projection, which it does not include."""
 
     def __init__(self, size: Size):
         super().__init__()
@@ -95,19 +98,19 @@ class TorchTransformer(nn.Module):
         )
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Tokens and positions."""
+        """Return the sum of token and position embeddings."""
         positions = self.positions(torch.arange(tokens.shape[1]))
         return self.dropout(self.embedding(tokens) * self.embedding.embedding_dim**0.5 + positions)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """Logits of each next token."""
+        """Return the logits of each next token."""
         causal = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
         hidden = self.transformer(self.embed(source), self.embed(target), tgt_mask=causal, tgt_is_causal=True)
         return F.linear(hidden, self.embedding.weight)
 
 
 def torch_step(size: Size, source: Tensor, target: Tensor) -> Step:
-    """torch.nn.Transformer."""
+    """Return the training step of torch.nn.Transformer."""
     model = TorchTransformer(size).train()
 
     def loss() -> Tensor:
@@ -118,7 +121,7 @@ def torch_step(size: Size, source: Tensor, target: Tensor) -> Step:
 
 
 def marian_step(size: Size, source: Tensor, target: Tensor) -> Step:
-    """HF's Marian, from a config, offline."""
+    """Return the training step of HF's Marian, built from a config without downloads."""
     from transformers import MarianConfig, MarianMTModel
 
     config = MarianConfig(
@@ -165,7 +168,7 @@ def _step(model: nn.Module, loss: Callable[[], Tensor]) -> Step:
 
 
 def gemm_rate(precision: Precision) -> float:
-    """Floating-point operations a second of a matrix product of 1,024 cubed."""
+    """Return the floating-point operations per second of a product of two 1,024 x 1,024 matrices."""
     a, b = torch.randn(2, 1024, 1024, dtype=torch.bfloat16 if precision == "bf16" else torch.float32)
     seconds = min(_seconds(lambda: a @ b) for _ in range(5))
     return float(2 * 1024**3 / seconds)
@@ -181,7 +184,7 @@ CONTENDERS = {"glassformer": glassformer_step, "torch.nn.Transformer": torch_ste
 
 
 def main() -> None:
-    """Print the table."""
+    """Measure, print the tables, and write the result file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=[*SIZES], action="append")
     parser.add_argument("--rounds", type=int, default=7)

@@ -3,7 +3,7 @@
     python tools/check_tokenizers.py DATA_FOLDER [--bert FOLDER]
 
 DATA_FOLDER holds `golden/`, `gpt2/` and `llama/`; `--bert` is a folder with the vocabulary of an uncased BERT.
-Prints the number of strings that match for each vocabulary, and exits 1 on any that does not.
+Prints for each vocabulary how many strings match, and exits with 1 if one does not.
 """
 
 import argparse
@@ -18,14 +18,14 @@ SEPARATOR = "\n__ggml_vocab_test__\n"
 
 
 def read_golden(folder: Path, name: str) -> list[tuple[str, list[int]]]:
-    """The strings recorded for a vocabulary, each with its ids."""
+    """Return the recorded strings of a vocabulary, each with its ids."""
     texts = (folder / f"ggml-vocab-{name}.gguf.inp").read_text(encoding="utf-8").split(SEPARATOR)[:-1]
     lines = (folder / f"ggml-vocab-{name}.gguf.out").read_text(encoding="utf-8").split("\n")[:-1]
     return [(text, [int(index) for index in line.split()]) for text, line in zip(texts, lines, strict=True)]
 
 
 def check(title: str, tokenizer: PretrainedTokenizer, golden: list[tuple[str, list[int]]]) -> bool:
-    """Whether every string has its recorded ids; says so, and shows those that have others."""
+    """Return whether every string is encoded to its recorded ids; print the number of matches and the failures."""
     wrong = 0
     for text, ids in golden:
         found = tokenizer.encode_plain(text)
@@ -37,7 +37,7 @@ def check(title: str, tokenizer: PretrainedTokenizer, golden: list[tuple[str, li
 
 
 def gpt2(folder: Path) -> PretrainedTokenizer:
-    """GPT-2's tokenizer, from the files it was published in."""
+    """Return GPT-2's tokenizer, from its published files."""
     with tempfile.TemporaryDirectory() as work:
         for packed, name in (("encoder.json.gz", "vocab.json"), ("vocab.bpe.gz", "merges.txt")):
             (Path(work) / name).write_bytes(gzip.decompress((folder / packed).read_bytes()))
@@ -45,7 +45,7 @@ def gpt2(folder: Path) -> PretrainedTokenizer:
 
 
 def bert_vocab_alone(folder: Path) -> PretrainedTokenizer:
-    """A BERT folder's tokenizer from its `vocab.txt`, as if it had no `tokenizer.json`."""
+    """Return a BERT folder's tokenizer, read from its `vocab.txt`, as if it had no `tokenizer.json`."""
     with tempfile.TemporaryDirectory() as work:
         for name in ("vocab.txt", "tokenizer_config.json"):
             if (folder / name).is_file():
@@ -54,7 +54,7 @@ def bert_vocab_alone(folder: Path) -> PretrainedTokenizer:
 
 
 def main() -> int:
-    """Check every vocabulary that is there."""
+    """Check every vocabulary in the folder."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("data", type=Path, help="a folder with golden/, gpt2/ and llama/")
     parser.add_argument("--bert", type=Path, help="a folder with vocab.txt, and perhaps tokenizer.json")

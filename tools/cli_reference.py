@@ -1,4 +1,4 @@
-"""The command-line reference as Markdown, made from the help that `glassformer VERB --help` prints.
+"""Write the command-line reference as Markdown, from the help that `glassformer VERB --help` prints.
 
 The help is made from the dataclasses that hold the options, so the pages list exactly the options that exist:
 
@@ -30,7 +30,7 @@ class HelpOption(NamedTuple):
 
 
 def reference_pages() -> dict[str, str]:
-    """All pages: file name -> Markdown. `index.md` links to every other page."""
+    """Return all pages: file name -> Markdown. `index.md` links to every other page."""
     pages: dict[str, str] = {}
     for verb in cli.VERBS:
         if verb == "eval":
@@ -43,7 +43,7 @@ def reference_pages() -> dict[str, str]:
 
 
 def index_page(names: list[str]) -> str:
-    """The table of commands."""
+    """Return the page with the table of commands."""
     rows = []
     for verb, about in cli.VERBS.items():
         own = [name for name in names if re.fullmatch(rf"{verb}(-\w+)?\.md", name)]

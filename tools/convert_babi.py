@@ -1,13 +1,13 @@
-"""bAbI's tasks (Weston et al. 2015) as JSONL: `python tools/convert_babi.py babi-en.tar.gz FOLDER [COPIES]`.
+"""Convert the bAbI tasks (Weston et al. 2015) to JSONL: `python tools/convert_babi.py babi-en.tar.gz FOLDER [COPIES]`.
 
-Writes FOLDER/train.jsonl and FOLDER/test.jsonl, all tasks together, from the `en/` files of the archive or of a folder
-that it was unpacked to. A line has `question`, `context` (the statements since the story began), `answer`, `evidence`
-(the statements that bAbI names as those it follows from, in its order) and `task`, its number. The tasks take turns, so
-that the first few lines are of all of them.
+Writes FOLDER/train.jsonl and FOLDER/test.jsonl, with all tasks in each, from the `en/` files of the archive or of a
+folder that it was unpacked to. A line has `question`, `context` (the statements of the story so far), `answer`,
+`evidence` (the statements from which the answer follows, in bAbI's order) and `task`, the number of the task. The tasks
+alternate, so the first lines have examples of every task.
 
-With COPIES, each training question comes so many times again, of worlds in which words that are alike have changed
-places: what holds for Mary and the milk holds for John and the apple. That tells a model which words are of a kind, and
-nothing else.
+COPIES augments the training data: it adds this many copies of each question, in which words of the same kind are
+swapped. What holds for Mary and the milk then holds for John and the apple too. The copies tell a model which words are
+of the same kind, and nothing else.
 """
 
 import json
@@ -28,7 +28,7 @@ PLACES = [("bathroom", "bedroom", "garden", "hallway", "kitchen", "office"), ("p
 THINGS = [("apple", "football", "milk")]
 WAYS = [("went", "moved", "travelled", "journeyed"), ("got", "grabbed", "took"), ("dropped", "discarded", "left")]
 STORY = PEOPLE + PLACES + THINGS + WAYS
-# Words that can change places without making a task another one: a story about Mary is as good as one about Sandra.
+# Words of the same kind. Swapping them does not change the task: Mary and Sandra are interchangeable.
 ALIKE: dict[int, list[tuple[str, ...]]] = {
     4: PLACES,
     15: [("gertrude", "winona", "jessica", "emily"), ("mouse", "wolf", "cat")],
@@ -46,7 +46,7 @@ PLURALS = {"mouse": "mice", "wolf": "wolves", "cat": "cats"}
 
 
 def read_files(path: Path) -> Iterator[tuple[str, str]]:
-    """The name and the text of each file of the archive, or folder; nothing is unpacked to the disk."""
+    """Yield the name and the text of each file of the archive or folder, without unpacking the archive to disk."""
     if path.is_dir():
         for file in sorted(path.rglob("*.txt")):
             yield file.as_posix(), file.read_text(encoding="utf-8")
@@ -59,7 +59,7 @@ def read_files(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def questions(text: str, task: int) -> Iterator[dict[str, object]]:
-    """Each question of a file, with the statements that precede it in its story."""
+    """Yield each question of a file, with the statements that precede it in its story."""
     story: dict[str, str] = {}
     for line in text.splitlines():
         number, _, rest = line.partition(" ")
@@ -79,7 +79,7 @@ def questions(text: str, task: int) -> Iterator[dict[str, object]]:
 
 
 def renamed(question: dict[str, object], chance: random.Random) -> dict[str, object]:
-    """The same question of a world where some words have changed places."""
+    """Return the question with some words of the same kind swapped."""
     names: dict[str, str] = {}
     for group in ALIKE.get(int(str(question["task"])), STORY):
         words = [word.lower() for word in group]
@@ -95,7 +95,7 @@ def renamed(question: dict[str, object], chance: random.Random) -> dict[str, obj
 
 
 def main(source: Path, folder: Path, copies: int) -> None:
-    """Convert, and say how many questions there were."""
+    """Convert the files and print the number of questions."""
     found: dict[str, dict[int, list[dict[str, object]]]] = {"train": {}, "test": {}}
     for name, text in read_files(source):
         match = NAME.search(name)

@@ -175,7 +175,7 @@ def data_flow() -> str:
 
 
 def debugging() -> str:
-    """Draw the attention weights of a correct causal layer beside three mistakes, with the check that finds each."""
+    """Draw the attention weights of a correct causal layer and of three mistakes, with the check that finds each."""
     rng = np.random.default_rng(5)
     q, k = rng.normal(size=(2, 4, 16))
     scores = q @ k.T

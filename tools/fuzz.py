@@ -1,8 +1,8 @@
-"""Break small models of every format, thousands of times, and see that each is refused in good order: `make fuzz`.
+"""Damage small models of every format thousands of times and check how loading fails: `make fuzz`.
 
 Each case must load, or end with a ValueError or an OSError, within a second and little memory. An error of loading must
-name the file or its folder, and no message may have more than 2,000 characters. Cases run in a process of their own,
-so that one that hangs or crashes is found as well. `--only CASE` shows one again, with its traceback.
+name the file or its folder, and no message may have more than 2,000 characters. Cases run in a separate process, so
+that a hang or a crash is noticed too. `--only CASE` repeats one case and shows its traceback.
 """
 
 import argparse
@@ -31,7 +31,7 @@ ROOM = 4 * 2**30
 
 
 def work(first: int, last: int, paths: dict[str, Path], folder: Path, results: Connection) -> None:
-    """Run these cases, and send what became of each."""
+    """Run these cases, and send the outcome of each."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the libraries in Rust print their panics
     size = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + ROOM, size + ROOM))
@@ -40,7 +40,7 @@ def work(first: int, last: int, paths: dict[str, Path], folder: Path, results: C
 
 
 def outcomes(first: int, last: int, paths: dict[str, Path], folder: Path) -> Iterator[Outcome]:
-    """What becomes of these cases; after one that never answers, a new process goes on with the next."""
+    """Yield the outcome of each case. After a case that does not end, a new process continues with the next one."""
     context = multiprocessing.get_context("fork")
     while first < last:
         results, sender = context.Pipe(duplex=False)
@@ -64,7 +64,7 @@ def outcomes(first: int, last: int, paths: dict[str, Path], folder: Path) -> Ite
 
 
 def print_table(found: list[Outcome]) -> None:
-    """A line for each kind of model: how many loaded, what refused the others, and the slowest."""
+    """Print one line for each kind of model: how many cases loaded, the errors of the rest, and the longest time."""
     names = [name for name, _ in collections.Counter(outcome.result for outcome in found).most_common()]
     width = max(map(len, names)) + 2
     print(f"\n{'kind':10}{'cases':>8}" + "".join(f"{name:>{width}}" for name in names) + f"{'worst s':>10}")
@@ -76,7 +76,7 @@ def print_table(found: list[Outcome]) -> None:
 
 
 def main() -> int:
-    """Run the cases and print a table; 1 where one of them broke a rule."""
+    """Run the cases and print a table. Return 1 if a case broke a rule."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=10_000, help="how many cases (10000)")
     parser.add_argument("--seed", type=int, default=0, help="the first case (0)")
@@ -87,7 +87,7 @@ def main() -> int:
         folder = Path(name)
         paths = hostile_files.build_models(folder)
         (folder / "broken").mkdir()
-        for path in paths.values():  # all are well, and what is imported late is there
+        for path in paths.values():  # the undamaged files load, and lazy imports are done before cases are timed
             hostile_files.use(load(path))
         if options.only is not None:
             print(hostile_files.run_case(options.only, paths, folder / "broken", show=True))

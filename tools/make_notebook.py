@@ -17,10 +17,10 @@ BLOCK = re.compile(r"```python\n(.*?)```", re.S)
 
 
 def notebook(markdown: str) -> str:
-    """The notebook as JSON: text cells, code cells, and what each code cell prints. All blocks share their names."""
+    """Return the notebook as JSON: text cells, code cells, and their outputs. All blocks share their variables."""
     names: dict[str, Any] = {"__name__": "notebook"}
     cells: list[dict[str, Any]] = []
-    for number, part in enumerate(BLOCK.split(markdown)):  # texts and code in turn
+    for number, part in enumerate(BLOCK.split(markdown)):  # text and code alternate
         if not part.strip():
             continue
         lines = part.strip().splitlines(keepends=True)

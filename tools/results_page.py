@@ -70,7 +70,7 @@ def fill(page: str, results: dict[str, Result]) -> str:
 
 
 def claims_table(results: dict[str, Result], *, only_readme: bool = False) -> str:
-    """One row for each claim; in the README, the chosen ones."""
+    """Return a table with one row for each claim, or for the claims that are marked for the README."""
     rows = []
     for result in results.values():
         for claim in result["claims"]:
@@ -84,7 +84,7 @@ def claims_table(results: dict[str, Result], *, only_readme: bool = False) -> st
 
 
 def section(result: Result) -> str:
-    """A result's table, and below it the command, the machine, the date and the notes."""
+    """Return a result's table, and below it the command, the machine, the date and the notes."""
     commands = ", ".join(f"`{command}`" for command in result["command"])
     about = [
         f"Command: {commands or 'not recorded'}.",
@@ -96,7 +96,7 @@ def section(result: Result) -> str:
 
 
 def wrapped(text: str) -> str:
-    """A list item in lines of at most 120 characters; commands break between words only."""
+    """Return a list item in lines of at most 120 characters. Lines break between words only."""
     filled = textwrap.fill(
         text, WIDTH, initial_indent="- ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
     )
@@ -104,7 +104,7 @@ def wrapped(text: str) -> str:
 
 
 def table(columns: list[str], rows: list[list[Any]]) -> str:
-    """A Markdown table, or an HTML one where a row would be longer than a line may be."""
+    """Return a Markdown table, or an HTML table if a row would be longer than 120 characters."""
     lines = [f"| {' | '.join(map(str, row))} |" for row in [columns, *rows]]
     if max(map(len, lines)) <= WIDTH:
         return "\n".join([lines[0], "|---" * len(columns) + "|", *lines[1:]]) + "\n"
@@ -114,7 +114,7 @@ def table(columns: list[str], rows: list[list[Any]]) -> str:
 
 
 def _cell(tag: str, value: Any) -> str:
-    """One cell of an HTML table, with the bold type and the code of Markdown."""
+    """Return a cell of an HTML table. Bold text and code of Markdown become HTML."""
     text = escape(str(value), quote=False)
     text = re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", text)
     text = re.sub(r"`(.+?)`", r"<code>\1</code>", text)

@@ -1,6 +1,6 @@
-"""How an answerer does on each of bAbI's tasks: `python tools/score_babi.py MODEL_FOLDER babi/test.jsonl`.
+"""Print an answerer's accuracy on each of bAbI's tasks: `python tools/score_babi.py MODEL_FOLDER babi/test.jsonl`.
 
-The file is one of `tools/convert_babi.py`'s. Prints the accuracy of each task, and their mean.
+`tools/convert_babi.py` writes the file. The last line is the mean over the tasks.
 """
 
 import json
@@ -14,7 +14,7 @@ from glassformer.training.precision import choose_device
 
 
 def main(folder: Path, path: Path) -> None:
-    """Answer everything, and count by task."""
+    """Answer every question and count the right answers by task."""
     asked = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     answerer = Answerer.from_folder(folder)
     answerer.model.to(choose_device("auto"))

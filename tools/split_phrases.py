@@ -3,7 +3,7 @@
     python tools/split_phrases.py FOLDER FILE ... [--column sentence] [--share 0.1]
 
 SST-2 labels whole sentences and the phrases inside them. If phrases are split at random, a phrase of nearly every
-validation sentence is in the training set, and scores are flattered. Here a sentence is a text that no other text
+validation sentence is in the training set, and scores are too high. Here a sentence is a text that no other text
 contains. A tenth of the sentences, chosen by a hash, are for validation. A phrase is for training only if a training
 sentence contains it. FOLDER/train.tsv has the training sentences and their phrases, FOLDER/valid.tsv has the validation
 sentences alone, as SST-2's own validation set does.
@@ -19,14 +19,14 @@ from glassformer.data.readers.text_files import read_lines
 
 
 class Split(NamedTuple):
-    """Positions in the list of texts."""
+    """Indices of the texts for training and for validation."""
 
     train: list[int]
     valid: list[int]
 
 
 def split_phrases(texts: list[str], share: float = 0.1, min_words: int = 3) -> Split:
-    """Which texts are for training and which for validation; phrases of validation sentences alone are in neither.
+    """Return which texts are for training and which for validation. Phrases of validation sentences only are in none.
 
     Texts of fewer than `min_words` words are never sentences: a rare word that no sentence contains would be one.
     """
@@ -51,19 +51,19 @@ def split_phrases(texts: list[str], share: float = 0.1, min_words: int = 3) -> S
 
 
 def _parts(words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """All runs of words."""
+    """Return all contiguous runs of words."""
     for first in range(len(words)):
         for last in range(first + 1, len(words) + 1):
             yield words[first:last]
 
 
 def _hash(words: Iterable[str]) -> float:
-    """A number from 0 to 1 that depends on the words alone."""
+    """Return a number from 0 to 1 that depends only on the words."""
     return int.from_bytes(hashlib.sha256(" ".join(words).encode()).digest()[:8]) / 2**64
 
 
 def main() -> None:
-    """Read the files, write two."""
+    """Read the files and write train.tsv and valid.tsv."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="new folder for train.tsv and valid.tsv")
     parser.add_argument("files", type=Path, nargs="+", help="TSV files with a header line, .gz too")

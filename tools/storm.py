@@ -1,13 +1,13 @@
-"""A storm of kills, signals, full disks, damaged files, odd environments and odd texts: `make storm`.
+"""Stress test: kills, signals, full disks, damaged files, odd environments and odd texts: `make storm`.
 
 Each part prints how many cases it ran and how many went wrong; the exit code is 1 if any did.
 
 - kills, signals: training runs are stopped at random moments and resumed. The final weights must have the same bits as
-  those of a run that nothing stopped, and a signal must give its exit code.
-- full disk: files may not grow beyond a random size, so that a save fails. The run must end with a sentence and resume.
+  those of an uninterrupted run, and a signal must give its exit code.
+- full disk: a random limit on file sizes makes a save fail. The run must end with a one-line error, and resume.
 - damaged files: models of every format with random damage (`make fuzz` runs more of them).
-- environments: the commands under odd variables, closed streams, odd names. The answer must be right, or the error a
-  sentence with exit code 1 or 2, and never a traceback.
+- environments: the commands under odd variables, closed streams, odd names. The answer must be right, or the error one
+  line with exit code 1 or 2, and never a traceback.
 - texts: random Unicode lines. The tokenizer must give each back, and `run` must print one line for each.
 """
 
@@ -50,7 +50,7 @@ ALLOWED_EXITS = {0, 1, 2, 141}
 
 @dataclass
 class Part:
-    """What one part of the storm did."""
+    """Counts of one part of the test."""
 
     name: str
     cases: int = 0
@@ -60,12 +60,12 @@ class Part:
 
 
 def _log_of(folder: Path) -> str:
-    """What a command printed."""
+    """Return the output of a command."""
     return (folder / "log.txt").read_text(encoding="utf-8", errors="replace")
 
 
 def write_corpus(folder: Path, count: int = 300) -> None:
-    """A language of six words, translated word by word."""
+    """Write a corpus of six words that are translated word by word."""
     chance = random.Random(0)
     sources = [" ".join(chance.choices(list(WORDS), k=chance.randint(1, 4))) for _ in range(count)]
     (folder / "a.en").write_text("".join(f"{line}\n" for line in sources), encoding="utf-8")
@@ -74,7 +74,7 @@ def write_corpus(folder: Path, count: int = 300) -> None:
 
 
 def start(arguments: list[str], folder: Path, prepare: Callable[[], None] = lambda: None) -> int:
-    """Run the command line in a child of this process, which has loaded everything already. Returns its process id."""
+    """Run the command line in a forked child, where all imports are done already, and return its process id."""
     child = os.fork()
     if child:
         return child
@@ -104,12 +104,12 @@ def start(arguments: list[str], folder: Path, prepare: Callable[[], None] = lamb
 
 
 def wait(child: int) -> int:
-    """The exit code of a child, or minus the signal that ended it."""
+    """Return the exit code of a child, or minus the signal that ended it."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def weights(folder: Path) -> str:
-    """A digest of the trained weights and the tokenizer."""
+    """Return a digest of the trained weights and the tokenizer."""
     digest = hashlib.sha256()
     for name in ("model.safetensors", "tokenizer.json"):
         digest.update((folder / "m" / name).read_bytes())
@@ -117,7 +117,7 @@ def weights(folder: Path) -> str:
 
 
 def fresh(root: Path, name: str) -> Path:
-    """A new folder with the corpus."""
+    """Return a new folder with the corpus."""
     folder = root / name
     folder.mkdir()
     write_corpus(folder)
@@ -125,7 +125,7 @@ def fresh(root: Path, name: str) -> Path:
 
 
 def leftovers(folder: Path) -> list[str]:
-    """Temporary files that a finished run should not leave."""
+    """Return temporary files that a finished run should have removed."""
     return [str(path.relative_to(folder)) for path in folder.rglob(".*") if path.name.startswith(".")]
 
 
@@ -206,7 +206,7 @@ def damage(part: Part, root: Path, deadline: float, chance: random.Random) -> No
 
 
 def environments() -> Iterator[tuple[str, dict[str, str | None], str]]:
-    """Odd environments: a name, variables (None removes one), and what a shell does around the command `$GF`."""
+    """Return the odd environments: name, variables (None removes one), and a shell line that calls `$GF`."""
     plain = 'printf "one two\\nthree\\n" | $GF run m'
     for name, value in (
         *(("LC_ALL", value) for value in ("C", "POSIX", "tr_TR.UTF-8", "de_DE.ISO-8859-1", "nonsense")),
@@ -252,7 +252,7 @@ def environments() -> Iterator[tuple[str, dict[str, str | None], str]]:
 
 
 def odd_environments(part: Part, root: Path, deadline: float) -> None:
-    """Run the commands under each environment; print the wrong ones."""
+    """Run the commands in each environment and print those that failed."""
     folder = fresh(root, "odd")
     if wait(start(TRAIN, folder)) != 0:
         part.faults.append("the training failed")
@@ -289,7 +289,7 @@ def odd_environments(part: Part, root: Path, deadline: float) -> None:
 
 
 def odd_texts(part: Part, root: Path, deadline: float, chance: random.Random) -> None:
-    """Random Unicode through a tokenizer and a model."""
+    """Send random Unicode through a tokenizer and a model."""
     folder = fresh(root, "texts")
     if wait(start(TRAIN, folder)) != 0:
         part.faults.append("the training failed")

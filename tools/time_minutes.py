@@ -1,7 +1,7 @@
-"""How well `--minutes` is kept: `python tools/time_minutes.py [MINUTES]`, on an idle machine.
+"""Measure how exactly `--minutes` is kept: `python tools/time_minutes.py [MINUTES]`, on an idle machine.
 
-Trains ten small models on data made here, with different tasks, sizes and intervals of validation. Each is a command of
-its own, timed from outside. Prints the minutes asked for and taken; exits with 1 if one is off by more than 15 %.
+Trains ten small models on data made here, with different tasks, sizes and intervals of validation. Each is a separate
+command, timed from outside. Prints the minutes asked for and taken; exits with 1 if one is off by more than 15 %.
 """
 
 import random
@@ -43,7 +43,7 @@ ALLOWED = 0.15
 
 
 def main(minutes: float) -> int:
-    """Run all ten; how many were not in time."""
+    """Run all ten. Return how many were not in time."""
     late = 0
     with tempfile.TemporaryDirectory() as folder:
         write_data(Path(folder))
@@ -64,7 +64,7 @@ def main(minutes: float) -> int:
 
 
 def write_data(folder: Path) -> None:
-    """Pairs, labeled texts and one long text, of a few words."""
+    """Write pairs, labeled texts and one long text, made of a few words."""
     draw = random.Random(0)
     lines = [draw.choices([*WORDS], k=draw.randint(3, 15)) for _ in range(8000)]
     (folder / "a.en").write_text("".join(" ".join(line) + "\n" for line in lines), encoding="utf-8")

@@ -57,7 +57,7 @@ NARROW = [np.random.default_rng(1).standard_normal(shape) for shape in ((2, 5, 4
 
 @dataclass
 class Case:
-    """How a definition is tried: what its class is built with, and what is called with which arguments."""
+    """How a definition is tested: the constructor's arguments, and the calls with their arguments."""
 
     build: tuple[Any, ...] = ()
     calls: dict[str, list[tuple[Any, ...]]] = field(default_factory=dict)
@@ -66,12 +66,12 @@ class Case:
 
 
 def once(*arguments: Any) -> dict[str, list[tuple[Any, ...]]]:
-    """One call of `forward`."""
+    """Return a case with one call of `forward`."""
     return {"forward": [arguments]}
 
 
 def parts_of_002(*names: str) -> Callable[[type, Any], Any]:
-    """The document shows `forward` alone: give its object the parts that this method uses."""
+    """Give the object the attributes that `forward` uses, because document 002 shows this method only."""
 
     def make(kind: type, ours: Any) -> Any:
         theirs = kind()
@@ -192,7 +192,7 @@ class Report:
         self.largest = 0.0
 
     def note(self, kind: str, title: str, problem: str | None) -> None:
-        """One comparison, and what is wrong with it, if anything."""
+        """Count one comparison, and print its problem if it has one."""
         self.counts[kind] += 1
         if problem is not None:
             self.counts["bad"] += 1
@@ -205,7 +205,7 @@ class Report:
 
 
 def main() -> int:
-    """Compare all documents; 0 when everything agrees."""
+    """Compare all documents. Return 0 if everything agrees."""
     folder = Path(sys.argv[1]) if len(sys.argv) == 2 else None
     if folder is None or not folder.is_dir():
         print(f"DOCUMENTS={sys.argv[1:]}: expected a folder with the five texts, named 000* to 004*")
@@ -255,7 +255,7 @@ def verify(number: str, text: str) -> Report:
 def compare(
     number: str, node: ast.ClassDef | ast.FunctionDef, names: dict[str, Any], ours: Any, report: Report
 ) -> None:
-    """One definition of a document with ours."""
+    """Compare one definition of a document with ours."""
     title, theirs, case = f"{number} {node.name}", names[node.name], CASES[number].get(node.name)
     if case is None or not hasattr(ours, node.name):
         report.note("results", title, "not compared: expected a case here, and the name in ours")
@@ -290,7 +290,7 @@ def compare(
 
 
 def share_weights(title: str, theirs: Any, ours: Any, report: Report) -> None:
-    """Give both the same weights, random ones in the norms too."""
+    """Give both modules the same random weights, in the norms too."""
     if not isinstance(theirs, nn.Module):
         vars(theirs).update(vars(ours))
         return
@@ -304,7 +304,7 @@ def share_weights(title: str, theirs: Any, ours: Any, report: Report) -> None:
 
 
 def signature_problem(theirs: Any, ours: Any) -> str | None:
-    """What differs between two signatures. Ours may have more parameters, by keyword alone and with a default."""
+    """Return the difference of two signatures. Ours may have more keyword-only parameters that have a default."""
     expected, found = (
         [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
         for function in (theirs, ours)
@@ -319,7 +319,7 @@ def signature_problem(theirs: Any, ours: Any) -> str | None:
 def compare_calls(
     title: str, key: tuple[str, str], theirs: Any, ours: Any, arguments: tuple[Any, ...], report: Report
 ) -> None:
-    """What both return, and which files they write."""
+    """Compare what both return and which files they write."""
     found = []
     for call in (theirs, ours):
         torch.manual_seed(1)
@@ -337,7 +337,7 @@ def compare_calls(
 
 
 def result_problem(theirs: Any, ours: Any) -> tuple[str | None, float]:
-    """What differs between two results, and by how much numbers differ, relative to the largest."""
+    """Return the difference of two results, and by how much numbers differ, relative to the largest."""
     if isinstance(theirs, tuple | list):
         if type(theirs) is not type(ours) or len(theirs) != len(ours):
             return f"returned {type(ours).__name__}: expected a {type(theirs).__name__} of {len(theirs)}", 0.0
@@ -357,7 +357,7 @@ def result_problem(theirs: Any, ours: Any) -> tuple[str | None, float]:
 
 
 def compare_outputs(title: str, theirs: Any, names: dict[str, Any], ours: Any, report: Report) -> None:
-    """The document's own test says the same about our classes as about its own, but for random numbers."""
+    """Check that the document's own test prints the same for our classes, apart from random numbers."""
     said = []
     own = {name: getattr(ours, name) for name in ours.__all__ if name in names and name != theirs.__name__}
     for replaced in ({}, own):
@@ -373,7 +373,7 @@ def compare_outputs(title: str, theirs: Any, names: dict[str, Any], ours: Any, r
 
 @contextlib.contextmanager
 def stand_ins() -> Iterator[None]:
-    """Packages that are not installed, as objects that accept everything."""
+    """Replace packages that are not installed by objects that accept every call."""
     missing = []
     for name in STAND_INS:
         try:
@@ -390,7 +390,7 @@ def stand_ins() -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_new_folder() -> Iterator[Path]:
-    """Where blocks may write files."""
+    """Change to a temporary folder, where blocks may write files."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         yield Path(folder)
 

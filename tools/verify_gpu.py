@@ -1,8 +1,8 @@
-"""What the tests prove on the CPU, looked at again on a CUDA device: `make verify-gpu`.
+"""Repeat the comparisons of the tests on a CUDA device: `make verify-gpu`.
 
-Every kind of mask through torch's fused kernels and through flex attention, forward and backward, against the
-formula; every tiny preset on the device against the CPU; a cached forward against a whole one; and what is written by
-recorded steps on the device against plain steps of the CPU, by every kind of search.
+It compares attention by torch's fused kernels and by flex attention with the formula, forward and backward, for every
+kind of mask; every tiny preset on the device with the CPU; cached forwards with uncached ones; and the texts of
+recorded steps on the device with those of plain steps on the CPU, for every kind of search.
 """
 
 import copy
@@ -20,7 +20,7 @@ TOLERANCE = {torch.float32: 2e-4, torch.bfloat16: 5e-2}
 
 
 def masks() -> dict[str, Mask]:
-    """Every kind of mask, with rows that may attend to nothing among them."""
+    """Return every kind of mask, some with rows that may attend to nothing."""
     real = torch.ones(B, T, dtype=torch.bool, device="cuda")
     real[0, T // 2 :] = False
     nothing = real.clone()
@@ -40,7 +40,7 @@ def masks() -> dict[str, Mask]:
 
 
 def backends_agree(dtype: torch.dtype, backend: str) -> tuple[float, str]:
-    """The largest difference to the formula in float32, over outputs, gradients, masks and biases, and its mask."""
+    """Return the largest difference of outputs and gradients from the formula in float32, and its mask."""
     worst = 0.0, "none"
     for name, mask in masks().items():
         for bias in (None, torch.randn(1, H, T, T, device="cuda")):
@@ -58,7 +58,7 @@ def backends_agree(dtype: torch.dtype, backend: str) -> tuple[float, str]:
 
 
 def preset_agrees(name: str) -> float:
-    """The largest difference between the device and the CPU, whole and cached, in float64."""
+    """Return the largest difference between the device and the CPU in float64, of cached and uncached forwards."""
     torch.manual_seed(0)
     model = build_model(preset(name)).double().eval()
     tokens = torch.randint(0, 40, (3, 9))
@@ -80,7 +80,7 @@ def preset_agrees(name: str) -> float:
 
 
 def writers() -> dict[str, ModelConfig]:
-    """Models with every kind of positions, small and with heads of a width that kernels like."""
+    """Return models with every kind of positions: small ones, and ones with a head size that the kernels support."""
     plain = ModelConfig(
         vocab_size=23, n_decoder_layers=2, d_model=64, n_heads=4, d_ff=24, head="language_model", max_len=40
     )
@@ -113,14 +113,14 @@ TEXTS = [[[5, 6, 7], [8, 9], [11, 12, 13, 14]], [[3]], [[4 + n % 19] * (1 + n % 
 
 
 def is_other(one: GeneratedText, two: GeneratedText) -> bool:
-    """Whether two texts differ by more than rounding: of two equally good ones a search may find either."""
+    """Whether two texts differ by more than rounding. A search may return either of two texts with equal scores."""
     if one.tokens == two.tokens:
         return False
     return one.score is None or two.score is None or abs(one.score - two.score) > 1e-5
 
 
 def recordings_agree(config: ModelConfig, dtype: torch.dtype) -> tuple[int, int]:
-    """How many searches were made on the device, back and forth over the same recordings, and how many found others."""
+    """Run searches on the device that reuse the same recordings. Return their number, and how many gave other texts."""
     torch.manual_seed(0)
     model = build_model(config).to(dtype).eval()
     with torch.no_grad():
@@ -139,7 +139,7 @@ def recordings_agree(config: ModelConfig, dtype: torch.dtype) -> tuple[int, int]
 
 
 def main() -> int:
-    """Print a line for each check; 0 when all hold."""
+    """Print a line for each check. Return 0 if all hold."""
     good = True
     torch.backends.cuda.matmul.allow_tf32 = False
     print(torch.cuda.get_device_name(), "torch", torch.__version__)
@@ -156,7 +156,7 @@ def main() -> int:
             good &= difference < 1e-9
             print(f"{name}: device against CPU {difference:.1e}")
     for name, config in writers().items():
-        for dtype in (torch.float64, torch.float32):  # by torch's kernels, and by ours
+        for dtype in (torch.float64, torch.float32):  # with torch's kernels, and with ours
             count, wrong = recordings_agree(config, dtype)
             good &= not wrong
             print(f"{name}, {dtype}: {wrong} of {count} searches find others on the device than on the CPU")

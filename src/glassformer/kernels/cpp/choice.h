@@ -1,8 +1,9 @@
-// The choice of a token from the scores of a vocabulary. torch's own sort more than is asked for, and read it all thrice.
+// Selecting tokens by their scores over the vocabulary. torch's kernels sort more than is needed and read the scores three
+// times.
 
-// The highest number of each row (N, V), and where it stands first. A NaN is higher than any.
+// Return the maximum of each row (N, V) and its first index. NaN counts as higher than any number.
 std::tuple<at::Tensor, at::Tensor> best(const at::Tensor& scores) {
-  TORCH_CHECK(scores.dim() == 2 && scores.size(1) > 0, "best: expected rows with something in them");
+  TORCH_CHECK(scores.dim() == 2 && scores.size(1) > 0, "best: expected a two-dimensional tensor with non-empty rows");
   const at::Tensor given = scores.contiguous();
   const int64_t width = given.size(1), whole = width / kTogether * kTogether;
   at::Tensor highest = at::empty({given.size(0)}, given.options());
@@ -20,7 +21,7 @@ std::tuple<at::Tensor, at::Tensor> best(const at::Tensor& scores) {
       }
       bool is_broken = false;
       for (int64_t i = 0; i < kTogether; ++i) is_broken |= broken[i] != 0;
-      const float most = most_of(bests);
+      const float most = max_of(bests);
       const float* place = std::find_if(x, x + width, [&](float y) { return is_broken ? y != y : y == most; });
       highest.data_ptr<float>()[r] = *place;
       places.data_ptr<int64_t>()[r] = place - x;
@@ -29,7 +30,7 @@ std::tuple<at::Tensor, at::Tensor> best(const at::Tensor& scores) {
   return {highest, places};
 }
 
-// The highest of some numbers and where they stand, the highest first; of equal ones, those that came first.
+// The `room` highest values offered so far with their indices, in descending order. Ties keep the order of arrival.
 struct Few {
   float* values;
   int64_t *places, n = 0, room;
@@ -42,7 +43,7 @@ struct Few {
   }
 };
 
-// The highest of some numbers. Four registers at once, so that none waits for itself.
+// Return the maximum of n numbers. Four independent registers hide the latency of the max instruction.
 inline float highest_of(const float* x, int64_t n) {
   constexpr int64_t step = 4 * kTogether;
   Numbers bests[4];
@@ -51,14 +52,14 @@ inline float highest_of(const float* x, int64_t n) {
   for (; i + step <= n; i += step)
     for (int part = 0; part < 4; ++part) bests[part] = higher_of(bests[part], load(x + i + part * kTogether));
   for (; i + kTogether <= n; i += kTogether) bests[0] = higher_of(bests[0], load(x + i));
-  return most_of(higher_of(higher_of(bests[0], bests[1]), higher_of(bests[2], bests[3])));
+  return max_of(higher_of(higher_of(bests[0], bests[1]), higher_of(bests[2], bests[3])));
 }
 
-// The highest logarithms of each row's (N, V) softmax, once the bias (V) is added to them, and where they stand.
+// Return the `count` highest values of log_softmax(scores) + bias in each row (N, V), and their indices. `bias` is (V).
 std::tuple<at::Tensor, at::Tensor> best_few(const at::Tensor& scores, const at::Tensor& bias, int64_t count) {
   const int64_t width = scores.size(-1), whole = width / kTogether * kTogether;
   TORCH_CHECK(scores.dim() == 2 && 0 < count && count <= width && bias.numel() == width,
-              say("best_few: ", count, " of ", scores.sizes(), " with ", bias.numel(), " added"));
+              say("best_few: count ", count, ", scores ", scores.sizes(), ", bias of ", bias.numel()));
   const at::Tensor given = scores.contiguous(), more = bias.contiguous();
   at::Tensor values = at::empty({given.size(0), count}, given.options());
   at::Tensor places = at::empty({given.size(0), count}, given.options().dtype(at::kLong));
@@ -71,7 +72,7 @@ std::tuple<at::Tensor, at::Tensor> best_few(const at::Tensor& scores, const at::
       Numbers totals = exp_below(load_some(x + whole, width - whole) - best);
       for (int64_t i = 0; i < whole; i += kTogether) totals += exp_below(load(x + i) - best);
       const float taken = best + std::log(sum_of(totals));
-      if (taken != taken) {  // then so is everything else
+      if (taken != taken) {  // a NaN in the row makes every log-probability NaN
         for (int64_t i = 0; i < count; ++i) few.values[i] = NAN, few.places[i] = i;
         continue;
       }
@@ -82,7 +83,7 @@ std::tuple<at::Tensor, at::Tensor> best_few(const at::Tensor& scores, const at::
       const int64_t start = std::min(width, (count + step - 1) / step * step);
       offer(0, start);
       int64_t i = start;
-      for (; i + step <= width; i += step) {  // few of the others have a chance
+      for (; i + step <= width; i += step) {  // skip blocks that have no value above the lowest one kept
         auto here = [&](int64_t part) { return (load(x + i + part * kTogether) - taken) + load(added + i + part * kTogether); };
         const Numbers highest = higher_of(higher_of(here(0), here(1)), higher_of(here(2), here(3)));
         if (!is_any_above(highest, few.values[count - 1])) continue;

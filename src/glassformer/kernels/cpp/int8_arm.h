@@ -1,18 +1,18 @@
-// The products on ARM cores with the dot-product instruction: one SDOT multiplies 4 inputs of a row with 4 inputs of 4
+// int8 products on ARM cores with the dot-product extension. One SDOT multiplies 4 inputs of a row by 4 inputs of 4
 // channels.
 
-constexpr int64_t kChannels = 8;                 // of a panel
+constexpr int64_t kChannels = 8;                 // channels of a panel
 constexpr int64_t kInputs = 16;                  // the inner dimension is padded to a multiple of this
 constexpr int64_t kHead = 0;                     // bytes before a panel's weights
 constexpr int64_t kAhead = kInputs * kChannels;  // bytes that are read beyond the last panel or row
 constexpr int64_t kRowsTogether = 1;             // rows of x are padded to a multiple of this
-constexpr int64_t kRows = 8;                     // of x at a time
+constexpr int64_t kRows = 8;                     // rows of x per call
 
 void finish_panel(int8_t*, int64_t) {}
 int8_t* row_of(int8_t* x, int64_t r, int64_t kp) { return x + r * kp; }
 
-// One row of floats to int8 by its largest magnitude; the scale that undoes it.
-float quantise(const float* x, int8_t* q, int64_t k, int64_t kp) {
+// Quantize one row to int8 by its largest magnitude. Return the scale that converts it back.
+float quantize(const float* x, int8_t* q, int64_t k, int64_t kp) {
   float32x4_t most = vdupq_n_f32(0);
   int64_t i = 0;
   for (; i + 4 <= k; i += 4) most = vmaxq_f32(most, vabsq_f32(vld1q_f32(x + i)));
@@ -33,19 +33,19 @@ float quantise(const float* x, int8_t* q, int64_t k, int64_t kp) {
   return top / 127.0f;
 }
 
-using Sums = int32x4_t[2];  // of one row: 4 channels each
+using Sums = int32x4_t[2];  // sums of one row, for 4 channels each
 
-// R rows of x times one panel of 8 channels, for the few rows that are left over.
+// Multiply R rows of x by one panel of 8 channels. Used for the last rows, fewer than 8.
 template <int R>
 void multiply(const int8_t* x, const int8_t* w, int64_t kp, Sums* sums) {
-  // Each group of inputs has sums of its own: one instruction waits four cycles for the one before it.
+  // Each group of inputs has its own accumulators, because an SDOT waits four cycles for the previous one on the same sum.
   int32x4_t parts[4][R][2];
   for (auto& part : parts)
     for (auto& row : part) row[0] = row[1] = vdupq_n_s32(0);
   for (int64_t i = 0; i < kp; i += kInputs, w += kInputs * kChannels) {
     int8x16_t row[R];
     for (int r = 0; r < R; ++r) row[r] = vld1q_s8(x + r * kp + i);
-// A macro, because the lane of an instruction is part of its name.
+// A macro, because the lane must be a compile-time constant.
 #define GROUP(lane)                                                                       \
   {                                                                                       \
     int32x4_t(&part)[R][2] = parts[R > 2 ? 0 : lane];                                     \
@@ -64,9 +64,9 @@ void multiply(const int8_t* x, const int8_t* w, int64_t kp, Sums* sums) {
                                 vaddq_s32(parts[2][r][half], parts[3][r][half]));
 }
 
-// The same for 8 rows, in an order that a compiler would not keep: what the next 16 inputs need is loaded between the
-// products, as soon as its register is free, so that no product waits for memory. (It reads 16 inputs too far.)
-// Sums are in v0 to v15, a pair for each row; rows in v16 to v23; weights in v24 to v31.
+// The same for 8 rows, in assembly, because compilers do not keep this order of instructions: the operands of the next 16
+// inputs are loaded between the products, as soon as a register is free, so that no product waits for memory. It reads 16
+// inputs beyond the end. Registers: sums in v0 to v15 (two per row), rows in v16 to v23, weights in v24 to v31.
 template <>
 void multiply<8>(const int8_t* x, const int8_t* w, int64_t kp, Sums* sums) {
   const int8_t *x0 = x, *x1 = x + kp, *x2 = x + 2 * kp, *x3 = x + 3 * kp;
@@ -117,7 +117,7 @@ void multiply<8>(const int8_t* x, const int8_t* w, int64_t kp, Sums* sums) {
 #undef STORE
 }
 
-// R rows of x times one panel, brought back to floats.
+// Multiply R rows of x by one panel and write the result as floats.
 template <int R>
 void panel(const int8_t* x, const int8_t* w, int64_t kp, const float* x_scale, const float* w_scale, const float* bias,
            float least, float* y, int64_t n, int64_t channels) {
@@ -135,7 +135,7 @@ void panel(const int8_t* x, const int8_t* w, int64_t kp, const float* x_scale, c
     }
     return;
   }
-  for (int r = 0; r < R; ++r) {  // the last panel may have channels that nobody asked for
+  for (int r = 0; r < R; ++r) {  // the last panel may be padded with channels that are not written
     float out[kChannels];
     vst1q_f32(out, vmulq_f32(vcvtq_f32_s32(sums[r][0]), vmulq_n_f32(low_scale, x_scale[r])));
     vst1q_f32(out + 4, vmulq_f32(vcvtq_f32_s32(sums[r][1]), vmulq_n_f32(high_scale, x_scale[r])));

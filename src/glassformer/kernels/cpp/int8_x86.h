@@ -1,26 +1,26 @@
-// The products on x86 cores with AVX-512's byte products (VNNI), or AMX's tiles of them where there are some.
+// int8 products on x86 cores, by AVX-512 VNNI, or by AMX tiles where the CPU has them.
 //
-// Both multiply unsigned bytes with signed ones, so activations are kept as q + 128, and what that adds to a sum, 128
-// times a channel's weights, stands at the head of its panel to be taken off again.
+// Both multiply unsigned bytes by signed ones, so activations are stored as q + 128. This adds 128 times the sum of a
+// channel's weights to its result. The head of each panel stores these numbers, which are subtracted at the end.
 
-constexpr int64_t kChannels = 32;      // of a panel: two registers, or rows of two tiles, of 4 inputs each
+constexpr int64_t kChannels = 32;      // channels of a panel: two registers, or the rows of two tiles, with 4 inputs each
 constexpr int64_t kInputs = 64;        // the inner dimension is padded to a multiple of this
 constexpr int64_t kHead = 128;         // bytes before a panel's weights
 constexpr int64_t kAhead = 0;          // bytes that are read beyond the last panel or row
 constexpr int64_t kRowsTogether = 16;  // rows of x are padded to a multiple of this
-constexpr int64_t kRows = 32;          // of x at a time
-constexpr int64_t kFew = 8;            // up to so many rows, tiles do not pay
-constexpr int64_t kDistance = 2048;    // bytes that weights are asked for ahead: they come from far away
+constexpr int64_t kRows = 32;          // rows of x per call
+constexpr int64_t kFew = 8;            // up to this many rows, VNNI is faster than tiles
+constexpr int64_t kDistance = 2048;    // prefetch distance of the weights, in bytes
 
-// Rows of x stand in tiles of 16 rows and 64 inputs, whose 1,024 bytes are side by side: rows that are a power of two apart
-// would fight for the same places of a cache.
+// x is stored in tiles of 16 rows and 64 inputs, 1,024 contiguous bytes each. Stored row by row, rows at a distance of a
+// power of two would map to the same cache sets.
 constexpr int64_t kTile = 1024;
 template <typename Byte>
 Byte* row_of(Byte* x, int64_t r, int64_t kp) {
   return x + r / 16 * 16 * kp + r % 16 * 64;
 }
 
-// What the shifted activations add, for each channel.
+// Store, for each channel, what the shift of the activations by 128 adds to its sums.
 void finish_panel(int8_t* panel, int64_t kp) {
   int32_t sums[kChannels] = {};
   for (int64_t i = 0; i < kp / 4; ++i)
@@ -29,14 +29,14 @@ void finish_panel(int8_t* panel, int64_t kp) {
   std::memcpy(panel, sums, sizeof(sums));
 }
 
-// One row of floats to bytes, to its place in the tiles, by its largest magnitude; the scale that undoes it.
-float quantise(const float* x, int8_t* q, int64_t k, int64_t kp) {
+// Quantize one row by its largest magnitude and store it in the tiles. Return the scale that converts it back.
+float quantize(const float* x, int8_t* q, int64_t k, int64_t kp) {
   auto load_four = [&](int64_t i, __m512* to) {
     for (int part = 0; part < 4; ++part, i += 16)
-      to[part] = k - i >= 16 ? _mm512_loadu_ps(x + i) : _mm512_maskz_loadu_ps(there(k - i), x + i);
+      to[part] = k - i >= 16 ? _mm512_loadu_ps(x + i) : _mm512_maskz_loadu_ps(lane_mask(k - i), x + i);
   };
   __m512 numbers[4];
-  // As whole numbers magnitudes have the same order, and NaN is above them all.
+  // The bits of magnitudes, read as integers, have the same order; NaN is the largest.
   __m512i most[4] = {};
   for (int64_t i = 0; i < k; i += 64) {
     load_four(i, numbers);
@@ -46,7 +46,7 @@ float quantise(const float* x, int8_t* q, int64_t k, int64_t kp) {
   const __m512i all = _mm512_max_epi32(_mm512_max_epi32(most[0], most[1]), _mm512_max_epi32(most[2], most[3]));
   const float top = std::bit_cast<float>(_mm512_reduce_max_epi32(all));
   const __m512 by = _mm512_set1_ps(top > 0 ? 127.0f / top : 0.0f);
-  // What is packed by pairs of lanes stands in another order.
+  // The pack instructions work within 128-bit lanes; this permutation restores the order.
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   for (int64_t i = 0; i < kp; i += 64) {
     load_four(i, numbers);
@@ -59,7 +59,7 @@ float quantise(const float* x, int8_t* q, int64_t k, int64_t kp) {
   return top / 127.0f;
 }
 
-// How the sums of one row and half of a panel are brought back to floats.
+// Converts the sums of one row and half a panel to floats and stores them.
 struct Finish {
   __m512i added;
   __m512 scale, bias;
@@ -69,7 +69,7 @@ struct Finish {
   Finish() = default;
   Finish(const Product& product, int64_t p, int64_t half) {
     first = p * kChannels + half * 16;
-    mask = there(product.n - first);
+    mask = lane_mask(product.n - first);
     added = _mm512_loadu_si512(product.panel_of(p) + half * 64);
     scale = _mm512_loadu_ps(product.w_scales + first);
     bias = product.bias ? _mm512_maskz_loadu_ps(mask, product.bias + first) : _mm512_setzero_ps();
@@ -78,12 +78,12 @@ struct Finish {
   void operator()(const Product& product, int64_t r, __m512i sums) const {
     const __m512 by = _mm512_mul_ps(scale, _mm512_set1_ps(product.x_scales[r]));
     const __m512 found = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(sums, added)), by, bias);
-    // In this order, which keeps NaN.
+    // The order of the operands matters: max returns the second one if either is NaN.
     _mm512_mask_storeu_ps(product.y + r * product.n + first, mask, _mm512_max_ps(_mm512_set1_ps(product.least), found));
   }
 };
 
-// R rows of x, from r on, times a panel.
+// Multiply R rows of x, starting at row r, by a panel with VNNI.
 template <int R>
 void multiply_few(const Product& product, int64_t p, int64_t r) {
   const int8_t *x = row_of(product.x, r, product.kp), *w = product.panel_of(p) + kHead;
@@ -107,7 +107,7 @@ void multiply_few(const Product& product, int64_t p, int64_t r) {
   for (int row = 0; row < R; ++row) left(product, r + row, sums[row][0]), right(product, r + row, sums[row][1]);
 }
 
-// What four tiles hold, of up to 32 rows and a panel, on its way to floats.
+// The int32 sums that four tiles stored, for up to 32 rows and one panel, before they are converted to floats.
 struct Held {
   alignas(64) int32_t sums[4][16][16];
   Finish left, right;
@@ -121,9 +121,10 @@ struct Held {
   }
 };
 
-// 32 rows of x, from r on, times a panel: four tiles of 16 rows and 16 channels. Rows that are missing are computed from
-// others and not written. Where `is_new`, these are the first rows of a block that meet the panel, which is far away.
-// Meanwhile what was held `before` is finished, for what a tile has stored cannot be read at once.
+// Multiply up to 32 rows of x, starting at row r, by a panel: four tiles of 16 rows and 16 channels. For missing rows,
+// other rows are computed and not written. `is_new` says that the panel is read for the first time in this block, so it
+// is prefetched. The sums of the previous call, `before`, are converted meanwhile: reading a tile's result right after
+// storing it would stall.
 void multiply_tiles(const Product& product, int64_t p, int64_t r, int64_t rows, bool is_new, const Held& before, Held& now) {
   const int64_t kp = product.kp, tiles = kp / 64, each = (before.rows + tiles - 1) / tiles;
   const int8_t *top = product.x + r * kp, *low = rows > 16 ? top + 16 * kp : top, *w = product.panel_of(p) + kHead;
@@ -157,7 +158,7 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// By tiles, two sets of them in turn.
+// Multiply by AMX tiles, alternating between two buffers of sums.
 void multiply_by_tiles(const Product& product, int64_t panels_begin, int64_t panels_end, int64_t rows_begin, int64_t rows_end) {
   static constexpr TileConfig config;
   _tile_loadconfig(&config);

@@ -1,4 +1,4 @@
-// Kernels for CPUs that torch lacks, as operations of torch: `cpp_library.py` compiles this file when they are needed.
+// CPU kernels that torch lacks, registered as torch operations. `cpp_library.py` compiles this file at first use.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -24,7 +24,7 @@
 #endif
 
 namespace {
-// What is wrong, in words. Without streams: those of two C++ libraries that meet in one process may crash.
+// Build an error message. No streams: they may crash when two C++ standard libraries are loaded into one process.
 std::string text_of(const char* words) { return words; }
 std::string text_of(int64_t number) { return std::to_string(number); }
 std::string text_of(at::IntArrayRef sizes) {

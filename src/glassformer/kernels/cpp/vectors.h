@@ -1,24 +1,25 @@
-// Registers of some floats: what a compiler does not do by itself. Of a NaN and a number either may be called the higher.
+// SIMD registers of floats: operations that compilers do not vectorize by themselves. If one operand of a maximum is NaN,
+// either operand may be returned.
 
 #if defined(__aarch64__)
 using Numbers = float32x4_t;
 inline float sum_of(Numbers x) { return vaddvq_f32(x); }
-inline float most_of(Numbers x) { return vmaxnmvq_f32(x); }
+inline float max_of(Numbers x) { return vmaxnmvq_f32(x); }
 inline Numbers higher_of(Numbers x, Numbers y) { return vmaxnmq_f32(x, y); }
 inline bool is_any_above(Numbers x, float least) { return vmaxvq_u32(vcgtq_f32(x, vdupq_n_f32(least))) != 0; }
 inline void sums_of(const Numbers* x, float* to) { vst1q_f32(to, vpaddq_f32(vpaddq_f32(x[0], x[1]), vpaddq_f32(x[2], x[3]))); }
 #else
 using Numbers = __m512;
 
-// Which of a register's numbers there are, where n are left.
-inline __mmask16 there(int64_t n) { return n >= 16 ? 0xffff : static_cast<__mmask16>((1u << std::max<int64_t>(0, n)) - 1); }
+// Return the mask of a register's first n lanes.
+inline __mmask16 lane_mask(int64_t n) { return n >= 16 ? 0xffff : static_cast<__mmask16>((1u << std::max<int64_t>(0, n)) - 1); }
 
 inline float sum_of(Numbers x) { return _mm512_reduce_add_ps(x); }
-inline float most_of(Numbers x) { return _mm512_reduce_max_ps(x); }
+inline float max_of(Numbers x) { return _mm512_reduce_max_ps(x); }
 inline Numbers higher_of(Numbers x, Numbers y) { return _mm512_max_ps(x, y); }
 inline bool is_any_above(Numbers x, float least) { return _mm512_cmp_ps_mask(x, _mm512_set1_ps(least), _CMP_GT_OQ) != 0; }
 
-// The sums of four registers at once: halves of two side by side, and again, until a number of each is left.
+// Sum each of four registers: interleave and add pairs until one number per register is left.
 inline void sums_of(const Numbers* x, float* to) {
   const __m512 one = _mm512_unpacklo_ps(x[0], x[1]) + _mm512_unpackhi_ps(x[0], x[1]);
   const __m512 two = _mm512_unpacklo_ps(x[2], x[3]) + _mm512_unpackhi_ps(x[2], x[3]);
@@ -28,15 +29,15 @@ inline void sums_of(const Numbers* x, float* to) {
   _mm_storeu_ps(to, _mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1));
 }
 #endif
-constexpr int64_t kTogether = sizeof(Numbers) / sizeof(float);  // numbers of a register
+constexpr int64_t kTogether = sizeof(Numbers) / sizeof(float);  // floats per register
 
-// A number for each of Q, of which a register holds all in turn, several times.
+// One number for each of Q queries. A register holds the values of all queries in turn, several times over.
 template <int Q>
 using Each = std::array<float, Q>;
 
 template <int Q>
-Each<Q> most_of_each(Numbers x) {
-  if constexpr (Q == 1) return {most_of(x)};
+Each<Q> max_of_each(Numbers x) {
+  if constexpr (Q == 1) return {max_of(x)};
   Each<Q> found;
   for (int i = 0; i < kTogether; ++i) found[i % Q] = i < Q || x[i] > found[i % Q] ? x[i] : found[i % Q];
   return found;
@@ -71,7 +72,7 @@ inline Numbers load(const at::Half* from) {
 #endif
 }
 
-// The first n of a register, and minus infinity where there are no more.
+// Load the first n floats of a register and fill the rest with minus infinity.
 inline Numbers load_some(const float* from, int64_t n) {
 #if defined(__aarch64__)
   if (n >= kTogether) return load(from);
@@ -80,15 +81,15 @@ inline Numbers load_some(const float* from, int64_t n) {
   std::copy_n(from, std::max<int64_t>(0, n), numbers);
   return load(numbers);
 #else
-  return _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), there(n), from);
+  return _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), lane_mask(n), from);
 #endif
 }
 
 using Wholes = int32_t __attribute__((vector_size(sizeof(Numbers))));
 
-// e^x for x <= 0, to a few units in the last place: what the sum leaves out is below 2e-7.
+// e^x for x <= 0, with an error of a few units in the last place: the truncated Taylor series is off by less than 2e-7.
 inline Numbers exp_below(Numbers x) {
-  const Numbers shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: what is behind the point is rounded away
+  const Numbers shifted = x * 1.44269504f + 12582912.0f;  // adding 1.5 * 2^23 rounds to an integer
   const Numbers n = shifted - 12582912.0f, r = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // x - n log 2
   Numbers sum = r * (1.0f / 720) + 1.0f / 120;
   sum = sum * r + 1.0f / 24;
