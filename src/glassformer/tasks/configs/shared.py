@@ -34,7 +34,7 @@ class TaskData(Checked, Generic[Example]):
     """Where a task's examples come from. The fields are flags of `train` and `eval`."""
 
     FILE_FIELDS: ClassVar[tuple[str, ...]] = ()
-    """Fields that name files to read."""
+    """Fields that name files to read; first those of the training files."""
     SOURCE_FIELDS: ClassVar[frozenset[str]] = frozenset({"on_bad", "corpus"})
     """Fields that say which data is read, not how. They are not stored in the model folder."""
     CORPORA: ClassVar[Collection[str]] = ()
@@ -71,6 +71,10 @@ class TaskData(Checked, Generic[Example]):
     def settings(self) -> dict[str, Any]:
         """Return what `task.json` stores about the data: how it was read, so that `eval` reads other files alike."""
         return {"data": {name: value for name, value in asdict(self).items() if name not in self.SOURCE_FIELDS}}
+
+    def is_given(self) -> bool:
+        """Return whether training files or a corpus are named."""
+        return bool(self.corpus or getattr(self, self.FILE_FIELDS[0]))
 
     def training_files(self) -> list[Path]:
         """Return the files that the model is trained on."""
