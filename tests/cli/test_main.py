@@ -2,8 +2,10 @@
 
 import contextlib
 import io
+import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -13,6 +15,9 @@ import pytest
 import torch
 
 from glassformer import cli
+from glassformer.checkpoint.safe_files import seal_folder
+from glassformer.cli.verbs import VERBS
+from glassformer.tasks.task_registry import TASKS
 
 
 @pytest.fixture
@@ -193,3 +198,49 @@ def test_a_bug_keeps_its_traceback(call, verb):
     verb(fail)
     with pytest.raises(RuntimeError, match="a bug"):
         call("info")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["demo", "--help"], ["train", "classification", "--help"], ["--version"]]
+)
+def test_a_closed_pipe_exits_with_141_and_no_message(arguments):
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        result = subprocess.run(
+            [sys.executable, "-m", "glassformer", *arguments],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+    assert result.returncode == 141
+    assert result.stderr == ""
+
+
+WITHOUT_TORCH = """
+import contextlib, io, json, sys
+from glassformer import cli
+
+for command in json.loads(sys.argv[1]):
+    sys.argv = ["glassformer", *command]
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told), contextlib.suppress(SystemExit):
+        cli.main()
+    assert told.getvalue(), command
+    assert "torch" not in sys.modules, command
+"""
+
+
+def test_no_help_imports_torch(tmp_path):
+    (tmp_path / "task.json").write_text(json.dumps({"task": "tagging", "data": {"tag_column": 2}}), encoding="utf-8")
+    seal_folder(tmp_path)
+    commands = [["--help"], ["--version"], ["completion", "bash"], *([verb, "--help"] for verb in VERBS)]
+    commands += [["train", task, "--help"] for task in TASKS] + [["eval", str(tmp_path), "--help"]]
+    result = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, json.dumps(commands)], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr

@@ -1,64 +1,35 @@
 """`glassformer run`: one line out for each line in, whatever the lines hold."""
 
 import io
+import json
 import os
 import re
 import subprocess
 import sys
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from glassformer.cli import main, use
-from glassformer.cli.lines import run_lines
+from cli.mirror import Mirror
+from glassformer.cli import use
 from glassformer.cli.options import UsageError, call_function
 from glassformer.cli.use import _as_utf8
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from glassformer.pipelines.answerer import Answerer
+from glassformer.pipelines.classifier import Classifier
+from glassformer.pipelines.code_model import CodeModel
+from glassformer.pipelines.comparer import Comparer, ParaphraseDetector
 from glassformer.pipelines.encoder_pipeline import Reader
 from glassformer.pipelines.extractor import Extractor
+from glassformer.pipelines.generator import Generator
 from glassformer.pipelines.language_model import LanguageModel
+from glassformer.pipelines.tagger import Tagger
+from glassformer.pipelines.translator import Translator
 from glassformer.tasks.configs.small_models import small_decoder, small_encoder, small_encoder_decoder
 from glassformer.text import Tokenizer, TokenizerConfig
+from pipelines.tiny_pipelines import LABELS, MAKERS, TEMPLATE, make
 
 TEXTS = ["what colour is it? it is red."]
 SIZES = {"d_model": 16, "d_ff": 16, "n_heads": 2}
-
-
-class Mirror:
-    """Answers each line with itself; refuses lines that begin with "bad"."""
-
-    def __init__(self):
-        self.n_calls = 0
-
-    def run(self, lines):
-        self.n_calls += 1
-        for line in lines:
-            if line.startswith("bad"):
-                raise ValueError(f"{line!r} is bad")
-        return list(lines)
-
-
-@pytest.fixture
-def run(monkeypatch):
-    """Runs `glassformer run` of a tool on bytes: the exit code, and the bytes of stdout and stderr."""
-
-    def call(tool, data, *options, encoding="utf-8"):
-        streams = [io.TextIOWrapper(io.BytesIO(part), encoding=encoding) for part in (data, b"", b"")]
-        for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
-            monkeypatch.setattr(sys, name, stream)
-        monkeypatch.setattr("glassformer.pipelines.load.load", lambda path, **_: tool)
-        monkeypatch.setattr(sys, "argv", ["glassformer", "run", "m", *options])
-        try:
-            main()
-            code = 0
-        except SystemExit as ended:
-            code = ended.code
-        streams[2].flush()
-        return code, streams[1].buffer.getvalue(), streams[2].buffer.getvalue().decode()
-
-    return call
 
 
 def small_tool(kind):
@@ -73,15 +44,15 @@ def small_tool(kind):
 
 
 @pytest.mark.parametrize("kind", ["answering", "extraction"])
-def test_a_line_without_a_tab_costs_no_other_line_its_answer(run, kind):
+def test_a_line_without_a_tab_costs_no_other_line_its_answer(run_bytes, kind):
     tool = small_tool(kind)
     good = "what colour is it?\tit is red."
-    code, alone, _ = run(tool, f"{good}\n".encode())
+    code, alone, _ = run_bytes(tool, f"{good}\n".encode())
     assert code == 0
     assert alone.count(b"\n") == 1
     lines = [good] * 12
     lines[4], lines[8], lines[9] = "no tab here", "", "question\t "
-    code, out, err = run(tool, "".join(f"{line}\n" for line in lines).encode())
+    code, out, err = run_bytes(tool, "".join(f"{line}\n" for line in lines).encode())
     assert code == 1
     expected = [alone if line == good else b"\n" for line in lines]
     assert out.splitlines(keepends=True) == expected
@@ -92,81 +63,27 @@ def test_a_line_without_a_tab_costs_no_other_line_its_answer(run, kind):
     ]
 
 
-def test_lines_after_a_bad_one_are_answered_and_counted(run):
-    lines = [f"line {number}" for number in range(2500)]
-    lines[999] = lines[1000] = lines[2499] = "bad"
-    tool = Mirror()
-    code, out, err = run(tool, "\n".join(lines).encode())
-    assert code == 1
-    assert out.decode() == "".join(f"{line}\n".replace("bad\n", "\n") for line in lines)
-    assert [line.split(": ")[1] for line in err.splitlines()[:-1]] == ["stdin:1000", "stdin:1001", "stdin:2500"]
-    assert tool.n_calls < 100  # the bad ones are found by halves, not by asking for each line
-
-
-def test_on_bad_error_stops_at_the_first_bad_line_after_the_answers_before_it(run):
-    code, out, err = run(Mirror(), b"one\ntwo\nbad\nfour\n", "--on-bad", "error")
-    assert (code, out) == (1, b"one\ntwo\n")
-    assert err == "glassformer: stdin:3: 'bad' is bad (--on-bad skip continues with the next line)\n"
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1", "utf-16"])
-def test_text_is_utf8_in_every_locale(run, encoding):
-    data = "Käse\u2028\u0130\n\U0001f600\n".encode()
-    assert run(Mirror(), data, encoding=encoding) == (0, data, "")
-
-
-def test_a_line_that_is_not_utf8_is_bad_and_the_rest_is_not(run):
-    code, out, err = run(Mirror(), b"one\n\xe4\n\xed\xa0\x80\nfour\n")
-    assert (code, out) == (1, b"one\n\n\nfour\n")
-    assert err.splitlines()[:2] == ["glassformer: stdin:2: not valid UTF-8", "glassformer: stdin:3: not valid UTF-8"]
-
-
-def test_a_byte_order_mark_before_the_first_line_is_dropped(run):
-    assert run(Mirror(), b"\xef\xbb\xbfone\n\xef\xbb\xbftwo\n") == (0, b"one\n\xef\xbb\xbftwo\n", "")
-
-
-def test_only_a_line_feed_separates_lines(run):
-    line = "a\rb\x0bc\x0cd\x1ce\x85f\u2028g\u2029h"
-    assert run(Mirror(), f"{line}\r\n\n{line}".encode()) == (0, f"{line}\n\n{line}\n".encode(), "")
-    assert run(Mirror(), b"") == (0, b"", "")
-    assert run(Mirror(), b"\n") == (0, b"\n", "")
-
-
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=6), st.integers(1, 3))
-def test_there_are_as_many_lines_out_as_in(lines, size):
-    data = "".join(f"{line.replace(chr(10), ' ')}\n" for line in lines).encode()
-    streams = (
-        io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"),
-        io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="\n"),
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "stdin", streams[0])
-        patch.setattr(sys, "stdout", streams[1])
-        run_lines(lambda texts: [f"{text}\n{text}" for text in texts], size=size)
-    assert streams[1].buffer.getvalue().count(b"\n") == len(lines)
-
-
-def test_wrong_options_are_one_error_before_any_line(run):
+def test_wrong_options_are_one_error_before_any_line(run_bytes):
     tool = small_tool("answering")
     for options in (("--beam", "0"), ("--temperature", "-1"), ("--temperature", "nan")):
-        code, out, err = run(tool, b"a\tb\n" * 3, *options)
+        code, out, err = run_bytes(tool, b"a\tb\n" * 3, *options)
         assert (code, out) == (2, b"")
         assert err.startswith(f"glassformer: {options[0]} ")
         assert len(err.splitlines()) == 1
 
 
-def test_a_decoder_that_cannot_chat_says_so_once(run):
+def test_a_decoder_that_cannot_chat_says_so_once(run_bytes):
     tokenizer = Tokenizer.train(TEXTS, 300, TokenizerConfig(prefix_space=False))
     config = small_decoder(vocab_size=tokenizer.vocab_size, n_decoder_layers=1, max_len=16, **SIZES)
     tool = LanguageModel(DecoderModel(config).eval(), tokenizer)
-    code, out, err = run(tool, b"a\nb\n", "--chat")
+    code, out, err = run_bytes(tool, b"a\nb\n", "--chat")
     assert (code, out) == (1, b"")
     assert err.startswith("glassformer: the model has no chat template")
 
 
-def test_a_prompt_that_the_locale_could_not_decode_is_read_as_utf8(run):
+def test_a_prompt_that_the_locale_could_not_decode_is_read_as_utf8(run_bytes):
     assert _as_utf8("caf\udcc3\udca9") == "café"
-    code, out, err = run(Mirror(), b"", "--prompt", "caf\udcff")
+    code, out, err = run_bytes(Mirror(), b"", "--prompt", "caf\udcff")
     assert (code, out) == (2, b"")
     assert err == "glassformer: the argument 'caf\\udcff' is not valid UTF-8: expected text\n"
 
@@ -185,7 +102,7 @@ class FullDisk(io.RawIOBase):
         return len(data)
 
 
-def test_a_full_disk_is_told_without_a_traceback(run, monkeypatch):
+def test_a_full_disk_is_told_without_a_traceback(run_bytes, monkeypatch):
     disk, tool = FullDisk(), Mirror()
 
     def answer(lines):
@@ -194,7 +111,7 @@ def test_a_full_disk_is_told_without_a_traceback(run, monkeypatch):
 
     tool.run = answer
     monkeypatch.setattr("glassformer.cli._discard_output", lambda: setattr(disk, "is_full", False))
-    code, _, err = run(tool, b"one\n")
+    code, _, err = run_bytes(tool, b"one\n")
     assert code == 1
     assert "glassformer: stdout cannot be written: No space left on device" in err
     assert not disk.is_full
@@ -242,3 +159,106 @@ def test_a_missing_model_is_called_a_file_or_a_folder_by_its_name(name, kind, tm
     for verb in (use.run, use.info):
         with pytest.raises(FileNotFoundError, match=f"{name}: no such {kind}: "):
             call_function(verb, [str(tmp_path / name), *(["--prompt", "a"] if verb is use.run else [])], "run")
+
+
+PAIR = "what color is it?\tit is red."
+
+
+LINE_OF = {Answerer: PAIR, Extractor: PAIR, Comparer: PAIR, ParaphraseDetector: PAIR}
+
+
+@pytest.mark.parametrize("kind", MAKERS, ids=lambda kind: kind.__name__)
+def test_json_is_one_object_for_each_line_of_every_pipeline(run, kind):
+    line = LINE_OF.get(kind, "the old ___ sees it")
+    code, lines, err = run(make(kind), "--json", stdin=f"{line}\n\n{line}\n")
+    assert (code, err) == (0, "")
+    objects = [json.loads(one) for one in lines]
+    assert len(objects) == 3
+    assert all(isinstance(one, dict) and one for one in objects)
+    assert objects[0].keys() == objects[2].keys()
+
+
+def test_json_of_a_classifier_has_all_labels_with_probabilities(run):
+    _, (line,), _ = run(make(Classifier), "--json", stdin="the cat\n")
+    found = json.loads(line)
+    assert {one["label"] for one in found["labels"]} == set(LABELS)
+    assert sum(one["probability"] for one in found["labels"]) == pytest.approx(1, abs=1e-4)
+    assert found["label"] == found["labels"][0]["label"]
+    _, (line,), _ = run(make(Classifier), "--json", "--n-best", "2", stdin="the cat\n")
+    assert len(json.loads(line)["labels"]) == 2
+
+
+def test_n_best_and_scores_are_columns(run):
+    code, (line,), _ = run(make(Classifier), "--n-best", "3", "--scores", stdin="the cat\n")
+    cells = line.split("\t")
+    assert (code, set(cells[::2])) == (0, set(LABELS))
+    assert [float(one) for one in cells[1::2]] == sorted(map(float, cells[1::2]), reverse=True)
+    _, (line,), _ = run(make(Translator), "--n-best", "2", "--beam", "3", "--scores", stdin="the cat\n")
+    assert len(line.split("\t")) == 4
+    assert float(line.split("\t")[1]) >= float(line.split("\t")[3])
+    _, (line,), _ = run(make(Translator), "--scores", stdin="the cat\n")
+    assert float(line.split("\t")[1]) < 0
+    _, (line,), _ = run(make(Extractor), "--scores", stdin=f"{PAIR}\n")
+    assert len(line.split("\t")) == 2
+
+
+def test_json_of_found_answers_and_entities_has_places(run):
+    _, (line,), _ = run(make(Extractor), "--json", stdin=f"{PAIR}\n")
+    found = json.loads(line)
+    assert "it is red."[found["start"] : found["end"]] == found["answer"]
+    _, (line,), _ = run(make(Tagger), "--json", stdin="the cat sees Rome\n")
+    found = json.loads(line)
+    assert all("the cat sees Rome"[one["start"] : one["end"]] == one["text"] for one in found["entities"])
+
+
+def test_samples_depend_on_the_seed_alone(run):
+    options = ("--temperature", "1.5", "--top-k", "50", "--top-p", "0.9", "--min-p", "0.001", "--n-best", "3")
+    found = [run(make(LanguageModel), *options, "--seed", seed, stdin="the cat\n")[1] for seed in (1, 1, 2)]
+    assert found[0] == found[1] != found[2]
+
+
+def test_a_repetition_penalty_reaches_the_search(run):
+    tool = make(LanguageModel)
+    plain = run(tool, "--max-new-tokens", "12", stdin="the cat\n")[1]
+    assert run(tool, "--max-new-tokens", "12", "--repetition-penalty", "50", stdin="the cat\n")[1] != plain
+
+
+def test_embed_stands_alone(run):
+    code, (line,), _ = run(make(Classifier), "--embed", stdin="the\n")
+    assert (code, len(json.loads(line))) == (0, 16)
+    code, (line,), _ = run(make(Classifier), "--embed", "--json", stdin="the\n")
+    assert len(json.loads(line)["vector"]) == 16
+    code, _, err = run(make(Classifier), "--embed", "--scores", stdin="the\n")
+    assert (code, err) == (2, "glassformer: --scores has no effect with --embed: leave one of them out\n")
+
+
+def test_the_system_message_is_read_before_the_line(run, monkeypatch):
+    tool, rendered = make(Generator), []
+    monkeypatch.setattr(tool, "read", lambda text: pytest.fail("a message is no text to continue"))
+    answer_to = tool.answer_to
+    monkeypatch.setattr(tool, "answer_to", lambda messages: rendered.append(messages) or answer_to(messages))
+    code, lines, err = run(tool, "--chat", "--system", "Be short.", stdin="hello\n")
+    assert (code, len(lines), err) == (0, 1, "")
+    assert rendered[-1] == [{"role": "system", "content": "Be short."}, {"role": "user", "content": "hello"}]
+    assert "messages" in TEMPLATE
+
+
+def test_a_prompt_is_continued_with_any_search(run):
+    for options in ((), ("--beam", "3"), ("--json",), ("--n-best", "2")):
+        code, lines, err = run(make(CodeModel), "--prompt", "the cat", "--max-new-tokens", "5", *options)
+        assert (code, err) == (0, "")
+        assert lines
+    streamed = run(make(CodeModel), "--prompt", "the cat", "--max-new-tokens", "5")[1]
+    whole = json.loads(run(make(CodeModel), "--prompt", "the cat", "--max-new-tokens", "5", "--json")[1][0])["text"]
+    assert "\n".join(streamed) == whole.rstrip("\n")
+
+
+def test_tabs_inside_texts_do_not_make_columns(run, monkeypatch):
+    from glassformer.cli.run_options import AnswerOptions
+    from glassformer.cli.use import as_line
+    from glassformer.pipelines.pipeline import LineAnswer
+
+    answer = LineAnswer("a\tb", {"text": "a\tb"}, ("a\tb", "c"), (-1.0, -2.0))
+    assert as_line(answer, AnswerOptions(n_best=2, scores=True)) == "a\\tb\t-1.0000\tc\t-2.0000"
+    assert as_line(answer, AnswerOptions()) == "a\tb"
+    assert as_line(answer, AnswerOptions(json=True)) == '{"text": "a\\tb"}'

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from checkpoint import hf_models
-from glassformer import cli
 from glassformer.checkpoint import load_model, save_model
 from glassformer.checkpoint.hf.folder import save_hf_folder
 from glassformer.models import build_model, preset
@@ -117,33 +116,6 @@ def test_what_exceeds_the_tolerance_fails(changes, message, tmp_path):
         return
     with pytest.raises(DisagreementError, match=message):
         found.check(tmp_path)
-
-
-def run(monkeypatch, *arguments):
-    """The exit code of the command line."""
-    monkeypatch.setattr(sys, "argv", ["glassformer", *map(str, arguments)])
-    try:
-        cli.main()
-    except SystemExit as exit_:
-        return exit_.code
-    return 0
-
-
-def test_the_command_prints_the_tolerance_and_exits_with_1_beyond_it(tmp_path, monkeypatch, capsys):
-    save_model(tmp_path / "ours", build_model(LLAMA))
-    arguments = ["convert", tmp_path / "ours", "--to", "hf", "--verify", "--out"]
-    assert run(monkeypatch, *arguments, tmp_path / "good") == 0
-    printed = capsys.readouterr().out
-    assert "compared with Glassformer; the result was loaded by HF Transformers" in printed
-    assert "(tolerance 1" in printed
-    monkeypatch.setattr(
-        "glassformer.pipelines.conversion.save_hf_folder",
-        lambda out, model, **more: save_hf_folder(out, mistaken(build_model(model.config))),
-    )
-    assert run(monkeypatch, *arguments, tmp_path / "bad") == 1
-    printed = capsys.readouterr()
-    assert "largest difference of a logit" in printed.out
-    assert "differs from its source" in printed.err
 
 
 def test_llama_cpp_is_asked_where_it_is_installed(tmp_path, monkeypatch):

@@ -1,7 +1,7 @@
 """Translation: a sentence in one language to a sentence in another."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 LanguageOrigin = Literal["", "option", "corpus", "file names"]
 """How a language is known: by --source-language or --target-language, as the default of a named corpus, or guessed from
 file names; empty where it is not."""
+
+FIRST_LANGUAGES = {"source_language": "en", "target_language": "de"}
+"""Default languages of older versions. Their folders have them even if no option was given, and no
+language_origins."""
 
 
 class SideLanguage(NamedTuple):
@@ -100,6 +104,27 @@ class PairData(TaskData[Pair]):
         found, sides = super().settings(), dict(zip(("source", "target"), self.languages(), strict=True))
         found["data"] |= {f"{side}_language": language.code for side, language in sides.items()}
         return {**found, "language_origins": {side: language.origin for side, language in sides.items()}}
+
+    @override
+    @classmethod
+    def changed_settings(cls, about: Mapping[str, Any]) -> dict[str, Any]:
+        """Leave out the languages, except those of older folders that are not the default of that time."""
+        found = super().changed_settings(about)
+        if "language_origins" in about:
+            return {name: value for name, value in found.items() if name not in FIRST_LANGUAGES}
+        return {name: value for name, value in found.items() if FIRST_LANGUAGES.get(name) != value}
+
+    @override
+    @classmethod
+    def stored_languages(cls, about: Mapping[str, Any]) -> dict[str, dict[str, str] | None] | None:
+        """Return the language of each side; None for a folder of a version that did not store them."""
+        origins, data = about.get("language_origins"), about.get("data")
+        if not isinstance(origins, dict) or not isinstance(data, dict):
+            return None
+        codes = {side: str(data.get(f"{side}_language", "")) for side in ("source", "target")}
+        return {
+            side: {"code": code, "origin": str(origins.get(side, ""))} if code else None for side, code in codes.items()
+        }
 
     def _read(self, source: tuple[Path, ...], target: tuple[Path, ...]) -> PairReader:
         if not source:

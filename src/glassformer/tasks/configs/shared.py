@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
@@ -71,6 +71,23 @@ class TaskData(Checked, Generic[Example]):
     def settings(self) -> dict[str, Any]:
         """Return what `task.json` stores about the data: how it was read, so that `eval` reads other files alike."""
         return {"data": {name: value for name, value in asdict(self).items() if name not in self.SOURCE_FIELDS}}
+
+    @classmethod
+    def changed_settings(cls, about: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the data options in the contents of a `task.json` that are not the default."""
+        data = about.get("data")
+        if not isinstance(data, dict):
+            return {}
+        usual = cls()
+        return {name: value for name, value in data.items() if value != getattr(usual, name, None)}
+
+    @classmethod
+    def stored_languages(cls, about: Mapping[str, Any]) -> dict[str, dict[str, str] | None] | None:
+        """Return the languages that a `task.json` names, by side: code and origin, None for an unknown language.
+
+        None for a task whose data has no languages.
+        """
+        return None
 
     def is_given(self) -> bool:
         """Return whether training files or a corpus are named."""
