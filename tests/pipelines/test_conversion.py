@@ -16,7 +16,6 @@ from glassformer.checkpoint import OutputExistsError, load_model, save_model
 from glassformer.checkpoint.gguf_export import pairs_from_halves, write_gguf
 from glassformer.checkpoint.gguf_file import halves_from_pairs
 from glassformer.checkpoint.hf.values import UnsupportedModelError
-from glassformer.decoding import GenerationConfig
 from glassformer.models import build_model, preset
 from glassformer.pipelines.agreement import verify
 from glassformer.pipelines.classifier import Classifier
@@ -191,29 +190,6 @@ def test_our_own_format_keeps_the_task(kind, tmp_path):
     assert copied.run(["the cat sees"]) == ours.run(["the cat sees"])
 
 
-def test_hf_writes_the_words_that_ours_writes(tmp_path):
-    tokenizer = Tokenizer.train(["the cat sat on the mat", "a dog sat"], 280)
-    torch.manual_seed(0)
-    shape = {**TINY, "tie": "none", "n_decoder_layers": 1, "vocab_size": tokenizer.vocab_size}
-    model = build_model(small_encoder_decoder(**shape))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.7 * torch.randn_like(parameter))
-    ours = Translator(model.eval(), tokenizer, tokenizer, GenerationConfig(max_new_tokens=12, num_beams=2))
-    save_model(tmp_path / "ours", model, ours.files())
-    convert(tmp_path / "ours", tmp_path / "hf", "hf")
-    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "hf").eval()
-    words = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
-    lines = ["the dog sat on a mat", "a cat"]
-    expected = ours.write(lines)
-    assert len(set(expected[0])) > 2
-    written = words.batch_decode(
-        theirs.generate(**words(lines, return_tensors="pt", padding=True)), skip_special_tokens=True
-    )
-    assert written == expected
-    assert load(tmp_path / "hf").run(lines) == expected
-
-
 def test_a_token_id_that_would_change_the_model_is_refused(tmp_path):
     # RoBERTa counts positions from pad_token_id + 1, and our padding is 0.
     for offset in (1, 2):
@@ -226,16 +202,6 @@ def test_a_token_id_that_would_change_the_model_is_refused(tmp_path):
     ):
         convert(tmp_path / "2", tmp_path / "hf-2", "hf")
     assert not (tmp_path / "hf-2").exists()
-
-
-def test_names_of_classes_go_along(tmp_path):
-    config = small_encoder(**TINY).with_head("sequence_class", n_labels=2, vocab_size=40, head_transform=True)
-    about = {"task": "classification", "labels": ["bad", "good"]}
-    save_model(tmp_path / "ours", build_model(config), {"task.json": json.dumps(about)})
-    convert(tmp_path / "ours", tmp_path / "hf", "hf")
-    values = json.loads((tmp_path / "hf" / "config.json").read_text(encoding="utf-8"))
-    assert values["id2label"] == {"0": "bad", "1": "good"}
-    assert values["label2id"] == {"bad": 0, "good": 1}
 
 
 @pytest.mark.parametrize(

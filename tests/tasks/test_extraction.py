@@ -8,18 +8,12 @@ import sys
 from dataclasses import replace
 
 import pytest
-import torch
 import transformers
-from hypothesis import given
-from hypothesis import strategies as st
 
 from glassformer.data.readers.records import BadRecordError
-from glassformer.pipelines.extractor import Extractor, best_span, span_places
+from glassformer.pipelines.extractor import Extractor
 from glassformer.pipelines.load import load
 from glassformer.tasks.extraction import Extraction, ExtractionConfig, SpanData
-from glassformer.text import Tokenizer
-from glassformer.text.encoded import Encoded
-from glassformer.text.text_windows import windows
 from glassformer.training.run_folder import RunFolder
 
 COLOURS, THINGS = ["red", "dark blue", "green", "white"], ["hat", "car", "cup", "door", "bird"]
@@ -198,55 +192,6 @@ def test_squad_names_the_question(tmp_path):
         (tmp_path / "bad.json").write_text(text, encoding="utf-8")
         with pytest.raises(BadRecordError, match="SQuAD's JSON"):
             SpanData(data=(tmp_path / "bad.json",)).examples()
-
-
-TOKENIZER = Tokenizer.train(["the cat saw the old dog in the garden"] * 3, 300)
-words = st.lists(
-    st.sampled_from(["the", "cat", "saw", "old", "dog", "in", "garden", "é"]), min_size=1, max_size=30
-).map(" ".join)
-
-
-@given(words, words, st.integers(12, 40), st.integers(0, 12))
-def test_windows_cover_the_text_and_keep_short_spans_whole(question, context, limit, overlap):
-    (read,) = TOKENIZER.offsets_batch([(question, context)])
-    found = windows(read, limit, overlap)
-    assert all(len(window) <= limit for window in found)
-    seen = [[span for span, source in zip(w.spans, w.sources, strict=True) if source == 1] for w in found]
-    all_spans = [span for span, source in zip(read.spans, read.sources, strict=True) if source == 1]
-    assert [*dict.fromkeys(span for part in seen for span in part)] == [*dict.fromkeys(all_spans)]
-    if len(found) > 1:
-        # Any run as long as the overlap stands whole in some window.
-        size = min(overlap, min(map(len, seen[:-1])) // 2) + 1
-        runs = {tuple(part[i : i + size]) for part in seen for i in range(len(part) - size + 1)}
-        assert {tuple(all_spans[i : i + size]) for i in range(len(all_spans) - size + 1)} <= runs
-
-
-@given(words, st.data())
-def test_an_answer_is_found_again_from_its_tokens(context, draw):
-    (read,) = TOKENIZER.offsets_batch([("the cat", context)])
-    parts = context.split()
-    first = draw.draw(st.integers(0, len(parts) - 1))
-    last = draw.draw(st.integers(first, len(parts) - 1))
-    start = len(" ".join(parts[:first])) + bool(first)
-    end = start + len(" ".join(parts[first : last + 1]))
-    begin, stop = span_places(read, start, end)
-    assert begin > 0
-    assert context[read.spans[begin][0] : read.spans[stop][1]].strip() == context[start:end]
-
-
-@given(st.integers(1, 9), st.integers(1, 4), st.integers(1, 10), st.integers(0, 10**6))
-def test_the_best_span_is_the_best_legal_one(length, question, longest, seed):
-    spans = [(0, 0)] * question + [(place, place + 1) for place in range(length)]
-    window = Encoded([5] * len(spans), spans, [0] * len(spans), [0] * question + [1] * length)
-    scores = torch.randn(len(spans), 2, generator=torch.Generator().manual_seed(seed))
-    legal = {
-        (i - question, j - question + 1): float(scores[i, 0] + scores[j, 1])
-        for i in range(question, len(spans))
-        for j in range(i, min(i + longest, len(spans)))
-    }
-    score, start, end = best_span(scores, window, longest)
-    assert score == pytest.approx(max(legal.values()))
-    assert legal[start, end] == pytest.approx(score)
 
 
 def test_the_last_word_is_a_poor_answer():

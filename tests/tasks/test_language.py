@@ -15,15 +15,13 @@ from glassformer.data.readers.records import BadRecordError
 from glassformer.data.readers.text_documents import Document
 from glassformer.decoding import GenerationConfig
 from glassformer.decoding.scoring import score_long_texts
-from glassformer.models import DecoderModel
 from glassformer.pipelines.language_model import LanguageModel
 from glassformer.pipelines.load import load
 from glassformer.tasks.code import Code, CodeConfig, CodeData
 from glassformer.tasks.configs.shared import Splits
-from glassformer.tasks.configs.small_models import small_decoder
 from glassformer.tasks.decoder_task import first_characters
 from glassformer.tasks.language import DocumentData, Language, LanguageConfig
-from glassformer.text import Tokenizer, TokenizerConfig
+from glassformer.text import TokenizerConfig
 from glassformer.training.run_folder import RunFolder
 
 RHYME = "one two three four five six seven eight nine ten, "
@@ -127,20 +125,6 @@ def test_every_token_is_foretold_once_with_all_there_is_before_it(trained):
             assert total == pytest.approx(expected, abs=1e-3)
     with pytest.raises(ValueError, match="stride=40: expected 1 to context=32"):
         score_long_texts(model.model, texts, context=32, stride=40)
-
-
-@pytest.mark.parametrize("kind", ["characters", "bpe"])
-def test_a_text_and_its_lower_case_score_alike_where_the_model_reads_lower_case(kind):
-    text = "İI Kelvin \u212a, ΟΔΟΣ, STRASSE \u1e9e"
-    tokenizer = Tokenizer.train([text], 300, TokenizerConfig(kind=kind, prefix_space=False, lowercase=True))
-    config = small_decoder(vocab_size=tokenizer.vocab_size, d_model=16, d_ff=16, n_decoder_layers=1, max_len=8)
-    model = LanguageModel(DecoderModel(config).eval(), tokenizer, has_documents=True)
-    scores, lowered = (model.score([Document(one)]) for one in (text, tokenizer.normalize(text)))
-    assert scores.values == lowered.values
-    assert not scores.signatures  # nothing is unknown
-    n_bytes, n_tokens = len(tokenizer.normalize(text).encode()), len(tokenizer.encode(text)) + 1
-    assert n_bytes != len(text.encode())
-    assert scores["bits_per_byte"] == pytest.approx(scores["loss"] * n_tokens / math.log(2) / n_bytes)
 
 
 def test_the_compressor_reads_lower_case_where_the_model_does(one_text):

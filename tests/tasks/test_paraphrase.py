@@ -11,9 +11,7 @@ import pytest
 import torch
 
 from glassformer.cli import main
-from glassformer.data.corpora.synthetic_pairs import ScoredPair
 from glassformer.data.readers.records import BadRecordError
-from glassformer.metrics.accuracy import score_binary
 from glassformer.pipelines.comparer import ParaphraseDetector
 from glassformer.pipelines.load import load
 from glassformer.tasks.paraphrase import Paraphrase, ParaphraseConfig, ParaphraseData
@@ -87,18 +85,6 @@ def test_the_loss_pulls_the_same_together_and_pushes_different_ones_below_the_ma
     assert task.loss(None, Batch).item() == pytest.approx(1 - cosine)  # the second pair is at 0, below the margin
     Batch.answers = torch.tensor([0.0, 1.0])
     assert task.loss(None, Batch).item() == pytest.approx(cosine - 0.5 + 1)
-
-
-def test_the_threshold_has_the_highest_f1(monkeypatch):
-    detector = ParaphraseDetector.__new__(ParaphraseDetector)
-    cosines = [0.9, 0.8, 0.8, 0.4, 0.1]
-    monkeypatch.setattr(detector, "cosines", lambda pairs: cosines)
-    detector.choose_threshold([ScoredPair("a", "b", score) for score in (1.0, 1.0, 0.0, 1.0, 0.0)])
-    assert detector.threshold == pytest.approx(0.25)
-    f1 = [
-        score_binary([one >= t for one in cosines], [True, True, False, True, False])["f1"] for t in (0.25, 0.6, 0.85)
-    ]
-    assert f1 == sorted(f1, reverse=True)
 
 
 def test_a_label_that_is_neither_is_named_by_file_and_line(tmp_path):

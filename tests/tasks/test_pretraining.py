@@ -18,7 +18,6 @@ from glassformer.data.corpora.docstrings import Docstring
 from glassformer.data.readers.plain_texts import PlainText, TextReader
 from glassformer.data.readers.records import BadRecordError
 from glassformer.metrics.token_accuracy import score_commonest
-from glassformer.pipelines.blanks import fill_in, put_marks, without_blanks
 from glassformer.pipelines.denoiser import Denoiser
 from glassformer.pipelines.load import load
 from glassformer.pipelines.mask_filler import MaskFiller, frame_of, mask_of
@@ -250,26 +249,6 @@ def test_somebodys_bert_goes_on_with_its_own_head_and_mask(data, tmp_path):
     assert (list(frame_of(tool.reader).before), list(frame_of(tool.reader).after)) == ([2], [3])
     assert task.train(tmp_path / "model")["accuracy"] > 30
     assert load(tmp_path / "model").run(["the old dog ___ ."])[0].startswith("the old dog ")
-
-
-def test_blanks_are_marked_and_filled():
-    line = "a ___, ___"
-    stood, places = without_blanks(line)
-    assert stood == "a x, x"
-    assert [stood[begin:end] for begin, end in places] == [" x", " x"]
-    assert fill_in(line, ["cat", "dog"]) == "a cat, dog"
-    assert fill_in(line, ["cat"]) == "a cat, ___"
-    from glassformer.text import Tokenizer
-
-    tokenizer = Tokenizer.train(["a b, c"], 300, more_special=["<mask>"])
-    mask = tokenizer.special_id("<mask>")
-    assert mask == 4
-    marked = put_marks(tokenizer.offsets_batch([(stood, None)])[0], places, [mask, mask])
-    assert [token for token in marked if token != mask] == [*tokenizer.encode("a"), tokenizer.encode("b,")[-1], 2]
-    assert tokenizer.decode(marked) == "a,"
-    stood, places = without_blanks("___ b")
-    assert put_marks(tokenizer.offsets_batch([(stood, None)])[0], places, [mask]) == [mask, *tokenizer.encode("b"), 2]
-    assert mask not in tokenizer.encode("<mask> is text")
 
 
 def test_texts_are_read_from_lines_and_records_and_bad_ones_are_named(tmp_path):
