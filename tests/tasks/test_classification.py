@@ -282,9 +282,3 @@ def test_what_was_passed_over_is_told(data, tmp_path):
     for chosen in (data, replace(data, valid=())):
         task = Classification(quick(replace(chosen, on_bad="skip")))
         assert "skipped 1 bad records: 1 with empty text" in task.prepare(RunFolder(tmp_path / "run")).notes
-
-
-def test_a_setting_that_a_task_has_no_use_for_is_refused(data, tmp_path):
-    config = quick(replace(data, multi_label=True))
-    with pytest.raises(ValueError, match=r"r_drop=1.0: classification has no use"):
-        Classification(replace(config, train=replace(config.train, r_drop=1.0))).train(tmp_path / "model")

@@ -19,7 +19,6 @@ from glassformer.pipelines.language_model import LanguageModel
 from glassformer.pipelines.load import load
 from glassformer.tasks.code import Code, CodeConfig, CodeData
 from glassformer.tasks.configs.shared import Splits
-from glassformer.tasks.decoder_task import first_characters
 from glassformer.tasks.language import DocumentData, Language, LanguageConfig
 from glassformer.text import TokenizerConfig
 from glassformer.training.run_folder import RunFolder
@@ -182,12 +181,6 @@ def test_bad_input_is_explained(tmp_path):
         DocumentData(corpus="x").splits()
     with pytest.raises(ValueError, match="bpe_dropout"):
         LanguageConfig(tokenizer=TokenizerConfig(bpe_dropout=0.1))
-
-
-def test_a_validation_looks_at_the_first_part():
-    whole = [Document("abc"), Document("defg"), Document("hi")]
-    assert [document.text for document in first_characters(whole, 5)] == ["abc", "de"]
-    assert first_characters(whole, 100) == whole
 
 
 def test_a_compressor_is_the_baseline(one_text):

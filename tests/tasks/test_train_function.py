@@ -37,3 +37,9 @@ def test_python_options_are_checked_before_anything_is_written(tmp_path, options
     with pytest.raises(ValueError, match="'translatoin' is not a task: did you mean 'translation'"):
         glassformer.train("translatoin", out=tmp_path / "m")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_recipe_is_complete_and_takes_no_size(tmp_path, reviews):
+    (tmp_path / "r.toml").write_text("[train]\nupdates = 1\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="--recipe describes the whole model"):
+        glassformer.train("classification", data=reviews, out=tmp_path / "m", recipe=tmp_path / "r.toml", size="tiny")

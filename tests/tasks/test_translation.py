@@ -6,28 +6,19 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
 from glassformer.cli import main
-from glassformer.data.batching.pair_batches import hide_words
 from glassformer.metrics import score_translations
-from glassformer.models import build_model
 from glassformer.pipelines.translator import Translator
 from glassformer.tasks.configs.small_models import small_encoder_decoder
-from glassformer.tasks.recipes import load_recipe
-from glassformer.tasks.seq2seq_task import pair_loss
-from glassformer.tasks.task_registry import task_named
 from glassformer.tasks.translation import PairData, Translation, TranslationConfig
 from glassformer.text import TokenizerConfig
-from glassformer.text.tokenizer import END, PAD, UNKNOWN
 from glassformer.training.journal import read_log
-from glassformer.training.losses import disagreement
 from glassformer.training.train_config import TrainConfig
 
-RECIPES = Path(__file__).parents[2] / "recipes"
 ENGLISH = ("one", "two", "three", "four", "five", "six", "seven")
 GERMAN = ("eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben")
 WORDS = dict(zip(ENGLISH, GERMAN, strict=True))
@@ -223,66 +214,6 @@ def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, trained):
     assert glassformer(*command, folder=tmp_path).returncode == 0
     weights = [(folder / "model" / "model.safetensors").read_bytes() for folder in (tmp_path, trained[0])]
     assert weights[0] == weights[1]
-
-
-def test_a_recipe_is_the_flags_in_a_file(tmp_path):
-    path = tmp_path / "recipe.toml"
-    path.write_text(
-        '[data]\ncorpus = "multi30k"\nfolder = "x"\n[model]\nd_model = 64\n[train]\nlr = 1\nupdates = 5\n',
-        encoding="utf-8",
-    )
-    config = load_recipe(path, TranslationConfig)
-    assert (config.model.d_model, config.train.updates, config.data.corpus) == (64, 5, "multi30k")
-    assert config.model.d_ff == small_encoder_decoder().d_ff
-    for text, message in (
-        ("[train]\nupdatez = 5\n", "'updatez' in the table .train.: did you mean 'updates'"),
-        ("[model]\nn_head = 5\n", "did you mean 'n_heads'"),
-        ('[train]\nlr = "fast"\n', "lr='fast': expected a number"),
-        ("[train]\ncompile = 1\n", "compile=1: expected True or False"),
-        ("[cooking]\n", "unknown table .cooking.: expected one of"),
-        ("[train\n", "is not TOML"),
-    ):
-        path.write_text(text, encoding="utf-8")
-        with pytest.raises(ValueError, match=message):
-            load_recipe(path, TranslationConfig)
-
-
-@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.name)
-def test_every_recipe_loads(path):
-    task = re.search(r"glassformer train (\w+) --recipe recipes/" + path.name, path.read_text(encoding="utf-8"))
-    assert task, "a recipe says how it is used"
-    assert load_recipe(path, task_named(task[1]).Config).train.updates > 0
-
-
-def test_hidden_words_are_real_ones():
-    tokens = torch.tensor([[1, 7, 8, 9, END, PAD]]).repeat(200, 1)
-    hidden = hide_words(tokens, 0.3)
-    changed = hidden != tokens
-    assert 0.2 < changed[:, 1:4].float().mean() < 0.4
-    assert not changed[:, [0, 4, 5]].any()
-    assert (hidden[changed] == UNKNOWN).all()
-    assert hide_words(tokens, 0.0) is tokens
-
-
-def test_r_drop_adds_the_disagreement_of_two_passes():
-    a, b = torch.randn(2, 3, 5)
-    p, q = a.softmax(-1), b.softmax(-1)
-    expected = ((p * (p / q).log()).sum() + (q * (q / p).log()).sum()) / 4
-    torch.testing.assert_close(disagreement(a, b).sum(), expected)
-    assert disagreement(a, a).abs().max() < 1e-6
-
-    from glassformer.data.corpora.toy import PairTaskData
-
-    batch = next(PairTaskData("copy", 6).batches())
-    model = build_model(TranslationConfig().model).train()
-    plain, dropped = (pair_loss(model, TrainConfig(r_drop=weight), batch) for weight in (0.0, 5.0))
-    assert dropped > plain
-    torch.testing.assert_close(
-        pair_loss(model.eval(), TrainConfig(r_drop=5.0), batch),
-        pair_loss(model, TrainConfig(), batch),
-        rtol=1e-4,
-        atol=1e-3,
-    )
 
 
 def test_scores_are_sacrebleus():
