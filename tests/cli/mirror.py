@@ -2,7 +2,7 @@
 
 
 class Mirror:
-    """Answers each line with itself; refuses lines that begin with "bad"."""
+    """Answers each line with itself and refuses lines whose first word is "bad"."""
 
     def __init__(self):
         self.n_calls = 0

@@ -1,9 +1,9 @@
-"""`glassformer bench`: what it says before it measures."""
+"""`glassformer bench`: its usage, and the counts that it refuses."""
 
 import pytest
 
 
-def test_a_bare_bench_says_what_it_would_do(call):
+def test_bench_without_options_prints_what_it_measures(call):
     code, out, err = call("bench")
     assert (code, err) == (0, "")
     assert out.startswith("usage: glassformer bench decode")

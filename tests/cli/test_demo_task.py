@@ -31,7 +31,7 @@ def small(tmp_path, monkeypatch):
     config = Classification.demo()
     config = replace(config, model=replace(config.model, vocab_size=300, d_model=32, d_ff=48))
     monkeypatch.setattr(Classification, "demo", classmethod(lambda cls: config))
-    # As many updates on any machine, however busy it is.
+    # The same number of updates on any machine, however busy.
     monkeypatch.setattr(runs, "_fitting", lambda *arguments: 100)
     monkeypatch.setattr(runs.Planner, "correct", lambda self, state: None)
 
@@ -54,7 +54,7 @@ def test_demo_trains_and_shows_scores_beside_a_baseline(small, tmp_path, capsys)
 
 def test_a_task_without_a_demo_and_negative_minutes_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(Classification, "demo", Task.demo)
-    with pytest.raises(ValueError, match="classification has no demo: expected data of your own"):
+    with pytest.raises(ValueError, match="classification has no demo: expected your own data"):
         demo_task("classification", out=tmp_path)
     with pytest.raises(ValueError, match="--minutes -1: expected 0 or more"):
         demo_task("classification", minutes=-1, out=tmp_path)

@@ -85,7 +85,7 @@ def test_files_are_read_and_written_as_pipes_are(run, tmp_path):
     assert (code, shown) == (0, piped)
 
 
-def test_an_output_file_is_whole_or_not_there(run, tmp_path):
+def test_an_output_file_is_written_whole_or_not_at_all(run, tmp_path):
     (tmp_path / "in.txt").write_text(f"{PAIR}\nno tab\n{PAIR}\n", encoding="utf-8")
     options = ("--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt")
     code, _, err = run(make(Extractor), *options, "--on-bad", "error")

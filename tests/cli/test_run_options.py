@@ -22,7 +22,7 @@ def test_the_n_best_of_a_search_widen_its_beam_unless_the_beam_was_given(run):
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "hot"])
-def test_what_is_no_number_is_wrong_usage(run, value):
+def test_a_value_that_is_no_finite_number_is_a_usage_error(run, value):
     code, lines, err = run(make(LanguageModel), "--temperature", value, stdin="the\n")
     assert (code, lines) == (2, [])
     assert err.startswith(f"glassformer: --temperature {value}: expected a")
@@ -62,7 +62,7 @@ def test_wrong_values_are_one_sentence_before_the_model_is_loaded(run, options, 
     assert run.loads == []
 
 
-def test_options_of_chance_are_refused_where_nothing_is_drawn(run):
+def test_sampling_options_are_refused_without_a_temperature(run):
     for name, value in (("--seed", "3"), ("--top-k", "5"), ("--min-p", "0.1")):
         code, lines, err = run(make(LanguageModel), name, value, stdin="the\n")
         assert (code, lines) == (2, [])

@@ -1,4 +1,4 @@
-"""`glassformer train`: what was given, what was meant, and what a mistake leaves behind."""
+"""`glassformer train`: its options, its help, and mistakes that must not block the corrected command."""
 
 import re
 from pathlib import Path
@@ -28,7 +28,7 @@ TINY = [
 TINY += ["--vocab-size", "300", "--eval-every", "2"]
 
 
-def test_only_what_was_given_is_in_given():
+def test_read_given_returns_only_given_options():
     flags = ["--source", "a", "b", "--lr=0.5", "--no-qkv-bias", "--lowercase", "--max_len", "none", "--from", "x"]
     given, run = read_given("translation", ["--recipe", "r.toml", "--out", "m", "--continue", *flags])
     assert given == {
@@ -59,14 +59,14 @@ def test_only_what_was_given_is_in_given():
         (["train.de"], "'train.de' is not expected here: expected an option, such as --source PATH"),
     ],
 )
-def test_a_wrong_flag_is_a_sentence_and_exit_code_2(call, arguments, message):
+def test_a_wrong_flag_is_one_sentence_and_exit_code_2(call, arguments, message):
     code, out, err = call("train", "translation", "--out", "m", *arguments)
     assert (code, out) == (2, "")
     assert err.startswith(f"glassformer: {message}")
     assert err.count("\n") == 1
 
 
-def test_wrong_words_suggest_the_nearest(call):
+def test_a_misspelled_verb_or_task_gets_a_suggestion(call):
     assert call("trian")[::2] == (
         2,
         "glassformer: 'trian' is not a verb: did you mean 'train'? (glassformer --help lists them)\n",
@@ -89,7 +89,7 @@ def test_wrong_words_suggest_the_nearest(call):
         ("[data]\nsource = 3\n", "data.source=3: expected a list of paths"),
     ],
 )
-def test_a_wrong_recipe_is_a_sentence(call, tmp_path, text, message):
+def test_a_wrong_recipe_is_one_sentence(call, tmp_path, text, message):
     recipe = tmp_path / "r.toml"
     recipe.write_text(text, encoding="utf-8")
     code, _, err = call("train", "translation", "--recipe", recipe, "--out", tmp_path / "m")
@@ -142,7 +142,7 @@ def test_help_states_the_default_minutes_and_the_corpora(call, task):
     assert f"--corpus NAME trains on a built-in corpus instead of files: {corpus.about.partition(': ')[2]}" in told
 
 
-def test_automatic_options_say_so(call, monkeypatch):
+def test_help_marks_options_whose_default_is_chosen(call, monkeypatch):
     monkeypatch.setattr("glassformer.cli.options.AUTOMATIC", frozenset({"train.lr"}))
     told = " ".join(call("train", "translation", "--help-all")[1].split())
     assert "Peak learning rate. (default: chosen for the data and the time) --schedule" in told

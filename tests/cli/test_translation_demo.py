@@ -21,7 +21,7 @@ WORDS = {
 
 @pytest.fixture
 def wheel(tmp_path, monkeypatch):
-    """Some hundred strings of seven words, translated word by word."""
+    """Use a corpus of 300 strings made of seven words, translated word by word."""
     chance = random.Random(0)
     english = {str(key): " ".join(chance.choices(list(WORDS), k=chance.randint(2, 6))) for key in range(300)}
     german = {key: " ".join(WORDS[word] for word in text.split()) for key, text in english.items()}

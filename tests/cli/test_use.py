@@ -1,4 +1,4 @@
-"""`glassformer run`: one line out for each line in, whatever the lines hold."""
+"""`glassformer run`: lines, prompts and conversations, JSON, n-best lists and scores."""
 
 import io
 import json
@@ -44,7 +44,7 @@ def small_tool(kind):
 
 
 @pytest.mark.parametrize("kind", ["answering", "extraction"])
-def test_a_line_without_a_tab_costs_no_other_line_its_answer(run_bytes, kind):
+def test_a_line_without_a_tab_is_skipped_and_the_others_are_answered(run_bytes, kind):
     tool = small_tool(kind)
     good = "what colour is it?\tit is red."
     code, alone, _ = run_bytes(tool, f"{good}\n".encode())
@@ -63,7 +63,7 @@ def test_a_line_without_a_tab_costs_no_other_line_its_answer(run_bytes, kind):
     ]
 
 
-def test_wrong_options_are_one_error_before_any_line(run_bytes):
+def test_a_wrong_option_is_one_error_before_any_line_is_answered(run_bytes):
     tool = small_tool("answering")
     for options in (("--beam", "0"), ("--temperature", "-1"), ("--temperature", "nan")):
         code, out, err = run_bytes(tool, b"a\tb\n" * 3, *options)
@@ -89,7 +89,7 @@ def test_a_prompt_that_the_locale_could_not_decode_is_read_as_utf8(run_bytes):
 
 
 class FullDisk(io.RawIOBase):
-    """Cannot be written to, until it is emptied."""
+    """A stream that cannot be written to while it is full."""
 
     is_full = True
 
@@ -102,7 +102,7 @@ class FullDisk(io.RawIOBase):
         return len(data)
 
 
-def test_a_full_disk_is_told_without_a_traceback(run_bytes, monkeypatch):
+def test_a_full_disk_is_reported_without_a_traceback(run_bytes, monkeypatch):
     disk, tool = FullDisk(), Mirror()
 
     def answer(lines):
@@ -129,7 +129,7 @@ os.execv(sys.executable, [sys.executable, "-m", "glassformer", *sys.argv[2:]])
     ("descriptor", "message"),
     [(0, "glassformer: stdin is closed: expected lines"), (1, "glassformer: stdout is closed: expected a terminal")],
 )
-def test_a_closed_stream_is_told_in_a_line(tmp_path, descriptor, message):
+def test_a_closed_stream_is_reported_in_one_line(tmp_path, descriptor, message):
     command = [sys.executable, "-c", CLOSED, str(descriptor), "run", str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 1
@@ -138,7 +138,7 @@ def test_a_closed_stream_is_told_in_a_line(tmp_path, descriptor, message):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="closes descriptors as a POSIX shell does")
-def test_errors_go_nowhere_rather_than_into_the_output_where_stderr_is_closed(tmp_path):
+def test_errors_are_not_written_to_stdout_if_stderr_is_closed(tmp_path):
     command = [sys.executable, "-c", CLOSED, "2", "run", str(tmp_path), "--beam", "0"]
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=False)
     assert (result.returncode, result.stdout) == (2, b"")
@@ -223,7 +223,7 @@ def test_a_repetition_penalty_reaches_the_search(run):
     assert run(tool, "--max-new-tokens", "12", "--repetition-penalty", "50", stdin="the cat\n")[1] != plain
 
 
-def test_embed_stands_alone(run):
+def test_embed_excludes_other_options(run):
     code, (line,), _ = run(make(Classifier), "--embed", stdin="the\n")
     assert (code, len(json.loads(line))) == (0, 16)
     code, (line,), _ = run(make(Classifier), "--embed", "--json", stdin="the\n")

@@ -1,4 +1,4 @@
-"""Models taken elsewhere say the same there."""
+"""Conversion to other formats and back: equal outputs, equal files, and models that are refused."""
 
 import json
 import random
@@ -31,7 +31,7 @@ from pipelines.tiny_pipelines import make
 
 
 def by_our_own_reader(monkeypatch):
-    """Whatever else is installed."""
+    """Verify with our own reader, even if another library is installed."""
     monkeypatch.setattr("glassformer.pipelines.agreement.is_installed", lambda name: False)
 
 
@@ -76,7 +76,7 @@ def test_a_decoder_to_gguf_and_back(kind, numbers, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("tie", ["output", "none"])
-def test_a_factor_on_token_vectors_goes_along_in_the_table(tie, tmp_path, monkeypatch):
+def test_the_scale_of_embeddings_survives_conversion(tie, tmp_path, monkeypatch):
     torch.manual_seed(0)
     save_model(tmp_path / "ours", build_model(preset("tiny-llama", scale_embeddings=True, tie=tie)))
     model = convert(tmp_path / "ours", tmp_path / "hf", "hf")
@@ -87,12 +87,12 @@ def test_a_factor_on_token_vectors_goes_along_in_the_table(tie, tmp_path, monkey
     assert verify(tmp_path / "ours", model, tmp_path / "model.gguf", "gguf").largest_difference < 1e-5
 
 
-def test_rows_of_heads_in_pairs_and_in_halves():
+def test_rotary_rows_are_permuted_to_pairs_and_back():
     rows = np.arange(24.0, dtype=np.float32).reshape(12, 2)
     assert np.array_equal(halves_from_pairs(pairs_from_halves(rows, 2), 2), rows)
 
 
-def test_eight_bits_are_nearly_the_same(tmp_path, monkeypatch):
+def test_a_q8_0_file_gives_nearly_the_same_logits(tmp_path, monkeypatch):
     by_our_own_reader(monkeypatch)
     torch.manual_seed(0)
     model = build_model(preset("tiny-llama", d_model=32, d_ff=64, n_heads=4, n_kv_heads=2)).eval()
@@ -106,7 +106,7 @@ def test_eight_bits_are_nearly_the_same(tmp_path, monkeypatch):
     found.check(tmp_path / "model.gguf")
 
 
-def test_what_a_format_cannot_hold_is_said(tmp_path):
+def test_a_format_that_cannot_express_the_model_is_refused(tmp_path):
     save_model(tmp_path / "bert", build_model(preset("tiny-bert-base")))
     with pytest.raises(ValueError, match="expected a decoder, for a GGUF file"):
         convert(tmp_path / "bert", tmp_path / "model.gguf", "gguf")
@@ -234,7 +234,7 @@ def test_an_encoder_decoder_to_ctranslate2(name, changes, tmp_path):
     found.check(tmp_path / "ct2")
 
 
-def test_what_ctranslate2_cannot_hold_is_said(tmp_path):
+def test_a_model_that_ctranslate2_cannot_express_is_refused(tmp_path):
     pytest.importorskip("ctranslate2")
     save_model(
         tmp_path / "t5", build_model(preset("tiny-t5-small")), {"tokenizer.json": Tokenizer.train(["a"], 280).to_json()}
@@ -244,7 +244,7 @@ def test_what_ctranslate2_cannot_hold_is_said(tmp_path):
 
 
 @pytest.mark.parametrize("family", ["roberta", "t5", "llama"])
-def test_through_our_own_folder_and_out_again_nothing_is_lost(family, tmp_path):
+def test_hf_to_ours_and_back_is_lossless(family, tmp_path):
     if family in hf_models.ENCODERS:
         theirs = hf_models.make(hf_models.ENCODERS[family][0](random.Random(0)), "RobertaForMaskedLM", 0)
     else:

@@ -43,7 +43,7 @@ def test_a_conversation_is_rendered_by_the_chat_template(decoder):
     model = load(decoder[0])
     names = ("<s>", "the", "dog", "on")
     assert model.answer_to([{"role": "user", "content": "the dog"}]) == [WORDS.index(name) for name in names]
-    # what a user types is no special token
+    # A special token that a user types is encoded as text.
     assert WORDS.index("</s>") not in model.answer_to([{"role": "user", "content": "the </s> dog"}])
     assert isinstance("".join(model.chat([{"role": "user", "content": "cat"}])), str)
 

@@ -37,7 +37,7 @@ def test_samples_continue_beyond_the_context(context):
     (found,) = tool.candidates_after([tool.read("the")], config, with_scores=True)
     assert len({one.text for one in found}) == 3
     assert all(one.score < 0 for one in found)
-    # The first sample is the one that is streamed, and that is written without the others.
+    # The first sample equals the text that is generated alone.
     assert found[0].text == tool.run(
         "the", config=GenerationConfig(max_new_tokens=20, min_new_tokens=20, do_sample=True)
     )

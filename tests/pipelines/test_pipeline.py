@@ -24,7 +24,7 @@ LINES = {
     "paraphrase": "one\ttwo",
     "similarity": "\t".join(PAIR),
 }
-# Methods that take one text by their nature, and those that `run` is made of.
+# Methods that take one text only, and methods that `run` calls.
 ONE_TEXT = {"explain", "stream", "read"}
 INNER = {"answer_lines", "candidates", "stream_after", "windows", "read_words", "encode"}
 

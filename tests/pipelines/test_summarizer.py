@@ -1,4 +1,4 @@
-"""The summarizer."""
+"""The summarizer: its texts and its scores."""
 
 from glassformer.pipelines.examples import Summary
 from glassformer.pipelines.summarizer import Summarizer

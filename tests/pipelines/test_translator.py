@@ -1,4 +1,4 @@
-"""The translator."""
+"""The translator: its texts and its scores."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What `glassformer eval` gets from each task."""
+"""The options and scores of each task for `glassformer eval`."""
 
 from dataclasses import fields
 

@@ -73,7 +73,7 @@ def test_run_and_eval_use_it_like_any_other_task(trained, data, monkeypatch, cap
     assert json.loads(capsys.readouterr().out)["f1"] == trained[1]["f1"]
 
 
-def test_the_loss_pulls_the_same_together_and_pushes_different_ones_below_the_margin(trained, monkeypatch):
+def test_the_loss_is_the_contrastive_margin_loss(trained, monkeypatch):
     task = trained[0]
     vectors = torch.nn.functional.normalize(torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]), dim=-1)
     monkeypatch.setattr(task, "outputs", lambda model, batch: vectors)
@@ -87,7 +87,7 @@ def test_the_loss_pulls_the_same_together_and_pushes_different_ones_below_the_ma
     assert task.loss(None, Batch).item() == pytest.approx(cosine - 0.5 + 1)
 
 
-def test_a_label_that_is_neither_is_named_by_file_and_line(tmp_path):
+def test_an_unknown_label_is_refused_with_file_and_line(tmp_path):
     (tmp_path / "a.tsv").write_text("text\tsecond\tlabel\na\tb\tmaybe\n", encoding="utf-8")
     with pytest.raises(BadRecordError, match=r"a.tsv:2: 'maybe' under 'label': expected same or different"):
         ParaphraseData(data=(tmp_path / "a.tsv",)).examples()

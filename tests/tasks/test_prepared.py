@@ -1,4 +1,4 @@
-"""What a task prepares for a run: the stored tokenizer, and a note about bad records."""
+"""The inputs of a run: the stored tokenizer, and the note about bad records."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""What masking and denoising share: plain texts, token rows, exact resume, demos and the command line."""
+"""Masking and denoising: plain texts, token rows, exact resume, demos and the command line."""
 
 import gzip
 import io
@@ -25,7 +25,7 @@ from tasks.pretraining_models import labeled, quick
 
 
 def stopped(task, folder, stops):
-    """Train, stopped and called again at these updates."""
+    """Train with interruptions at these updates, each followed by a resume."""
     plain = Trainer._update
 
     def update(self):

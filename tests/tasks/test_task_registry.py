@@ -1,4 +1,4 @@
-"""The names of the tasks."""
+"""Finding tasks by name: every task, old names and misspelled names."""
 
 import pytest
 

@@ -23,7 +23,7 @@ from tasks.tiny_tasks import WORDS, encoder_config, files_of, translation, write
 
 @pytest.fixture
 def trained(tmp_path):
-    """A finished run, and the bytes of its model."""
+    """The folder of a finished run, with its data."""
     write_pairs(tmp_path)
     Translation(translation(tmp_path)).train(tmp_path / "m")
     return tmp_path
@@ -48,7 +48,7 @@ def test_the_same_command_resumes_without_training_a_tokenizer_or_tokenizing(tra
 
 
 def test_changed_data_is_refused_and_the_model_stays(trained):
-    """A finished model was once overwritten by old weights with a tokenizer trained anew."""
+    """A former bug: changed data retrained the tokenizer, and old weights overwrote a finished model."""
     before = files_of(trained / "m")
     write_pairs(trained, seed=1)
     with pytest.raises(
@@ -323,7 +323,7 @@ def test_a_damaged_tokenizer_of_a_run_is_named(trained):
         Translation(translation(trained)).train(trained / "m")
 
 
-def test_what_kills_leave_in_a_run_is_removed_at_the_next_start(trained):
+def test_leftovers_of_a_killed_run_are_removed_at_the_next_start(trained):
     checkpoints = trained / "m.run" / "checkpoints"
     for name in (".step-00000002.removed", ".step-00000004.part-0123abcd"):
         (checkpoints / name).mkdir()

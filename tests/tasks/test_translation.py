@@ -1,4 +1,4 @@
-"""From two text files to a model that translates, through Python and through the command line."""
+"""Translation: training from two text files, by Python and by the command line."""
 
 import json
 import random
@@ -25,7 +25,7 @@ WORDS = dict(zip(ENGLISH, GERMAN, strict=True))
 
 
 def write_corpus(folder, count=600):
-    """A language of seven words, translated word by word."""
+    """Write sentences of a language of seven words, translated word by word."""
     chance = random.Random(0)
     sources = [" ".join(chance.choices(list(WORDS), k=chance.randint(1, 4))) for _ in range(count)]
     (folder / "a.en").write_text("".join(f"{line}\n" for line in sources), encoding="utf-8")
@@ -47,7 +47,7 @@ def glassformer(*arguments, folder, **options):
 
 @pytest.fixture
 def here(monkeypatch, capsys):
-    """The same in this process, which need not start first."""
+    """Call the command line in this process, which is faster than a new one."""
 
     def run(*arguments, folder):
         monkeypatch.chdir(folder)
@@ -79,7 +79,7 @@ def trained(tmp_path_factory):
     return folder, result
 
 
-def test_training_tells_what_it_does_and_leaves_a_whole_folder(trained):
+def test_training_reports_its_progress_and_writes_a_complete_folder(trained):
     folder, result = trained
     assert result.stdout.startswith("wrote model: BLEU ")
     assert "validation after 200 updates" in result.stderr
@@ -100,7 +100,7 @@ def test_training_tells_what_it_does_and_leaves_a_whole_folder(trained):
     assert "200 updates" in (folder / "model" / "README.md").read_text(encoding="utf-8")
 
 
-def test_it_learned_the_language(trained):
+def test_it_translates_held_out_sentences(trained):
     translator = Translator.from_folder(trained[0] / "model")
     chance = random.Random(1)
     sources = [" ".join(chance.choices(ENGLISH, k=chance.randint(1, 3))) for _ in range(100)]
@@ -117,7 +117,7 @@ def test_run_gives_one_line_for_each_line_and_keeps_blank_ones(trained):
     assert result.stdout == "eins zwei\n\n\ndrei\nvier fünf\n"
 
 
-def test_eval_and_info_tell(trained, here):
+def test_eval_and_info_describe_the_model(trained, here):
     files = ("--source", "a.en", "--target", "a.de", "--tokenized", "de")
     result = here("eval", "model", *files, folder=trained[0])
     assert result.returncode == 0, result.stderr
@@ -133,12 +133,12 @@ def test_eval_and_info_tell(trained, here):
     assert "d_model = 32" in result.stdout
 
 
-def test_what_was_estimated_is_held_against_the_truth(trained):
+def test_the_estimate_is_compared_with_the_actual_cost(trained):
     assert "200 updates: about " in trained[1].stderr
     assert "(estimated " in trained[1].stderr
 
 
-def test_minutes_choose_the_updates_and_the_record_says_how_many(tmp_path, capsys):
+def test_minutes_choose_the_number_of_updates_and_the_run_records_it(tmp_path, capsys):
     write_corpus(tmp_path)
     config = TranslationConfig(
         data=PairData(source=(tmp_path / "a.en",), target=(tmp_path / "a.de",)),
@@ -163,7 +163,7 @@ def test_minutes_choose_the_updates_and_the_record_says_how_many(tmp_path, capsy
     torch.testing.assert_close(found.weights.sum(-1), torch.ones(found.weights.shape[:-1]))
 
 
-def test_bad_records_are_counted_and_told(tmp_path):
+def test_skipped_records_are_counted_in_a_note(tmp_path):
     write_corpus(tmp_path)
     for name, line in (("a.en", "\n"), ("a.de", "nichts\n")):
         (tmp_path / name).write_text((tmp_path / name).read_text(encoding="utf-8") + line, encoding="utf-8")
@@ -203,7 +203,7 @@ runpy.run_module("glassformer", run_name="__main__", alter_sys=True)
 """
 
 
-def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, trained):
+def test_a_signal_saves_a_checkpoint_and_the_same_command_resumes(tmp_path, trained):
     write_corpus(tmp_path)
     command = [*TRAIN, "--updates", "200", "--eval-every", "100", "--out", "model"]
     stopped = subprocess.run(
@@ -216,7 +216,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, trained):
     assert weights[0] == weights[1]
 
 
-def test_scores_are_sacrebleus():
+def test_scores_equal_sacrebleu():
     scores = score_translations(["the cat sat on the mat"], ["the cat sat on the mat"])
     assert scores["bleu"] == pytest.approx(100)
     assert scores["chrf"] == pytest.approx(100)

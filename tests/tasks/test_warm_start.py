@@ -28,7 +28,7 @@ def test_a_pretrained_body_is_taken_over_bit_by_bit(masked, tmp_path):
     config = quick(config, updates=30)
     scores = Classification(config).train(tmp_path / "all")
     assert scores["accuracy"] > 90
-    # With adapters all but their matrices, and the head, is still the checkpoint's to the bit.
+    # With adapters, only the adapted matrices and the head differ from the checkpoint.
     layers = ("v_proj", "out_proj", "up_proj", "down_proj")
     adapted = replace(config, train=replace(config.train, lora_rank=8, lora_layers=layers, lr=0.03, updates=40))
     assert Classification(adapted).train(tmp_path / "adapted")["accuracy"] > 90

@@ -92,7 +92,7 @@ def test_more_time_never_gives_a_smaller_model():
     assert widths[0] < widths[-1]
 
 
-def test_few_examples_seen_often_are_protected_by_dropout_and_decay():
+def test_few_examples_give_more_dropout_and_weight_decay():
     few, many = chosen_for(CorpusSize(1_000, 65_000, 60_000), 900.0), chosen_for(MULTI30K, 100.0)
     assert few["model.dropout"] > many["model.dropout"] == 0
     assert few["train.weight_decay"] == 1.0
@@ -116,7 +116,7 @@ def test_the_speed_is_measured_for_the_chosen_model():
     assert choose_defaults(TRANSLATION, {}, MULTI30K, speed)["model.d_model"] > 160
 
 
-def test_texts_longer_than_the_model_reads_ask_for_no_larger_batches():
+def test_texts_beyond_the_limit_of_the_model_do_not_enlarge_batches():
     long, longer = (chosen_for(CorpusSize(1000, 1000 * n, 1000 * n), 100.0) for n in (1_100, 100_000))
     assert long["train.max_tokens"] == longer["train.max_tokens"] == 8 * 256
 
@@ -187,7 +187,7 @@ def test_a_classifier_of_several_labels_gets_no_option_without_effect():
     }
 
 
-def test_a_tagger_varies_its_training_text():
+def test_the_defaults_of_tagging_use_bpe_dropout_and_entity_swaps():
     chosen = chosen_for(CorpusSize(14_000, 1_100_000), 250.0, kind=config_named("tagging"))
     assert chosen["swap_entities"] > 0
     assert chosen["tokenizer.bpe_dropout"] > 0

@@ -1,4 +1,4 @@
-"""What the data options of all tasks share: files or a corpus, splits, and what a folder stores."""
+"""Data options of all tasks: files or a corpus, splits, and the settings that a folder stores."""
 
 from collections import Counter
 from dataclasses import dataclass
