@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from glassformer.bench.result_file import check_new, write_result
-from glassformer.nn.attend import attend
+from glassformer.nn.attention_backends import attend
 
 LENGTHS, WIDTH, KERNEL, ROUNDS = (64, 128, 256, 512, 1024, 2048), 256, 3, 7
 

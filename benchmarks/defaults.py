@@ -1,14 +1,19 @@
-"""Default options beside hand-set ones and baselines: `python benchmarks/defaults.py DATA --out RESULTS.jsonl`.
+"""Train with default options for some minutes, beside hand-set options and baselines.
+
+    python benchmarks/defaults.py DATA --out RUNS.jsonl [--minutes 2 5] [--only Multi30k] [--seeds 3]
+    python benchmarks/defaults.py DATA --out RUNS.jsonl --table --result-files benchmarks/results/defaults
 
 DATA holds `multi30k/` (train and test2016 as .de.gz and .en.gz), `tatoeba/deu-eng.tsv.gz`, `sst2/`, `conll2003/`,
-`shakespeare/` and `babi/`, as their publishers lay them out. `interface-texts/{train,test}.{en,de}` is read
-if it is there, and downloaded otherwise. Each run is the command
+`shakespeare/` and `babi/` with the files that their publishers distribute. `interface-texts/{train,test}.{en,de}` is
+read if it exists; otherwise the corpus is downloaded. Each run is the command
 
     glassformer train TASK (files) --out ... --minutes ...
 
-in a process of its own, alone on `--cores-per-run` cores. Translators are compared with hand-set options, other tasks
-with the baseline that `glassformer demo TASK` prints. Results are appended to RESULTS.jsonl, one line per run, and runs
-that it holds already are not repeated. `--table` prints the tables from it.
+in its own process on its own `--cores-per-run` cores. Translators are compared with hand-set options, other tasks with
+the baseline that `glassformer demo TASK` prints. Each run appends one line to RUNS.jsonl, and the same command resumes
+a benchmark that was stopped: runs in the file are not repeated. `--table` makes no runs and prints the tables of the
+file. `--result-files PREFIX` writes them in the format of benchmarks/results too: PREFIX-translation.json for the
+translators and PREFIX-tasks.json for the other tasks.
 """
 
 import argparse
@@ -17,6 +22,7 @@ import json
 import os
 import queue
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,6 +31,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from glassformer.bench.result_file import check_new, markdown_table, origin, write_result
 
 ROOT = Path(__file__).parents[1]
 COMMON = "--vocab-size 6000 --dropout 0.1 --embedding-dropout 0.1 --schedule linear --max-tokens 1024"
@@ -36,8 +44,9 @@ HAND_SET = {
     f"--optimizer muon --lr 1e-2 --weight-decay 0.3 {COMMON}",
 }
 DEFAULT = "default"
-"""The settings of a run with no option but its files and its time."""
+"""The name of a run with no options other than its files and its time."""
 HELD_OUT = 1000
+"""Pairs of Tatoeba that translators are scored on."""
 SCORING = """
 import json, sys
 from pathlib import Path
@@ -54,22 +63,23 @@ about, baseline = task.baseline(splits)
 scores = load(folder).score(list(splits.test) or list(splits.valid))
 print(json.dumps({"scores": scores.values, "baseline": baseline.values, "baseline_is": about}))
 """
-"""Score a model on the test examples of its data, or else on those for validation, beside the task's baseline."""
+"""Print the scores of a model and of the task's baseline, on the test examples or, without any, on the validation
+examples."""
 
 
 class Corpus(NamedTuple):
-    """A corpus as options of a task's data."""
+    """A corpus: its task, and the options that name its files."""
 
     name: str
     task: str
     train: dict[str, Any]
-    """Data options of the training, by their names without dashes."""
+    """Options of `train`, by their names in Python."""
     test: dict[str, Any]
-    """Data options of `eval`; empty for tasks whose scores stand beside a baseline."""
+    """Options of `eval`; empty for tasks that are compared with a baseline."""
 
 
 class Run(NamedTuple):
-    """One training: a corpus, a time, the name of the settings, and a seed."""
+    """One training run. `settings` is DEFAULT or a key of HAND_SET."""
 
     corpus: Corpus
     minutes: float
@@ -82,7 +92,7 @@ class Run(NamedTuple):
 
 
 def corpora(data: Path, work: Path) -> Iterator[Corpus]:
-    """Yield the corpora of both tables; what has to be converted is written to `work`."""
+    """Yield every corpus. Converted files are written to `work`."""
     yield from _translation(data, work)
     yield from _sentiment(data / "sst2", work)
     names = data / "conll2003"
@@ -103,7 +113,7 @@ def corpora(data: Path, work: Path) -> Iterator[Corpus]:
 
 
 def run(one: Run, cores: Sequence[int]) -> dict[str, Any]:
-    """Train by the command line on these cores alone, and score the held-out examples."""
+    """Train by the command line on these cores, and return the run's record with its scores on held-out examples."""
 
     def call(*command: str) -> str:
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
@@ -127,34 +137,69 @@ def run(one: Run, cores: Sequence[int]) -> dict[str, Any]:
         call(*program, "train", one.corpus.task, *_options(one.corpus.train), *options)
         seconds = time.perf_counter() - began
         if one.corpus.test:
-            told = json.loads(call(*program, "eval", out, "--json", *_options(one.corpus.test)))
-            return {**one.key(), "seconds": seconds, "scores": {"bleu": told["beam 4"]["bleu"]}}
-        told = json.loads(call(sys.executable, "-c", SCORING, out, one.corpus.task, json.dumps(one.corpus.train)))
-        return {**one.key(), "seconds": seconds, **told}
+            printed = json.loads(call(*program, "eval", out, "--json", *_options(one.corpus.test)))
+            scores: dict[str, Any] = {"scores": {"bleu": printed["beam 4"]["bleu"]}}
+        else:
+            fields = json.dumps(one.corpus.train)
+            scores = json.loads(call(sys.executable, "-c", SCORING, out, one.corpus.task, fields))
+        return {**one.key(), "seconds": seconds, **scores, "cores": len(cores), **origin()}
 
 
-def print_tables(results: list[dict[str, Any]]) -> None:
-    """Print translators beside hand-set options, and other tasks beside their baselines."""
-    names = [DEFAULT, *HAND_SET]
-    print(f"| corpus | minutes | default: BLEU (took) | {' | '.join(names[1:])} | share of the best |")
-    print("|---" * (len(names) + 3) + "|")
-    translators = [result for result in results if "baseline" not in result]
-    for corpus, minutes in dict.fromkeys((result["corpus"], result["minutes"]) for result in translators):
-        found = {r["settings"]: r for r in translators if (r["corpus"], r["minutes"]) == (corpus, minutes)}
-        bleu = {name: result["scores"]["bleu"] for name, result in found.items()}
+TITLES = {
+    "translation": "Default options beside hand-set ones: translation",
+    "tasks": "Default options beside baselines: other tasks",
+}
+
+
+def show_tables(results: list[dict[str, Any]], prefix: str | None) -> None:
+    """Print the tables. If there is a prefix, write each to its result file."""
+    runs = {
+        "translation": [result for result in results if "baseline" not in result],
+        "tasks": [result for result in results if "baseline" in result],
+    }
+    tables = {"translation": translation_table(runs["translation"]), "tasks": task_table(runs["tasks"])}
+    what = {"translation": "BLEU with beam 4 on held-out pairs, the mean over the seeds. ", "tasks": ""}
+    for name, (columns, rows) in tables.items():
+        if not rows:
+            continue
+        print(markdown_table(columns, rows), end="\n\n")
+        if prefix is not None:
+            cores = ", ".join(sorted({str(run.get("cores", "an unrecorded number of")) for run in runs[name]}))
+            notes = [f"{what[name]}Each run had {cores} cores to itself."]
+            path = Path(f"{prefix}-{name}.json")
+            write_result(path, title=TITLES[name], columns=columns, rows=rows, notes=notes, runs=runs[name])
+
+
+def translation_table(results: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Return the columns and rows of the translators: BLEU of default options and of hand-set ones, over all seeds."""
+    columns = ["corpus", "minutes", DEFAULT, "took, minutes", *HAND_SET, "share of the best", "seeds"]
+    rows = []
+    for corpus, minutes in dict.fromkeys((result["corpus"], result["minutes"]) for result in results):
+        found = [result for result in results if (result["corpus"], result["minutes"]) == (corpus, minutes)]
+        of_settings = {name: [one for one in found if one["settings"] == name] for name in (DEFAULT, *HAND_SET)}
+        bleu = {
+            name: statistics.mean(one["scores"]["bleu"] for one in ones) for name, ones in of_settings.items() if ones
+        }
+        shown = {name: f"{bleu[name]:.1f}" if name in bleu else "not run" for name in of_settings}
         best = max((bleu[name] for name in bleu if name != DEFAULT), default=None)
         share = f"{bleu[DEFAULT] / best:.0%}" if best and DEFAULT in bleu else ""
-        took = f"{bleu[DEFAULT]:.1f} ({found[DEFAULT]['seconds'] / 60:.2f} min)" if DEFAULT in found else ""
-        cells = [f"{bleu[name]:.1f}" if name in bleu else "" for name in names[1:]]
-        print(f"| {corpus} | {minutes:g} | {took} | {' | '.join(cells)} | {share} |")
-    print("\n| corpus | minutes (took) | seed | scores | baseline |\n|---|---|---|---|---|")
+        seconds = [one["seconds"] for one in of_settings[DEFAULT]]
+        took = f"{statistics.mean(seconds) / 60:.2f}" if seconds else ""
+        seeds = " to ".join(map(str, sorted({len(ones) for ones in of_settings.values() if ones})))
+        hand_set = [shown[name] for name in HAND_SET]
+        rows.append([corpus, f"{minutes:g}", shown[DEFAULT], took, *hand_set, share, seeds])
+    return columns, rows
+
+
+def task_table(results: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Return the columns and rows of the other tasks: the scores of each run, and those of the task's baseline."""
+    rows = []
     for result in results:
-        if "baseline" in result:
-            shown = [", ".join(f"{k} {v:.3g}" for k, v in result[side].items()) for side in ("scores", "baseline")]
-            took = f"{result['minutes']:g} ({result['seconds'] / 60:.2f})"
-            print(
-                f"| {result['corpus']} | {took} | {result['seed']} | {shown[0]} | {result['baseline_is']}: {shown[1]} |"
-            )
+        scores, baseline = (", ".join(f"{k} {v:.3g}" for k, v in result[s].items()) for s in ("scores", "baseline"))
+        took = f"{result['seconds'] / 60:.2f}"
+        cells = [result["corpus"], f"{result['minutes']:g}", took, str(result["seed"]), scores, baseline]
+        rows.append([*cells, result["baseline_is"]])
+    return ["corpus", "minutes", "took, minutes", "seed", "scores", "baseline", "which baseline"], rows
 
 
 def _translation(data: Path, work: Path) -> Iterator[Corpus]:
@@ -185,7 +230,7 @@ def _translation(data: Path, work: Path) -> Iterator[Corpus]:
 
 
 def _sentiment(folder: Path, work: Path) -> Iterator[Corpus]:
-    """Yield phrases of three numbers, scored on whole sentences that share none of them."""
+    """Yield 500, 5,000 and 60,000 phrases, scored on whole sentences that share no phrase with them."""
     tool = [sys.executable, str(ROOT / "tools" / "split_phrases.py"), str(work / "sst2")]
     files = [str(folder / "train.tsv.gz"), str(folder / "dev.tsv.gz")]
     subprocess.run([*tool, *files], check=True, stdout=subprocess.DEVNULL)
@@ -226,21 +271,26 @@ def _options(fields: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """Run what is asked for and print the tables."""
+    """Make the missing runs, then print and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--out", type=Path, required=True, help="file of results, one JSON object per line")
+    parser.add_argument("data", type=Path, help="folder of the corpora")
+    parser.add_argument("--out", type=Path, required=True, help="file of the runs, one JSON object per line")
     parser.add_argument("--minutes", type=float, nargs="+", default=[2.0])
-    parser.add_argument("--only", nargs="*", default=[], help="corpora whose names contain one of these")
-    parser.add_argument("--hand-set", nargs="*", default=list(HAND_SET), help=f"of {', '.join(HAND_SET)}")
+    parser.add_argument("--only", nargs="*", default=[], help="corpora whose names contain one of these words")
+    names = "; ".join(HAND_SET)
+    parser.add_argument("--hand-set", nargs="*", default=list(HAND_SET), help=f"hand-set options to compare: {names}")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--cores", type=int, nargs="*", default=sorted(os.sched_getaffinity(0)), help="cores to use")
     parser.add_argument("--cores-per-run", type=int, default=2)
-    parser.add_argument("--table", action="store_true", help="run nothing, print the tables of --out")
+    parser.add_argument("--table", action="store_true", help="make no runs, print the tables of --out")
+    parser.add_argument("--result-files", metavar="PREFIX", help="also write the tables to new files of this prefix")
     options = parser.parse_args()
+    if options.result_files is not None:
+        for name in TITLES:
+            check_new(Path(f"{options.result_files}-{name}.json"))
     results = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
     if options.table:
-        print_tables(results)
+        show_tables(results, options.result_files)
         return
     free: queue.Queue[list[int]] = queue.Queue()
     for first in range(0, len(options.cores) - options.cores_per_run + 1, options.cores_per_run):
@@ -274,7 +324,7 @@ def main() -> None:
                 results.append(result)
                 stream.write(json.dumps(result) + "\n")
                 stream.flush()
-    print_tables(results)
+    show_tables(results, options.result_files)
 
 
 if __name__ == "__main__":

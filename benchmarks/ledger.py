@@ -1,11 +1,11 @@
-"""What each trick is worth on Multi30k: one model with it, one without, several seeds.
+"""Ablations on Multi30k: train the recipe with one option changed at a time, with several seeds, and compare BLEU.
 
-    python benchmarks/ledger.py FOLDER --out LEDGER [--updates 3000] [--seeds 3] [--workers 4]
+    python benchmarks/ledger.py FOLDER --out LEDGER [--updates 3000] [--seeds 3] [--workers 4] [--result-file FILE]
 
-Trains `recipes/multi30k.toml` without R-Drop (the base line), and the same with one thing changed at a time, and
-translates test2016 with each. What needs no other training (averaging, beam, length penalty) is read off the base
-line's own models. Results stand in LEDGER, one JSON file a run, so that a ledger that was stopped goes on; the table
-is printed from those that are there.
+The baseline is `recipes/multi30k.toml` without R-Drop. Each model translates the validation set and test2016. Options
+of the search (averaged weights, beam width, length penalty) are compared on the baseline's models. The scores of each
+run are one JSON file in LEDGER, so the same command resumes a benchmark that was stopped. The table is printed from the
+files in LEDGER. --result-file writes it in the format of benchmarks/results too.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from glassformer.bench.result_file import check_new, markdown_table, origin, write_result
 from glassformer.checkpoint.model_folder import load_parameters, read_tensors
 from glassformer.data.corpora.catalog import open_corpus
 from glassformer.metrics import score_translations, tokenized_bleu
@@ -30,9 +31,11 @@ from glassformer.training.state import checkpoint_path, saved_positions
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "multi30k.toml"
 AVERAGED = 10
+"""How many of the last checkpoints are averaged."""
+BASELINE = "baseline"
 
 TRAININGS: dict[str, dict[str, Any]] = {
-    "base line": {},
+    BASELINE: {},
     "without label smoothing": {"train.label_smoothing": 0.0},
     "without tied embeddings": {"model.tie": "none"},
     "with R-Drop 5": {"train.r_drop": 5.0},
@@ -45,10 +48,10 @@ TRAININGS: dict[str, dict[str, Any]] = {
         "train.lr": 1e-3,
     },
     "twice as wide, lr 3e-3": {"model.d_model": 512, "model.d_ff": 1024, "model.init_std": 512**-0.5},
-    "learning rate falls linearly to zero": {"train.schedule": "linear"},
+    "linear schedule to zero": {"train.schedule": "linear"},
 }
 SEARCHES: dict[str, dict[str, Any]] = {
-    "base line": {"beam": 5, "length_penalty": 1.0, "averaged": True},
+    BASELINE: {"beam": 5, "length_penalty": 1.0, "averaged": True},
     "without averaging": {"beam": 5, "length_penalty": 1.0, "averaged": False},
     "greedy, no beam": {"beam": 1, "length_penalty": 1.0, "averaged": True},
     "length penalty 0": {"beam": 5, "length_penalty": 0.0, "averaged": True},
@@ -58,7 +61,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
 
 
 def recipe_of(training: str, folder: Path, *, updates: int, seed: int) -> TranslationConfig:
-    """The recipe of one row."""
+    """Return the recipe with the changes of one row."""
     config = load_recipe(RECIPE, TranslationConfig)
     every = max(updates // 30, 1)
     changes: dict[str, Any] = {
@@ -81,7 +84,7 @@ def recipe_of(training: str, folder: Path, *, updates: int, seed: int) -> Transl
 
 
 def train_and_score(training: str, folder: Path, *, updates: int, seed: int) -> dict[str, Any]:
-    """One run: its scores by each way of searching (only the usual one where the training is the trick)."""
+    """Train one model and return its scores: the baseline's for every search, another model's for one search."""
     began = time.perf_counter()
     sides = {name: list(pairs) for name, pairs in open_corpus("multi30k", folder=folder).items()}
     with tempfile.TemporaryDirectory() as work:
@@ -93,7 +96,7 @@ def train_and_score(training: str, folder: Path, *, updates: int, seed: int) -> 
         checkpoints = Path(work) / "model.run" / "checkpoints"
         last = read_tensors(checkpoint_path(checkpoints, saved_positions(checkpoints)[-1]) / "model.safetensors")
     chosen = {name: value.clone() for name, value in translator.model.state_dict().items()}
-    searches = SEARCHES if training == "base line" else {"base line": SEARCHES["base line"]}
+    searches = SEARCHES if training == BASELINE else {BASELINE: SEARCHES[BASELINE]}
     scores: dict[str, Any] = {}
     for name, search in searches.items():
         if search["averaged"]:
@@ -125,34 +128,49 @@ def _device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def table(out: Path) -> str:
-    """The ledger in Markdown, from the files that are there."""
-    runs = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(out.glob("*.json"))]
-    rows: dict[str, list[dict[str, Any]]] = {}
+def read_runs(out: Path) -> list[dict[str, Any]]:
+    """Return the records of the finished runs; other JSON files in the folder are left out."""
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(out.glob("*.json"))]
+    return [record for record in records if "training" in record]
+
+
+COLUMNS = ["change", "test, lower-cased and tokenized", "difference", "test, cased", "validation, cased", "seeds"]
+
+
+def table_rows(runs: list[dict[str, Any]]) -> list[list[str]]:
+    """Return one row for each change: mean and standard deviation of BLEU, and the difference from the baseline."""
+    scores: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
         for search, sides in run["scores"].items():
-            name = run["training"] if search == "base line" else search
-            rows.setdefault(name, []).append(sides)
-    if "base line" not in rows:
-        return "the base line is not there yet"
-    base = statistics.mean(row["test"]["tokenized"] for row in rows["base line"])
-    lines = [
-        "| | test, lower-cased and tokenized | against the base line | test, cased | validation, cased | seeds |",
-        "|---|---|---|---|---|---|",
-    ]
+            name = run["training"] if search == BASELINE else search
+            scores.setdefault(name, []).append(sides)
+    if BASELINE not in scores:
+        return []
+    baseline = statistics.mean(sides["test"]["tokenized"] for sides in scores[BASELINE])
+    rows = []
     for name in [*TRAININGS, *list(SEARCHES)[1:]]:
-        if found := rows.get(name):
-            test = [row["test"]["tokenized"] for row in found]
+        if found := scores.get(name):
+            test = [sides["test"]["tokenized"] for sides in found]
             cells = [
                 _spread(test),
-                "" if name == "base line" else f"{statistics.mean(test) - base:+.2f}",
-                _spread([row["test"]["cased"] for row in found]),
-                _spread([row["valid"]["cased"] for row in found]),
+                "" if name == BASELINE else f"{statistics.mean(test) - baseline:+.2f}",
+                _spread([sides["test"]["cased"] for sides in found]),
+                _spread([sides["valid"]["cased"] for sides in found]),
                 str(len(found)),
             ]
-            lines.append(f"| {name} | {' | '.join(cells)} |")
-    signatures = " and ".join(f"`{x}`" for x in reversed(rows["base line"][0]["test"]["signatures"]))
-    return "\n".join([*lines, "", f"Signatures: {signatures}."])
+            rows.append([name, *cells])
+    return rows
+
+
+def table_notes(runs: list[dict[str, Any]]) -> list[str]:
+    """Return what the figures are, and the signatures of the metrics."""
+    baseline = next(run for run in runs if run["training"] == BASELINE)
+    signatures = baseline["scores"][BASELINE]["test"]["signatures"]
+    return [
+        "BLEU, mean and standard deviation over the seeds. The baseline is the recipe without R-Drop, with an "
+        f"inverse-square-root schedule, for {baseline['updates']:,} updates.",
+        f"Signatures: {' and '.join(f'`{signature}`' for signature in reversed(signatures))}.",
+    ]
 
 
 def _spread(values: list[float]) -> str:
@@ -161,20 +179,25 @@ def _spread(values: list[float]) -> str:
 
 
 def main() -> None:
-    """Run what is missing, several at a time, each in a process of its own; print the table."""
+    """Make the missing runs, each in its own process and --workers at a time, then print and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("folder", type=Path, help="folder of Multi30k")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the runs' scores, one JSON file per run")
+    parser.add_argument("--result-file", type=Path, help="also write the table to this new file")
     parser.add_argument("--updates", type=int, default=3000)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--only", nargs=2, metavar=("TRAINING", "SEED"), help="one run, in this process")
+    parser.add_argument("--only", nargs=2, metavar=("TRAINING", "SEED"), help="make this run only, in this process")
     arguments = parser.parse_args()
+    if arguments.result_file is not None:
+        check_new(arguments.result_file)
     arguments.out.mkdir(parents=True, exist_ok=True)
     if arguments.only:
         training, seed = arguments.only[0], int(arguments.only[1])
         result = train_and_score(training, arguments.folder, updates=arguments.updates, seed=seed)
-        _file(arguments.out, training, seed).write_text(json.dumps(result, indent=2), encoding="utf-8")
+        measured = {name: value for name, value in origin().items() if name != "command"}  # the command is the parent's
+        record = json.dumps({**result, **measured}, indent=2)
+        _file(arguments.out, training, seed).write_text(record, encoding="utf-8")
         return
     jobs = [(training, seed) for seed in range(arguments.seeds) for training in TRAININGS]
     missing = [job for job in jobs if not _file(arguments.out, *job).is_file()]
@@ -189,7 +212,15 @@ def main() -> None:
             with log.open("wb") as stream:
                 running.append(subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT))
         time.sleep(0.2)
-    print(table(arguments.out))
+    runs = read_runs(arguments.out)
+    rows = table_rows(runs)
+    if not rows:
+        sys.exit(f"{arguments.out}: no run of the baseline has finished; its error is in the .log files")
+    notes = table_notes(runs)
+    print(markdown_table(COLUMNS, rows), *notes, sep="\n\n")
+    if arguments.result_file is not None:
+        title = "What each part of the recipe is worth"
+        write_result(arguments.result_file, title=title, columns=COLUMNS, rows=rows, notes=notes, runs=runs)
 
 
 def _file(out: Path, training: str, seed: int) -> Path:

@@ -120,7 +120,7 @@ def _serve(pipe: Any, work: Callable[[Job], Job]) -> None:
 
 def _train(job: Job, work: Path) -> dict[str, Any]:
     from glassformer.cli.train import read_given
-    from glassformer.tasks.configs.defaults import REFERENCE_FLOPS, Speed, choose_defaults, update_flops
+    from glassformer.tasks.configs.defaults import REFERENCE_FLOPS, TrainingBudget, choose_defaults, update_flops
     from glassformer.tasks.configs.task_options import make_config
     from glassformer.tasks.task_registry import config_named, task_named
     from glassformer.training.journal import read_log
@@ -131,7 +131,7 @@ def _train(job: Job, work: Path) -> dict[str, Any]:
     kind, found = config_named(job["task"]), task_named(job["task"])
     corpus = _corpus(job["task"], tuple(job["set"]))
     flops = job["units"] * REFERENCE_FLOPS
-    chosen = choose_defaults(kind, {**given, "train.minutes": 1}, corpus, Speed(flops, 0, lambda config: 1.0))
+    chosen = choose_defaults(kind, {**given, "train.minutes": 1}, corpus, TrainingBudget(flops, 0, lambda config: 1.0))
     config = make_config(kind, {**chosen, **given, "train.minutes": 0})
     updates = max(20, round(flops / update_flops(config, corpus)))
     changes: dict[str, Any] = {"train.updates": updates, "train.eval_every": updates, "train.save_every": updates}

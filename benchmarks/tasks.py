@@ -1,10 +1,12 @@
-"""What the recipes of `recipes/` come to on well-known data: one row a task, several seeds.
+"""Train the recipes of `recipes/` on well-known data sets, with several seeds, and print their scores.
 
     python benchmarks/tasks.py DATA --out RESULTS [--only sst2 trec] [--seeds 3] [--minilm FOLDER] [--device cpu]
+        [--result-file FILE]
 
-DATA holds sst2/, trec/, conll2003/, shakespeare/, babi/ and scitldr/ as their publishers lay them out. Results stand in
-RESULTS, one JSON file a run, so that a benchmark that was stopped goes on; the table is printed from those that are
-there. A recipe's own `minutes` or `updates` say how long it trains.
+DATA holds the folders sst2, trec, conll2003, shakespeare and scitldr with the files that their publishers distribute.
+The scores of each run are one JSON file in RESULTS, so the same command resumes a benchmark that was stopped. The table
+is printed from the files in RESULTS. --result-file writes it in the format of benchmarks/results too. A recipe's own
+`minutes` or `updates` say how long it trains.
 """
 
 import argparse
@@ -18,13 +20,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from glassformer.bench.result_file import check_new, markdown_table, origin, write_result
 from glassformer.data.readers.splits import split_of
 from glassformer.tasks.recipes import load_recipe
 from glassformer.tasks.task_registry import task_named
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 Files = dict[str, Any]
-"""Fields of a task's data."""
+"""Options of a task's data, by name."""
 
 
 @dataclass(frozen=True)
@@ -34,21 +37,22 @@ class Work:
     task: str
     recipe: str
     files: Callable[[Path, Path], Files]
-    """Fields of the task's data, from the folder of all data and a folder to convert into."""
+    """Return the options of the task's data, given DATA and a folder for converted files."""
     from_minilm: bool = False
-    bar: str = ""
-    words: str = ""
-    """The recipe by which a model first learns to guess words of the same texts, hidden from it."""
+    """Whether the recipe starts from all-MiniLM-L6-v2, which --minilm names."""
+    target: str = ""
+    pretraining: str = ""
+    """The recipe by which the encoder is first pretrained on the same texts, by masked language modeling."""
 
 
 def sst2(data: Path, work: Path) -> Files:
-    """Phrases of film reviews."""
+    """Return sst2: phrases of film reviews, with their sentiment."""
     folder = data / "sst2"
     return {"data": (folder / "train.tsv.gz",), "valid": (folder / "dev.tsv.gz",), "text_column": "sentence"}
 
 
 def trec(data: Path, work: Path) -> Files:
-    """Questions by what they ask for; a tenth is held out, by a hash of the text."""
+    """Return trec: questions by the kind of their answer. A hash of the text decides which tenth is held out."""
     sides: dict[str, list[str]] = {"train": [], "valid": []}
     with gzip.open(data / "trec" / "train.label.gz", "rt", encoding="iso-8859-1") as lines:
         for line in lines:
@@ -60,39 +64,39 @@ def trec(data: Path, work: Path) -> Files:
 
 
 def conll2003(data: Path, work: Path) -> Files:
-    """Named entities in news."""
+    """Return CoNLL-2003: named entities in news."""
     folder = data / "conll2003"
     return {"data": (folder / "train.conll.gz",), "valid": (folder / "dev.conll.gz",)}
 
 
 def shakespeare(data: Path, work: Path) -> Files:
-    """A million characters; the last tenth is held out."""
+    """Return Shakespeare's plays, 1.1 million characters. The last tenth is held out."""
     return {"data": (data / "shakespeare" / "input.txt.gz",), "valid_share": 0.1}
 
 
 def scitldr(data: Path, work: Path) -> Files:
-    """Abstracts and their one-sentence summaries."""
+    """Return SciTLDR: abstracts with one-sentence summaries."""
     folder = data / "scitldr"
     return {"data": (folder / "train.jsonl.gz",), "valid": (folder / "dev.jsonl.gz",)}
 
 
 WORKS = {
-    "sentiment: sst2 dev, from scratch": Work("classification", "sst2.toml", sst2, bar="accuracy >= 83"),
+    "sentiment: sst2 dev, from scratch": Work("classification", "sst2.toml", sst2, target="accuracy >= 83"),
     "sentiment: sst2 dev, from MiniLM": Work("classification", "minilm.toml", sst2, True, "accuracy >= 90"),
     "questions: trec, held-out tenth, from scratch": Work(
-        "classification", "trec.toml", trec, bar="accuracy >= 86", words="trec-words.toml"
+        "classification", "trec.toml", trec, target="accuracy >= 86", pretraining="trec-words.toml"
     ),
     "questions: trec, held-out tenth, from MiniLM": Work("classification", "minilm.toml", trec, True, "accuracy >= 94"),
-    "entities: conll2003 dev, from scratch": Work("tagging", "conll2003.toml", conll2003, bar="F1 >= 78"),
+    "entities: conll2003 dev, from scratch": Work("tagging", "conll2003.toml", conll2003, target="F1 >= 78"),
     "entities: conll2003 dev, from MiniLM": Work("tagging", "conll2003-minilm.toml", conll2003, True, "F1 >= 92"),
-    "characters: shakespeare, two cores": Work("language", "shakespeare-cpu.toml", shakespeare, bar="loss <= 1.55"),
-    "characters: shakespeare, GPU": Work("language", "shakespeare.toml", shakespeare, bar="loss <= 1.45"),
-    "summaries: scitldr dev": Work("summarization", "scitldr.toml", scitldr, bar="ROUGE-1 above lead-1"),
+    "characters: shakespeare, two cores": Work("language", "shakespeare-cpu.toml", shakespeare, target="loss <= 1.55"),
+    "characters: shakespeare, GPU": Work("language", "shakespeare.toml", shakespeare, target="loss <= 1.45"),
+    "summaries: scitldr dev": Work("summarization", "scitldr.toml", scitldr, target="ROUGE-1 above lead-1"),
 }
 
 
 def run(name: str, seed: int, data: Path, out: Path, minilm: Path | None, device: str) -> None:
-    """One run, noted in `out`."""
+    """Train and score one recipe, and write its record to `out`."""
     work = WORKS[name]
     task = task_named(work.task)
     config: Any = load_recipe(RECIPES / work.recipe, task.Config)
@@ -106,68 +110,87 @@ def run(name: str, seed: int, data: Path, out: Path, minilm: Path | None, device
     if work.from_minilm:
         config = replace(config, start_from=minilm)
     began = time.perf_counter()
-    if work.words:
-        config = replace(config, start_from=learn_words(work.words, config, out / f"{slug(name, seed)}-words"))
+    if work.pretraining:
+        config = replace(config, start_from=pretrain(work.pretraining, config, out / f"{slug(name, seed)}-words"))
     scores = task(config).train(out / slug(name, seed))
     seconds = time.perf_counter() - began
     record = {"name": name, "seed": seed, "device": device, "seconds": seconds, "scores": dict(scores.values)}
+    record |= origin()
     (out / f"{slug(name, seed)}.json").write_text(json.dumps(record, indent=2), encoding="utf-8")
 
 
-def learn_words(recipe: str, config: Any, folder: Path) -> Path:
-    """A model that guesses words of the texts that `config` is to learn classes of."""
+def pretrain(recipe: str, config: Any, folder: Path) -> Path:
+    """Pretrain an encoder by masked language modeling on the texts of `config`'s data, and return its folder."""
     masking = task_named("masking")
-    words: Any = load_recipe(RECIPES / recipe, masking.Config)
-    texts = replace(words.data, data=config.data.data, valid=config.data.data)
-    train = replace(words.train, seed=config.train.seed, device=config.train.device)
-    masking(replace(words, data=texts, train=train)).train(folder)
+    pretraining: Any = load_recipe(RECIPES / recipe, masking.Config)
+    texts = replace(pretraining.data, data=config.data.data, valid=config.data.data)
+    train = replace(pretraining.train, seed=config.train.seed, device=config.train.device)
+    masking(replace(pretraining, data=texts, train=train)).train(folder)
     return folder
 
 
 def slug(name: str, seed: int) -> str:
-    """A run's name on disk."""
+    """Return a run's name on disk."""
     return "".join(letter if letter.isalnum() else "-" for letter in name) + f"-{seed}"
 
 
-def table(out: Path) -> str:
-    """All results there are, in Markdown."""
-    lines = ["| task | scores | bar | recipe | seconds | seeds |", "|---|---|---|---|---|---|"]
+def read_runs(out: Path) -> list[dict[str, Any]]:
+    """Return the records of the finished runs, in the order of WORKS and of the seeds."""
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in out.glob("*.json")]
+    known = [record for record in records if record.get("name") in WORKS]
+    return sorted(known, key=lambda record: (list(WORKS).index(record["name"]), record["seed"]))
+
+
+COLUMNS = ["task", "scores", "target", "recipe", "device", "seconds", "seeds"]
+
+
+def table_rows(runs: list[dict[str, Any]]) -> list[list[str]]:
+    """Return one row for each task: its first three scores, and the time of one run, as means over the seeds."""
+    rows = []
     for name, work in WORKS.items():
-        found = [
-            json.loads(path.read_text(encoding="utf-8")) for path in sorted(out.glob(f"{slug(name, 0)[:-2]}-*.json"))
-        ]
-        if not found:
+        if not (found := [run for run in runs if run["name"] == name]):
             continue
-        told = []
+        scores = []
         for key in [*found[0]["scores"]][:3]:
             values = [record["scores"][key] for record in found]
             spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-            told.append(f"{key} {statistics.mean(values):.2f}{spread}")
+            scores.append(f"{key} {statistics.mean(values):.2f}{spread}")
+        recipes = ", then ".join(f"`recipes/{recipe}`" for recipe in (work.pretraining, work.recipe) if recipe)
+        devices = ", ".join(dict.fromkeys(record["device"] for record in found))
         seconds = statistics.mean(record["seconds"] for record in found)
-        lines.append(f"| {name} | {', '.join(told)} | {work.bar} | `{work.recipe}` | {seconds:.0f} | {len(found)} |")
-    return "\n".join(lines)
+        rows.append([name, ", ".join(scores), work.target, recipes, devices, f"{seconds:.0f}", str(len(found))])
+    return rows
 
 
 def main() -> None:
-    """Make the runs that are missing, and print the table."""
+    """Make the missing runs, then print and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", nargs="*", default=[], help="words of the names of the tasks to run")
+    parser.add_argument("data", type=Path, help="folder of the data sets")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the runs' models and scores")
+    parser.add_argument("--result-file", type=Path, help="also write the table to this new file")
+    parser.add_argument("--only", nargs="*", default=[], help="run the tasks whose names contain one of these words")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--minilm", type=Path, help="the folder of all-MiniLM-L6-v2")
     parser.add_argument("--device", default="auto")
     arguments = parser.parse_args()
+    if arguments.result_file is not None:
+        check_new(arguments.result_file)
     for name, work in WORKS.items():
         if arguments.only and not any(word in name for word in arguments.only):
             continue
         if work.from_minilm and arguments.minilm is None:
-            print(f"passing over {name}: it needs --minilm", file=sys.stderr)
+            print(f"skipped {name}: it needs --minilm", file=sys.stderr)
             continue
         for seed in range(arguments.seeds):
             if not (arguments.out / f"{slug(name, seed)}.json").is_file():
                 run(name, seed, arguments.data, arguments.out, arguments.minilm, arguments.device)
-    print(table(arguments.out))
+    runs = read_runs(arguments.out)
+    rows = table_rows(runs)
+    print(markdown_table(COLUMNS, rows))
+    if arguments.result_file is not None:
+        notes = ["Mean and standard deviation over the seeds, where there are several."]
+        title = "The recipes, task by task"
+        write_result(arguments.result_file, title=title, columns=COLUMNS, rows=rows, notes=notes, runs=runs)
 
 
 if __name__ == "__main__":

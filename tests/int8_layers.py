@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from glassformer.kernels.cpp_library import X86, KernelBuildError
-from glassformer.nn.quantized_linear import Int8Linear, TorchInt8Linear
-from glassformer.runtime import int8
+from glassformer.nn.quantized_linear import Int8Linear, TorchInt8Linear, int8_layer_class
+from glassformer.runtime import quantized_model
 
 INT8_LAYERS = ["ours", "torch's"]
 
@@ -21,7 +21,7 @@ def use_int8_layer(name):
     """
     if name == "ours":
         try:
-            found = int8._choose_layer()
+            found = int8_layer_class()
         except KernelBuildError as error:
             pytest.skip(str(error))
         if found is not Int8Linear:
@@ -34,6 +34,6 @@ def use_int8_layer(name):
         pytest.skip("torch has no int8 products here")
     torch.backends.quantized.engine = engine
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(int8, "_choose_layer", lambda: TorchInt8Linear)
+        patch.setattr(quantized_model, "int8_layer_class", lambda: TorchInt8Linear)
         yield TorchInt8Linear
     torch.backends.quantized.engine = usual

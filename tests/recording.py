@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from glassformer.decoding import GenerationConfig
-from glassformer.decoding.generate import Written
+from glassformer.decoding.generate import GeneratedText
 from glassformer.models import DecoderModel, EncoderDecoderModel, ModelConfig
 from glassformer.runtime.choose_runner import ExpectedWork, choose_execution
 
@@ -75,13 +75,13 @@ def assert_one_or_tied(a, b, tolerance):
 
 
 def written_by_hf(model, found, start, end):
-    """Return the texts of HF's `generate` after the first `start` tokens as `Written`; scores are after the rules."""
+    """Return the texts of HF's `generate` after `start` tokens as `GeneratedText`; scores are after the rules."""
     texts = []
     for row, tokens in enumerate(found.sequences[:, start:].tolist()):
         length = tokens.index(end) if end in tokens else len(tokens)
         if found.get("sequences_scores") is not None:
-            texts.append(Written(tokens[:length], score=found.sequences_scores[row].item()))
+            texts.append(GeneratedText(tokens[:length], score=found.sequences_scores[row].item()))
         else:
             logs = model.compute_transition_scores(found.sequences, found.scores, normalize_logits=True)[row]
-            texts.append(Written(tokens[:length], log_probs=logs[: length + 1].tolist()))
+            texts.append(GeneratedText(tokens[:length], log_probs=logs[: length + 1].tolist()))
     return texts

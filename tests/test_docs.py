@@ -10,21 +10,31 @@ import re
 import types
 import xml.etree.ElementTree
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 import glassformer
 from glassformer.cli.completion import completion_words
 from glassformer.decoding import GenerationConfig
+from glassformer.metrics.scores import LOWER_IS_BETTER, TITLES
+from glassformer.pipelines.pipeline_registry import pipeline_named
+from glassformer.tasks.configs.task_options import given_options
+from glassformer.tasks.task_registry import config_named
+from glassformer.tasks.train_function import read_request
+from newcomer.files import write_files
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TASK_GUIDES = [page for page in PAGES if page.parent.name == "tasks" and page.stem != "index"]
 CONTINUED = {"tutorial.md"}
 """Pages whose Python blocks share their variables."""
 
 
 def blocks(language):
     for page in PAGES:
+        if page in TASK_GUIDES:  # they train models: see test_the_python_example_of_a_guide_runs
+            continue
         found = re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
         for number, code in enumerate(["\n".join(found)] if page.name in CONTINUED else found):
             yield pytest.param(code, id=f"{page.name}-{number}")
@@ -49,6 +59,42 @@ def test_python_blocks_run_and_print_what_they_say(code, tmp_path, monkeypatch):
         exec(compile(code, "documentation", "exec"), {"__name__": "documentation"})
     promised = re.findall(r"^print\(.*\)  # (.*)$", code, re.M)
     assert promised == printed.getvalue().splitlines()[: len(promised)]
+
+
+def example_of(guide):
+    (code,) = re.findall(r"```python\n(.*?)```", guide.read_text(encoding="utf-8"), re.S)
+    return compile(code, guide.name, "exec")
+
+
+@pytest.mark.parametrize("guide", TASK_GUIDES, ids=lambda guide: guide.stem)
+def test_the_python_example_of_a_guide_calls_what_exists(guide, monkeypatch, capsys):
+    """Nothing is trained: the options of `train` are checked, and the pipeline's methods by their signatures."""
+    tasks = {}
+
+    def train(task, *, out, **options):
+        read_request(task, given_options(config_named(task), options))
+        tasks[out] = task
+        return dict.fromkeys([*TITLES, *LOWER_IS_BETTER, "exact_match"], 0.0)
+
+    monkeypatch.setattr(glassformer, "train", train, raising=False)
+    load = lambda folder: mock.create_autospec(pipeline_named(tasks[folder]), instance=True)  # noqa: E731
+    monkeypatch.setattr(glassformer, "load", load, raising=False)
+    exec(example_of(guide), {"__name__": "documentation"})
+    assert tasks
+    assert guide.stem in tasks.values()
+
+
+@pytest.mark.parametrize("guide", TASK_GUIDES, ids=lambda guide: guide.stem)
+def test_the_python_example_of_a_guide_runs(guide, tmp_path, monkeypatch, capsys, request):
+    if not request.config.getoption("--full"):
+        pytest.skip("runs with --full")
+    short = {"minutes": 0, "updates": 2, "max_tokens": 256, "device": "cpu"}
+    real = glassformer.train
+    monkeypatch.setattr(glassformer, "train", lambda task, **given: real(task, **{**given, **short}), raising=False)
+    monkeypatch.chdir(tmp_path)
+    write_files(tmp_path)
+    exec(example_of(guide), {"__name__": "documentation"})
+    assert capsys.readouterr().out
 
 
 def test_no_two_examples_of_the_readme_write_the_same_folder():

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from glassformer import cli
 from glassformer.cli.evaluate import eval_options
-from glassformer.cli.options import help_text
+from glassformer.cli.flag_parser import help_text
 from glassformer.tasks.task_registry import TASKS, data_named
 
 INDENT = 26
@@ -60,12 +60,12 @@ def index_page(names: list[str]) -> str:
 
 
 def help_page(words: list[str]) -> str:
-    """The page of one command, such as `train tagging`."""
+    """Return the page of one command, such as `train tagging`."""
     return page(" ".join(words), printed_help([*words, "--help-all" if words[0] == "train" else "--help"]))
 
 
 def eval_page() -> str:
-    """The page of `eval`, whose options depend on the task of the model."""
+    """Return the page of `eval`, whose options depend on the task of the model."""
     parts = [page("eval", printed_help(["eval", "--help"]))]
     for task in TASKS:
         options = [*eval_options(task, data_named(task)()).values()]
@@ -75,7 +75,7 @@ def eval_page() -> str:
 
 
 def printed_help(words: list[str]) -> str:
-    """What `glassformer WORDS` prints."""
+    """Return what `glassformer WORDS` prints."""
     before, sys.argv = sys.argv, ["glassformer", *words]
     printed = io.StringIO()
     try:
@@ -87,14 +87,14 @@ def printed_help(words: list[str]) -> str:
 
 
 def page(title: str, text: str) -> str:
-    """The Markdown page of a help text: usage, description, one table of options per section."""
+    """Return the Markdown page of a help text: usage, description, one table of options per section."""
     usage, *paragraphs = text.strip().split("\n\n")
     lines = [f"# glassformer {title}", f"```text\n{usage}\n```"]
     for paragraph in paragraphs:
         heading, _, body = paragraph.partition("\n")
         if heading.endswith(":") and body.startswith("  "):
             found = help_options(body)
-            rows = [f"| `{escape_pipes(option.flag)}` | {escape(option.about)} |" for option in found]
+            rows = [f"| `{option.flag}` | {escape(option.about)} |" for option in found]  # `a|b` is one cell
             lines.append(f"## {heading[:-1]}\n\n| option | what it does |\n|---|---|\n" + "\n".join(rows))
         else:
             lines.append(escape(" ".join(paragraph.split())))
@@ -102,7 +102,7 @@ def page(title: str, text: str) -> str:
 
 
 def help_options(body: str) -> Iterator[HelpOption]:
-    """The options of one section of the help."""
+    """Yield the options of one section of the help."""
     found: list[HelpOption] = []
     for line in body.splitlines():
         if re.match(r"  \S", line):
@@ -115,14 +115,9 @@ def help_options(body: str) -> Iterator[HelpOption]:
     yield from found
 
 
-def escape_pipes(text: str) -> str:
-    """Text for a code span inside a table."""
-    return text.replace("|", "\\|")
-
-
 def escape(text: str) -> str:
-    """Text that Markdown shows as it is inside a table."""
-    return escape_pipes(text).replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_")
+    """Return text that Markdown shows unchanged inside a table."""
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The part of the documentation site that is made from the code: mkdocs calls these functions (see mkdocs.yml).
+"""Hooks of mkdocs that generate part of the documentation site from the code (see mkdocs.yml).
 
 They add the command-line reference and the API reference. They turn links to files outside docs/ into plain text,
 because the site does not contain those files. After the build they check that no page loads anything from the web.
@@ -34,8 +34,13 @@ FROM_THE_WEB = re.compile(r'<(?:script|img|iframe)[^>]*\ssrc="(?:https?:)?//|<li
 
 
 def api_pages() -> dict[str, str]:
-    """The pages of the API reference: file name -> Markdown for mkdocstrings."""
-    pages, rows = {}, []
+    """Return the pages of the API reference: file name -> Markdown for mkdocstrings."""
+    import glassformer
+
+    names = "\n\n".join(f"::: glassformer.{name}" for name in glassformer.__all__)
+    about = "The names that most programs need"
+    pages = {"glassformer.md": f"# glassformer\n\n{about}.\n\n{names}\n"}
+    rows = [f"| [`glassformer`](glassformer.md) | {about} |"]
     for package, about in PACKAGES.items():
         folder = SOURCE / package
         if not folder.is_dir():

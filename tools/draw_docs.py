@@ -71,19 +71,19 @@ class Drawing:
                 self.text(x - 6, y + row * cell + cell / 2 + 4, rows[row], anchor="end", size=11)
 
     def finish(self) -> str:
-        """The whole file."""
+        """Return the text of the SVG file."""
         return "\n".join([*self.parts, "</svg>"]) + "\n"
 
 
 def architecture() -> str:
-    """The encoder-decoder of the paper, with the sizes and parameter counts of Transformer-base."""
+    """Draw the encoder-decoder of the paper, with the sizes and parameter counts of Transformer-base."""
     config = Config(
         vocab_size=37000, n_encoder_layers=6, n_decoder_layers=6, head="language_model", tie="all", output_bias=False
     )
     sizes = {name: int(np.prod(shape)) for name, shape in parameter_shapes(config).items()}
 
     def millions(prefix: str) -> str:
-        return f"{sum(size for name, size in sizes.items() if name.startswith(prefix)) / 1e6:.1f} million parameters"
+        return f"{sum(size for name, size in sizes.items() if name.startswith(prefix)) / 1e6:.1f} M parameters"
 
     drawing = Drawing(760, 640, "Architecture of the encoder-decoder Transformer")
     heads = f"{config.n_heads} heads of {config.d_model // config.n_heads}"
@@ -131,14 +131,14 @@ def architecture() -> str:
 
 
 def small_encoder() -> tuple[Config, EncoderModel, Array]:
-    """A one-layer encoder with fixed random weights, and three tokens for it."""
+    """Return a one-layer encoder with fixed random weights, its config, and the ids of three tokens."""
     config = Config(vocab_size=8, n_encoder_layers=1, d_model=6, n_heads=2, d_ff=12)
     weights = initial_parameters(config, np.random.default_rng(3))
     return config, EncoderModel(config, weights), np.array([[4, 5, 6]])
 
 
 def data_flow() -> str:
-    """Three tokens through one encoder layer, with every value that the layer computes."""
+    """Draw three tokens on their way through one encoder layer, with the values that the layer computes."""
     config, model, ids = small_encoder()
     hidden = model.forward(ids)[0]
     looked_up = model.params["embeddings.tokens.weight"][ids][0]
@@ -160,7 +160,7 @@ def data_flow() -> str:
     drawing.text(460, 102, "3. positional encoding, added, (3, 6)", anchor="start", size=12)
     drawing.matrix(460, 110, waves, ("0", "1", "2"))
     for head in range(config.n_heads):
-        drawing.text(460 + 170 * head, 252, f"5. weights of head {head}, (3, 3)", anchor="start", size=12)
+        drawing.text(460 + 170 * head, 252, f"5. weights, head {head}, (3, 3)", anchor="start", size=12)
         drawing.matrix(460 + 170 * head, 260, weights[head], TOKENS if head == 0 else ())
     drawing.box(460, 400, 274, 34, ["attention output + input, layer norm"], BLUE)
     drawing.box(460, 452, 274, 34, ["6. feed-forward + input, layer norm"], GREEN)
@@ -175,7 +175,7 @@ def data_flow() -> str:
 
 
 def debugging() -> str:
-    """Attention weights of a correct causal layer beside three common mistakes, with the check that finds each."""
+    """Draw the attention weights of a correct causal layer beside three common mistakes, with the check that finds each."""
     rng = np.random.default_rng(5)
     q, k = rng.normal(size=(2, 4, 16))
     scores = q @ k.T
@@ -192,7 +192,8 @@ def debugging() -> str:
     for number, (title, weights, check, is_right) in enumerate(panels):
         x, y = 50 + 390 * (number % 2), 60 + 260 * (number // 2)
         drawing.text(x, y - 26, title, anchor="start", size=15)
-        drawing.text(x + 86, y - 6, "keys a b c d", size=11)
+        for column, name in enumerate(names):
+            drawing.text(x + 43 * column + 21.5, y - 6, name, size=11)
         drawing.matrix(x, y, weights, names, cell=43)
         drawing.text(x + 205, y - 6, "row sum", size=11)
         for row, total in enumerate(weights.sum(-1)):

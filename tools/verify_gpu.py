@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from glassformer.decoding import GenerationConfig, Written, generate
+from glassformer.decoding import GeneratedText, GenerationConfig, generate
 from glassformer.models import PRESETS, ModelConfig, build_model, preset
 from glassformer.nn import Mask, attend
 
@@ -112,7 +112,7 @@ SEARCHES = [
 TEXTS = [[[5, 6, 7], [8, 9], [11, 12, 13, 14]], [[3]], [[4 + n % 19] * (1 + n % 7) for n in range(17)]]
 
 
-def is_other(one: Written, two: Written) -> bool:
+def is_other(one: GeneratedText, two: GeneratedText) -> bool:
     """Whether two texts differ by more than rounding: of two equally good ones a search may find either."""
     if one.tokens == two.tokens:
         return False

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from glassformer.base.dataclass_flags import field_docs, options_of
 from glassformer.base.fields import hints_of, parts_of
 from glassformer.decoding import GenerationConfig
 from glassformer.models import ModelConfig, preset
-from glassformer.tasks.configs.task_options import field_docs, options_of
 from glassformer.tasks.denoising import DenoisingConfig
 from glassformer.tasks.tagging import TaggedData
 from glassformer.tasks.task_registry import TASKS, config_named, data_named

@@ -25,6 +25,10 @@ def test_a_name_is_imported_at_its_first_use(package):
     assert vars(package)["RED"] == "#f00", "the second use needs no import"
 
 
+def test_a_module_is_imported_at_its_first_use(package):
+    assert package.colors is sys.modules["made_package.colors"]
+
+
 def test_an_unknown_name_is_an_attribute_error_and_a_missing_module_an_import_error(package):
     with pytest.raises(AttributeError, match="module 'made_package' has no attribute 'GREEN'"):
         _ = package.GREEN

@@ -5,15 +5,15 @@ import importlib.util
 import pytest
 
 from glassformer.bench.decode import MachineLimits, measure, table
-from glassformer.bench.works import Work
+from glassformer.bench.workloads import Workload
 from glassformer.cli.bench import bench
-from glassformer.cli.options import UsageError
+from glassformer.cli.flag_parser import UsageError
 from glassformer.models import preset
 
 TINY = {
-    "gpt2": Work("gpt2", preset("tiny-gpt2"), "gpt2", 3, 5),
-    "llama": Work("llama", preset("tiny-llama"), "llama", 3, 5),
-    "translation": Work("translation", preset("tiny-marian"), "marian", 4, 5),
+    "gpt2": Workload("gpt2", preset("tiny-gpt2"), "gpt2", 3, 5),
+    "llama": Workload("llama", preset("tiny-llama"), "llama", 3, 5),
+    "translation": Workload("translation", preset("tiny-marian"), "marian", 4, 5),
 }
 
 

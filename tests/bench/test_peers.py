@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from glassformer.bench.peers import hf, hf_model, is_installed
-from glassformer.bench.works import Work
+from glassformer.bench.workloads import Workload
 from glassformer.models import preset
 
-GPT2 = Work("gpt2", preset("tiny-gpt2"), "gpt2", 3, 5)
+GPT2 = Workload("gpt2", preset("tiny-gpt2"), "gpt2", 3, 5)
 
 
 def test_installed_packages_are_found():
@@ -23,13 +23,13 @@ def test_hfs_model_has_our_weights():
 
 
 def test_weights_that_hfs_model_does_not_have_are_refused(monkeypatch):
-    export = Work.for_hf
+    export = Workload.for_hf
 
     def with_another(work, model):
         values, tensors = export(work, model)
         return values, tensors | {"another.weight": torch.zeros(1)}
 
-    monkeypatch.setattr(Work, "for_hf", with_another)
+    monkeypatch.setattr(Workload, "for_hf", with_another)
     with pytest.raises(ValueError, match=r"HF's model has other tensors than ours: .* unexpected \['another.weight'\]"):
         hf_model(GPT2, GPT2.model())
 

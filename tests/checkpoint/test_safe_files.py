@@ -7,6 +7,7 @@ import pytest
 from glassformer.checkpoint import CorruptFolderError, new_folder
 from glassformer.checkpoint.safe_files import (
     SealedFolder,
+    confined_path,
     read_json,
     read_json_object,
     replacing,
@@ -54,6 +55,21 @@ def test_a_listed_file_may_not_lead_out_of_its_folder(tmp_path):
     (folder / "a").symlink_to(tmp_path / "b")
     with pytest.raises(CorruptFolderError, match="leads out of its folder"):
         verify_folder(folder)
+
+
+@pytest.mark.parametrize("name", ["../outside.bin", "a/b", "", ".", "..", None])
+def test_a_file_name_may_not_lead_out_of_the_folder(name, tmp_path):
+    with pytest.raises(CorruptFolderError, match="expected a file name without a folder"):
+        confined_path(tmp_path, name)
+
+
+def test_a_link_that_leads_out_of_the_folder_is_refused(tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (tmp_path / "outside").touch()
+    (folder / "config.json").symlink_to(tmp_path / "outside")
+    with pytest.raises(CorruptFolderError, match="leads out of its folder"):
+        confined_path(folder, "config.json")
 
 
 @pytest.fixture

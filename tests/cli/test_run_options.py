@@ -7,7 +7,7 @@ from glassformer.pipelines.classifier import Classifier
 from glassformer.pipelines.embedder import Embedder
 from glassformer.pipelines.generator import Generator
 from glassformer.pipelines.language_model import LanguageModel
-from glassformer.pipelines.task_file import PIPELINES
+from glassformer.pipelines.pipeline_registry import PIPELINES
 from glassformer.pipelines.text_to_text import TextToText
 from glassformer.tasks.task_registry import TASKS
 from pipelines.tiny_pipelines import MAKERS, make

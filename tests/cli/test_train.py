@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.cli.options import UsageError
+from glassformer.base.dataclass_flags import options_of
+from glassformer.cli.flag_parser import UsageError
 from glassformer.cli.train import read_given
 from glassformer.tasks.configs.defaults import default_minutes
-from glassformer.tasks.configs.task_options import AUTOMATIC, options_of
+from glassformer.tasks.configs.task_options import AUTOMATIC
 from glassformer.tasks.task_registry import TASKS, config_named
 
 TINY = [
@@ -143,7 +144,7 @@ def test_help_states_the_default_minutes_and_the_corpora(call, task):
 
 
 def test_help_marks_options_whose_default_is_chosen(call, monkeypatch):
-    monkeypatch.setattr("glassformer.cli.options.AUTOMATIC", frozenset({"train.lr"}))
+    monkeypatch.setattr("glassformer.cli.flag_parser.AUTOMATIC", frozenset({"train.lr"}))
     told = " ".join(call("train", "translation", "--help-all")[1].split())
     assert "Peak learning rate. (default: chosen for the data and the time) --schedule" in told
     assert {option.path for task in TASKS for option in options_of(config_named(task)).values()} >= AUTOMATIC

@@ -21,7 +21,7 @@ from decoding.search_cases import (
 from glassformer import reference
 from glassformer.decoding import GenerationConfig, generate, score_pairs
 from glassformer.decoding.beam import BeamSearch, stay_in_place
-from glassformer.decoding.generate import Written
+from glassformer.decoding.generate import GeneratedText
 from glassformer.kernels.kernel_set import stable_topk
 from glassformer.models import preset
 from glassformer.nn import capture_attention
@@ -41,7 +41,7 @@ def test_batched_beams_equal_the_oracles(name, width, length_penalty):
     for tokens, hypotheses in zip(inputs, found, strict=True):
         options = {"width": width, "length_penalty": length_penalty}
         expected = reference.beam_search(*next_log_probs(model, tokens), END, 7, **options)
-        expected = [Written(without_end(h.tokens), score=h.score) for h in expected]
+        expected = [GeneratedText(without_end(h.tokens), score=h.score) for h in expected]
         assert_same([expected], [hypotheses], tolerance=1e-8)
 
 
@@ -65,7 +65,7 @@ def test_a_beam_that_keeps_everything_equals_exhaustive_search(name):
     best = sorted(sentences, reverse=True)[:5]
     config = GenerationConfig(max_new_tokens=4, num_beams=81, num_return_sequences=5)
     (found,) = generate(model, [tokens], config, end=END, **prompt_options(model))
-    assert_same([[Written(without_end(text), score=score) for score, text in best]], [found], tolerance=1e-8)
+    assert_same([[GeneratedText(without_end(text), score=score) for score, text in best]], [found], tolerance=1e-8)
 
 
 def test_the_diversity_penalty_changes_the_choice_but_not_the_score():

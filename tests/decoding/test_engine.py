@@ -80,7 +80,7 @@ def test_a_request_in_the_engine_gives_the_text_it_gives_alone(name, arrivals, m
         assert request.is_done
         assert request.error is None
         (alone,) = generate(MODELS[name], [request.tokens], request.config, **options(name))
-        if not request.is_cancelled:
+        if not request.is_canceled:
             assert_same([alone], [request.texts])
         elif request.texts:
             for text, whole in zip(request.texts, alone, strict=True):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from glassformer.decoding import GenerationConfig, generate, record_steps
 from glassformer.decoding.beam import BeamSearch
 from glassformer.decoding.recorded_beam import RecordedSearch
-from glassformer.runtime.recorded import RecordedStepRunner, Recordings
+from glassformer.runtime.recorded_steps import RecordedStepRunner, Recordings
 from recording import BEGIN, DECODERS, END, PAIR, assert_same, make, recordings_of
 
 INPUTS = [[5, 6, 7], [8, 9], [11, 12, 13, 14]]

@@ -6,7 +6,7 @@ import torch
 from glassformer.decoding import GenerationConfig, generate, record_steps, stream
 from glassformer.decoding.recorded_greedy import GreedyRunner, greedy_runner_for
 from glassformer.runtime.choose_runner import ExpectedWork, open_runner
-from glassformer.runtime.recorded import (
+from glassformer.runtime.recorded_steps import (
     RecordedStepRunner,
     Recordings,
 )

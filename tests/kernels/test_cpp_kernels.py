@@ -14,7 +14,7 @@ from glassformer.kernels.kernel_registry import cpp_kernels
 from glassformer.kernels.kernel_set import find_key_end
 from glassformer.nn import Mask, attend
 from glassformer.runtime.choose_runner import use_compiled_kernels
-from glassformer.runtime.recorded import Shape
+from glassformer.runtime.recorded_steps import Shape
 from recording import BEGIN, DECODERS, END, PAIR, assert_same, make, recordings_of
 
 

@@ -8,7 +8,8 @@ from torch import nn
 
 from glassformer.kernels import cpp_library, kernel_registry
 from glassformer.kernels.cpp_library import KernelBuildError
-from glassformer.runtime import int8
+from glassformer.nn import quantized_linear
+from glassformer.runtime import quantized_model
 
 
 def test_a_cpu_without_the_needed_instructions_is_refused_by_name(monkeypatch):
@@ -43,22 +44,22 @@ def test_int8_uses_torchs_kernels_without_a_working_compiler(
         monkeypatch.setenv("CXX", str(program))
     with pytest.raises(KernelBuildError, match=r"compile|cannot be used"):
         kernel_registry.cpp_kernels()
-    if not int8.torch_int8_engine():
+    if not quantized_linear.torch_int8_engine():
         pytest.skip("torch has no int8 products here")
     model = nn.Sequential(nn.Linear(32, 16))
     x = torch.randn(3, 32)
     with torch.inference_mode():
-        torch.testing.assert_close(int8.quantize(model)(x), model(x), rtol=0, atol=0.05)
+        torch.testing.assert_close(quantized_model.quantize(model)(x), model(x), rtol=0, atol=0.05)
     warnings = [record.message for record in caplog.records]
     assert len(warnings) == 1
     assert "torch's own kernels" in warnings[0]
 
 
 def test_without_any_int8_kernel_the_build_error_is_raised(no_kernels_loaded, monkeypatch):
-    monkeypatch.setattr(int8, "torch_int8_engine", lambda: "")
+    monkeypatch.setattr(quantized_linear, "torch_int8_engine", lambda: "")
     monkeypatch.setenv("CXX", "/bin/false" if Path("/bin/false").exists() else "false")
     with pytest.raises(KernelBuildError, match="could not be compiled"):
-        int8.quantize(nn.Linear(2, 2))
+        quantized_model.quantize(nn.Linear(2, 2))
 
 
 def test_cxx_may_name_a_compiler_with_arguments_and_a_missing_one_is_skipped(monkeypatch, tmp_path):

@@ -6,7 +6,7 @@ import torch
 from glassformer.kernels import cpp_library, kernel_registry
 from glassformer.kernels.cpp_library import KernelBuildError, UnsupportedCPUError
 from glassformer.kernels.kernel_registry import PLAIN, kernels_for
-from glassformer.runtime import int8
+from glassformer.nn import quantized_linear
 
 
 def test_a_cpu_gets_plain_torch_by_default():
@@ -32,7 +32,7 @@ def test_an_unsupported_cpu_falls_back_without_a_warning(no_kernels_loaded, monk
         raise UnsupportedCPUError("by hand")
 
     monkeypatch.setattr(cpp_library, "_cpu_flags", fail)
-    if not int8.torch_int8_engine():
+    if not quantized_linear.torch_int8_engine():
         pytest.skip("torch has no int8 products here")
-    assert int8._choose_layer() is int8.TorchInt8Linear
+    assert quantized_linear.int8_layer_class() is quantized_linear.TorchInt8Linear
     assert not caplog.records

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.metrics.pass_at_k import Problem, pass_at_k, passes, score_programs
-from glassformer.metrics.perplexity import compressed_bits, score_surprise
+from glassformer.metrics.perplexity import compressed_bits, score_perplexity
 from glassformer.metrics.sandbox import SandboxLimits, WeakSandboxError, check_sandbox
 
 LIMITS = SandboxLimits(seconds=20)
@@ -99,13 +99,13 @@ def test_a_program_that_ends_early_or_replaces_things_has_not_passed(program, sa
 
 
 def test_perplexity_and_bits_equal_their_formulas():
-    scores = score_surprise(100.0, 50, 80)
+    scores = score_perplexity(100.0, 50, 80)
     assert scores["loss"] == 2.0
     assert scores["bits_per_byte"] == pytest.approx(100 / 0.6931471805599453 / 80)
-    assert next(iter(score_surprise(1.0, 1, 1, by_character=True).values)) == "loss"
+    assert next(iter(score_perplexity(1.0, 1, 1, by_character=True).values)) == "loss"
     assert str(scores).startswith("bits per byte 1.8034")
     with pytest.raises(ValueError, match="no text to score on"):
-        score_surprise(0.0, 0, 0)
+        score_perplexity(0.0, 0, 0)
 
 
 def test_compressor_needs_fewer_bits_after_seen_text():

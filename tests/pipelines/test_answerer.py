@@ -2,7 +2,7 @@
 
 import pytest
 
-from glassformer.pipelines.answerer import Answerer, Reasoned, as_asked, as_reasoned
+from glassformer.pipelines.answerer import Answerer, ReasonedAnswer, as_asked, read_reasoned_answer
 from glassformer.pipelines.pipeline import LineRequest
 from pipelines.tiny_pipelines import make, rewriter
 
@@ -15,8 +15,10 @@ def test_a_line_is_split_at_its_first_tab():
 
 
 def test_evidence_and_answer_are_separated_and_a_missing_answer_is_empty():
-    assert as_reasoned("Ann is in the garden.\n the garden") == Reasoned("Ann is in the garden.", "the garden")
-    assert as_reasoned("Ann is in the garden.") == Reasoned("Ann is in the garden.", "")
+    assert read_reasoned_answer("Ann is in the garden.\n the garden") == ReasonedAnswer(
+        "Ann is in the garden.", "the garden"
+    )
+    assert read_reasoned_answer("Ann is in the garden.") == ReasonedAnswer("Ann is in the garden.", "")
 
 
 def test_a_model_that_quotes_reports_its_evidence(monkeypatch):

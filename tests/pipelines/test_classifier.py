@@ -1,10 +1,14 @@
 """The classifier: probabilities, labels and scores."""
 
+import json
+
 import pytest
 import torch
 
+from glassformer.checkpoint.safe_files import seal_folder
 from glassformer.pipelines.classifier import Classifier
 from glassformer.pipelines.examples import LabeledExample
+from glassformer.pipelines.load import load
 from glassformer.pipelines.pipeline import LineRequest
 from pipelines.tiny_pipelines import LABELS, make, with_reader
 
@@ -46,3 +50,21 @@ def test_scores_compare_labels_and_an_unknown_label_names_its_place(monkeypatch)
 def test_the_number_of_labels_must_be_that_of_the_model():
     with pytest.raises(ValueError, match="2 labels for a model of 3 classes: expected as many"):
         with_reader(Classifier, "sequence_class", {"labels": LABELS[:2]}, n_labels=3, pooling="mean")
+
+
+def test_a_task_json_that_does_not_fit_the_model_is_refused(tmp_path):
+    make(Classifier).save(tmp_path / "model", "card")
+    path = tmp_path / "model" / "task.json"
+    true = json.loads(path.read_text(encoding="utf-8"))
+    for change, message in [
+        ({"task": "nonsense"}, "names the task 'nonsense'"),
+        ({"labels": 3}, "labels=3: expected a list of texts"),
+        ({"labels": ["a", "b"]}, "2 labels for a model of 3 classes"),
+        ({"strange": 1}, "the setting 'strange': expected labels, multi_label"),
+    ]:
+        path.write_text(json.dumps({**true, **change}), encoding="utf-8")
+        with pytest.raises(ValueError, match="checksum"):
+            load(tmp_path / "model")
+        seal_folder(tmp_path / "model")
+        with pytest.raises(ValueError, match=message):
+            load(tmp_path / "model")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from glassformer.decoding import Written
+from glassformer.decoding import GeneratedText
 from glassformer.metrics.pass_at_k import Problem
 from glassformer.pipelines import code_model
 from glassformer.pipelines.blanks import GAP_TOKENS
@@ -17,7 +17,9 @@ def test_a_problem_becomes_a_docstring_with_its_tests():
 def test_the_prompt_of_a_gap_fits_into_the_context_and_keeps_the_text_beside_the_gap(monkeypatch):
     tool, prompts = make(CodeModel), []
     monkeypatch.setattr(
-        code_model, "generate", lambda _, given, *rest, **more: prompts.append(given[0]) or [[Written([5], text="x")]]
+        code_model,
+        "generate",
+        lambda _, given, *rest, **more: prompts.append(given[0]) or [[GeneratedText([5], text="x")]],
     )
     assert tool.infill("the cat " * 60 + "sees", "red " + "the saw " * 60) == "x"
     before, after, middle = map(tool.tokenizer.special_id, GAP_TOKENS)

@@ -4,7 +4,7 @@ import pytest
 
 from glassformer.data.readers.plain_texts import PlainText
 from glassformer.pipelines.encoder_pipeline import Reader
-from glassformer.pipelines.mask_filler import MASK, MaskFiller, frame_of, mask_of, words_of
+from glassformer.pipelines.mask_filler import MASK, MaskFiller, mask_of, surrounding_tokens, words_of
 from glassformer.text.tokenizer import END, UNKNOWN
 from pipelines.tiny_pipelines import make, pretrained, tokenizer
 
@@ -28,7 +28,7 @@ def test_blanks_are_filled_with_words_and_other_lines_stay():
 
 
 def test_the_frame_is_the_special_tokens_around_a_text():
-    frame = frame_of(make(MaskFiller).reader)
+    frame = surrounding_tokens(make(MaskFiller).reader)
     assert (list(frame.before), list(frame.after)) == ([], [END])
     assert make(MaskFiller).longest == 63
 

@@ -23,7 +23,7 @@ from glassformer.pipelines.translator import Translator
 from glassformer.tasks.configs.small_models import small_decoder, small_encoder, small_encoder_decoder
 from glassformer.text import Tokenizer, TokenizerConfig
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
-from glassformer.text.tag_paths import TagPaths
+from glassformer.text.tag_viterbi import TagPaths
 
 LABELS = ["animal", "place", "tool"]
 SIZES = {"d_model": 16, "d_ff": 16, "n_heads": 2, "max_len": 64}

@@ -11,7 +11,7 @@ from glassformer.kernels.cpp_library import KernelBuildError
 from glassformer.kernels.kernel_registry import PLAIN, cpp_kernels
 from glassformer.nn import capture_attention
 from glassformer.runtime.choose_runner import ExpectedWork, choose_execution, choose_kernels, open_runner
-from glassformer.runtime.int8 import quantize
+from glassformer.runtime.quantized_model import quantize
 from recording import BEGIN, DECODERS, END, PAIR, SEARCHES, make, recordings_of
 
 

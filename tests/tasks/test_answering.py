@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.data.corpora.synthetic_stories import made_stories
+from glassformer.data.corpora.synthetic_stories import generate_stories
 from glassformer.data.readers.records import BadRecordError
 from glassformer.pipelines.answerer import Answerer
 from glassformer.pipelines.examples import as_source
@@ -162,7 +162,7 @@ def played(story):
 
 @given(st.integers(0, 10**6))
 def test_the_answers_of_generated_stories_follow_from_their_sentences(seed):
-    for asked in made_stories(5, seed=seed):
+    for asked in generate_stories(5, seed=seed):
         where, has, lies = played(asked.context)
         name = asked.question.rstrip("?").split()[-1]
         if asked.question.startswith("Where is the"):

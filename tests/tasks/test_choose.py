@@ -48,7 +48,7 @@ def test_fine_tuning_keeps_the_architecture_and_lowers_the_learning_rate(tmp_pat
 def test_a_run_on_a_busy_machine_keeps_the_number_of_threads_that_was_fastest(tmp_path, monkeypatch):
     import torch
 
-    from glassformer.training import pilot
+    from glassformer.training import training_speed
 
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("glassformer.tasks.choose.fastest_threads", lambda *_: 1)
@@ -56,7 +56,7 @@ def test_a_run_on_a_busy_machine_keeps_the_number_of_threads_that_was_fastest(tm
     (tmp_path / "a.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n", encoding="utf-8")
     given = {"data": [str(tmp_path / "a.tsv")], "minutes": 0.02, "d_model": 16, "vocab_size": 300}
     seen = []
-    with pilot.using_threads(2):
+    with training_speed.using_threads(2):
         glassformer.train(
             "classification", out=tmp_path / "m", **given, on_step=lambda _: seen.append(torch.get_num_threads())
         )

@@ -12,7 +12,6 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.checkpoint.safe_files import seal_folder
 from glassformer.data.readers.records import BadRecordError
 from glassformer.metrics.accuracy import score_classes
 from glassformer.pipelines.classifier import Classifier
@@ -256,24 +255,6 @@ def test_the_command_line_trains_scores_and_runs(data, tmp_path, monkeypatch, ca
     assert shown[-2].split() == ["animal", *map(str, rows["animal"])]
     monkeypatch.setattr(sys, "stdin", io.StringIO("the old cat\n\n"))
     assert call("run", tmp_path / "m").splitlines() in (["animal", ""], ["tool", ""])
-
-
-def test_a_task_json_that_does_not_fit_the_model_is_refused(data, tmp_path):
-    Classification(quick(data)).train(tmp_path / "model")
-    path = tmp_path / "model" / "task.json"
-    true = json.loads(path.read_text(encoding="utf-8"))
-    for change, message in [
-        ({"task": "nonsense"}, "names the task 'nonsense'"),
-        ({"labels": 3}, "labels=3: expected a list of texts"),
-        ({"labels": ["a", "b", "c"]}, "3 labels for a model of 2 classes"),
-        ({"strange": 1}, "the setting 'strange': expected labels, multi_label"),
-    ]:
-        path.write_text(json.dumps({**true, **change}), encoding="utf-8")
-        with pytest.raises(ValueError, match="checksum"):
-            load(tmp_path / "model")
-        seal_folder(tmp_path / "model")
-        with pytest.raises(ValueError, match=message):
-            load(tmp_path / "model")
 
 
 def test_a_note_counts_the_skipped_records(data, tmp_path):

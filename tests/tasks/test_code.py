@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from glassformer.data.batching.fill_in_middle import Cut, encode_cuts
+from glassformer.data.batching.fill_in_middle import FillInMiddleParts, encode_fill_in_middle
 from glassformer.data.readers.code_problems import read_problems
 from glassformer.data.readers.records import BadRecordError
-from glassformer.decoding import GenerationConfig, Written
+from glassformer.decoding import GeneratedText, GenerationConfig
 from glassformer.metrics import sandbox
 from glassformer.metrics.pass_at_k import Problem
 from glassformer.metrics.sandbox import Outcome, Protections, SandboxLimits, WeakSandboxError
@@ -21,7 +21,7 @@ from glassformer.tasks.code import Code, CodeConfig, CodeData
 from glassformer.text import TokenizerConfig
 from glassformer.text.tokenizer import END
 
-ANSWER = Written([5], text="answer")
+ANSWER = GeneratedText([5], text="answer")
 
 
 def source(name):
@@ -84,7 +84,7 @@ def test_the_prompt_of_a_gap_has_the_layout_of_the_training_data(trained, monkey
     )
     assert model.infill("def f", "return") == "answer"
     marks = tuple(model.tokenizer.special_id(mark) for mark in code_model.GAP_TOKENS)
-    (learned,) = encode_cuts([Cut("def f", "", "return")], model.tokenizer.encode_batch, marks)
+    (learned,) = encode_fill_in_middle([FillInMiddleParts("def f", "", "return")], model.tokenizer.encode_batch, marks)
     assert asked == [[END, *learned]]
     model.infill("x = 1\n" * 200, "y = 2\n" * 200)
     assert len(asked[1]) <= model.context

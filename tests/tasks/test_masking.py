@@ -3,9 +3,9 @@
 import torch
 import transformers
 
-from glassformer.data.batching.text_rows import HeldRows
+from glassformer.data.batching.text_rows import InMemoryRows
 from glassformer.pipelines.load import load
-from glassformer.pipelines.mask_filler import MaskFiller, frame_of, mask_of
+from glassformer.pipelines.mask_filler import MaskFiller, mask_of, surrounding_tokens
 from glassformer.tasks.masking import Masking, MaskingConfig
 from tasks.pretraining_models import KINDS, quick
 
@@ -29,7 +29,7 @@ def test_it_learns_words_from_their_neighbors_and_the_loaded_model_scores_the_sa
 
 def test_the_masked_tokens_depend_on_the_epoch_and_the_row_alone(masked, corpus):
     tool = load(masked[0])
-    rows = HeldRows([example.text for example in corpus.examples()], tool.encode, longest=tool.longest)
+    rows = InMemoryRows([example.text for example in corpus.examples()], tool.encode, longest=tool.longest)
     batches = tool.batches(rows, max_tokens=256, seed=3)
     again = tool.batches(rows, max_tokens=256, seed=3)
     for step in (5, 0, len(batches) + 2):
@@ -58,6 +58,6 @@ def test_a_bert_of_hf_is_trained_further_with_its_head_and_mask_token(corpus, tm
     assert not fresh
     assert torch.equal(tool.model.head.transform.dense.weight, theirs.cls.predictions.transform.dense.weight)
     assert mask_of(tool.reader) == 4
-    assert (list(frame_of(tool.reader).before), list(frame_of(tool.reader).after)) == ([2], [3])
+    assert (list(surrounding_tokens(tool.reader).before), list(surrounding_tokens(tool.reader).after)) == ([2], [3])
     assert task.train(tmp_path / "model")["accuracy"] > 30
     assert load(tmp_path / "model").run(["the old dog ___ ."])[0].startswith("the old dog ")

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.data.batching.text_rows import HeldRows, write_text_rows
+from glassformer.data.batching.text_rows import InMemoryRows, write_text_rows
 from glassformer.data.corpora.docstrings import Docstring
 from glassformer.data.readers.plain_texts import PlainText, TextReader
 from glassformer.data.readers.records import BadRecordError
-from glassformer.metrics.token_accuracy import score_commonest
+from glassformer.metrics.token_accuracy import score_unigram_baseline
 from glassformer.pipelines.load import load
 from glassformer.tasks.denoising import Denoising, DenoisingConfig
 from glassformer.tasks.masking import Masking, MaskingConfig
@@ -84,7 +84,7 @@ def test_rows_on_disk_and_in_memory_are_the_same(tmp_path):
         return [[ord(letter) for letter in text] for text in texts]
 
     texts = ["abc", "", "abcdefgh", "z"]
-    held = HeldRows(texts, encode, longest=3)
+    held = InMemoryRows(texts, encode, longest=3)
     for rows in (held, write_text_rows(tmp_path / "rows", texts, encode, longest=3)):
         found = ["".join(map(chr, rows[index])) for index in range(len(rows))]
         assert found == ["abc", "abc", "def", "gh", "z"]
@@ -93,7 +93,7 @@ def test_rows_on_disk_and_in_memory_are_the_same(tmp_path):
 
 def test_the_score_of_the_most_frequent_token_is_computed_by_hand():
     seen, true = [np.array([1, 1, 2])], [np.array([1, 0]), np.array([2, 1])]
-    scores = score_commonest(seen, true, 3)
+    scores = score_unigram_baseline(seen, true, 3)
     assert scores["accuracy"] == 50
     shares = np.array([1, 3, 2]) / 6
     assert scores["loss"] == pytest.approx(-np.log(shares[[1, 0, 2, 1]]).mean())

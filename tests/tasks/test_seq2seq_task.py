@@ -10,7 +10,7 @@ from glassformer.models import build_model
 from glassformer.pipelines.translator import Translator
 from glassformer.tasks.seq2seq_task import pair_loss
 from glassformer.tasks.translation import PairData, Translation, TranslationConfig
-from glassformer.training.losses import disagreement
+from glassformer.training.losses import r_drop_divergence
 from glassformer.training.run_folder import RunFolder
 from glassformer.training.train_config import TrainConfig
 from pipelines.tiny_pipelines import make
@@ -21,8 +21,8 @@ def test_r_drop_adds_the_disagreement_of_two_passes():
     a, b = torch.randn(2, 3, 5)
     p, q = a.softmax(-1), b.softmax(-1)
     expected = ((p * (p / q).log()).sum() + (q * (q / p).log()).sum()) / 4
-    torch.testing.assert_close(disagreement(a, b).sum(), expected)
-    assert disagreement(a, a).abs().max() < 1e-6
+    torch.testing.assert_close(r_drop_divergence(a, b).sum(), expected)
+    assert r_drop_divergence(a, a).abs().max() < 1e-6
 
     from glassformer.data.corpora.toy import PairTaskData
 

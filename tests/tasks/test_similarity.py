@@ -12,7 +12,7 @@ import transformers
 
 from glassformer.cli import main
 from glassformer.data.batching.labeled_batches import LabeledRow, PairedBatches
-from glassformer.data.corpora.synthetic_pairs import made_pairs
+from glassformer.data.corpora.synthetic_pairs import generate_pairs
 from glassformer.data.readers.records import BadRecordError
 from glassformer.pipelines.comparer import Comparer
 from glassformer.pipelines.load import load
@@ -124,8 +124,8 @@ def test_bad_data_is_refused_with_a_reason(lines, message, tmp_path):
 
 
 def test_generated_pairs_have_all_scores_and_no_text_is_in_two_splits():
-    sides = made_pairs(2000)
-    assert sides == made_pairs(2000)
+    sides = generate_pairs(2000)
+    assert sides == generate_pairs(2000)
     assert {pair.score for pair in sides["train"]} == {0, 0.2, 0.4, 0.6, 0.8, 1}
     held_out = {text for side in ("valid", "test") for pair in sides[side] for text in pair[:2]}
     assert held_out.isdisjoint({text for pair in sides["train"] for text in pair[:2]})

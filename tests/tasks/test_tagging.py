@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from glassformer.data.batching.labeled_batches import IGNORED
-from glassformer.data.corpora.synthetic_sentences import made_sentences
+from glassformer.data.corpora.synthetic_sentences import generate_sentences
 from glassformer.data.readers.records import BadRecordError
 from glassformer.data.readers.tagged_sentences import TaggedReader, TaggedSentence
 from glassformer.pipelines.load import load
@@ -347,7 +347,7 @@ def test_generated_names_of_one_split_are_not_in_another():
     def names(side):
         return {
             " ".join(words[entity.begin : entity.end])
-            for words, entities, _ in made_sentences(side)
+            for words, entities, _ in generate_sentences(side)
             for entity in entities
             if entity.label in ("PERSON", "PLACE")
         }
@@ -355,7 +355,7 @@ def test_generated_names_of_one_split_are_not_in_another():
     sides = [names(side) for side in ("train", "valid", "test")]
     assert all(len(side) > 50 for side in sides)
     assert not sides[0] & sides[1] | sides[0] & sides[2] | sides[1] & sides[2]
-    assert made_sentences("train") == made_sentences("train")
+    assert generate_sentences("train") == generate_sentences("train")
 
 
 def test_the_baseline_memorizes_the_tag_of_each_word():

@@ -2,9 +2,9 @@
 
 import pytest
 
-from glassformer.cli.options import UsageError
+from glassformer.cli.flag_parser import UsageError
 from glassformer.cli.train import train
-from glassformer.pipelines.task_file import PIPELINES, pipeline_named
+from glassformer.pipelines.pipeline_registry import PIPELINES, pipeline_named
 from glassformer.tasks.configs.shared import TaskData
 from glassformer.tasks.task_registry import TASKS, data_named, task_named
 

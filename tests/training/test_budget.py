@@ -295,6 +295,9 @@ def test_the_budget_includes_validations_saves_and_final_scores():
     assert updates_that_fit(100, Costs(update=1.0, validation=10.0), replace(config, eval_every=999)) == 90
     assert updates_that_fit(25, Costs(update=1.0, validation=10.0), config, position=5) == 5
     assert updates_that_fit(-5, Costs(update=1.0), config) == 1
+    assert updates_that_fit(100, Costs(update=1.0), replace(config, max_updates=60)) == 60
+    assert updates_that_fit(100, Costs(update=1.0), replace(config, max_updates=60), position=50) == 10
+    assert updates_that_fit(100, Costs(update=1.0), replace(config, max_updates=600)) == 100
     assert updates_that_fit(0.5, Costs(update=0.0), config) > 10**6
 
 

@@ -23,8 +23,8 @@ from glassformer.training.estimate import (
     KEPT_BYTES,
     LOOKED_AT,
     Estimate,
+    MeasuredCost,
     MemoryWatch,
-    Truth,
     clock,
     compare,
     estimate_run,
@@ -240,6 +240,25 @@ def test_operations_are_summed_over_all_batches(tmp_path, updates, accumulate):
     assert estimate.flops == exact if n_batches <= LOOKED_AT else abs(estimate.flops / exact - 1) < 0.02
 
 
+def test_a_second_pass_doubles_the_operations_and_the_time(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(module.time, "perf_counter", lambda: now[0])
+    found = []
+    for radius in (0.0, 1.0):
+        trainer = pair_trainer(tmp_path / str(radius), replace(CONFIG, updates=10, adversarial=radius))
+        plain = trainer.gradients.loss
+
+        def loss(batch, plain=plain):
+            now[0] += 1.0
+            return plain(batch)
+
+        trainer.gradients.loss = loss
+        found.append(estimate_run(trainer, flops_of=lambda batch: 1000))
+    once, twice = found
+    assert (twice.flops, twice.seconds) == (2 * once.flops, pytest.approx(2 * once.seconds))
+    assert twice.memory_bytes >= once.memory_bytes
+
+
 def test_time_is_proportional_to_operations_without_the_warm_up_batch(tmp_path, monkeypatch):
     """With a simulated clock: 0.01 s per operation, a compiler that takes a minute, and one disturbed batch."""
     now = [0.0]
@@ -283,7 +302,7 @@ def test_the_estimate_is_formatted_as_one_line():
     ids=["whole", "memory unknown", "ended early"],
 )
 def test_the_actual_cost_is_formatted_beside_the_estimate(flops, memory, line):
-    assert compare(SMALL, Truth(flops=flops, peak_bytes=memory, seconds=252.0)) == line
+    assert compare(SMALL, MeasuredCost(flops=flops, peak_bytes=memory, seconds=252.0)) == line
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import glassformer
-from glassformer.training.losses import disagreement, label_smoothed_cross_entropy, summed_loss
+from glassformer.training.losses import label_smoothed_cross_entropy, r_drop_divergence, summed_loss
 
 PAD = 0
 
@@ -54,7 +54,7 @@ def test_r_drop_averages_both_passes_and_adds_their_disagreement(predictions):
     other = logits + torch.randn_like(logits)
     loss = summed_loss(torch.cat([logits, other]), targets.repeat(2), ignored=PAD, smoothing=0.1, r_drop=2.0)
     plain = [summed_loss(x, targets, ignored=PAD, smoothing=0.1, r_drop=0.0) for x in (logits, other)]
-    divergence = disagreement(logits, other)[targets != PAD].sum()
+    divergence = r_drop_divergence(logits, other)[targets != PAD].sum()
     torch.testing.assert_close(loss, sum(plain) / 2 + 2.0 * divergence)
 
 

@@ -7,9 +7,8 @@ from dataclasses import asdict
 
 import pytest
 
-from glassformer.training.schedules import Correction, Plan, fit_warmup, lr_factor, warmup_updates
-
-SCHEDULES = ("linear", "cosine", "inverse_sqrt", "constant")
+from glassformer.training.schedules import SCHEDULES, Correction, Plan, fit_warmup, lr_factor, warmup_updates
+from glassformer.training.train_config import TrainConfig
 
 
 def rates(plan, schedule):
@@ -100,7 +99,7 @@ def test_fit_warmup_limits_the_warmup_to_a_quarter(warmup, updates, fitted):
     assert fit_warmup(warmup, updates) == fitted
 
 
-@pytest.mark.parametrize("schedule", ["inverse_sqrt", "cosine", "linear", "constant"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_schedules_rise_and_fall(schedule):
     shares = [lr_factor(schedule, u, warmup=10, updates=100) for u in range(1, 101)]
     assert shares[:10] == pytest.approx([(u + 1) / 10 for u in range(10)])
@@ -124,3 +123,9 @@ def test_a_continued_plan_approaches_a_higher_rate_and_takes_a_lower_one_at_once
 def test_an_unknown_schedule_is_an_error():
     with pytest.raises(ValueError, match="schedule='cosin': expected one of inverse_sqrt, cosine"):
         lr_factor("cosin", 5, warmup=1, updates=10)
+
+
+def test_the_config_takes_exactly_the_schedules_of_the_table():
+    assert [TrainConfig(schedule=name).schedule for name in SCHEDULES] == [*SCHEDULES]
+    with pytest.raises(ValueError, match=f"schedule='noam': expected one of {', '.join(SCHEDULES)}"):
+        TrainConfig(schedule="noam")

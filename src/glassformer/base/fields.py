@@ -41,7 +41,7 @@ Probability = Annotated[float, Range("a probability, at least 0 and below 1", 0,
 Decay = Annotated[float, Range("0 or more, and less than 1", 0, 1, "high")]
 
 
-class UnfitError(Exception):
+class InvalidFieldError(Exception):
     """An invalid value of a field. The caller adds the field's name and the value to the message."""
 
     def __init__(self, expected: str, *, wrong_type: bool = False):
@@ -73,7 +73,7 @@ class Checked:
             value = getattr(self, name)
             try:
                 found = as_field(hint, value)
-            except UnfitError as error:
+            except InvalidFieldError as error:
                 raise (TypeError if error.wrong_type else ValueError)(
                     f"{name}={shown(value)}: expected {error.expected}"
                 ) from None
@@ -89,17 +89,17 @@ def hints_of(kind: Any) -> dict[str, Any]:
 
 
 def as_field(hint: Any, value: Any) -> Any:
-    """Convert a value to the type of a field with this hint. Raises UnfitError if that is impossible."""
+    """Convert a value to the type of a field with this hint. Raises InvalidFieldError if that is impossible."""
     kind, allowed, is_optional = parts_of(hint)
     if value is None and is_optional:
         return None
     try:
         found = _as_kind(kind, value)
-    except UnfitError as error:
+    except InvalidFieldError as error:
         more = " or None" if is_optional else ""
-        raise UnfitError(error.expected + more, wrong_type=error.wrong_type) from None
+        raise InvalidFieldError(error.expected + more, wrong_type=error.wrong_type) from None
     if allowed is not None and not allowed.holds(found):
-        raise UnfitError(allowed.words)
+        raise InvalidFieldError(allowed.words)
     return found
 
 
@@ -139,7 +139,7 @@ def _as_kind(kind: Any, value: Any) -> Any:
 
 def _if(fits: bool, value: Any, expected: str) -> Any:
     if not fits:
-        raise UnfitError(expected, wrong_type=True)
+        raise InvalidFieldError(expected, wrong_type=True)
     return value
 
 
@@ -150,7 +150,7 @@ def _as_float(value: Any) -> float:
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise UnfitError("a finite number")
+        raise InvalidFieldError("a finite number")
     return value if isinstance(value, float) else number
 
 
@@ -158,7 +158,7 @@ def _as_choice(choices: tuple[str, ...], value: Any) -> str:
     if not isinstance(value, str) or value not in choices:
         near = nearest(value, choices)
         names = ", ".join(choice for choice in choices if choice)
-        raise UnfitError(f"{'one of ' * (',' in names)}{names}" + (f" (did you mean {near!r}?)" if near else ""))
+        raise InvalidFieldError(f"{'one of ' * (',' in names)}{names}" + (f" (did you mean {near!r}?)" if near else ""))
     return value
 
 
@@ -167,9 +167,9 @@ def _as_tuple(kind: Any, value: Any) -> tuple[Any, ...]:
     if isinstance(value, str | Path):
         value = (value,)
     if not isinstance(value, Iterable) or isinstance(value, bytes | Mapping):
-        raise UnfitError("a list of " + {Path: "paths", str: "texts"}.get(kind, "values"), wrong_type=True)
+        raise InvalidFieldError("a list of " + {Path: "paths", str: "texts"}.get(kind, "values"), wrong_type=True)
     try:
         found = tuple(_as_kind(kind, one) for one in value)
-    except UnfitError as error:
-        raise UnfitError(f"a list, each {error.expected}", wrong_type=error.wrong_type) from None
+    except InvalidFieldError as error:
+        raise InvalidFieldError(f"a list, each {error.expected}", wrong_type=error.wrong_type) from None
     return value if isinstance(value, tuple) and found == value else found

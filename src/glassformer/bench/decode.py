@@ -12,11 +12,11 @@ from typing import Literal
 import torch
 
 from glassformer.bench import peers
-from glassformer.bench.works import Work, Write
+from glassformer.bench.workloads import Workload, Write
 from glassformer.decoding import record_steps
 from glassformer.kernels.cpp_library import KernelBuildError
-from glassformer.runtime.int8 import quantize
-from glassformer.runtime.packed import pack
+from glassformer.runtime.packed_model import pack
+from glassformer.runtime.quantized_model import quantize
 from glassformer.training.resident_memory import forget_peak, peak_resident
 
 Numbers = Literal["float32", "bfloat16", "int8"]
@@ -59,7 +59,7 @@ class MachineLimits:
 
 
 def measure(
-    work: Work, *, batch: int, beam: int, rounds: int, device: str, compiled: bool, only: Sequence[str] = ()
+    work: Workload, *, batch: int, beam: int, rounds: int, device: str, compiled: bool, only: Sequence[str] = ()
 ) -> list[Contender]:
     """Measure all available engines for `rounds` rounds, or those whose title contains a word of `only`."""
     with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
@@ -110,7 +110,7 @@ def _size(model: torch.nn.Module) -> int:
 
 
 def _contenders(
-    work: Work, batch: int, beam: int, device: str, compiled: bool, folder: str, stack: ExitStack
+    work: Workload, batch: int, beam: int, device: str, compiled: bool, folder: str, stack: ExitStack
 ) -> Iterator[Contender]:
     model, inputs = work.model(), work.inputs(batch)
     theirs = peers.hf_model(work, model) if peers.is_installed("transformers") else None
@@ -184,7 +184,7 @@ def _fastest(step: Callable[[], object], device: str) -> float:
     return min(seconds)
 
 
-def table(work: Work, contenders: list[Contender], found: MachineLimits, *, batch: int, beam: int) -> str:
+def table(work: Workload, contenders: list[Contender], found: MachineLimits, *, batch: int, beam: int) -> str:
     """Return the comparison as a Markdown table."""
     right = contenders[0].texts
     lines = [
@@ -215,7 +215,7 @@ def table(work: Work, contenders: list[Contender], found: MachineLimits, *, batc
     return "\n".join(lines)
 
 
-def _least_seconds(work: Work, contender: Contender, found: MachineLimits, batch: int, beam: int) -> float:
+def _least_seconds(work: Workload, contender: Contender, found: MachineLimits, batch: int, beam: int) -> float:
     """Return the roofline bound in seconds: the larger of compute time and memory time.
 
     int8 products count at four times the float32 rate, the ratio of their widths.

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from glassformer.bench.works import Work, Write
+from glassformer.bench.workloads import Workload, Write
 from glassformer.checkpoint.gguf_export import write_gguf
 from glassformer.models import DecoderModel
 from glassformer.runtime.step_runner import TextModel
@@ -18,7 +18,7 @@ def is_installed(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
 
-def hf_model(work: Work, model: TextModel) -> Any:
+def hf_model(work: Workload, model: TextModel) -> Any:
     """Return HF's model with our weights, in float32 on the CPU."""
     import transformers
 
@@ -34,7 +34,7 @@ def hf_model(work: Work, model: TextModel) -> Any:
     return found
 
 
-def hf(work: Work, model: Any, inputs: list[list[int]], beam: int, *, compiled: bool = False) -> Write:
+def hf(work: Workload, model: Any, inputs: list[list[int]], beam: int, *, compiled: bool = False) -> Write:
     """Return a run of HF Transformers' `generate`, optionally with a static cache and compilation."""
     ids = torch.tensor(inputs, device=model.device)
     more: dict[str, Any] = {"cache_implementation": "static"} if compiled else {}
@@ -57,7 +57,7 @@ def hf(work: Work, model: Any, inputs: list[list[int]], beam: int, *, compiled: 
     return write
 
 
-def ctranslate2(work: Work, model: Any, inputs: list[list[int]], beam: int, kind: str, folder: str) -> Write:
+def ctranslate2(work: Workload, model: Any, inputs: list[list[int]], beam: int, kind: str, folder: str) -> Write:
     """Return a run of CTranslate2 with the same weights. Translation only."""
     import ctranslate2
     from ctranslate2.converters.transformers import MarianMTLoader
@@ -88,7 +88,7 @@ def ctranslate2(work: Work, model: Any, inputs: list[list[int]], beam: int, kind
     return write
 
 
-def llama_cpp(work: Work, model: TextModel, inputs: list[list[int]], folder: str) -> Write:
+def llama_cpp(work: Workload, model: TextModel, inputs: list[list[int]], folder: str) -> Write:
     """Return a run of llama.cpp (Python package) from a Q8_0 file of the same weights, greedy, one text."""
     import llama_cpp as llama
     import numpy as np

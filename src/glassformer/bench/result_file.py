@@ -7,14 +7,17 @@ import json
 import platform
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from glassformer.base.write_errors import naming_write_errors
 from glassformer.checkpoint.safe_files import write_text
+
+NOT_RECORDED = "not recorded"
 
 
 def check_new(path: Path) -> None:
@@ -24,19 +27,29 @@ def check_new(path: Path) -> None:
 
 
 def write_result(
-    path: Path, *, title: str, columns: Sequence[str], rows: Sequence[Sequence[str | float]], notes: Sequence[str] = ()
+    path: Path,
+    *,
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str | float]],
+    notes: Sequence[str] = (),
+    runs: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """Write a table of measurements. Command, machine and date are those of this process.
+    """Write a table of measurements.
 
+    Command, machine and date are those of this process. If the table summarizes the records of earlier runs, pass the
+    records as `runs`: each holds what `origin` returned when it was measured, and the file names every one of them.
     `claims` is empty: what a result shows, and the target and the peer it is held against, are added by hand.
     """
     check_new(path)
+    origins = [{"machine": NOT_RECORDED, "date": NOT_RECORDED, **run} for run in runs] or [origin()]
+    commands = [one["command"] for one in origins if "command" in one] or [command()]
     result = {
         "title": title,
         "claims": [],
-        "command": [shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])],
-        "machine": machine(),
-        "date": datetime.now(UTC).date().isoformat(),
+        "command": list(dict.fromkeys(commands)),
+        "machine": "; ".join(dict.fromkeys(one["machine"] for one in origins)),
+        "date": ", ".join(sorted({one["date"] for one in origins})),
         "columns": list(columns),
         "rows": [list(row) for row in rows],
         "notes": list(notes),
@@ -44,6 +57,28 @@ def write_result(
     with naming_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+
+
+def origin() -> dict[str, str]:
+    """Return the command, machine and date of this process, for the record of one run."""
+    return {"command": command(), "machine": machine(), "date": datetime.now(UTC).date().isoformat()}
+
+
+def command() -> str:
+    """Return the command line of this process, with the program's name for its path."""
+    program = Path(sys.argv[0])
+    words = [program.name]
+    if program.name == "__main__.py":
+        words = ["python", "-m", program.parent.name]
+    elif program.suffix == ".py":
+        words = ["python", f"{program.parent.name}/{program.name}"]
+    return shlex.join([*words, *sys.argv[1:]])
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str | float]]) -> str:
+    """Return the table as Markdown, for the terminal."""
+    lines = [f"| {' | '.join(map(str, row))} |" for row in [columns, *rows]]
+    return "\n".join([lines[0], "|---" * len(columns) + "|", *lines[1:]])
 
 
 def machine() -> str:

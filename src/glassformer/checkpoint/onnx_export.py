@@ -32,7 +32,7 @@ from glassformer.checkpoint.output_folder import new_folder
 from glassformer.checkpoint.safe_files import write_text
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
 from glassformer.nn import KVCache
-from glassformer.nn.attend import Attend
+from glassformer.nn.attention_backends import Attend
 from glassformer.nn.layers import Layer
 
 AnyModel = EncoderModel | DecoderModel | EncoderDecoderModel

@@ -2,6 +2,8 @@
 
 A folder is written under a temporary name, gets a manifest, and is renamed. To replace an older folder, the two names
 are exchanged in one system call (Linux, macOS), so that a complete folder always exists under the name.
+
+`safe_files.py` writes single files atomically.
 """
 
 import ctypes

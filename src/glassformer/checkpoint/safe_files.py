@@ -1,4 +1,7 @@
-"""Atomic file writes, and folders whose files are verified by a manifest of SHA-256 checksums."""
+"""Files on disk: atomic writes, paths confined to their folder, strict JSON, folders with a manifest of checksums.
+
+Whole output folders are replaced atomically by `output_folder.py`.
+"""
 
 import hashlib
 import json
@@ -79,16 +82,33 @@ class SealedFolder:
             self.file(name)
 
     def _verify(self, file: Path) -> None:
-        if not file.is_file():
-            raise CorruptFolderError(f"{file} is missing: expected a file")
-        if file.is_symlink() and self.path.resolve() not in file.resolve().parents:
-            raise CorruptFolderError(f"{file} is a link that leads out of its folder: expected a file")
+        confined_path(self.path, file.name)
         try:
             found = sha256(file)
         except OSError as error:
             raise CorruptFolderError(f"{file} cannot be read: {error}") from error
         if found != self._sums[file.name]:
             raise CorruptFolderError(f"{file} has changed: its checksum differs from the manifest")
+
+
+def confined_path(folder: Path, name: object) -> Path:
+    """Return the path of a file in `folder`. Raises CorruptFolderError for a name or link that leads outside.
+
+    `name` comes from an untrusted file, such as a weights index or a manifest.
+    """
+    if not isinstance(name, str) or not _is_plain_name(name):
+        raise CorruptFolderError(f"{folder} refers to the file {shown(name)}: expected a file name without a folder")
+    path = folder / name
+    if not path.is_file():
+        raise CorruptFolderError(f"{path} is missing: expected a file")
+    if path.is_symlink() and folder.resolve() not in path.resolve().parents:
+        raise CorruptFolderError(f"{path} is a link that leads out of its folder: expected a file")
+    return path
+
+
+def _is_plain_name(name: str) -> bool:
+    """Return whether the name is that of a file, without a folder."""
+    return Path(name).name == name and name not in ("", ".", "..")
 
 
 def verify_folder(folder: Path) -> SealedFolder:
@@ -110,7 +130,7 @@ def _read_manifest(file: Path) -> dict[str, str]:
     if not isinstance(sums, dict):
         raise CorruptFolderError(f"{file} has no table of checksums: expected 'sha256', with one for each file")
     for name, digest in sums.items():
-        if Path(name).name != name or name in ("", ".", "..", MANIFEST) or not name.isprintable():
+        if not _is_plain_name(name) or name == MANIFEST or not name.isprintable():
             raise CorruptFolderError(f"{file} names {shown(name)}: expected a plain file name")
         if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
             raise CorruptFolderError(

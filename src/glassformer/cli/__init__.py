@@ -197,7 +197,8 @@ def _run(verb: str, rest: list[str]) -> None:
     from glassformer.cli.bench import WHAT_IT_DOES, bench
     from glassformer.cli.completion import completion
     from glassformer.cli.convert import convert
-    from glassformer.cli.use import info, run
+    from glassformer.cli.info import info
+    from glassformer.cli.run import run
 
     if verb == "bench" and not rest:
         print(WHAT_IT_DOES)
@@ -209,6 +210,6 @@ def _run(verb: str, rest: list[str]) -> None:
         "convert": convert,
         "completion": completion,
     }
-    from glassformer.cli.options import call_function
+    from glassformer.cli.flag_parser import call_function
 
     call_function(verbs[verb], rest, verb)

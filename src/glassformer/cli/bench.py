@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from glassformer.cli.options import UsageError
+from glassformer.cli.flag_parser import UsageError
 
 WHAT_IT_DOES = """\
 usage: glassformer bench decode [OPTIONS]
@@ -57,7 +57,7 @@ def bench(
 
     from glassformer.bench.decode import limits, measure, table
     from glassformer.bench.result_file import check_new, write_result
-    from glassformer.bench.works import works
+    from glassformer.bench.workloads import workloads
 
     if out is not None:
         check_new(out)
@@ -65,7 +65,7 @@ def bench(
         torch.set_num_threads(threads)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    work, found = works()[model], limits(device)
+    work, found = workloads()[model], limits(device)
     print(f"torch {torch.__version__} on {device}, {torch.get_num_threads()} threads\n")
     rows: list[list[str | float]] = []
     for width in beam:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Literal, get_args
 
-from glassformer.cli.options import HELP_ALL, function_options
+from glassformer.base.dataclass_flags import Option
+from glassformer.cli.flag_parser import HELP_ALL, function_options
 from glassformer.cli.verbs import VERBS
-from glassformer.tasks.configs.task_options import Option
 
 Shell = Literal["bash", "zsh", "fish"]
 SCRIPTS: dict[Shell, str] = {
@@ -67,13 +67,14 @@ def completion_words() -> dict[str, list[str]]:
 
     They are read from the tables that the command line is parsed by.
     """
+    from glassformer.base.dataclass_flags import options_of
     from glassformer.cli.bench import bench
     from glassformer.cli.convert import convert
     from glassformer.cli.demo import DEFAULT_TASK, demo_function
     from glassformer.cli.evaluate import eval_options
+    from glassformer.cli.info import info
+    from glassformer.cli.run import run
     from glassformer.cli.train import run_options
-    from glassformer.cli.use import info, run
-    from glassformer.tasks.configs.task_options import options_of
     from glassformer.tasks.task_registry import TASKS, config_named, data_named
 
     found = {"": [*VERBS, "help", "--help", "--version"], "help": list(VERBS), "completion": [*get_args(Shell)]}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from glassformer.base.names import nearest
 from glassformer.cli.demo_task import demo_task
-from glassformer.cli.options import UsageError, call_function
+from glassformer.cli.flag_parser import UsageError, call_function
 from glassformer.cli.translation_demo import translation_demo
 
 SPECIAL_DEMOS: dict[str, Callable[..., None]] = {"translation": translation_demo}

@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from glassformer.base.dataclass_flags import Option, field_options
 from glassformer.base.names import path_suggestion
-from glassformer.cli.options import HELP, HELP_ALL, UsageError, help_text, naming_columns, parse_options
+from glassformer.cli.flag_parser import HELP, HELP_ALL, UsageError, help_text, naming_columns, parse_options
 from glassformer.progress import Step, reporting
-from glassformer.tasks.configs.task_options import Option, field_options
 
 if TYPE_CHECKING:
     from glassformer.metrics import Scores
@@ -46,7 +46,7 @@ def evaluate(arguments: list[str]) -> None:
         raise UsageError("eval needs a model folder first: expected one that was trained here")
     from glassformer.checkpoint.external_formats import is_external, read_origin
     from glassformer.checkpoint.safe_files import SealedFolder
-    from glassformer.pipelines.task_file import TASK, read_about
+    from glassformer.pipelines.pipeline_registry import TASK, read_about
     from glassformer.tasks.task_registry import task_named
 
     folder, *rest = arguments
@@ -102,7 +102,7 @@ def _load(folder: str, asked: ScoringOptions) -> Any:
 
         pipeline: Any = load(folder)
     if asked.int8:
-        from glassformer.runtime.int8 import quantize
+        from glassformer.runtime.quantized_model import quantize
 
         pipeline.model = quantize(pipeline.model)
     return pipeline

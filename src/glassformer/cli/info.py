@@ -40,7 +40,7 @@ def info(path: Path, *, json: bool = False, allow_pickle: bool = False) -> None:
 def describe(path: Path, *, allow_pickle: bool = False) -> dict[str, Any]:
     """Return the object that `info --json` prints."""
     from glassformer.checkpoint.summary import summarize
-    from glassformer.pipelines.task_file import DATA_SETTINGS, TASK, read_about
+    from glassformer.pipelines.pipeline_registry import DATA_SETTINGS, TASK, read_about
     from glassformer.tasks.configs.shared import TaskData
     from glassformer.tasks.task_registry import data_named
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from glassformer.cli.options import UsageError
-from glassformer.pipelines.task_file import DECODER_OPTIONS, PIPELINES, SEQ2SEQ_OPTIONS, PipelineEntry
+from glassformer.cli.flag_parser import UsageError
+from glassformer.pipelines.pipeline_registry import DECODER_OPTIONS, PIPELINES, SEQ2SEQ_OPTIONS, PipelineEntry
 
 if TYPE_CHECKING:
     from glassformer.decoding import GenerationConfig

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from glassformer.cli.options import HELP, HELP_ALL, UsageError, help_text, naming_columns, parse_options
+from glassformer.cli.flag_parser import HELP, HELP_ALL, UsageError, help_text, naming_columns, parse_options
 from glassformer.progress import Step, reporting
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def read_given(task: str, arguments: list[str]) -> tuple[dict[str, Any], dict[st
 
     Options that were not given are missing, so that their defaults can still be chosen.
     """
-    from glassformer.tasks.configs.task_options import options_of
+    from glassformer.base.dataclass_flags import options_of
     from glassformer.tasks.task_registry import config_named
 
     kind = config_named(task)
@@ -107,7 +107,7 @@ def run_options() -> dict[str, Any]:
     """Return the options of a run, by name on the command line. `continue` is a keyword in Python."""
     from dataclasses import replace
 
-    from glassformer.tasks.configs.task_options import field_options
+    from glassformer.base.dataclass_flags import field_options
 
     found = [replace(one, path=one.name, section="Run") for one in field_options(RunOptions, RunOptions(), "")]
     spelled = [replace(one, name="continue") if one.name == "accept_changes" else one for one in found]
@@ -130,8 +130,9 @@ def task_help(task: str, everything: bool) -> str:
     """Return the help of a task: its most important options, or all."""
     from dataclasses import replace
 
+    from glassformer.base.dataclass_flags import options_of
     from glassformer.tasks.configs.defaults import default_minutes
-    from glassformer.tasks.configs.task_options import FIRST, options_of
+    from glassformer.tasks.configs.task_options import SHOWN_FIRST
     from glassformer.tasks.task_registry import TASKS, config_named
 
     options, own = options_of(config_named(task)), run_options()
@@ -147,7 +148,7 @@ def task_help(task: str, everything: bool) -> str:
     if everything:
         ordered = sorted([*own.values(), *options.values()], key=lambda option: _SECTION_ORDER.index(_top(option)))
         return help_text(usage, about, ordered)
-    shown = [own["out"], *(options[name] for name in (*first_options, *FIRST))]
+    shown = [own["out"], *(options[name] for name in (*first_options, *SHOWN_FIRST))]
     shown += [own[name] for name in ("size", "recipe", "continue")]
     more = f"glassformer train {task} {HELP_ALL} lists all {len(options) + len(own)} options."
     if "corpus" in options:

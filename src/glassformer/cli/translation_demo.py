@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from glassformer.cli.demo_task import SHARE, talk
-from glassformer.cli.options import UsageError
+from glassformer.cli.flag_parser import UsageError
 
 if TYPE_CHECKING:
     from glassformer.data.readers.pairs import Pair

@@ -2,7 +2,7 @@
 
 from glassformer.decoding.beam import BeamStep, Hypothesis, beam_steps, search_by_beam
 from glassformer.decoding.engine import Engine, EngineFullError, EngineRequest
-from glassformer.decoding.generate import Written, generate, stream
+from glassformer.decoding.generate import GeneratedText, generate, stream
 from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.decoding.scoring import score_pairs, score_texts
 from glassformer.decoding.text_stream import TextStream
@@ -13,10 +13,10 @@ __all__ = [
     "Engine",
     "EngineFullError",
     "EngineRequest",
+    "GeneratedText",
     "GenerationConfig",
     "Hypothesis",
     "TextStream",
-    "Written",
     "beam_steps",
     "generate",
     "record_steps",

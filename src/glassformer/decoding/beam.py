@@ -14,7 +14,8 @@ Beam search keeps the K best hypotheses of each sentence. A step works like this
 
 `reference/decoding.py` has the same search for one sentence in plain Python. With groups (diverse beam search,
 Vijayakumar et al. 2018) a sentence has several smaller beams, and each avoids the tokens that the ones before it have
-just chosen. `recorded_beam.py` runs this search as recorded steps.
+just chosen. `recorded_beam.py` runs this search as recorded steps. A coverage penalty needs attention weights:
+`beam_steps` captures those of the last layer's cross-attention (`nn/attention_capture.py`), in plain steps.
 
 Ties have one rule in all three. Of continuations with equal totals the one whose hypothesis ranked higher comes first,
 then the likelier token, then the lower token id. Of finished texts with equal scores the one that ended earlier comes
@@ -37,8 +38,8 @@ from glassformer.decoding.rules import NAN_LOGITS, NEG_INF, History, Rules
 from glassformer.kernels.kernel_registry import PLAIN
 from glassformer.kernels.kernel_set import KernelSet, stable_topk
 from glassformer.nn import capture_attention
-from glassformer.nn.capture import CapturedAttention
-from glassformer.runtime.readback import AsyncReadback
+from glassformer.nn.attention_capture import CapturedAttention
+from glassformer.runtime.async_readback import AsyncReadback
 from glassformer.runtime.step_runner import StepRunner
 
 
@@ -154,9 +155,8 @@ class BeamSearch:
         self.length = torch.zeros(1, dtype=torch.long, device=device)  # a tensor, so that steps can be recorded
         self.latest = torch.full((beams, self.width), self.end, device=device)  # the newest token of each hypothesis
         self.has_nan = torch.zeros((), dtype=torch.bool, device=device)
-        self.parents = torch.arange(
-            beams * self.width, device=device
-        )  # the runner's row that each hypothesis continues
+        # The runner's row that each hypothesis continues.
+        self.parents = torch.arange(beams * self.width, device=device)
         self.by_rank = torch.arange(self.width, device=device).repeat(beams, 1)  # the hypotheses from best to worst
         self.memories: Tensor | None = None  # the memories to keep, where sentences were dropped
         self.coverage: Tensor | None = None  # (B·G·K, S), the attention that each source token has received

@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 import torch
 
 from glassformer.decoding.beam import BeamStep, Hypothesis, beam_steps
-from glassformer.decoding.generate import Written, as_written, check_inputs, from_beam, open_batch, sequences_of
+from glassformer.decoding.generate import (
+    GeneratedText,
+    check_inputs,
+    from_beam,
+    generated_text_of,
+    open_batch,
+    sequences_of,
+)
 from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.decoding.step_loop import SequenceState, TokenChooser
 from glassformer.decoding.text_stream import Decodes
@@ -33,9 +40,9 @@ class EngineRequest:
     on_token: Callable[[int, int], None] | None = None
     """Called with the sample index and the token after each token; not for beam search."""
     rows: list[SequenceState] = field(default_factory=list)
-    texts: list[Written] = field(default_factory=list)
+    texts: list[GeneratedText] = field(default_factory=list)
     error: Exception | None = None
-    is_cancelled: bool = False
+    is_canceled: bool = False
     done: threading.Event = field(default_factory=threading.Event)
     on_cancel: Callable[["EngineRequest"], None] | None = None
     """Called by `cancel`; the engine removes a waiting request from its queue."""
@@ -47,15 +54,15 @@ class EngineRequest:
 
     def cancel(self) -> None:
         """Stop the request: it leaves the queue at once, or the batch before the next step. It keeps its text."""
-        self.is_cancelled = True
+        self.is_canceled = True
         if self.on_cancel is not None:
             self.on_cancel(self)
 
     def settle(self) -> None:
         """Set `texts` if the last sequence has ended or the request was canceled."""
         self.error = next((row.error for row in self.rows if row.error is not None), None)
-        if self.error or self.is_cancelled or all(row.reason is not None for row in self.rows):
-            self.texts = [as_written(row) for row in self.rows]
+        if self.error or self.is_canceled or all(row.reason is not None for row in self.rows):
+            self.texts = [generated_text_of(row) for row in self.rows]
             self.done.set()
 
 
@@ -270,14 +277,14 @@ class Engine:
 
     def _leave(self) -> None:
         """Remove ended sequences and those of canceled requests from the batch."""
-        for beam in [beam for beam in self._beams if beam.request.is_cancelled]:
+        for beam in [beam for beam in self._beams if beam.request.is_canceled]:
             beam.steps.close()
             beam.request.done.set()
             self._beams.remove(beam)
         staying = [
             index
             for index, member in enumerate(self._members)
-            if member.row.reason is None and not (member.request.is_cancelled or member.request.is_done)
+            if member.row.reason is None and not (member.request.is_canceled or member.request.is_done)
         ]
         if len(staying) == len(self._members):
             return

@@ -24,7 +24,7 @@ from glassformer.runtime.step_runner import StepRunner, TextModel, inference, li
 from glassformer.text.tokenizer import PAD
 
 
-class Written(NamedTuple):
+class GeneratedText(NamedTuple):
     """A generated text, without the prompt and without END."""
 
     tokens: list[int]
@@ -48,7 +48,7 @@ def generate(
     with_log_probs: bool = False,
     tokenizer: Decodes | None = None,
     max_batch_tokens: int = 4096,
-) -> list[list[Written]]:
+) -> list[list[GeneratedText]]:
     """Generate `num_return_sequences` texts for each input.
 
     A decoder-only model continues its inputs. An encoder-decoder encodes them and writes after the token `begin`. A
@@ -63,7 +63,7 @@ def generate(
     """
     config = config or GenerationConfig()
     check_inputs(model, inputs, begin)
-    results: list[list[Written]] = [[] for _ in inputs]
+    results: list[list[GeneratedText]] = [[] for _ in inputs]
     copies = config.num_beams if config.num_beams > 1 else config.num_return_sequences
     waiting = sorted(range(len(inputs)), key=lambda index: -len(inputs[index]))
     with inference(model), Step("writing texts", len(inputs)) as step:
@@ -120,7 +120,7 @@ def _by_sampling(
     end: int,
     with_log_probs: bool,
     tokenizer: Decodes | None,
-) -> list[list[Written]]:
+) -> list[list[GeneratedText]]:
     copies = config.num_return_sequences
     with open_batch(model, batch, config, begin, copies) as (runner, given, mask, max_new):
         rows = sequences_of(model, batch, config, begin, max_new, with_log_probs=with_log_probs, tokenizer=tokenizer)
@@ -129,7 +129,7 @@ def _by_sampling(
             mask = None if mask is None else mask.repeat_interleave(copies, 0)
         for _ in run_sequences(runner, rows, given, mask, end=end):
             pass
-    texts = [as_written(row) for row in rows]
+    texts = [generated_text_of(row) for row in rows]
     return [texts[start : start + copies] for start in range(0, len(texts), copies)]
 
 
@@ -160,10 +160,10 @@ def sequences_of(
     ]
 
 
-def as_written(row: SequenceState) -> Written:
+def generated_text_of(row: SequenceState) -> GeneratedText:
     """Return the result of a sequence."""
     log_probs = row.log_probs if row.with_log_probs else None
-    return Written(row.written, None, log_probs, row.reason, None if row.stream is None else row.text)
+    return GeneratedText(row.written, None, log_probs, row.reason, None if row.stream is None else row.text)
 
 
 def _by_beam(
@@ -173,16 +173,18 @@ def _by_beam(
     begin: int | None,
     end: int,
     tokenizer: Decodes | None,
-) -> list[list[Written]]:
+) -> list[list[GeneratedText]]:
     with open_batch(model, batch, config, begin, config.num_beams) as (runner, given, mask, max_new):
         search = search_recorded if can_search_recorded(runner, config) else search_by_beam
         found: list[list[Hypothesis]] = search(runner, given, mask, config, end=end, max_new=max_new)
     return [from_beam(hypotheses, tokenizer) for hypotheses in found]
 
 
-def from_beam(found: list[Hypothesis], tokenizer: Decodes | None) -> list[Written]:
+def from_beam(found: list[Hypothesis], tokenizer: Decodes | None) -> list[GeneratedText]:
     """Return the results of a beam search."""
-    return [Written(h.tokens, h.score, text=None if tokenizer is None else tokenizer.decode(h.tokens)) for h in found]
+    return [
+        GeneratedText(h.tokens, h.score, text=None if tokenizer is None else tokenizer.decode(h.tokens)) for h in found
+    ]
 
 
 class OpenBatch(NamedTuple):

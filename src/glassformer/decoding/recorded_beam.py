@@ -1,7 +1,7 @@
 """Beam search as recorded steps: on a GPU a whole step, bookkeeping included, is one CUDA graph.
 
 It is the search of `beam.py`, with its state in fixed buffers. Sentences stay in the batch until all are decided;
-decided ones are mlaunched.
+decided ones are masked.
 """
 
 from collections import deque
@@ -13,9 +13,9 @@ from torch import Tensor
 from glassformer.decoding.beam import BeamSearch, Hypothesis
 from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.decoding.rules import NAN_LOGITS, NEG_INF, Rules
+from glassformer.runtime.async_readback import AsyncReadback
 from glassformer.runtime.cuda_graphs import CudaGraph
-from glassformer.runtime.readback import AsyncReadback
-from glassformer.runtime.recorded import MAX_STEPS_AHEAD, RecordedStepRunner, Recording
+from glassformer.runtime.recorded_steps import MAX_STEPS_AHEAD, RecordedStepRunner, Recording
 from glassformer.runtime.step_runner import StepRunner
 
 STATE = ("tokens", "alive", "found", "found_scores", "length", "latest", "has_nan", "parents")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from glassformer.kernels.kernel_set import KernelSet
-from glassformer.runtime.recorded import MAX_STEPS_AHEAD, RecordedStepRunner, Recording
+from glassformer.runtime.recorded_steps import MAX_STEPS_AHEAD, RecordedStepRunner, Recording
 from glassformer.runtime.step_runner import StepRunner
 
 

@@ -21,7 +21,7 @@ from glassformer.decoding.sampling import filter_logits, sample
 from glassformer.decoding.text_stream import TextStream
 from glassformer.kernels.kernel_registry import PLAIN
 from glassformer.kernels.kernel_set import KernelSet
-from glassformer.runtime.readback import AsyncReadback
+from glassformer.runtime.async_readback import AsyncReadback
 from glassformer.runtime.step_runner import StepRunner
 
 Reason = Literal["end", "length", "stop", "error"]

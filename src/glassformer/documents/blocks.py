@@ -11,9 +11,9 @@ from glassformer.documents.styles import MODERN, PAPER, document_mask
 from glassformer.models.blocks_from_config import make_layer
 from glassformer.models.config import ModelConfig
 from glassformer.nn import Embeddings, Mask, MeanStdNorm, SinusoidalPositions, Sublayer, attend, sinusoids
-from glassformer.nn.attention import MultiHeadAttention as OurMultiHeadAttention
 from glassformer.nn.dropout import Dropout
 from glassformer.nn.feedforward import FeedForward as OurFeedForward
+from glassformer.nn.multi_head_attention import MultiHeadAttention as OurMultiHeadAttention
 from glassformer.nn.tensor_checks import check_length, check_width
 
 

@@ -18,8 +18,8 @@ from glassformer.documents.blocks import (
 from glassformer.documents.models import BERTModel, GPTModel, T5Model
 from glassformer.documents.styles import MODERN
 from glassformer.nn import attention_weights as weights_of
-from glassformer.nn.attention import merge_heads, split_heads
 from glassformer.nn.dropout import drop
+from glassformer.nn.multi_head_attention import merge_heads, split_heads
 
 __all__ = [
     "BERTModel",

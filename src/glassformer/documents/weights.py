@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from glassformer.documents.styles import MODERN, PAPER, PRE_NORM
 from glassformer.nn import Embeddings, FeedForward, MeanStdNorm, Sublayer
-from glassformer.nn.feedforward import ACTIVATIONS
 
 Names = Mapping[str, Tensor]
 Pairs = list[tuple[str, str]]
@@ -148,7 +147,7 @@ def _check_style(model: nn.Module, state: Mapping[str, Tensor]) -> None:
             found["norm_placement"] = module.placement
             found["norm"] = "mean_std" if isinstance(module.norm, MeanStdNorm) else "layer"
         elif isinstance(module, FeedForward):
-            found["activation"] = next(name for name, act in ACTIVATIONS.items() if act is module.act)
+            found["activation"] = module.activation
         elif isinstance(module, Embeddings):
             found["scale_embeddings"] = module.scale is not None
     wrong = [

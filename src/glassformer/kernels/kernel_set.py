@@ -41,7 +41,8 @@ class KernelSet:
         """Attention of a few queries (B, H, T, D) to the first `key_end` keys and values of each row (B, G, S, D).
 
         `added` broadcasts to (B, H, T, S) and is added to the scores; `key_end` is (B,) or (1,). A query whose keys
-        are all masked gets zeros. There is no plain version here: `nn/attend.py` has it for any number of queries.
+        are all masked gets zeros. There is no plain version here: `nn/attention_backends.py` has it for any number of
+        queries.
         """
         raise NotImplementedError(f"the {self.name} kernels have no attention: expected can_attend to be asked first")
 

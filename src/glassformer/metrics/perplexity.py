@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from glassformer.metrics.scores import Scores
 
 
-def score_surprise(nats: float, n_tokens: int, n_bytes: int, *, by_character: bool = False) -> Scores:
+def score_perplexity(nats: float, n_tokens: int, n_bytes: int, *, by_character: bool = False) -> Scores:
     """Return the scores of a text with negative log-likelihood `nats`, `n_tokens` tokens and `n_bytes` bytes.
 
     The text is the normalized one. A lower-cased text has fewer distinctions to predict, so its scores are not

@@ -10,14 +10,14 @@ from glassformer.metrics.scores import Scores
 Tokens = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def score_guesses(loss: float, hits: int, count: int) -> Scores:
+def score_token_accuracy(loss: float, hits: int, count: int) -> Scores:
     """Return mean loss and accuracy from the summed loss and the number of correct argmax predictions."""
     if not count:
         raise ValueError("there is nothing to guess: expected at least one text")
     return Scores({"loss": loss / count, "accuracy": 100 * hits / count})
 
 
-def score_commonest(seen: Iterable[Tokens], true: Iterable[Tokens], vocab_size: int) -> Scores:
+def score_unigram_baseline(seen: Iterable[Tokens], true: Iterable[Tokens], vocab_size: int) -> Scores:
     """Return the scores of a unigram model with add-one smoothing, which always predicts the most frequent token."""
     counts = np.ones(vocab_size)
     for tokens in seen:
@@ -28,4 +28,4 @@ def score_commonest(seen: Iterable[Tokens], true: Iterable[Tokens], vocab_size: 
         loss += float(losses[tokens].sum())
         hits += int((tokens == commonest).sum())
         count += tokens.size
-    return score_guesses(loss, hits, count)
+    return score_token_accuracy(loss, hits, count)

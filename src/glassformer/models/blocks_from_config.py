@@ -20,7 +20,7 @@ from glassformer.nn import (
     Sublayer,
     make_norm,
 )
-from glassformer.nn.attend import Backend
+from glassformer.nn.attention_backends import Backend
 
 
 def make_embeddings(config: ModelConfig, vocab_size: int) -> Embeddings:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from glassformer.base.checks import check_divides, shown
 from glassformer.base.fields import Checked, Count, Positive, Probability, Whole
 from glassformer.base.names import suggestion
+from glassformer.nn.activations import ActivationName
 
 Kind = Literal["encoder", "decoder", "encoder_decoder"]
 
@@ -82,7 +83,7 @@ class ModelConfig(Checked):
     """Tokens that self-attention reaches back; None reaches all."""
 
     # Feed-forward
-    activation: Literal["relu", "gelu", "gelu_tanh", "silu"] = "relu"
+    activation: ActivationName = "relu"
     """Activation function of the feed-forward layers."""
     gated: bool = False
     """Multiply the activation by a second projection, as SwiGLU does."""

@@ -8,7 +8,7 @@ from glassformer.models.config import ModelConfig
 from glassformer.models.initialization import initialize
 from glassformer.models.inputs import prepare
 from glassformer.models.transformer import Model
-from glassformer.nn.attend import Backend
+from glassformer.nn.attention_backends import Backend
 
 
 class EncoderModel(Model):

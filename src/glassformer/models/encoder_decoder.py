@@ -8,7 +8,7 @@ from glassformer.models.initialization import initialize
 from glassformer.models.inputs import Inputs, prepare
 from glassformer.models.transformer import Model, check_memory
 from glassformer.nn import KVCache, Mask, as_mask
-from glassformer.nn.attend import Backend
+from glassformer.nn.attention_backends import Backend
 from glassformer.nn.tensor_checks import check_shape
 
 

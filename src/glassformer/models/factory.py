@@ -4,7 +4,7 @@ from glassformer.models.config import ModelConfig
 from glassformer.models.decoder import DecoderModel
 from glassformer.models.encoder import EncoderModel
 from glassformer.models.encoder_decoder import EncoderDecoderModel
-from glassformer.nn.attend import Backend
+from glassformer.nn.attention_backends import Backend
 
 
 def build_model(config: ModelConfig, *, backend: Backend = "sdpa") -> EncoderModel | DecoderModel | EncoderDecoderModel:

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from glassformer.nn.activations import HeadActivationName, activation_function
 from glassformer.nn.dropout import Dropout
-from glassformer.nn.feedforward import ACTIVATIONS, ActivationName
 
 Pooling = Literal["first", "last", "mean"]
 
@@ -18,15 +18,15 @@ Pooling = Literal["first", "last", "mean"]
 class DenseTransform(nn.Module):
     """A dense layer, an activation and an optional norm."""
 
-    def __init__(self, width_in: int, width_out: int, *, activation: ActivationName, norm: nn.Module | None = None):
+    def __init__(self, width_in: int, width_out: int, *, activation: HeadActivationName, norm: nn.Module | None = None):
         super().__init__()
         self.dense = nn.Linear(width_in, width_out)
-        self.activation = activation
+        self.act = activation_function(activation)
         self.norm = norm
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform x (..., width_in) to (..., width_out)."""
-        x = ACTIVATIONS[self.activation](self.dense(x))
+        x = self.act(self.dense(x))
         return x if self.norm is None else self.norm(x)
 
 

@@ -1,4 +1,8 @@
-"""The key-value cache of decoding, owned by the caller. With it, each forward pass computes only the new tokens."""
+"""The key-value cache of decoding, owned by the caller. With it, each forward pass computes only the new tokens.
+
+`SelfSlot` is one layer's part of it for self-attention, `MemorySlot` that for cross-attention. A model makes an empty
+cache (`new_cache`) and keeps no reference to it; the caller, such as `runtime/step_runner.py`, passes it to each call.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

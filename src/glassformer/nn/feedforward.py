@@ -1,26 +1,12 @@
-"""The position-wise feed-forward network, plain or gated."""
-
-from collections.abc import Callable
-from functools import partial
-from typing import Literal
+"""The position-wise feed-forward network, plain or gated. `activations.py` lists its activation functions."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from glassformer.nn.activations import HeadActivationName, activation_function
 from glassformer.nn.dropout import Dropout
 from glassformer.nn.tensor_checks import check_positive, check_width
-
-# Only heads use "tanh". `ModelConfig.activation` lists the names that a whole model may have.
-ActivationName = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
-    "silu": F.silu,
-    "tanh": F.tanh,
-}
 
 
 class FeedForward(nn.Module):
@@ -34,21 +20,20 @@ class FeedForward(nn.Module):
         d_model: int,
         d_ff: int,
         *,
-        activation: ActivationName = "relu",
+        activation: HeadActivationName = "relu",
         gated: bool = False,
         bias: bool = True,
         dropout: float = 0.0,
     ):
         super().__init__()
         check_positive("d_ff", d_ff)
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation={activation!r}: expected one of {', '.join(ACTIVATIONS)}")
         self.d_model = d_model
-        self.act = ACTIVATIONS[activation]
+        self.activation = activation
+        self.act = activation_function(activation)
         self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
         self.gate_proj = nn.Linear(d_model, d_ff, bias=bias) if gated else None
         self.gate_up_proj: nn.Module | None = None
-        """Gate and up projection fused into one; set only in packed models (`runtime/packed.py`)."""
+        """Gate and up projection fused into one; set only in packed models (`runtime/packed_model.py`)."""
         self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
         self.dropout = Dropout(dropout)
 

@@ -5,11 +5,11 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from glassformer.nn.attention import MultiHeadAttention
 from glassformer.nn.cache import LayerCache
 from glassformer.nn.dropout import Dropout
 from glassformer.nn.feedforward import FeedForward
 from glassformer.nn.masks import Mask
+from glassformer.nn.multi_head_attention import MultiHeadAttention
 from glassformer.nn.positions import Rotation
 
 NormPlacement = Literal["pre", "post"]

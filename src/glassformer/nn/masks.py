@@ -4,6 +4,8 @@ A `Mask` describes its rules (causal, window, padding, segments) and builds the 
 it. A plain causal mask reaches the fused kernel as a flag. Queries are the *last* positions of the keys: with a cache,
 two new queries over nine keys stand at positions 7 and 8. The same rule therefore serves whole sequences, chunks and
 single tokens.
+
+`models/inputs.py` makes the mask of a model's tokens: causal in decoders, with padding and segments.
 """
 
 from dataclasses import dataclass, replace

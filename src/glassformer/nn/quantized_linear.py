@@ -1,6 +1,7 @@
-"""Linear layers with int8 weights: by our C++ kernel, or by torch's own where ours cannot be built.
+"""Linear layers with int8 weights: by our C++ kernel, or by torch's own where ours does not run.
 
-Weights are quantized once, per output channel; activations on the fly, per row.
+`int8_layer_class` chooses between the two. `Int8Linear` calls the matrix product in `kernels/cpp/int8.h`;
+`TorchInt8Linear` is the fallback. Weights are quantized once, per output channel; activations on the fly, per row.
 """
 
 import itertools
@@ -17,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.kernels.cpp_kernels import INT8_CHANNELS
-from glassformer.kernels.cpp_library import X86
-from glassformer.kernels.kernel_registry import cpp_kernels
+from glassformer.kernels.cpp_library import X86, KernelBuildError
+from glassformer.kernels.kernel_registry import cpp_kernels, warn_of_fallback
 
 
 class Int8Linear(nn.Module):
@@ -118,6 +119,21 @@ class TorchInt8Linear(nn.Module):
             y = _multiply(rows, self._packed.weights)
         y = y * largest
         return y if self._bias is None else y + self._bias
+
+
+def int8_layer_class() -> type[Int8Linear] | type[TorchInt8Linear]:
+    """Return the layer that runs here: ours, or torch's without a compiler or without AVX-512 VNNI, for example.
+
+    Raises KernelBuildError if neither runs.
+    """
+    try:
+        cpp_kernels()
+    except KernelBuildError as error:
+        if not torch_int8_engine():
+            raise
+        warn_of_fallback(error)
+        return TorchInt8Linear
+    return Int8Linear
 
 
 @cache

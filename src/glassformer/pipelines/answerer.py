@@ -14,17 +14,17 @@ from glassformer.pipelines.seq2seq_pipeline import Seq2SeqPipeline
 from glassformer.text.tokenizer import Tokenizer
 
 
-class Reasoned(NamedTuple):
+class ReasonedAnswer(NamedTuple):
     """An answer and the evidence that it follows from."""
 
     evidence: str
     answer: str
 
 
-def as_reasoned(written: str) -> Reasoned:
+def read_reasoned_answer(written: str) -> ReasonedAnswer:
     """Split the output of a model that quotes evidence before it answers. A missing answer is empty."""
     evidence, _, answer = written.partition(THEREFORE.strip(" "))
-    return Reasoned(evidence.strip(), answer.strip())
+    return ReasonedAnswer(evidence.strip(), answer.strip())
 
 
 class Answerer(Seq2SeqPipeline[Question]):
@@ -64,13 +64,13 @@ class Answerer(Seq2SeqPipeline[Question]):
         return each_pair(asked, lambda several: [one.answer for one in self.reason(several, beam=beam)], "asked")
 
     @overload
-    def reason(self, asked: Pair, *, beam: int | None = None) -> Reasoned: ...
+    def reason(self, asked: Pair, *, beam: int | None = None) -> ReasonedAnswer: ...
     @overload
-    def reason(self, asked: list[Pair], *, beam: int | None = None) -> list[Reasoned]: ...
-    def reason(self, asked: Pair | list[Pair], *, beam: int | None = None) -> Reasoned | list[Reasoned]:
+    def reason(self, asked: list[Pair], *, beam: int | None = None) -> list[ReasonedAnswer]: ...
+    def reason(self, asked: Pair | list[Pair], *, beam: int | None = None) -> ReasonedAnswer | list[ReasonedAnswer]:
         """Answer like `answers`, with the evidence if the model was trained to quote it."""
 
-        def reason(several: list[Pair]) -> list[Reasoned]:
+        def reason(several: list[Pair]) -> list[ReasonedAnswer]:
             return [self._reasoned(text) for text in self.write(self._sources(several), beam=beam)]
 
         return each_pair(asked, reason, "asked")
@@ -86,8 +86,8 @@ class Answerer(Seq2SeqPipeline[Question]):
     def _sources(self, asked: Sequence[Pair]) -> list[str]:
         return [as_source(*one, **self._layout) for one in asked]
 
-    def _reasoned(self, written: str) -> Reasoned:
-        return as_reasoned(written) if self._quotes else Reasoned("", written)
+    def _reasoned(self, written: str) -> ReasonedAnswer:
+        return read_reasoned_answer(written) if self._quotes else ReasonedAnswer("", written)
 
     def _described(self, written: str) -> dict[str, Any]:
         reasoned = self._reasoned(written)

@@ -19,7 +19,7 @@ from glassformer.checkpoint.output_folder import check_output, check_output_file
 from glassformer.models import DecoderModel, EncoderDecoderModel
 from glassformer.pipelines.agreement import AnyModel, Format
 from glassformer.pipelines.hf_files import hf_labels, hf_texts
-from glassformer.pipelines.task_file import TASK
+from glassformer.pipelines.pipeline_registry import TASK
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 from glassformer.text.tokenizer import BEGIN, END, PAD
 

@@ -6,14 +6,14 @@ from functools import partial
 import numpy as np
 import torch
 
-from glassformer.data.batching.batch_plan import Numbers
+from glassformer.data.batching.data_order import Numbers
 from glassformer.data.batching.noise import Noised, hide_spans, infill, shuffle_sentences, span_counts, written_spans
 from glassformer.data.batching.noised_batches import DenoisingBatches
-from glassformer.data.batching.text_rows import HeldRows, Rows
+from glassformer.data.batching.text_rows import InMemoryRows, Rows
 from glassformer.data.readers.plain_texts import PlainText
 from glassformer.decoding import GenerationConfig
 from glassformer.metrics.scores import Scores
-from glassformer.metrics.token_accuracy import score_guesses
+from glassformer.metrics.token_accuracy import score_token_accuracy
 from glassformer.models import EncoderDecoderModel
 from glassformer.pipelines.blanks import BLANK, fill_in, put_marks, texts_of, without_blanks
 from glassformer.pipelines.examples import NoiseName
@@ -95,7 +95,7 @@ class Denoiser(Seq2SeqPipeline[PlainText]):
         was_training = self.model.training
         self.model.eval()
         loss, hits, count = 0.0, 0, 0
-        rows = HeldRows(texts_of(examples), self.source_tokenizer.encode_batch, longest=self.longest)
+        rows = InMemoryRows(texts_of(examples), self.source_tokenizer.encode_batch, longest=self.longest)
         batches = self.batches(rows, max_tokens=4096, seed=0)
         with torch.inference_mode():
             for step in range(len(batches)):
@@ -106,7 +106,7 @@ class Denoiser(Seq2SeqPipeline[PlainText]):
                 hits += int(((logits.argmax(-1) == answers) & (answers != PAD)).sum())
                 count += batch.n_target_tokens
         self.model.train(was_training)
-        return score_guesses(loss, hits, count)
+        return score_token_accuracy(loss, hits, count)
 
     def scoring_method(self) -> str:
         """Teacher forcing: `score` predicts each token after the correct ones before it, without a search."""

@@ -19,8 +19,8 @@ from glassformer.data.batching.labeled_batches import (
 from glassformer.models import EncoderModel, ModelConfig
 from glassformer.models.heads import pool
 from glassformer.pipelines.pipeline import LineAnswer, answer_lines_with_text, check_texts, vector_answer
+from glassformer.pipelines.pipeline_registry import TASK
 from glassformer.pipelines.settings import check_settings
-from glassformer.pipelines.task_file import TASK
 from glassformer.pipelines.trained_pipeline import TrainedPipeline
 from glassformer.progress import Step
 from glassformer.text import Tokenizer

@@ -25,7 +25,7 @@ from glassformer.text.encoded import Encoded
 from glassformer.text.text_windows import windows
 
 
-class Found(NamedTuple):
+class FoundAnswer(NamedTuple):
     """An answer: its text, its place and its score relative to the score of no answer."""
 
     text: str
@@ -51,14 +51,14 @@ class Extractor(EncoderPipeline[SpanQuestion]):
         return [windows(read, limit, self.overlap) for read in self.reader.read(list(asked))]
 
     @overload
-    def find(self, asked: Pair) -> Found: ...
+    def find(self, asked: Pair) -> FoundAnswer: ...
     @overload
-    def find(self, asked: list[Pair]) -> list[Found]: ...
-    def find(self, asked: Pair | list[Pair]) -> Found | list[Found]:
+    def find(self, asked: list[Pair]) -> list[FoundAnswer]: ...
+    def find(self, asked: Pair | list[Pair]) -> FoundAnswer | list[FoundAnswer]:
         """Return the answer to one (question, text) or to each of a list: the best valid span of all windows."""
         return each_pair(asked, self._find, "asked")
 
-    def _find(self, asked: list[Pair]) -> list[Found]:
+    def _find(self, asked: list[Pair]) -> list[FoundAnswer]:
         read = self.windows(asked)
         scores = iter(self.answers([window for several in read for window in several]))
         found = []
@@ -72,7 +72,7 @@ class Extractor(EncoderPipeline[SpanQuestion]):
             is_there = end > start and (not self.abstains or score > nothing)
             text = context[start:end] if is_there else ""
             start += len(text) - len(text.lstrip())  # a token may include the space before it
-            found.append(Found(text.strip(), start if is_there else -1, score - nothing))
+            found.append(FoundAnswer(text.strip(), start if is_there else -1, score - nothing))
         return found
 
     def answer(self, question: str, context: str) -> str:

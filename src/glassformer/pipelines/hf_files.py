@@ -11,7 +11,7 @@ from tokenizers.processors import TemplateProcessing
 
 from glassformer.checkpoint.safe_files import read_json_object
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
-from glassformer.pipelines.task_file import TASK
+from glassformer.pipelines.pipeline_registry import TASK
 from glassformer.text.tokenizer import BEGIN, END, PAD, SPECIAL, UNKNOWN
 
 AnyModel = EncoderModel | DecoderModel | EncoderDecoderModel

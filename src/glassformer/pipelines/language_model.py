@@ -9,9 +9,9 @@ from typing import Any, Self, overload
 from typing_extensions import override
 
 from glassformer.data.readers.text_documents import Document
-from glassformer.decoding import GenerationConfig, TextStream, Written, generate, stream
+from glassformer.decoding import GeneratedText, GenerationConfig, TextStream, generate, stream
 from glassformer.decoding.scoring import score_long_texts
-from glassformer.metrics.perplexity import score_surprise
+from glassformer.metrics.perplexity import score_perplexity
 from glassformer.metrics.scores import Scores
 from glassformer.models import DecoderModel
 from glassformer.pipelines.generator import Generator
@@ -25,9 +25,9 @@ from glassformer.pipelines.pipeline import (
     candidate_of,
     each_text,
 )
+from glassformer.pipelines.pipeline_registry import TASK
 from glassformer.pipelines.seq2seq_pipeline import GENERATION, read_search
 from glassformer.pipelines.settings import check_settings
-from glassformer.pipelines.task_file import TASK
 from glassformer.pipelines.trained_pipeline import TrainedPipeline
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import END, UNKNOWN
@@ -49,7 +49,7 @@ class _Draft:
 
     def candidate(self, length_penalty: float) -> Candidate:
         """Return the text with its score."""
-        return candidate_of(Written(self.tokens, self.score, self.log_probs), self.text, length_penalty)
+        return candidate_of(GeneratedText(self.tokens, self.score, self.log_probs), self.text, length_penalty)
 
 
 class LanguageModel(Generator, TrainedPipeline[Document]):
@@ -151,7 +151,7 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
             groups, round_number = [(copy, rows) for copy, rows in enumerate(waiting) if rows], round_number + 1
         return [[draft.candidate(config.length_penalty) for draft in row] for row in drafts]
 
-    def _extend(self, draft: "_Draft", written: Written, config: GenerationConfig) -> None:
+    def _extend(self, draft: "_Draft", written: GeneratedText, config: GenerationConfig) -> None:
         """Add the tokens of one round."""
         left = config.max_new_tokens - len(draft.tokens)
         draft.tokens += written.tokens[:left]
@@ -217,7 +217,7 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
         step = max(1, self.context // 2) if stride is None else stride
         nats = -sum(score_long_texts(self.model, rows, context=self.context, stride=step))
         n_bytes = sum(len(self.tokenizer.normalize(example.text).encode()) for example in examples)
-        scores = score_surprise(
+        scores = score_perplexity(
             nats, sum(len(row) - 1 for row in rows), n_bytes, by_character=self.tokenizer.is_of_characters
         )
         n_unknown = sum(row.count(UNKNOWN) for row in texts)

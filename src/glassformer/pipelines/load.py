@@ -15,8 +15,8 @@ from glassformer.decoding import GenerationConfig
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from glassformer.pipelines.embedder import Embedder, as_embedder, longest_text, with_pooling
 from glassformer.pipelines.generator import Generator
+from glassformer.pipelines.pipeline_registry import pipeline_named, read_about
 from glassformer.pipelines.seq2seq_pipeline import GENERATION, check_cost
-from glassformer.pipelines.task_file import pipeline_named, read_about
 from glassformer.pipelines.text_to_text import TextToText
 from glassformer.pipelines.trained_pipeline import TrainedPipeline
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer

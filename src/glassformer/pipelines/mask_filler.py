@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from glassformer.data.batching.labeled_batches import IGNORED, LabeledBatch
-from glassformer.data.batching.noised_batches import Frame, MaskedBatch, MaskedBatches
-from glassformer.data.batching.text_rows import HeldRows, Rows
+from glassformer.data.batching.noised_batches import MaskedBatch, MaskedBatches, SurroundingTokens
+from glassformer.data.batching.text_rows import InMemoryRows, Rows
 from glassformer.data.readers.plain_texts import PlainText
 from glassformer.metrics.scores import Scores
-from glassformer.metrics.token_accuracy import score_guesses
+from glassformer.metrics.token_accuracy import score_token_accuracy
 from glassformer.models import EncoderModel
 from glassformer.pipelines.blanks import BLANK, fill_in, put_marks, texts_of, without_blanks
 from glassformer.pipelines.encoder_pipeline import EncoderPipeline, Reader, read_batch
@@ -80,7 +80,9 @@ class MaskFiller(EncoderPipeline[PlainText]):
         was_training = self.model.training
         self.model.eval()
         loss, hits, count = 0.0, 0, 0
-        batches = self.batches(HeldRows(texts_of(examples), self.encode, longest=self.longest), max_tokens=8192, seed=0)
+        batches = self.batches(
+            InMemoryRows(texts_of(examples), self.encode, longest=self.longest), max_tokens=8192, seed=0
+        )
         with torch.inference_mode():
             for step in range(len(batches)):
                 batch = batches[step].to(device)
@@ -90,12 +92,12 @@ class MaskFiller(EncoderPipeline[PlainText]):
                 hits += int((logits.argmax(-1) == answers).sum())
                 count += batch.n_target_tokens
         self.model.train(was_training)
-        return score_guesses(loss, hits, count)
+        return score_token_accuracy(loss, hits, count)
 
     @property
     def longest(self) -> int:
         """The most tokens of a text that the model reads at once, without the special tokens around it."""
-        return max(1, (self.model.config.max_len or 512) - len(frame_of(self.reader)))
+        return max(1, (self.model.config.max_len or 512) - len(surrounding_tokens(self.reader)))
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Return the token ids of each text, without special tokens."""
@@ -106,7 +108,7 @@ class MaskFiller(EncoderPipeline[PlainText]):
         """Return batches of rows with masked tokens."""
         return MaskedBatches(
             rows,
-            frame_of(self.reader),
+            surrounding_tokens(self.reader),
             share=self.share,
             mask=mask_of(self.reader),
             words=words_of(self.reader, self.model),
@@ -139,8 +141,8 @@ def words_of(reader: Reader, model: EncoderModel) -> "np.ndarray[tuple[int], np.
     return np.array([index for index in range(size) if index not in reader.tokenizer.special_ids], dtype=np.int64)
 
 
-def frame_of(reader: Reader) -> Frame:
+def surrounding_tokens(reader: Reader) -> SurroundingTokens:
     """Return the special tokens that the tokenizer puts around every text."""
     read = reader.read([("a", None)])[0]
     own = [place for place, source in enumerate(read.sources) if source is not None]
-    return Frame(read.ids[: own[0]], read.ids[own[-1] + 1 :], reader.pad)
+    return SurroundingTokens(read.ids[: own[0]], read.ids[own[-1] + 1 :], reader.pad)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 from glassformer.base.checks import shown
 
 if TYPE_CHECKING:
-    from glassformer.decoding import GenerationConfig, Written
+    from glassformer.decoding import GeneratedText, GenerationConfig
 
 ManyTexts = list[str] | tuple[str, ...]
 """A list of texts. Not `Sequence[str]`, because a string is a sequence of its characters."""
@@ -121,7 +121,7 @@ class Candidate(NamedTuple):
     score: float | None = None
 
 
-def candidate_of(written: "Written", text: str, length_penalty: float = 1.0) -> Candidate:
+def candidate_of(written: "GeneratedText", text: str, length_penalty: float = 1.0) -> Candidate:
     """Return a text with its score: that of the beam search, or computed from the log-probabilities."""
     score = written.score
     if score is None and written.log_probs:

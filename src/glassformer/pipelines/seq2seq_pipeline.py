@@ -14,7 +14,7 @@ from glassformer.base.checks import shown
 from glassformer.checkpoint.load_errors import refusing_wrong_values
 from glassformer.checkpoint.safe_files import SealedFolder, read_json_object
 from glassformer.data.batching.token_files import Kept
-from glassformer.decoding import GenerationConfig, Written, generate
+from glassformer.decoding import GeneratedText, GenerationConfig, generate
 from glassformer.models import EncoderDecoderModel
 from glassformer.nn import capture_attention
 from glassformer.pipelines.pipeline import (
@@ -27,8 +27,8 @@ from glassformer.pipelines.pipeline import (
     check_text,
     each_text,
 )
+from glassformer.pipelines.pipeline_registry import TASK
 from glassformer.pipelines.settings import check_settings
-from glassformer.pipelines.task_file import TASK
 from glassformer.pipelines.trained_pipeline import TrainedPipeline
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import BEGIN, END
@@ -152,7 +152,7 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
 
     def _generate(
         self, sources: list[list[int]], config: GenerationConfig, with_scores: bool, max_batch_tokens: int = 4096
-    ) -> list[list[Written]]:
+    ) -> list[list[GeneratedText]]:
         return generate(
             self.model,
             sources,

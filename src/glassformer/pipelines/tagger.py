@@ -13,7 +13,7 @@ from glassformer.models import EncoderModel
 from glassformer.pipelines.encoder_pipeline import EncoderPipeline, Reader, unknown_label
 from glassformer.pipelines.pipeline import LineAnswer, LineRequest, ManyTexts, as_list, check_texts, each_text
 from glassformer.text.encoded import Encoded
-from glassformer.text.tag_paths import TagPaths
+from glassformer.text.tag_viterbi import TagPaths
 from glassformer.text.tags import Entity, entities_of, tags_of
 from glassformer.text.word_split import cut_words
 from glassformer.text.word_windows import Window, first_pieces, joined, windows, word_of_each
@@ -22,7 +22,7 @@ AT_ONCE = 256
 """Number of sentences whose best tags are searched for together."""
 
 
-class Reading(NamedTuple):
+class TaggerInput(NamedTuple):
     """A model input with some words of a sentence, and the token positions of these words."""
 
     sentence: int
@@ -137,14 +137,14 @@ class Tagger(EncoderPipeline[TaggedSentence]):
         known_tags = {tag: number for number, tag in enumerate(self.paths.tags)}
         return [known_tags[tag] for tag in tags_of(example.entities, len(example.words), "bioes")]
 
-    def read_words(self, sentences: Sequence[Sequence[str]]) -> list[Reading]:
+    def read_words(self, sentences: Sequence[Sequence[str]]) -> list[TaggerInput]:
         """Return the model inputs: one for each sentence, or several windows of a sentence that is too long."""
         limit, found = self.model.config.max_len, []
         parts: list[tuple[int, Window]] = []  # of long sentences
         whole = self.reader.read([(joined(words), None) for words in sentences])
         for number, (words, encoded) in enumerate(zip(sentences, whole, strict=True)):
             if limit is None or len(encoded) <= limit:
-                found.append(Reading(number, range(len(words)), encoded, first_pieces(words, encoded)))
+                found.append(TaggerInput(number, range(len(words)), encoded, first_pieces(words, encoded)))
                 continue
             costs = Counter(word_of_each(words, encoded))
             room = limit - encoded.sources.count(None)
@@ -153,7 +153,7 @@ class Tagger(EncoderPipeline[TaggedSentence]):
         read = self.reader.read([(joined(words), None) for words in pieces], limit)
         for (number, window), words, encoded in zip(parts, pieces, read, strict=True):
             places = first_pieces(words, encoded)[window.first - window.begin : window.last - window.begin]
-            found.append(Reading(number, range(window.first, window.last), encoded, places))
+            found.append(TaggerInput(number, range(window.first, window.last), encoded, places))
         return found
 
 

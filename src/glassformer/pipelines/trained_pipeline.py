@@ -12,7 +12,7 @@ from glassformer.checkpoint.load_errors import refusing_wrong_values
 from glassformer.metrics.scores import Scores
 from glassformer.models.transformer import Model
 from glassformer.pipelines.pipeline import Pipeline
-from glassformer.pipelines.task_file import DATA_SETTINGS, TASK, read_about
+from glassformer.pipelines.pipeline_registry import DATA_SETTINGS, TASK, read_about
 
 AnyModel = TypeVar("AnyModel", bound=Model)
 Example = TypeVar("Example")

@@ -9,7 +9,7 @@ The rules, in order:
 3. A recording also encodes the sources of an encoder-decoder on a GPU, and on a CPU if its steps are compiled and the
    sources are short.
 
-Packing (`packed.py`) and int8 (`int8.py`) change a copy of the model before it comes here.
+Packing (`packed_model.py`) and int8 (`quantized_model.py`) change a copy of the model before it comes here.
 """
 
 import weakref
@@ -25,7 +25,7 @@ from glassformer.kernels.kernel_registry import kernels_for
 from glassformer.kernels.kernel_set import KernelSet
 from glassformer.models import DecoderModel, EncoderDecoderModel
 from glassformer.nn.quantized_linear import Int8Linear
-from glassformer.runtime.recorded import RecordedStepRunner, Recordings, Shape
+from glassformer.runtime.recorded_steps import RecordedStepRunner, Recordings, Shape
 from glassformer.runtime.step_runner import StepRunner, TextModel, modules_of
 
 _RECORDINGS: "weakref.WeakKeyDictionary[TextModel, Recordings]" = weakref.WeakKeyDictionary()

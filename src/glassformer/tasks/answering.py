@@ -9,7 +9,7 @@ from typing import Any
 from typing_extensions import override
 
 from glassformer.base.fields import Whole
-from glassformer.data.corpora.synthetic_stories import made_stories
+from glassformer.data.corpora.synthetic_stories import generate_stories
 from glassformer.data.readers.records import Record, RecordReader, as_text
 from glassformer.metrics.exact_match import score_answers
 from glassformer.metrics.scores import Scores
@@ -20,7 +20,7 @@ from glassformer.tasks.configs.small_models import small_encoder_decoder
 from glassformer.tasks.seq2seq_task import Seq2SeqTask
 from glassformer.training.train_config import TrainConfig
 
-N_MADE = {"train": 8000, "valid": 500, "test": 1000}
+N_GENERATED = {"train": 8000, "valid": 500, "test": 1000}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class QuestionData(FileData[Question]):
 
     @override
     def corpus_splits(self) -> Splits[Question]:
-        return Splits(*(self._made(side) for side in N_MADE))
+        return Splits(*(self._generated(side) for side in N_GENERATED))
 
     @override
     def examples(self) -> list[Question]:
@@ -79,8 +79,8 @@ class QuestionData(FileData[Question]):
         columns += [self.evidence_column] * bool(self.evidence_column)
         return RecordReader(paths, columns, self._example, self.on_bad)
 
-    def _made(self, side: str) -> list[Question]:
-        stories = made_stories(N_MADE[side], seed=list(N_MADE).index(side))
+    def _generated(self, side: str) -> list[Question]:
+        stories = generate_stories(N_GENERATED[side], seed=list(N_GENERATED).index(side))
         return [
             self._question(story.question, story.context, (story.answer,) * bool(story.answer)) for story in stories
         ]

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 from glassformer.progress import Step
+from glassformer.tasks.configs.corpus_size import CorpusSize
 from glassformer.tasks.configs.defaults import (
     TRAINING_SHARE,
-    CorpusSize,
     Size,
-    Speed,
+    TrainingBudget,
     choose_defaults,
     choose_for_fine_tuning,
     default_minutes,
@@ -20,7 +20,7 @@ from glassformer.tasks.configs.shared import TaskConfig
 from glassformer.tasks.configs.task_options import make_config
 from glassformer.tasks.warm_start import was_trained_here
 from glassformer.training.estimate import rough_duration
-from glassformer.training.pilot import fastest_threads, measure_training_speed
+from glassformer.training.training_speed import fastest_threads, measure_training_speed
 
 REFERENCE_SPEED = 3e10
 """Operations per second of two slow CPU cores."""
@@ -43,7 +43,7 @@ def choose(
         return choose_for_fine_tuning(kind, given, is_foreign=not was_trained_here(config.start_from))
     minutes = default_minutes(kind, given)
     left = max(60 * minutes - (time.perf_counter() - began), 6 * minutes)
-    speed = Speed(
+    speed = TrainingBudget(
         TRAINING_SHARE * left if minutes else 0.0, given.get("train.updates", 0), partial(_measure, corpus=corpus)
     )
     with Step("measuring the speed of this machine"):
@@ -71,7 +71,7 @@ def in_words(chosen: Mapping[str, Any], given: Mapping[str, Any]) -> str:
 def _threads(config: TaskConfig, corpus: CorpusSize, minutes: float) -> int:
     """Measure with a small model how many threads are fastest. 0 is torch's default."""
     kind = type(config)
-    unmeasured = Speed(TRAINING_SHARE * 60 * minutes, 0, lambda config: REFERENCE_SPEED)
+    unmeasured = TrainingBudget(TRAINING_SHARE * 60 * minutes, 0, lambda config: REFERENCE_SPEED)
     small = make_config(kind, choose_defaults(kind, {}, corpus, unmeasured))
     train = replace(small.train, device=config.train.device, threads=config.train.threads, minutes=minutes)
     return fastest_threads(small.model, train, max(corpus.lengths()))

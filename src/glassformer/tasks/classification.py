@@ -1,7 +1,7 @@
 """Classification: a text, or a pair of texts, to one label or several."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,8 @@ from glassformer.metrics.accuracy import score_classes, score_label_sets
 from glassformer.metrics.scores import Scores
 from glassformer.models import ModelConfig
 from glassformer.pipelines.examples import LabeledExample
+from glassformer.tasks.configs.corpus_size import CorpusSize
+from glassformer.tasks.configs.encoder_rule import EncoderRule
 from glassformer.tasks.configs.shared import FileData, Splits, TaskConfig, train_on_rare_labels
 from glassformer.tasks.configs.small_models import small_encoder
 from glassformer.tasks.encoder_task import EncoderTask, Texts
@@ -84,11 +86,35 @@ class LabeledData(FileData[LabeledExample]):
         return tuple(as_text(label, self.label_column) for label in cell)
 
 
+def _by_text(least: int, growth: float, step: int, most: int) -> Callable[[CorpusSize], int]:
+    """Return a rule: `least` up to 60,000 tokens of text, above that in proportion to their number ** `growth`."""
+    return lambda corpus: min(most, round(least * max(1.0, corpus.tokens / 60_000) ** growth / step) * step)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClassificationConfig(TaskConfig):
     """The recipe of a classifier."""
 
     FIRST_OPTIONS = ("data", "valid", "text_column", "label_column")
+    ENCODER_RULE = EncoderRule(
+        width=256,
+        layers=1,
+        batch_tokens=_by_text(512, 0.28, step=256, most=4096),
+        vocabulary=_by_text(4000, 0.5, step=500, most=32_000),
+        max_updates=1200,
+        max_epochs=2.0,
+        cheaper=(
+            {"model.d_model": 192},
+            {"model.d_model": 128},
+            {"model.d_model": 128, "train.adversarial": 0.0},
+        ),
+        others={
+            "model.dropout": 0.2,
+            "model.embedding_dropout": 0.1,
+            "train.label_smoothing": 0.1,
+            "train.adversarial": 2.0,
+        },
+    )
 
     data: LabeledData = field(default_factory=LabeledData)
     model: ModelConfig = field(default_factory=small_encoder)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from glassformer.base.fields import Count, Probability
-from glassformer.data.batching.fill_in_middle import cut_document, encode_cuts
+from glassformer.data.batching.fill_in_middle import encode_fill_in_middle, fill_in_middle_parts
 from glassformer.data.corpora.standard_library import standard_library
 from glassformer.data.readers.code_problems import read_problems
-from glassformer.data.readers.text_documents import Document, TwoSides
+from glassformer.data.readers.text_documents import Document, SplitDocuments
 from glassformer.metrics.sandbox import SandboxMode, check_sandbox
 from glassformer.pipelines.blanks import GAP_TOKENS
 from glassformer.tasks.configs.small_models import small_decoder
@@ -38,7 +38,7 @@ class CodeData(DocumentData):
     corpus: str = ""
     """Use a named corpus instead of files: standard-library, the source of Python's own."""
 
-    def _corpus(self) -> TwoSides:
+    def _corpus(self) -> SplitDocuments:
         return standard_library("code")
 
 
@@ -91,20 +91,20 @@ class Code(DecoderTask):
 
         config, tokenizer = self.config, pipeline.tokenizer
         before, after, middle = (tokenizer.special_id(mark) for mark in GAP_TOKENS)
-        cuts = (
-            cut
+        texts = (
+            parts
             for document in documents
-            for cut in cut_document(
+            for parts in fill_in_middle_parts(
                 document, chance=config.fim, longest=CHARACTERS * config.context, seed=config.train.seed
             )
         )
         return write_stream(
             folder,
-            cuts,
-            lambda chunk: encode_cuts(chunk, tokenizer.encode_batch, (before, after, middle)),
+            texts,
+            lambda chunk: encode_fill_in_middle(chunk, tokenizer.encode_batch, (before, after, middle)),
             has_documents=True,
             unknown=UNKNOWN,
-            size=lambda cut: sum(len(part.encode()) for part in cut if part),
+            size=lambda parts: sum(len(part.encode()) for part in parts if part),
         )
 
     @override

@@ -11,7 +11,7 @@ from typing_extensions import override
 from glassformer.data.readers.text_documents import Document, is_one_text
 from glassformer.metrics.perplexity import compressed_bits
 from glassformer.metrics.scores import Scores
-from glassformer.tasks.configs.defaults import CHARACTERS_PER_TOKEN, CorpusSize
+from glassformer.tasks.configs.corpus_size import CHARACTERS_PER_TOKEN, CorpusSize
 from glassformer.tasks.configs.shared import Splits
 from glassformer.tasks.prepared import MORE_DATA, Initialized, Prepared, skipped_note, stored_tokenizer
 from glassformer.tasks.task import Task

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from typing_extensions import override
 
-from glassformer.data.batching.text_rows import HeldRows
+from glassformer.data.batching.text_rows import InMemoryRows
 from glassformer.data.readers.plain_texts import PlainText
 from glassformer.metrics.scores import Scores
-from glassformer.metrics.token_accuracy import score_commonest
+from glassformer.metrics.token_accuracy import score_unigram_baseline
 from glassformer.models import ModelConfig
 from glassformer.pipelines.blanks import BLANK, texts_of
 from glassformer.pipelines.examples import NoiseName
@@ -150,7 +150,7 @@ class Denoising(Task[PlainText, "PairBatch"]):
         pipeline, _ = self.initialize(splits.train)
 
         def wanted(texts: Iterable[PlainText]) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:
-            rows = HeldRows(texts_of(texts), pipeline.source_tokenizer.encode_batch, longest=pipeline.longest)
+            rows = InMemoryRows(texts_of(texts), pipeline.source_tokenizer.encode_batch, longest=pipeline.longest)
             batches = pipeline.batches(rows, max_tokens=4096, seed=0)
             for step in range(len(batches)):
                 answers = batches[step].target_out.numpy()
@@ -158,7 +158,7 @@ class Denoising(Task[PlainText, "PairBatch"]):
 
         held_out = [*splits.test] or [*splits.valid]
         size = pipeline.model.config.vocab_size
-        return "the most frequent token", score_commonest(wanted(splits.train), wanted(held_out), size)
+        return "the most frequent token", score_unigram_baseline(wanted(splits.train), wanted(held_out), size)
 
     @override
     def sides(self, example: PlainText) -> tuple[str, str]:

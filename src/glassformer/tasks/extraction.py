@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from glassformer.base.fields import Count, Whole
-from glassformer.data.corpora.synthetic_stories import made_stories
+from glassformer.data.corpora.synthetic_stories import generate_stories
 from glassformer.data.readers.answer_spans import SpanQuestion, SpanReader
 from glassformer.metrics.exact_match import score_answers
 from glassformer.metrics.scores import Scores
 from glassformer.models import ModelConfig
-from glassformer.tasks.answering import N_MADE
+from glassformer.tasks.answering import N_GENERATED
 from glassformer.tasks.configs.shared import FileData, Splits, TaskConfig
 from glassformer.tasks.configs.small_models import small_encoder
 from glassformer.tasks.encoder_task import EncoderTask, Texts
@@ -49,7 +49,7 @@ class SpanData(FileData[SpanQuestion]):
 
     @override
     def corpus_splits(self) -> Splits[SpanQuestion]:
-        return Splits(*(_made(side) for side in N_MADE))
+        return Splits(*(_generated(side) for side in N_GENERATED))
 
     @override
     def split_key(self, example: SpanQuestion) -> str:
@@ -60,8 +60,8 @@ class SpanData(FileData[SpanQuestion]):
         return SpanReader(paths, (self.question_column, self.context_column, self.answer_column), self.on_bad)
 
 
-def _made(side: str) -> list[SpanQuestion]:
-    stories = made_stories(N_MADE[side], seed=list(N_MADE).index(side))
+def _generated(side: str) -> list[SpanQuestion]:
+    stories = generate_stories(N_GENERATED[side], seed=list(N_GENERATED).index(side))
     return [
         SpanQuestion(one.question, one.context, (one.answer,), (one.start,))
         if one.answer

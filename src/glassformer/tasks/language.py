@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from glassformer.base.fields import Count, Probability
 from glassformer.data.corpora.standard_library import standard_library
-from glassformer.data.readers.text_documents import Document, DocumentReader, TwoSides, split_documents
+from glassformer.data.readers.text_documents import Document, DocumentReader, SplitDocuments, split_documents
 from glassformer.models import ModelConfig
 from glassformer.tasks.configs.shared import FileData, Splits, TaskConfig
 from glassformer.tasks.configs.small_models import small_decoder
@@ -65,7 +65,7 @@ class DocumentData(FileData[Document]):
             raise ValueError(self.NO_FILES)
         return DocumentReader(paths, self.suffixes, self.text_column, self.document_separator, self.on_bad)
 
-    def _corpus(self) -> TwoSides:
+    def _corpus(self) -> SplitDocuments:
         return standard_library("docstrings")
 
 

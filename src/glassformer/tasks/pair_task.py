@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import override
 
-from glassformer.data.corpora.synthetic_pairs import ScoredPair, made_pairs
+from glassformer.data.corpora.synthetic_pairs import ScoredPair, generate_pairs
 from glassformer.data.readers.records import Record, RecordReader, as_text
 from glassformer.models import ModelConfig
 from glassformer.tasks.configs.shared import FileData, Splits, TaskConfig
@@ -43,7 +43,7 @@ class ScoredPairData(FileData[ScoredPair]):
 
     @override
     def corpus_splits(self) -> Splits[ScoredPair]:
-        return Splits(*made_pairs().values())
+        return Splits(*generate_pairs().values())
 
     @override
     def split_key(self, example: ScoredPair) -> str:

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from glassformer.base.checks import shown
-from glassformer.base.fields import UnfitError, as_field
+from glassformer.base.dataclass_flags import OPTION_NAMES, Option, options_of
+from glassformer.base.fields import InvalidFieldError, as_field
 from glassformer.base.names import suggestion
 from glassformer.data.readers.text_files import check_file, read_text
 from glassformer.models.config import OTHER_NAMES
-from glassformer.tasks.configs.task_options import SPELLINGS, Option, make_config, options_of
+from glassformer.tasks.configs.task_options import make_config
 
 Config = TypeVar("Config")
 
@@ -40,7 +41,7 @@ def read_recipe(path: Path, kind: type[Any]) -> dict[str, Any]:
                 raise ValueError(f"{path}: {name}={shown(value)}: expected a table, [{name}]")
             given |= {f"{name}.{key}": one for key, one in value.items()}
         else:
-            given[next((field for field, option in SPELLINGS.items() if option == name), name)] = value
+            given[next((field for field, option in OPTION_NAMES.items() if option == name), name)] = value
     return {name: _checked(path, name, value, options, tables) for name, value in given.items()}
 
 
@@ -52,7 +53,7 @@ def recipe_text(config: Any) -> str:
         value = getattr(getattr(config, table) if table else config, name)
         lines = tables.setdefault(table, [])
         if value is not None:
-            lines.append(f"{SPELLINGS.get(name, name)} = {_toml(value)}")
+            lines.append(f"{OPTION_NAMES.get(name, name)} = {_toml(value)}")
         elif option.default is not None:
             lines.append(f"# {name} is None, which TOML cannot express")
     return "\n\n".join("\n".join([f"[{table}]"] * bool(table) + lines) for table, lines in tables.items() if lines)
@@ -74,7 +75,7 @@ def _checked(path: Path, name: str, value: Any, options: dict[str, Option], tabl
         raise ValueError(f"{path}: {_unknown(name, isinstance(value, dict), options, tables)}")
     try:
         return as_field(options[name].hint, value)
-    except UnfitError as error:
+    except InvalidFieldError as error:
         raise ValueError(f"{path}: {name}={shown(value)}: expected {error.expected}") from None
 
 

@@ -11,15 +11,16 @@ from typing_extensions import override
 
 from glassformer.base.fields import Probability
 from glassformer.data.batching.entity_swaps import swap_entities
-from glassformer.data.corpora.synthetic_sentences import made_sentences
+from glassformer.data.corpora.synthetic_sentences import generate_sentences
 from glassformer.data.readers.tagged_sentences import TaggedReader, TaggedSentence
 from glassformer.metrics.scores import Scores
 from glassformer.models import ModelConfig
+from glassformer.tasks.configs.encoder_rule import EncoderRule
 from glassformer.tasks.configs.shared import FileData, Splits, TaskConfig, train_on_rare_labels
 from glassformer.tasks.configs.small_models import small_tagger
 from glassformer.tasks.encoder_task import EncoderTask, Texts
 from glassformer.text import BpeDropout, Tokenizer
-from glassformer.text.tag_paths import TagPaths
+from glassformer.text.tag_viterbi import TagPaths
 from glassformer.text.tags import Entity, entities_of, tags_of
 from glassformer.text.tokenizer import END
 from glassformer.text.word_windows import joined
@@ -66,7 +67,7 @@ class TaggedData(FileData[TaggedSentence]):
 
     @override
     def corpus_splits(self) -> Splits[TaggedSentence]:
-        return Splits(made_sentences("train"), made_sentences("valid"), made_sentences("test"))
+        return Splits(generate_sentences("train"), generate_sentences("valid"), generate_sentences("test"))
 
     @override
     def split_key(self, example: TaggedSentence) -> str:
@@ -90,6 +91,19 @@ class TaggingConfig(TaskConfig):
     """The recipe of a tagger."""
 
     FIRST_OPTIONS = ("data", "valid", "word_column", "tag_column")
+    ENCODER_RULE = EncoderRule(
+        width=128,
+        layers=2,
+        batch_tokens=lambda corpus: 512,
+        others={
+            "model.dropout": 0.1,
+            "model.embedding_dropout": 0.1,
+            "train.label_smoothing": 0.1,
+            "train.word_dropout": 0.1,
+            "tokenizer.bpe_dropout": 0.03,
+            "swap_entities": 0.2,
+        },
+    )
 
     data: TaggedData = field(default_factory=TaggedData)
     swap_entities: Probability = 0.0

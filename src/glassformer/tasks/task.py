@@ -1,7 +1,8 @@
 """The base class of all tasks: how a model is trained to do something. Importing it does not import torch.
 
 A task is one file beside this one: the options of its data, its config, and a subclass of `EncoderTask`, `Seq2SeqTask`
-or `DecoderTask`. The trained model is used through the task's pipeline in `glassformer.pipelines`.
+or `DecoderTask`. `task_registry.py` finds tasks by name. The trained model is used through the task's pipeline in
+`glassformer.pipelines`; `pipelines/pipeline_registry.py` is the table from the name of a task to its pipeline.
 """
 
 from abc import ABC, abstractmethod
@@ -10,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, get_type_hints
 
 from glassformer.metrics.scores import Scores
-from glassformer.pipelines.task_file import pipeline_named
+from glassformer.pipelines.pipeline_registry import pipeline_named
 from glassformer.tasks.card import code, in_short
-from glassformer.tasks.configs.defaults import CorpusSize, Size
+from glassformer.tasks.configs.corpus_size import CorpusSize
+from glassformer.tasks.configs.defaults import Size
 from glassformer.tasks.configs.shared import Example, Splits, TaskConfig
 from glassformer.tasks.configs.task_options import make_config
 from glassformer.tasks.evaluation import EvalOptions, ScoreReport, describe_scored

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer.base.checks import shown
 from glassformer.base.names import suggestion
-from glassformer.pipelines.task_file import PIPELINES, RENAMED_TASKS
+from glassformer.pipelines.pipeline_registry import PIPELINES, RENAMED_TASKS
 
 if TYPE_CHECKING:
     from glassformer.tasks.configs.shared import TaskConfig

@@ -24,10 +24,10 @@ from glassformer.tasks.training_run import train_run
 from glassformer.training.callbacks import Callbacks, tell_model_saved
 from glassformer.training.fingerprints import paths_of
 from glassformer.training.lora import add_adapters, merge_adapters, n_trained
-from glassformer.training.pilot import using_threads
 from glassformer.training.precision import choose_device
 from glassformer.training.run_folder import RunFolder, open_run
 from glassformer.training.state import TrainState
+from glassformer.training.training_speed import using_threads
 
 AnyTask = Any
 """A `glassformer.tasks.task.Task`, whose module imports this one."""

@@ -13,7 +13,15 @@ from torch import Tensor, nn
 from glassformer.runtime.compile_cache import separate_compile_cache
 from glassformer.training.budget import Planner, TimeBudget, guess_costs, updates_that_fit
 from glassformer.training.callbacks import Callbacks, attach
-from glassformer.training.estimate import Estimate, MemoryWatch, Truth, compare, estimate_run, in_words, rough_duration
+from glassformer.training.estimate import (
+    Estimate,
+    MeasuredCost,
+    MemoryWatch,
+    compare,
+    estimate_run,
+    in_words,
+    rough_duration,
+)
 from glassformer.training.gradients import TrainBatch
 from glassformer.training.journal import Journal, prepare_tensorboard
 from glassformer.training.run_folder import RunFolder
@@ -97,7 +105,9 @@ def train_run(
         for note in notes:
             journal.say(note)
         journal.say(f"{plan.end:,} update{'s' * (plan.end != 1)}: {in_words(estimate)}")
-        if config.minutes:
+        if config.minutes and plan.end == config.max_updates:
+            journal.say("more updates would not help (--max-updates): the command may end before --minutes are over")
+        elif config.minutes:
             journal.say(f"the whole command takes about {rough_duration(60 * config.minutes)} (--minutes)")
         else:
             journal.say("validations and final scores come on top; --minutes sets the time of the whole command")
@@ -120,7 +130,7 @@ def train_run(
             )
             trainer.correct, trainer.wants_validation = planner.correct, planner.wants_validation
         trainer.run()
-        truth = Truth(
+        truth = MeasuredCost(
             flops=round(trainer.state.position / plan.end * estimate.flops),
             peak_bytes=watch.peak_bytes(),
             seconds=trainer.state.seconds,

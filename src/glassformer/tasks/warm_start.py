@@ -8,8 +8,8 @@ from glassformer.checkpoint import load_model
 from glassformer.checkpoint.external_formats import is_external, read_origin
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
 from glassformer.pipelines.encoder_pipeline import Reader
+from glassformer.pipelines.pipeline_registry import TASK, read_about
 from glassformer.pipelines.seq2seq_pipeline import load_tokenizers
-from glassformer.pipelines.task_file import TASK, read_about
 from glassformer.text import Tokenizer
 
 AnyModel = TypeVar("AnyModel", EncoderModel, DecoderModel, EncoderDecoderModel)

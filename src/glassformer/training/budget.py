@@ -60,7 +60,10 @@ class Costs:
 
 
 def updates_that_fit(seconds: float, costs: Costs, config: TrainConfig, position: int = 0) -> int:
-    """Return how many more updates fit into a time, with their validations and saves; at least 1."""
+    """Return how many more updates fit into a time, with their validations and saves.
+
+    It is at least 1, and no more than `config.max_updates` leaves after `position` updates.
+    """
 
     def times(every: int, end: int) -> int:
         return end // every - position // every
@@ -75,6 +78,8 @@ def updates_that_fit(seconds: float, costs: Costs, config: TrainConfig, position
         return count * costs.update + validations * costs.validation + saves * costs.save + costs.ending
 
     low, high = 1, max(1, math.ceil(seconds / max(costs.update, 1e-9)))
+    if config.max_updates:
+        high = min(high, max(1, config.max_updates - position))
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if cost(middle) <= seconds else (low, middle - 1)

@@ -55,7 +55,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Truth:
+class MeasuredCost:
     """The actual cost of a run."""
 
     flops: int
@@ -100,8 +100,8 @@ def estimate_run(
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     learned = sum(parameter.numel() for parameter in trainer.model.parameters() if parameter.requires_grad)
     gradients = FLOAT32 * learned
-    # Gradients replace activations, unless they are accumulated over batches or preallocated for CUDA graphs.
-    they_stay = config.accumulate > 1 or isinstance(trainer.gradients, GraphedGradients)
+    # Gradients replace activations, unless they are accumulated over passes or preallocated for CUDA graphs.
+    they_stay = config.accumulate * config.passes > 1 or isinstance(trainer.gradients, GraphedGradients)
     passing = step_bytes + gradients if they_stay else max(step_bytes, gradients)
     if step_growth is not None and pilot_growth is not None:
         # The measured growth also contains what allocator and kernels reserve.
@@ -113,9 +113,9 @@ def estimate_run(
     weights = FLOAT32 * parameters
     return Estimate(
         parameters=parameters,
-        flops=round(mean * n_batches),
+        flops=round(mean * n_batches * config.passes),
         memory_bytes=weights + moments + passing,
-        seconds=pace * mean * n_batches + update_seconds * config.updates,
+        seconds=pace * mean * n_batches * config.passes + update_seconds * config.updates,
         device=trainer.device.type,
         base_bytes=None if growth is None or growth.before is None else max(growth.before - weights, 0),
     )
@@ -132,7 +132,7 @@ def in_words(estimate: Estimate) -> str:
     )
 
 
-def compare(estimate: Estimate, truth: Truth) -> str:
+def compare(estimate: Estimate, truth: MeasuredCost) -> str:
     """Format the actual cost beside the estimate as one line, to print after the run."""
     parts = [f"took {clock(truth.seconds)} (estimated {clock(estimate.seconds)})"]
     if truth.peak_bytes is not None:

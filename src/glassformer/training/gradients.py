@@ -2,6 +2,8 @@
 
 Training a small model on a large GPU is bound by kernel launches. A CUDA graph launches all kernels of a step at once.
 Each batch shape is recorded once; batches come in few shapes.
+
+`Trainer._update` (`trainer.py`) adds the gradients of several batches so that they equal those of one large batch.
 """
 
 from collections.abc import Callable

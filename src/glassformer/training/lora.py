@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from glassformer.nn.attention import MultiHeadAttention
 from glassformer.nn.feedforward import FeedForward
+from glassformer.nn.multi_head_attention import MultiHeadAttention
 from glassformer.training.train_config import TrainConfig
 
 

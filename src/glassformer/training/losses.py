@@ -34,16 +34,16 @@ def summed_loss(logits: Tensor, answers: Tensor, *, ignored: int, smoothing: flo
     """Return the summed training loss of logits (N, V) and target ids (N,), with R-Drop if `r_drop` is above 0.
 
     R-Drop (Liang et al. 2021) runs each batch twice with different dropout. The second half of the rows must then
-    repeat the first half. The loss is the mean of both passes plus `r_drop` times their disagreement.
+    repeat the first half. The loss is the mean of both passes plus `r_drop` times their divergence.
     """
     loss = label_smoothed_cross_entropy(logits, answers, smoothing=smoothing, ignore=ignored, reduction="sum")
     if not r_drop:
         return loss
     is_counted = answers.chunk(2)[0] != ignored
-    return loss / 2 + r_drop * (disagreement(*logits.chunk(2)) * is_counted).sum()
+    return loss / 2 + r_drop * (r_drop_divergence(*logits.chunk(2)) * is_counted).sum()
 
 
-def disagreement(first: Tensor, second: Tensor) -> Tensor:
+def r_drop_divergence(first: Tensor, second: Tensor) -> Tensor:
     """Return a quarter of the symmetric KL divergence of two predictions, per row: logits (N, V) twice -> (N,).
 
     R-Drop's equation 2 has a factor of one half. The second half arises because `summed_loss` averages the two passes,

@@ -1,31 +1,67 @@
-"""Learning-rate schedules, and the plan of a run: its number of updates and how the learning rate changes."""
+"""Learning-rate schedules, and the plan of a run: its number of updates and how the learning rate changes.
+
+To add a schedule, write its function and list it in `SCHEDULES`. The training config, the command line and the recipes
+read the names there.
+"""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-Schedule = Literal["inverse_sqrt", "cosine", "linear", "constant"]
+from glassformer.base.checks import shown
+
 WARMUP_SHARE = 4
 """`fit_warmup` limits a warm-up to 1/WARMUP_SHARE of all updates."""
 
 
-def lr_factor(schedule: Schedule, update: float, *, warmup: int, updates: int) -> float:
+def lr_factor(schedule: "Schedule", update: float, *, warmup: int, updates: int) -> float:
     """Return the learning rate of an update as a fraction of the peak.
 
-    The learning rate rises linearly over `warmup` updates. Then it falls with 1/√update (the schedule of Vaswani et al.
-    2017, also called Noam), along a half cosine, or linearly; "constant" stays at the peak. `update` counts from 1.
-    Cosine and linear reach zero at the last of `updates`.
+    The learning rate rises linearly over `warmup` updates. Then it follows the function of the schedule. `update`
+    counts from 1. Cosine and linear reach zero at the last of `updates`.
     """
-    if schedule not in get_args(Schedule):
-        raise ValueError(f"schedule={schedule!r}: expected one of {', '.join(get_args(Schedule))}")
+    if schedule not in SCHEDULES:
+        raise ValueError(f"schedule={shown(schedule)}: expected one of {', '.join(SCHEDULES)}")
     if update <= warmup:
         return update / warmup
-    progress = min((update - warmup) / max(updates - warmup, 1), 1.0)
-    if schedule == "inverse_sqrt":
-        return math.sqrt(max(warmup, 1) / update)
-    if schedule == "cosine":
-        return 0.5 * (1 + math.cos(math.pi * progress))
-    return 1 - progress if schedule == "linear" else 1.0
+    return SCHEDULES[schedule](update, warmup, updates)
+
+
+def _inverse_sqrt(update: float, warmup: int, updates: int) -> float:
+    """Fall with 1/√update (the schedule of Vaswani et al. 2017, also called Noam)."""
+    return math.sqrt(max(warmup, 1) / update)
+
+
+def _cosine(update: float, warmup: int, updates: int) -> float:
+    """Fall along a half cosine (Loshchilov and Hutter 2017, without restarts)."""
+    return 0.5 * (1 + math.cos(math.pi * _progress(update, warmup, updates)))
+
+
+def _linear(update: float, warmup: int, updates: int) -> float:
+    return 1 - _progress(update, warmup, updates)
+
+
+def _constant(update: float, warmup: int, updates: int) -> float:
+    return 1.0
+
+
+def _progress(update: float, warmup: int, updates: int) -> float:
+    """Return how far the updates after the warm-up have come, from 0 to 1."""
+    return min((update - warmup) / max(updates - warmup, 1), 1.0)
+
+
+SCHEDULES: dict[str, Callable[[float, int, int], float]] = {
+    "inverse_sqrt": _inverse_sqrt,
+    "cosine": _cosine,
+    "linear": _linear,
+    "constant": _constant,
+}
+"""The schedules by name. Each function takes the update, the warm-up and the number of updates."""
+if TYPE_CHECKING:
+    Schedule = str
+else:
+    Schedule = Literal[tuple(SCHEDULES)]  # the config checks its value, and `--help` lists the names, by this type
 
 
 class Correction(NamedTuple):

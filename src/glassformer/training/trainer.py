@@ -1,8 +1,12 @@
 """The training loop, the same for every task.
 
-The batches, the dropout and the learning rate of a step are functions of the seed, the step's number and the recorded
-plan. A run that is interrupted anywhere, even between two accumulated batches, and resumed therefore ends with the same
-bits as an uninterrupted one (on the same device and versions).
+`Trainer._update` makes one update. It divides the loss of every accumulated batch by the target tokens of all of them,
+so that accumulation equals one large batch. Distributed training would plug in there and in `gradients.py`: each
+process takes some of the update's batches, and gradients and token counts are summed over the processes.
+
+The batches (`data/batching/data_order.py`), the dropout and the learning rate of an update are functions of the seed,
+the update's number and the recorded plan. A run that is interrupted anywhere, even between two accumulated batches, and
+resumed therefore ends with the same bits as an uninterrupted one (on the same device and versions).
 """
 
 import math
@@ -26,6 +30,7 @@ from glassformer.checkpoint.output_folder import discard_folder
 from glassformer.checkpoint.safe_files import verify_folder
 from glassformer.metrics.scores import LOWER_IS_BETTER
 from glassformer.progress import Step
+from glassformer.training.adversarial import shifted_embeddings, token_tables
 from glassformer.training.gradients import Batch, Gradients, GraphedGradients, TrainBatch, can_graph
 from glassformer.training.lora import fold_adapters
 from glassformer.training.optimizers import make_optimizer
@@ -57,8 +62,8 @@ AnyBatch = TypeVar("AnyBatch", bound=TrainBatch, covariant=True)
 class Batches(Protocol[AnyBatch]):
     """An endless sequence of batches, with random access."""
 
-    def __getitem__(self, step: int) -> AnyBatch:
-        """Return the batch of this step. The result does not depend on earlier calls."""
+    def __getitem__(self, number: int) -> AnyBatch:
+        """Return the batch with this number. The result does not depend on earlier calls."""
 
 
 class Update(NamedTuple):
@@ -135,6 +140,10 @@ class Trainer(Generic[Batch]):
         self.precision = choose_precision(self.config.precision, self.device, self.model)
         self.model.to(self.device)
         self.optimizer = make_optimizer(self.model, self.config)
+        if self.config.adversarial and not token_tables(self.model):
+            raise ValueError(
+                f"adversarial={self.config.adversarial}: this model's token embeddings are not trained, expected 0"
+            )
         graphed = self.config.cuda_graphs and not self.config.compile and can_graph(self.model, self.device)
         kind = partial(GraphedGradients, warn=lambda message: self.warn(message)) if graphed else Gradients
         self.gradients: Gradients[Batch] = kind(
@@ -239,9 +248,12 @@ class Trainer(Generic[Batch]):
         self.gradients.clear()
         total = 0.0
         for index, batch in enumerate(batches):
-            torch.manual_seed(_mix(config.seed, state.position, index))
-            total += self.gradients.add(batch, divisor=max(tokens, 1), scale=state.loss_scale)
+            total += self._add_gradient(batch, tokens, index)
             self._stop_if_asked()
+        if config.adversarial:
+            with shifted_embeddings(self.model, config.adversarial):
+                for index, batch in enumerate(batches):
+                    self._add_gradient(batch, tokens, config.accumulate + index)
         norm = self._gradient_norm()
         lr = self._plan.lr(config.schedule, config.lr, state.update + 1)
         state.position += 1
@@ -254,6 +266,11 @@ class Trainer(Generic[Batch]):
         state.seconds += seconds
         self.on_update(Update(state.position, state.update, total, lr, norm, tokens, seconds, state.skipped))
         self._stop_if_asked()
+
+    def _add_gradient(self, batch: Batch, tokens: int, index: int) -> float:
+        """Add the gradient of one pass over a batch, and return its loss per token. The index selects the dropout."""
+        torch.manual_seed(_mix(self.config.seed, self.state.position, index))
+        return self.gradients.add(batch, divisor=max(tokens, 1), scale=self.state.loss_scale)
 
     def _gradient_norm(self) -> float:
         """Undo the loss scale of fp16 and return the norm of the gradient."""

@@ -8,15 +8,20 @@ import torch
 
 from glassformer.data.batching.labeled_batches import IGNORED
 from glassformer.data.batching.noise import Masked, fill_spans, hide_spans, span_counts
-from glassformer.data.batching.noised_batches import DenoisingBatches, Frame, MaskedBatches, make_masked_batch
-from glassformer.data.batching.text_rows import HeldRows
+from glassformer.data.batching.noised_batches import (
+    DenoisingBatches,
+    MaskedBatches,
+    SurroundingTokens,
+    make_masked_batch,
+)
+from glassformer.data.batching.text_rows import InMemoryRows
 
 PAD, BEGIN, END, MASK = 0, 1, 2, 3
-FRAME = Frame([BEGIN], [END], PAD)
+FRAME = SurroundingTokens([BEGIN], [END], PAD)
 WORDS = np.arange(50, 100)
 SENTINELS = range(10, 40)
 TEXTS = ["".join(chr(50 + (7 * row + place) % 50) for place in range(5 + row % 9)) for row in range(40)]
-ROWS = HeldRows(TEXTS, lambda texts: [[ord(letter) for letter in text] for text in texts], longest=99)
+ROWS = InMemoryRows(TEXTS, lambda texts: [[ord(letter) for letter in text] for text in texts], longest=99)
 
 
 def masked_batches(seed=0):
@@ -86,6 +91,6 @@ def test_denoising_batches_hold_source_and_target_of_every_text():
 
 
 def test_no_texts_are_refused():
-    empty = HeldRows([], lambda texts: [], longest=9)
+    empty = InMemoryRows([], lambda texts: [], longest=9)
     with pytest.raises(ValueError, match="no texts are left: expected more data"):
         MaskedBatches(empty, FRAME, share=0.3, mask=MASK, words=WORDS, max_tokens=64)

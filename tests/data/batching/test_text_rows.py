@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from glassformer.data.batching.text_rows import HeldRows, TextRows, write_text_rows
+from glassformer.data.batching.text_rows import InMemoryRows, TextRows, write_text_rows
 
 
 def encode(texts):
@@ -13,7 +13,7 @@ def encode(texts):
 @pytest.mark.parametrize("texts", [["123456", "", "7", "89"], [], [""]], ids=["texts", "no text", "an empty text"])
 def test_rows_in_files_equal_rows_in_memory(tmp_path, texts):
     write_text_rows(tmp_path / "rows", iter(texts), encode, longest=4)
-    held, files = HeldRows(texts, encode, longest=4), TextRows(tmp_path / "rows")
+    held, files = InMemoryRows(texts, encode, longest=4), TextRows(tmp_path / "rows")
     assert len(held) == len(files) == len(held.lengths)
     assert held.lengths.tolist() == files.lengths.tolist()
     for row in range(len(held)):

@@ -1,9 +1,9 @@
 """Synthetic sentence pairs: their score is the share of facts that both state."""
 
 from glassformer.data.corpora import synthetic_pairs
-from glassformer.data.corpora.synthetic_pairs import DOES, HOW, ORDERS, SLOTS, WHERE, WHO, made_pairs
+from glassformer.data.corpora.synthetic_pairs import DOES, HOW, ORDERS, SLOTS, WHERE, WHO, generate_pairs
 
-SIDES = made_pairs(2000, seed=3)
+SIDES = generate_pairs(2000, seed=3)
 
 
 def facts(text):
@@ -35,7 +35,7 @@ def test_no_training_pair_has_a_text_of_a_held_out_pair(monkeypatch):
     # With 243 possible sentences, the pairs repeat many of them.
     monkeypatch.setattr(synthetic_pairs, "SLOTS", tuple(tuple(words[:1] for words in slot[:3]) for slot in SLOTS))
     monkeypatch.setattr(synthetic_pairs, "ORDERS", ORDERS[:1])
-    sides = made_pairs(300)
+    sides = generate_pairs(300)
     held_out = {text for side in ("valid", "test") for pair in sides[side] for text in (pair.text, pair.second)}
     assert held_out
     assert sides["train"]
@@ -43,5 +43,5 @@ def test_no_training_pair_has_a_text_of_a_held_out_pair(monkeypatch):
 
 
 def test_the_same_seed_gives_the_same_pairs():
-    assert made_pairs(2000, seed=3) == SIDES
-    assert made_pairs(2000, seed=4) != SIDES
+    assert generate_pairs(2000, seed=3) == SIDES
+    assert generate_pairs(2000, seed=4) != SIDES

@@ -2,17 +2,17 @@
 
 import pytest
 
-from glassformer.data.corpora.synthetic_sentences import SIZES, made_sentences
+from glassformer.data.corpora.synthetic_sentences import SIZES, generate_sentences
 
 
 @pytest.fixture(scope="module")
 def sides():
-    return {side: made_sentences(side) for side in SIZES}
+    return {side: generate_sentences(side) for side in SIZES}
 
 
 def test_every_split_has_its_size_and_always_the_same_sentences(sides):
     assert {side: len(sentences) for side, sentences in sides.items()} == SIZES
-    assert made_sentences("valid") == sides["valid"]
+    assert generate_sentences("valid") == sides["valid"]
 
 
 def test_entities_are_in_order_inside_their_sentence_and_have_every_label(sides):

@@ -2,9 +2,9 @@
 
 import re
 
-from glassformer.data.corpora.synthetic_stories import DROPS, MOVES, PLACES, TAKES, made_stories
+from glassformer.data.corpora.synthetic_stories import DROPS, MOVES, PLACES, TAKES, generate_stories
 
-STORIES = made_stories(300, seed=1)
+STORIES = generate_stories(300, seed=1)
 
 
 def test_an_answer_stands_at_its_position_and_unanswerable_questions_have_none():
@@ -17,7 +17,7 @@ def test_an_answer_stands_at_its_position_and_unanswerable_questions_have_none()
             assert asked not in story.context
     share = sum(not story.answer for story in STORIES) / len(STORIES)
     assert 0.08 < share < 0.25
-    assert all(story.answer for story in made_stories(50, unanswerable=0.0))
+    assert all(story.answer for story in generate_stories(50, unanswerable=0.0))
 
 
 def answer_from_text(story):
@@ -50,5 +50,5 @@ def test_answers_follow_from_the_sentences():
 
 
 def test_the_same_seed_gives_the_same_stories():
-    assert made_stories(300, seed=1) == STORIES
-    assert made_stories(300, seed=2) != STORIES
+    assert generate_stories(300, seed=1) == STORIES
+    assert generate_stories(300, seed=2) != STORIES

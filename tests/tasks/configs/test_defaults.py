@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from glassformer.base.dataclass_flags import options_of
 from glassformer.models import ModelConfig
 from glassformer.models.presets import FULL_SIZE, preset
 from glassformer.tasks.configs.defaults import (
@@ -13,23 +14,23 @@ from glassformer.tasks.configs.defaults import (
     REFERENCE_FLOPS,
     SIZES,
     CorpusSize,
-    Speed,
+    TrainingBudget,
     choose_defaults,
     choose_for_fine_tuning,
     default_minutes,
     preset_options,
 )
-from glassformer.tasks.configs.task_options import AUTOMATIC, make_config, options_of
+from glassformer.tasks.configs.task_options import AUTOMATIC, make_config
 from glassformer.tasks.task_registry import TASKS, config_named, task_named
-from glassformer.training.pilot import measure_training_speed
 from glassformer.training.train_config import TrainConfig
+from glassformer.training.training_speed import measure_training_speed
 
 MULTI30K = CorpusSize(29_000, 2_100_000, 1_800_000)
 TRANSLATION = config_named("translation")
 
 
 def chosen_for(corpus, seconds, *, given=None, size="auto", flops_per_second=2.9e10, kind=TRANSLATION):
-    speed = Speed(seconds, 0, lambda config: flops_per_second)
+    speed = TrainingBudget(seconds, 0, lambda config: flops_per_second)
     return choose_defaults(kind, given or {}, corpus, speed, size)
 
 
@@ -112,7 +113,7 @@ def test_the_speed_is_measured_for_the_chosen_model():
     def flops_per_second(config):
         return 3e12 if config.model.d_model >= 128 else 1e9
 
-    speed = Speed(100.0, 0, flops_per_second)
+    speed = TrainingBudget(100.0, 0, flops_per_second)
     assert choose_defaults(TRANSLATION, {}, MULTI30K, speed)["model.d_model"] > 160
 
 
@@ -165,12 +166,6 @@ def test_the_speed_of_training_is_measured_for_each_kind_of_model():
         assert measure_training_speed(config, TrainConfig(minutes=0.01, max_tokens=64, device="cpu"), 20) > 0
 
 
-def test_the_corpus_is_measured_by_its_characters():
-    corpus = CorpusSize.measure([("abcd" * 10, "ab" * 10), ("abcd" * 10, "ab" * 10)])
-    assert corpus == CorpusSize(2, 80, 40)
-    assert corpus.lengths() == (11, 6)
-
-
 def test_the_reference_time_gives_the_measured_settings():
     chosen = chosen_for(MULTI30K, REFERENCE_FLOPS / 2.9e10)
     assert (chosen["model.d_model"], chosen["model.vocab_size"], chosen["train.max_tokens"]) == (128, 4000, 512)
@@ -191,3 +186,33 @@ def test_the_defaults_of_tagging_use_bpe_dropout_and_entity_swaps():
     chosen = chosen_for(CorpusSize(14_000, 1_100_000), 250.0, kind=config_named("tagging"))
     assert chosen["swap_entities"] > 0
     assert chosen["tokenizer.bpe_dropout"] > 0
+
+
+def test_a_classifier_stops_where_more_updates_do_not_help():
+    kind = config_named("classification")
+    small, large, huge = (chosen_for(CorpusSize(n, 50 * n), 2500.0, kind=kind) for n in (5_000, 60_000, 10**6))
+    assert small["train.max_updates"] == 1200
+    assert small["train.max_updates"] < large["train.max_updates"] < huge["train.max_updates"]
+    assert small["model.vocab_size"] < large["model.vocab_size"] < huge["model.vocab_size"] <= 32_000
+    assert small["train.max_tokens"] < large["train.max_tokens"] < huge["train.max_tokens"]
+    assert small["train.eval_every"] <= 1200
+    asked = chosen_for(CorpusSize(5_000, 250_000), 250.0, kind=kind, given={"train.max_updates": 7})
+    assert asked["train.max_updates"] == 7
+
+
+def test_a_classifier_with_little_time_makes_cheaper_updates_instead_of_few():
+    kind, corpus = config_named("classification"), CorpusSize(60_000, 3_000_000)
+    found = [chosen_for(corpus, seconds, kind=kind) for seconds in (10.0, 100.0, 250.0)]
+    assert [one["model.d_model"] for one in found] == [128, 128, 256]
+    assert [one["model.d_ff"] for one in found] == [256, 256, 512]
+    assert [one["train.adversarial"] for one in found] == [0.0, 2.0, 2.0]
+    wide = chosen_for(corpus, 10.0, kind=kind, given={"model.d_model": 384})
+    assert (wide["model.d_model"], wide["model.d_ff"]) == (384, 768), "what is given stays"
+
+
+def test_a_translator_with_more_time_is_deeper_and_drops_more():
+    def at(units):
+        return chosen_for(MULTI30K, units * REFERENCE_FLOPS / 2.9e10)
+
+    assert [at(units)["model.n_decoder_layers"] for units in (1, 7, 25, 50)] == [1, 1, 2, 2]
+    assert [at(units)["model.dropout"] for units in (1, 7, 12, 25, 50)] == [0.0, 0.0, 0.0, 0.1, 0.2]

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from glassformer.base.dataclass_flags import field_docs, options_of
 from glassformer.tasks.classification import ClassificationConfig
-from glassformer.tasks.configs.task_options import field_docs, given_options, make_config, options_of
+from glassformer.tasks.configs.task_options import given_options, make_config
 from glassformer.tasks.task_registry import config_named
 from glassformer.training.train_config import TrainConfig
 

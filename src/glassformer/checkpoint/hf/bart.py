@@ -78,7 +78,7 @@ def read_config(kind: str, values: Mapping[str, Any], names: frozenset[str]) -> 
         n_encoder_layers=read_int(values, "encoder_layers"),
         n_decoder_layers=read_int(values, "decoder_layers"),
         max_len=read_int(values, "max_position_embeddings", default=1024),
-        activation=read_activation(values, "activation_function", default="gelu"),  # type: ignore[arg-type]
+        activation=read_activation(values, "activation_function", default="gelu"),
         scale_embeddings=read_bool(values, "scale_embedding", default=False),
         tie=_tie(is_shared, is_tied, names),
         output_bias="final_logits_bias" in names,

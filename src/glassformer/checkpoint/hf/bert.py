@@ -197,7 +197,7 @@ def read_config(variant: BertVariant, values: Mapping[str, Any], names: frozense
         token_types=0 if kind == "distilbert" else read_int(values, "type_vocab_size", default=2),
         activation=read_activation(
             values, "hidden_act", "activation", default="gelu_new" if kind == "albert" else "gelu"
-        ),  # type: ignore[arg-type]
+        ),
         norm_placement="pre" if variant.is_pre_norm else "post",
         embedding_norm=not variant.is_pre_norm,
         norm_eps=1e-12 if kind == "distilbert" else read_float(values, "layer_norm_eps", default=1e-12),

@@ -1,8 +1,8 @@
 """Read and write Hugging Face folders: `config.json` and weights in one file or in shards, read one tensor at a time.
 
-The contents are untrusted. File names are confined to the folder, and sizes are checked before anything is allocated.
-Pickles can run code when opened, so they are refused unless `allow_pickle` is given, and then read by torch's
-tensors-only unpickler.
+The contents are untrusted. File names, those of the weights index among them, are confined to the folder by
+`confined_path` (`checkpoint/safe_files.py`). Sizes are checked before anything is allocated. Pickles can run code when
+opened, so they are refused unless `allow_pickle` is given, and then read by torch's tensors-only unpickler.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from glassformer.checkpoint.hf import export_model, family_by_type
 from glassformer.checkpoint.hf.name_tables import Family
 from glassformer.checkpoint.limits import blocking_setting, effective_settings, refuse
 from glassformer.checkpoint.output_folder import new_folder
-from glassformer.checkpoint.safe_files import CorruptFolderError, read_json_object, write_text
+from glassformer.checkpoint.safe_files import CorruptFolderError, confined_path, read_json_object, write_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +32,7 @@ BLOCK = 1 << 20
 
 def read_hf_folder(folder: Path, *, allow_pickle: bool = False) -> ExternalModel:
     """Open an HF folder. Tensors are read only when they are accessed."""
-    values = read_json_table(inside(folder, CONFIG))
+    values = read_json_table(confined_path(folder, CONFIG))
     return ExternalModel(config=values, tensors=_open_weights(folder, allow_pickle))
 
 
@@ -78,18 +78,6 @@ def _check_values(config: Mapping[str, Any], whole: Mapping[str, Any], names: fr
     refuse(f"HF's {family.model_type} with {ids}", changed)
 
 
-def inside(folder: Path, name: object) -> Path:
-    """Return the path of a file in `folder`. Raises CorruptFolderError for a name or link that leads outside."""
-    if not isinstance(name, str) or not name or Path(name).name != name or name in (".", ".."):
-        raise CorruptFolderError(f"{folder} refers to the file {name!r}: expected a file name without a folder")
-    path = folder / name
-    if not path.is_file():
-        raise CorruptFolderError(f"{path} is missing: expected a file")
-    if path.is_symlink() and folder.resolve() not in path.resolve().parents:
-        raise CorruptFolderError(f"{path} is a link that leads out of its folder: expected a file")
-    return path
-
-
 def read_json_table(path: Path) -> dict[str, Any]:
     """Read a JSON object of another library, which may contain NaN and Infinity."""
     return read_json_object(path, strict=False)
@@ -97,16 +85,16 @@ def read_json_table(path: Path) -> dict[str, Any]:
 
 def _open_weights(folder: Path, allow_pickle: bool) -> Tensors:
     if (folder / WEIGHTS).exists():
-        return SafeTensors([inside(folder, WEIGHTS)])
+        return SafeTensors([confined_path(folder, WEIGHTS)])
     if (folder / INDEX).exists():
-        shards = read_json_table(inside(folder, INDEX)).get("weight_map")
+        shards = read_json_table(confined_path(folder, INDEX)).get("weight_map")
         if not isinstance(shards, dict) or not shards:
             raise CorruptFolderError(f"{folder / INDEX} has no weight_map: expected a file name for each tensor")
         try:
             names = sorted(set(shards.values()))
         except TypeError as error:
             raise CorruptFolderError(f"{folder / INDEX} has a weight_map without file names: {error}") from error
-        return SafeTensors([inside(folder, name) for name in names])
+        return SafeTensors([confined_path(folder, name) for name in names])
     pickles = sorted(folder.glob("pytorch_model*.bin"))
     if pickles and not allow_pickle:
         raise CorruptFolderError(
@@ -114,7 +102,7 @@ def _open_weights(folder: Path, allow_pickle: bool) -> Tensors:
             "allow_pickle (--allow-pickle) opens it with torch's tensors-only reader"
         )
     if pickles:
-        return PickledTensors([inside(folder, path.name) for path in pickles])
+        return PickledTensors([confined_path(folder, path.name) for path in pickles])
     raise CorruptFolderError(f"{folder} holds no weights: expected {WEIGHTS}, or {INDEX} and its shards")
 
 

@@ -34,7 +34,7 @@ def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig
         n_decoder_layers=read_int(values, "n_layer", "num_hidden_layers", default=12),
         n_heads=read_n_heads(values, "n_head", "num_attention_heads", width=width, default=12),
         d_ff=read_int(values, "n_inner", default=4 * width),
-        activation=read_activation(values, "activation_function", default="gelu_new"),  # type: ignore[arg-type]
+        activation=read_activation(values, "activation_function", default="gelu_new"),
         norm_eps=read_float(values, "layer_norm_epsilon", default=1e-5),
         dropout=read_float(values, "resid_pdrop", default=0.1),
         embedding_dropout=read_float(values, "embd_pdrop", default=0.1),

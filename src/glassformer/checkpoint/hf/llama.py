@@ -1,4 +1,7 @@
-"""Llama, Mistral, Qwen2, Qwen3 and SmolLM. They differ in biases, Q/K norms and sliding windows."""
+"""Llama, Mistral, Qwen2, Qwen3 and SmolLM. They differ in biases, Q/K norms and sliding windows.
+
+`table` maps our parameters to HF's, such as `q_proj`; `name_tables.py` applies it in both directions.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -48,7 +51,7 @@ def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig
         n_kv_heads=read_int(values, "num_key_value_heads", default=kv_heads),
         head_dim=None if head_dim is None or head_dim * n_heads == width else head_dim,
         max_len=read_int(values, "max_position_embeddings", default=2048),
-        activation=read_activation(values, "hidden_act", default="silu"),  # type: ignore[arg-type]
+        activation=read_activation(values, "hidden_act", default="silu"),
         norm_eps=read_float(values, "rms_norm_eps", default=1e-6),
         rope_theta=read_rope_theta(values),
         sliding_window=_window(values),

@@ -15,8 +15,9 @@ from glassformer.checkpoint.hf.values import (
     read_int,
 )
 from glassformer.models import ModelConfig, preset
+from glassformer.nn.activations import ActivationName
 
-FEED_FORWARD = {
+FEED_FORWARD: dict[str, tuple[ActivationName, bool]] = {
     "relu": ("relu", False),
     "gelu": ("gelu", False),
     "gelu_new": ("gelu_tanh", False),
@@ -54,7 +55,7 @@ def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig
         relative_buckets=read_int(values, "relative_attention_num_buckets", default=32),
         relative_max_distance=read_int(values, "relative_attention_max_distance", default=128),
         norm_eps=read_float(values, "layer_norm_epsilon", default=1e-6),
-        activation=act,  # type: ignore[arg-type]
+        activation=act,
         gated=gated,
         tie="embeddings" if is_own else "all",
         scale_output=is_scaled,

@@ -3,16 +3,18 @@
 import reprlib
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from glassformer.checkpoint.limits import UnsupportedModelError as UnsupportedModelError
+from glassformer.nn.activations import ActivationName
 
+Choice = TypeVar("Choice")
 _MISSING = object()
 
 MAX_INT = 2**31 - 1
 """The largest accepted integer. torch's sizes allow it, and no real model needs more."""
 
-FROM_HF_ACTIVATION = {
+FROM_HF_ACTIVATION: dict[str, ActivationName] = {
     "relu": "relu",
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
@@ -21,7 +23,7 @@ FROM_HF_ACTIVATION = {
     "silu": "silu",
     "swish": "silu",
 }
-TO_HF_ACTIVATION = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
+TO_HF_ACTIVATION: dict[ActivationName, str] = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
 
 
 def read_value(values: Mapping[str, Any], *keys: str, default: Any = _MISSING) -> Any:
@@ -70,7 +72,7 @@ def read_bool(values: Mapping[str, Any], *keys: str, default: bool) -> bool:
     return found
 
 
-def read_choice(values: Mapping[str, Any], *keys: str, default: str, known: Mapping[str, Any]) -> Any:
+def read_choice(values: Mapping[str, Any], *keys: str, default: str, known: Mapping[str, Choice]) -> Choice:
     """Look up the value of a key in `known`. Raises UnsupportedModelError for any other value."""
     name = read_value(values, *keys, default=default)
     if not isinstance(name, str) or name not in known:
@@ -100,10 +102,9 @@ def require(values: Mapping[str, Any], key: str, *allowed: Any) -> None:
         )
 
 
-def read_activation(values: Mapping[str, Any], *keys: str, default: str) -> str:
+def read_activation(values: Mapping[str, Any], *keys: str, default: str) -> ActivationName:
     """Return our name of an activation."""
-    name: str = read_choice(values, *keys, default=default, known=FROM_HF_ACTIVATION)
-    return name
+    return read_choice(values, *keys, default=default, known=FROM_HF_ACTIVATION)
 
 
 def read_rope_theta(values: Mapping[str, Any], *, default: float = 10000.0) -> float:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from glassformer.data.readers.text_documents import Document
 
 
-class Cut(NamedTuple):
+class FillInMiddleParts(NamedTuple):
     """A text split in three; concatenated they give the text. An unsplit text has no middle and no after."""
 
     before: str
@@ -20,7 +20,7 @@ class Cut(NamedTuple):
     after: str = ""
 
 
-def cut_document(document: Document, *, chance: float, longest: int, seed: int) -> Iterator[Cut]:
+def fill_in_middle_parts(document: Document, *, chance: float, longest: int, seed: int) -> Iterator[FillInMiddleParts]:
     """Split a document into pieces and split each piece in three with probability `chance`.
 
     A piece has at most `longest` characters if its lines allow, so that a model sees all three parts at once.
@@ -34,12 +34,12 @@ def cut_document(document: Document, *, chance: float, longest: int, seed: int) 
             whole.append(piece)
             continue
         if whole:
-            yield Cut("".join(whole))
+            yield FillInMiddleParts("".join(whole))
             whole = []
         first, second = sorted(random.randint(0, len(piece)) for _ in range(2))
-        yield Cut(piece[:first], piece[first:second], piece[second:])
+        yield FillInMiddleParts(piece[:first], piece[first:second], piece[second:])
     if whole:
-        yield Cut("".join(whole))
+        yield FillInMiddleParts("".join(whole))
 
 
 def _pieces(text: str, longest: int) -> Iterator[str]:
@@ -56,16 +56,18 @@ def _pieces(text: str, longest: int) -> Iterator[str]:
         yield "".join(kept)
 
 
-def encode_cuts(
-    cuts: Sequence[Cut], encode_batch: Callable[[list[str]], list[list[int]]], marks: tuple[int, int, int]
+def encode_fill_in_middle(
+    texts: Sequence[FillInMiddleParts],
+    encode_batch: Callable[[list[str]], list[list[int]]],
+    marks: tuple[int, int, int],
 ) -> list[list[int]]:
-    """Encode cuts. An unsplit text is encoded as it is; a split one as the three marks, each followed by its part."""
-    parts = [part for cut in cuts for part in (cut.before, cut.after, cut.middle) if part is not None]
+    """Encode texts. An unsplit text is encoded as it is; a split one as the three marks, each followed by its part."""
+    parts = [part for text in texts for part in (text.before, text.after, text.middle) if part is not None]
     encoded = iter(encode_batch(parts))
     found = []
-    for cut in cuts:
+    for text in texts:
         before, after = next(encoded), next(encoded)
-        if cut.middle is None:
+        if text.middle is None:
             found.append(before)
         else:
             found.append([marks[0], *before, marks[1], *after, marks[2], *next(encoded)])

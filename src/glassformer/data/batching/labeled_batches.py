@@ -1,4 +1,4 @@
-"""Batches of labeled texts by token budget, in the order of `batch_plan.py`."""
+"""Batches of labeled texts by token budget, in the order of `data_order.py`."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from glassformer.data.batching.batch_plan import BatchPlan, Numbers, grid
+from glassformer.data.batching.data_order import BatchPlan, Numbers, grid
 
 IGNORED = -100
 """The target that torch's losses ignore."""
@@ -58,7 +58,7 @@ def make_batch(rows: Sequence[LabeledRow], *, pad: int, per_token: bool = False)
 
 
 class LabeledBatches:
-    """The batches of labeled rows, by step number."""
+    """The batches of labeled rows, by number."""
 
     def __init__(
         self, rows: Sequence[LabeledRow], *, pad: int, max_tokens: int, seed: int = 0, per_token: bool = False
@@ -74,14 +74,14 @@ class LabeledBatches:
         """Return the number of batches in an epoch."""
         return len(self._plan)
 
-    def epoch_of(self, step: int) -> int:
-        """Return the epoch of a step."""
-        return step // len(self)
+    def epoch_of(self, number: int) -> int:
+        """Return the epoch of a batch."""
+        return number // len(self)
 
-    def __getitem__(self, step: int) -> LabeledBatch:
-        """Return the batch of this step. It depends on the seed and the step only."""
+    def __getitem__(self, number: int) -> LabeledBatch:
+        """Return the batch with this number. It depends on the seed and the number only."""
         return make_batch(
-            [self.rows[int(row)] for row in self._plan.rows(step)], pad=self.pad, per_token=self.per_token
+            [self.rows[int(row)] for row in self._plan.rows_of_batch(number)], pad=self.pad, per_token=self.per_token
         )
 
     def padding_share(self) -> float:
@@ -98,9 +98,9 @@ class PairedBatches(LabeledBatches):
     def _make_plan(self, lengths: Numbers, max_tokens: int, seed: int) -> BatchPlan:
         return BatchPlan(lengths[::2], lengths[1::2], max_tokens=max_tokens, seed=seed)
 
-    def __getitem__(self, step: int) -> LabeledBatch:
-        """Return the batch of this step. It depends on the seed and the step only."""
-        pairs = self._plan.rows(step)
+    def __getitem__(self, number: int) -> LabeledBatch:
+        """Return the batch with this number. It depends on the seed and the number only."""
+        pairs = self._plan.rows_of_batch(number)
         rows = [self.rows[2 * int(pair) + side] for side in (0, 1) for pair in pairs]
         batch = make_batch(rows, pad=self.pad)
         return batch._replace(answers=batch.answers[: len(pairs)])

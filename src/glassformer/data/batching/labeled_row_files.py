@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from glassformer.data.batching.batch_plan import Numbers
+from glassformer.data.batching.data_order import Numbers
 from glassformer.data.batching.labeled_batches import LabeledRow
 from glassformer.data.batching.token_files import new_token_folder
 

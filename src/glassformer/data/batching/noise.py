@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from glassformer.data.batching.batch_plan import Numbers
+from glassformer.data.batching.data_order import Numbers
 
 Noise = Callable[[Numbers, np.random.Generator], "Noised"]
 """A function that corrupts the tokens of one text."""

@@ -1,4 +1,4 @@
-"""Batches for denoising objectives, by step number.
+"""Batches for denoising objectives, by number.
 
 The corruption depends on (seed, epoch, row) only, so that a resumed run sees the same data as an uninterrupted one.
 """
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.data.batching.batch_plan import BatchPlan, Numbers, grid
+from glassformer.data.batching.data_order import BatchPlan, Numbers, grid
 from glassformer.data.batching.labeled_batches import IGNORED
 from glassformer.data.batching.noise import Masked, Noise, mask_tokens, random_of
 from glassformer.data.batching.pair_batches import PairBatch, make_pair_batch
@@ -37,7 +37,7 @@ class MaskedBatch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Frame:
+class SurroundingTokens:
     """The special tokens that a model expects around every text."""
 
     before: Sequence[int]
@@ -64,14 +64,16 @@ class _NoisedBatches:
         """Return the number of batches in an epoch."""
         return len(self._plan)
 
-    def epoch_of(self, step: int) -> int:
-        """Return the epoch of a step."""
-        return step // len(self)
+    def epoch_of(self, number: int) -> int:
+        """Return the epoch of a batch."""
+        return number // len(self)
 
-    def _drawn(self, step: int) -> list[tuple[Numbers, np.random.Generator]]:
-        """Return the rows of a step, each with its random generator."""
-        epoch = self.epoch_of(step)
-        return [(self.rows[int(row)], random_of(self.seed, epoch, int(row))) for row in self._plan.rows(step)]
+    def _drawn(self, number: int) -> list[tuple[Numbers, np.random.Generator]]:
+        """Return the rows of a batch, each with its random generator."""
+        epoch = self.epoch_of(number)
+        return [
+            (self.rows[int(row)], random_of(self.seed, epoch, int(row))) for row in self._plan.rows_of_batch(number)
+        ]
 
 
 class MaskedBatches(_NoisedBatches):
@@ -80,7 +82,7 @@ class MaskedBatches(_NoisedBatches):
     def __init__(
         self,
         rows: Rows,
-        frame: Frame,
+        surrounding: SurroundingTokens,
         *,
         share: float,
         mask: int,
@@ -88,30 +90,30 @@ class MaskedBatches(_NoisedBatches):
         max_tokens: int,
         seed: int = 0,
     ):
-        super().__init__(rows, rows.lengths + len(frame), None, max_tokens=max_tokens, seed=seed)
-        self.frame, self.share, self.mask, self.words = frame, share, mask, words
+        super().__init__(rows, rows.lengths + len(surrounding), None, max_tokens=max_tokens, seed=seed)
+        self.surrounding, self.share, self.mask, self.words = surrounding, share, mask, words
 
-    def __getitem__(self, step: int) -> MaskedBatch:
-        """Return the batch of this step. It depends on the seed and the step only."""
+    def __getitem__(self, number: int) -> MaskedBatch:
+        """Return the batch with this number. It depends on the seed and the number only."""
         return make_masked_batch(
             [
                 mask_tokens(ids, random, share=self.share, mask=self.mask, words=self.words)
-                for ids, random in self._drawn(step)
+                for ids, random in self._drawn(number)
             ],
-            self.frame,
+            self.surrounding,
         )
 
 
-def make_masked_batch(texts: Sequence[Masked], frame: Frame) -> MaskedBatch:
-    """Pad masked texts into a batch, each inside its frame."""
-    lengths = np.array([len(text.shown) + len(frame) for text in texts])
+def make_masked_batch(texts: Sequence[Masked], surrounding: SurroundingTokens) -> MaskedBatch:
+    """Pad masked texts into a batch, each between its surrounding tokens."""
+    lengths = np.array([len(text.shown) + len(surrounding) for text in texts])
     counts = np.array([len(text.places) for text in texts])
     width, most = int(grid(lengths.max(keepdims=True), 2)[0]), int(counts.max())
-    tokens = np.full((len(texts), width), frame.pad, dtype=np.int64)
+    tokens = np.full((len(texts), width), surrounding.pad, dtype=np.int64)
     places, answers = np.zeros((len(texts), most), dtype=np.int64), np.full((len(texts), most), IGNORED)
     for row, text in enumerate(texts):
-        tokens[row, : lengths[row]] = np.concatenate((frame.before, text.shown, frame.after))
-        places[row, : counts[row]] = text.places + len(frame.before)
+        tokens[row, : lengths[row]] = np.concatenate((surrounding.before, text.shown, surrounding.after))
+        places[row, : counts[row]] = text.places + len(surrounding.before)
         answers[row, : counts[row]] = text.answers
     mask = np.arange(width) < lengths[:, None]
     return MaskedBatch(*map(torch.from_numpy, (tokens, mask, places, answers)))
@@ -133,7 +135,7 @@ class DenoisingBatches(_NoisedBatches):
         super().__init__(rows, source + 1, target + 1, max_tokens=max_tokens, seed=seed)  # one more for BEGIN or END
         self.noise = noise
 
-    def __getitem__(self, step: int) -> PairBatch:
-        """Return the batch of this step. It depends on the seed and the step only."""
-        noised = [self.noise(ids, random) for ids, random in self._drawn(step)]
+    def __getitem__(self, number: int) -> PairBatch:
+        """Return the batch with this number. It depends on the seed and the number only."""
+        noised = [self.noise(ids, random) for ids, random in self._drawn(number)]
         return make_pair_batch([one.source for one in noised], [one.target for one in noised])

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.data.batching.batch_plan import Numbers
+from glassformer.data.batching.data_order import Numbers
 from glassformer.data.batching.labeled_batches import IGNORED
 from glassformer.data.batching.token_files import Ids, new_token_folder
 from glassformer.progress import track
@@ -105,7 +105,7 @@ def write_stream(
 
 @dataclass
 class PackedBatches:
-    """The batches of a stream, by step number. All have the same shape."""
+    """The batches of a stream, by number. All have the same shape."""
 
     stream: TokenStream
     context: int
@@ -133,13 +133,13 @@ class PackedBatches:
         """Return the number of batches that cover every target once. The last one may extend into the next epoch."""
         return -(-self.n_windows // self.rows)
 
-    def epoch_of(self, step: int) -> int:
-        """Return the epoch in which a step starts."""
-        return step * self.rows // self.n_windows
+    def epoch_of(self, number: int) -> int:
+        """Return the epoch in which a batch starts."""
+        return number * self.rows // self.n_windows
 
-    def __getitem__(self, step: int) -> PackedBatch:
-        """Return the batch of this step. It depends on the seed and the step only."""
-        first = step * self.rows
+    def __getitem__(self, number: int) -> PackedBatch:
+        """Return the batch with this number. It depends on the seed and the number only."""
+        first = number * self.rows
         places = [self._window(number) for number in range(first, first + self.rows)]
         windows = np.stack([self.stream.ids[begin : begin + self.width + 1] for begin, _ in places]).astype(np.int64)
         tokens, targets = torch.from_numpy(windows[:, :-1].copy()), torch.from_numpy(windows[:, 1:].copy())

@@ -1,4 +1,4 @@
-"""Batches of padded sentence pairs by token budget, in the order of `batch_plan.py`."""
+"""Batches of padded sentence pairs by token budget, in the order of `data_order.py`."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.data.batching.batch_plan import BatchPlan, Numbers, grid
+from glassformer.data.batching.data_order import BatchPlan, Numbers, grid
 from glassformer.data.batching.token_files import TokenFiles
 from glassformer.text.tokenizer import BEGIN, END, PAD, UNKNOWN
 
@@ -44,7 +44,7 @@ class PairBatch(NamedTuple):
 
 @dataclass
 class TokenBudgetBatches:
-    """The batches of a corpus, by step number."""
+    """The batches of a corpus, by number."""
 
     files: TokenFiles
     max_tokens: int = 4096
@@ -62,13 +62,13 @@ class TokenBudgetBatches:
         """Return the number of batches in an epoch."""
         return len(self._plan)
 
-    def epoch_of(self, step: int) -> int:
-        """Return the epoch of a step."""
-        return step // len(self)
+    def epoch_of(self, number: int) -> int:
+        """Return the epoch of a batch."""
+        return number // len(self)
 
-    def __getitem__(self, step: int) -> PairBatch:
-        """Return the batch of this step. It depends on the seed and the step only."""
-        return self.collate(self._plan.rows(step))
+    def __getitem__(self, number: int) -> PairBatch:
+        """Return the batch with this number. It depends on the seed and the number only."""
+        return self.collate(self._plan.rows_of_batch(number))
 
     def collate(self, rows: Numbers) -> PairBatch:
         """Return these rows as a batch, padded to the grid."""
@@ -101,13 +101,13 @@ Batch_co = TypeVar("Batch_co", covariant=True)
 
 
 class NumberedBatches(Protocol[Batch_co]):
-    """Batches indexed by training step. Every epoch has the same number of batches."""
+    """Batches by number, in the order of training (`data_order.py`). Every epoch has the same number of batches."""
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""
 
-    def __getitem__(self, step: int) -> Batch_co:
-        """Return the batch of a step."""
+    def __getitem__(self, number: int) -> Batch_co:
+        """Return the batch with this number."""
 
     def padding_share(self) -> float:
         """Return the fraction of an epoch's tokens that are padding."""
@@ -131,19 +131,19 @@ class CycledBatches(Generic[Batch_co]):
         """Return the number of batches in epoch 0. Other epochs may have more or fewer."""
         return len(self.versions[0])
 
-    def _find(self, step: int) -> tuple[int, int]:
-        """Return the epoch of a step, and its position in that epoch."""
-        rounds, place = divmod(step, self._starts[-1])
+    def _find(self, number: int) -> tuple[int, int]:
+        """Return the epoch of a batch, and its position in that epoch."""
+        rounds, place = divmod(number, self._starts[-1])
         version = bisect_right(self._starts, place) - 1
         return rounds * len(self.versions) + version, place - self._starts[version]
 
-    def epoch_of(self, step: int) -> int:
-        """Return the epoch of a step."""
-        return self._find(step)[0]
+    def epoch_of(self, number: int) -> int:
+        """Return the epoch of a batch."""
+        return self._find(number)[0]
 
-    def __getitem__(self, step: int) -> Batch_co:
-        """Return the batch of this step. It depends on the seed and the step only."""
-        epoch, position = self._find(step)
+    def __getitem__(self, number: int) -> Batch_co:
+        """Return the batch with this number. It depends on the seed and the number only."""
+        epoch, position = self._find(number)
         version = self.versions[epoch % len(self.versions)]
         return version[epoch * len(version) + position]
 

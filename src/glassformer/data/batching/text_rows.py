@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from glassformer.data.batching.batch_plan import Numbers
+from glassformer.data.batching.data_order import Numbers
 from glassformer.data.batching.token_files import CHUNK, EncodeBatch, new_token_folder
 from glassformer.progress import track
 
@@ -28,7 +28,7 @@ class Rows(Protocol):
     def __getitem__(self, row: int) -> Numbers: ...
 
 
-class HeldRows:
+class InMemoryRows:
     """Token rows in memory."""
 
     def __init__(self, texts: Iterable[str], encode: EncodeBatch, *, longest: int):

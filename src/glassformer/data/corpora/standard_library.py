@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from glassformer.data.readers.text_documents import Document, TwoSides
+from glassformer.data.readers.text_documents import Document, SplitDocuments
 
 LEFT_OUT = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
 """Excluded folders: third-party code, and tests, which are long and repetitive."""
@@ -37,7 +37,7 @@ def is_held_out(name: str) -> bool:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) % HELD_OUT == 0
 
 
-def standard_library(kind: Literal["code", "docstrings"]) -> TwoSides:
+def standard_library(kind: Literal["code", "docstrings"]) -> SplitDocuments:
     """Return the files' source code, or the concatenated docstrings of each file."""
     train: list[Document] = []
     valid: list[Document] = []
@@ -47,7 +47,7 @@ def standard_library(kind: Literal["code", "docstrings"]) -> TwoSides:
             (valid if is_held_out(name) else train).append(document)
     if not train or not valid:
         raise ValueError(f"{library_folder()} holds {len(train)} files of Python: expected the standard library")
-    return TwoSides(train, valid)
+    return SplitDocuments(train, valid)
 
 
 def docstrings(source: str) -> Iterator[str]:

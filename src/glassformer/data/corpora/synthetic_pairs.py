@@ -45,7 +45,7 @@ class ScoredPair(NamedTuple):
     score: float
 
 
-def made_pairs(count: int = N_PAIRS, *, seed: int = 0) -> dict[Split, list[ScoredPair]]:
+def generate_pairs(count: int = N_PAIRS, *, seed: int = 0) -> dict[Split, list[ScoredPair]]:
     """Return splits of pairs with all degrees of similarity.
 
     The split follows a hash of the first text. No training pair contains a text of a held-out pair.

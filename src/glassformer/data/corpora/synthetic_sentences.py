@@ -57,7 +57,7 @@ MONTHS = "January February March April May June July August September October No
 DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday"
 
 
-def made_sentences(side: Side) -> list[TaggedSentence]:
+def generate_sentences(side: Side) -> list[TaggedSentence]:
     """Return the sentences of a split."""
     draw = Random(side)
     makers, templates = _makers(side, draw), TEMPLATES.splitlines()

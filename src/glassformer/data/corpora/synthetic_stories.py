@@ -112,7 +112,7 @@ class _Story:
         return begin
 
 
-def made_stories(count: int, *, seed: int = 0, unanswerable: float = 0.15) -> list[StoryQuestion]:
+def generate_stories(count: int, *, seed: int = 0, unanswerable: float = 0.15) -> list[StoryQuestion]:
     """Return `count` stories of three to six sentences with one question each. A share is unanswerable."""
     random = Random(f"made stories {seed}")
     found: list[StoryQuestion] = []

@@ -114,14 +114,14 @@ class DocumentReader:
         self.skipped[problem] += 1
 
 
-class TwoSides(NamedTuple):
+class SplitDocuments(NamedTuple):
     """Documents for training and for validation."""
 
     train: Iterable[Document]
     valid: Iterable[Document]
 
 
-def split_documents(documents: Iterable[Document], share: float = 0.0) -> TwoSides:
+def split_documents(documents: Iterable[Document], share: float = 0.0) -> SplitDocuments:
     """Split documents into training and validation.
 
     With a `share`, the last part of the text is for validation. Otherwise one in 25 documents is, by hash; if that
@@ -132,11 +132,11 @@ def split_documents(documents: Iterable[Document], share: float = 0.0) -> TwoSid
     if not share:
         sides = split_examples(documents, lambda document: document.text, test=0.0)
         if all(next(iter(sides[side]), None) is not None for side in ("train", "valid")):
-            return TwoSides(sides["train"], sides["valid"])
+            return SplitDocuments(sides["train"], sides["valid"])
     return split_by_position(documents, share or 0.1)
 
 
-def split_by_position(documents: Iterable[Document], share: float) -> TwoSides:
+def split_by_position(documents: Iterable[Document], share: float) -> SplitDocuments:
     """Split the text at a position. The document at the border is cut in two."""
     whole = list(documents)
     left = int(sum(len(document.text) for document in whole) * (1 - share))
@@ -146,7 +146,7 @@ def split_by_position(documents: Iterable[Document], share: float) -> TwoSides:
         left -= len(document.text)
         train += [Document(before, document.where)] if before else []
         valid += [Document(after, document.where)] if after else []
-    return TwoSides(train, valid)
+    return SplitDocuments(train, valid)
 
 
 def is_one_text(documents: Iterable[Document]) -> bool:

@@ -5,13 +5,15 @@ a way to train it. docs/defaults.md shows the runs behind its numbers. An option
 what depends on it follows: with `--d-model 256` the feed-forward layer is 768 wide.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, Literal, NamedTuple
 
 from glassformer.models.config import ModelConfig
 from glassformer.models.costs import training_flops
 from glassformer.models.presets import FULL_SIZE, preset
+from glassformer.tasks.configs.corpus_size import CorpusSize
+from glassformer.tasks.configs.encoder_rule import EncoderRule
 from glassformer.tasks.configs.shared import TaskConfig
 from glassformer.tasks.configs.task_options import AUTOMATIC, make_config
 
@@ -21,11 +23,9 @@ SIZES: dict[str, tuple[int, int]] = {"tiny": (128, 1), "small": (256, 3), "base"
 DEFAULT_MINUTES = {"encoder": 5.0, "decoder": 10.0, "encoder_decoder": 10.0}
 """How long a task trains if neither --minutes nor --updates is given."""
 REFERENCE_FLOPS = 2.9e12
-"""Two minutes of training on two slow cores: where the rules below are 1. They were measured at 1, 3 and 9 times that,
-and beyond it they are extrapolated."""
+"""Two minutes of training on two slow cores: where the rules below are 1. They were measured at 1 to 50 times that, and
+beyond it they are extrapolated."""
 MAX_VOCABULARY = 32_000
-CHARACTERS_PER_TOKEN = 4
-"""Of a vocabulary of a few thousand tokens, in European languages."""
 NOT_OF_A_FAMILY = frozenset(
     {
         *("vocab_size", "source_vocab_size", "n_encoder_layers", "n_decoder_layers", "d_model", "d_ff", "max_len"),
@@ -35,77 +35,18 @@ NOT_OF_A_FAMILY = frozenset(
     }
 )
 """Fields of a preset that `--preset` leaves out: sizes, the head, dropout, initialization."""
+PAIR_DEPTHS, ENCODER_DEPTHS = (10, 100, 3_000, 30_000), (30, 300, 3_000, 30_000)
+"""The numbers of units from which an encoder-decoder has 2, 3, 4 and 6 layers, and an encoder so many times the layers
+of its rule."""
 WARMUP = 0.06
 """The share of the updates that a warm-up takes. As a share it follows the plan when its number of updates changes."""
+ENOUGH = 0.8
+"""The share of an encoder rule's `max_updates` that must fit into the time; otherwise an update must be cheaper."""
 TRAINING_SHARE = 0.85
 """Of the time; the rest goes to validations and to the final scores."""
 
 
-class CorpusSize(NamedTuple):
-    """How much there is to learn from."""
-
-    examples: int
-    source_characters: int
-    """That an encoder reads."""
-    target_characters: int = 0
-    """That a decoder writes."""
-
-    @classmethod
-    def measure(cls, sides: Iterable[tuple[str, str]]) -> "CorpusSize":
-        """Return the size of a corpus of examples, each a text that is read and a text that is written."""
-        examples = read = written = 0
-        for source, target in sides:
-            examples, read, written = examples + 1, read + len(source), written + len(target)
-        return cls(examples, read, written)
-
-    @property
-    def tokens(self) -> int:
-        """Both sides together, roughly."""
-        return max(1, (self.source_characters + self.target_characters) // CHARACTERS_PER_TOKEN)
-
-    def lengths(self) -> tuple[int, int]:
-        """The mean number of tokens of an example's source and of its target, roughly; 0 for a side that it lacks."""
-        examples = max(self.examples, 1)
-        source, target = (
-            round(side / examples / CHARACTERS_PER_TOKEN + 1) if side else 0
-            for side in (self.source_characters, self.target_characters)
-        )
-        return source, target
-
-
-class EncoderRule(NamedTuple):
-    """The best settings found for one task of an encoder, at one to three units."""
-
-    width: int
-    layers: int
-    batch_tokens: int
-    others: Mapping[str, Any]
-    """Values of further options, by dotted name."""
-
-
-ENCODERS: dict[str, EncoderRule] = {
-    "ClassificationConfig": EncoderRule(
-        256, 1, 1024, {"model.dropout": 0.2, "model.embedding_dropout": 0.1, "train.label_smoothing": 0.1}
-    ),
-    "TaggingConfig": EncoderRule(
-        128,
-        2,
-        512,
-        {
-            "model.dropout": 0.1,
-            "model.embedding_dropout": 0.1,
-            "train.label_smoothing": 0.1,
-            "train.word_dropout": 0.1,
-            "tokenizer.bpe_dropout": 0.03,
-            "swap_entities": 0.2,
-        },
-    ),
-}
-"""Encoder tasks that were measured. Extraction, masking and similarity use the architecture and optimizer of their
-config."""
-
-
-class Speed(NamedTuple):
+class TrainingBudget(NamedTuple):
     """The training budget, in seconds or in updates, and a function that measures the training speed in FLOP/s."""
 
     seconds: float
@@ -124,7 +65,7 @@ def default_minutes(kind: type[TaskConfig], given: Mapping[str, Any]) -> float:
 
 
 def choose_defaults(
-    kind: type[TaskConfig], given: Mapping[str, Any], corpus: CorpusSize, speed: Speed, size: Size = "auto"
+    kind: type[TaskConfig], given: Mapping[str, Any], corpus: CorpusSize, speed: TrainingBudget, size: Size = "auto"
 ) -> dict[str, Any]:
     """Values for the options that were not given, by dotted name.
 
@@ -160,30 +101,53 @@ def choose_for_fine_tuning(kind: type[TaskConfig], given: Mapping[str, Any], *, 
 
 
 def _choose(
-    kind: type[TaskConfig], given: Mapping[str, Any], corpus: CorpusSize, scale: float, speed: Speed
+    kind: type[TaskConfig], given: Mapping[str, Any], corpus: CorpusSize, scale: float, speed: TrainingBudget
 ) -> dict[str, Any]:
     """The rules. `scale` is what fits into the time, in units of `REFERENCE_FLOPS`."""
-    usual = _usual(kind)
+    rule = kind.ENCODER_RULE
+    if rule is None:
+        return _choose_once(kind, given, corpus, scale, speed, {})
+    for change in ({}, *rule.cheaper):
+        values = _choose_once(kind, given, corpus, scale, speed, change)
+        if _fitting(kind, {**values, **given}, corpus, scale, speed) >= ENOUGH * rule.max_updates:
+            break
+    return values
+
+
+def _choose_once(
+    kind: type[TaskConfig],
+    given: Mapping[str, Any],
+    corpus: CorpusSize,
+    scale: float,
+    speed: TrainingBudget,
+    change: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The rules, with one change of an encoder's rule."""
+    usual, rule = _usual(kind), kind.ENCODER_RULE
     is_pair = usual.model.kind == "encoder_decoder"
     longest = min(max(corpus.lengths()), given.get("model.max_len", usual.model.max_len) or 10**9)
-    rule = ENCODERS.get(kind.__name__)
     if is_pair:
         values = _architecture(usual.model, given, corpus, scale)
     elif rule:
-        values = _encoder(rule, given, corpus, scale)
+        values = {**_encoder(rule, {**change, **given}, corpus, scale), **change}
     else:
         values = _usual_architecture(usual.model, given)
     most = usual.model.vocab_size if not is_pair and not rule else MAX_VOCABULARY
-    values["model.vocab_size"] = min(_vocabulary(scale, corpus), most)
+    vocabulary = rule.vocabulary(corpus) if rule and rule.vocabulary else _vocabulary(scale, corpus)
+    values["model.vocab_size"] = min(vocabulary, most)
     least = _round(8 * longest, 256)  # so that an update sees several examples
-    tokens = _round(512 * scale**0.35, 256) if is_pair else rule.batch_tokens if rule else 1024
+    tokens = _round(512 * scale**0.35, 256) if is_pair else rule.batch_tokens(corpus) if rule else 1024
     values["train.max_tokens"] = max(tokens, least)
-    config = make_config(kind, {**given, **{name: given.get(name, value) for name, value in values.items()}})
-    updates = speed.updates or max(20, round(scale * REFERENCE_FLOPS / update_flops(config, corpus)))
-    epochs = updates * config.train.max_tokens / max(1, longest * corpus.examples)
+    together = {**values, **given}
+    config = make_config(kind, together)
+    updates = _fitting(kind, together, corpus, scale, speed)
+    updates_per_epoch = max(1, longest * corpus.examples) / config.train.max_tokens
     if is_pair:
-        values |= _learning(config.model.d_model, updates, epochs)
-    if rule:  # one takes a second, and few examples are soon learned by heart
+        values |= _learning(config.model, updates, updates / updates_per_epoch)
+    if rule and rule.max_updates and not speed.updates:
+        values["train.max_updates"] = max(rule.max_updates, round(rule.max_epochs * updates_per_epoch))
+        updates = min(updates, values["train.max_updates"])
+    if rule:  # a validation takes a second, and few examples are soon learned by heart
         validations = min(10, max(1, updates // 100))
     else:
         validations = min(10, max(1, round(speed.seconds / 120) if speed.seconds else updates // 500))
@@ -192,10 +156,17 @@ def _choose(
     return values
 
 
+def _fitting(
+    kind: type[TaskConfig], values: Mapping[str, Any], corpus: CorpusSize, scale: float, speed: TrainingBudget
+) -> int:
+    """The number of updates: as given, else how many fit into the time."""
+    return speed.updates or max(20, round(scale * REFERENCE_FLOPS / update_flops(make_config(kind, values), corpus)))
+
+
 def _architecture(model: ModelConfig, given: Mapping[str, Any], corpus: CorpusSize, scale: float) -> dict[str, Any]:
     """Width and depth of an encoder-decoder, and what follows from the width."""
     width = given.get("model.d_model") or _width(scale, corpus)
-    depth = _depth(scale)
+    depth = _growth(scale, PAIR_DEPTHS)
     return {
         "model.d_model": width,
         "model.n_encoder_layers": depth,
@@ -207,7 +178,7 @@ def _architecture(model: ModelConfig, given: Mapping[str, Any], corpus: CorpusSi
     }
 
 
-def _encoder(rule: "EncoderRule", given: Mapping[str, Any], corpus: CorpusSize, scale: float) -> dict[str, Any]:
+def _encoder(rule: EncoderRule, given: Mapping[str, Any], corpus: CorpusSize, scale: float) -> dict[str, Any]:
     """Width and depth of an encoder whose task has a rule, and how it is trained."""
     width = given.get("model.d_model") or min(
         _round(rule.width * max(1.0, scale / 5) ** 0.25, 32),
@@ -216,7 +187,7 @@ def _encoder(rule: "EncoderRule", given: Mapping[str, Any], corpus: CorpusSize, 
     )
     return {
         "model.d_model": width,
-        "model.n_encoder_layers": rule.layers * _depth(scale),
+        "model.n_encoder_layers": rule.layers * _growth(scale, ENCODER_DEPTHS),
         "model.n_heads": _heads(width),
         "model.d_ff": 2 * width,
         "model.init": "normal",
@@ -242,9 +213,10 @@ def _usual_architecture(model: ModelConfig, given: Mapping[str, Any]) -> dict[st
     return {"model.n_heads": _heads(width), "model.d_ff": 2 * width, "model.init_std": round(width**-0.5, 4)}
 
 
-def _learning(width: int, updates: int, epochs: float) -> dict[str, Any]:
+def _learning(model: ModelConfig, updates: int, epochs: float) -> dict[str, Any]:
     """The optimizer of an encoder-decoder, and what keeps it from learning examples by heart."""
-    dropout = _dropout(epochs)
+    width, capacity = model.d_model, model.n_decoder_layers * (model.d_model / 128) ** 2
+    dropout = _dropout(epochs * max(1.0, capacity) ** 0.5)  # a larger model needs fewer epochs for it
     # What weights forget in a run is the sum of learning rate times weight decay: it should stay about the same.
     decay = min(1.0, max(0.15, 600 / updates, epochs / 30))
     return {
@@ -297,9 +269,8 @@ def _width(scale: float, corpus: CorpusSize) -> int:
     return max(64, min(1024, _round(min(by_time, by_data), 32)))
 
 
-def _depth(scale: float) -> int:
-    """Layers of each stack of an encoder-decoder."""
-    steps = (30, 300, 3_000, 30_000)
+def _growth(scale: float, steps: tuple[int, ...]) -> int:
+    """Layers of each stack; `steps` are the numbers of units from which 2, 3, 4 and 6 layers are better."""
     return (1, 2, 3, 4, 6)[sum(scale > step for step in steps)]
 
 
@@ -315,7 +286,7 @@ def _vocabulary(scale: float, corpus: CorpusSize) -> int:
 
 
 def _dropout(epochs: float) -> float:
-    """Only what is seen again and again is learned by heart."""
+    """Only what is seen again and again is learned by heart. The epochs are those of a model of one layer, 128 wide."""
     return 0.0 if epochs <= 10 else 0.1 if epochs <= 25 else 0.2 if epochs <= 60 else 0.3
 
 
@@ -326,7 +297,8 @@ def update_flops(config: TaskConfig, corpus: CorpusSize) -> float:
         source, target = (max(source, target), 0) if config.model.kind == "encoder" else (0, max(source, target))
     rows = max(1, config.train.max_tokens // max(source, target, 1))
     limit = config.model.max_len or 10**9
-    return training_flops(config.model, batch=rows, source_length=min(source, limit), target_length=min(target, limit))
+    once = training_flops(config.model, batch=rows, source_length=min(source, limit), target_length=min(target, limit))
+    return once * config.train.passes
 
 
 def _model_of(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from glassformer.base.names import suggestion
 from glassformer.data.readers.records import Examples, OnBad
 from glassformer.data.readers.splits import split_examples
 from glassformer.models import ModelConfig
+from glassformer.tasks.configs.encoder_rule import EncoderRule
 from glassformer.text import TokenizerConfig
 from glassformer.training.train_config import TrainConfig
 
@@ -172,6 +173,8 @@ class TaskConfig(Checked):
 
     FIRST_OPTIONS: ClassVar[tuple[str, ...]] = ("data", "valid")
     """The options of the task that `--help` shows first."""
+    ENCODER_RULE: ClassVar[EncoderRule | None] = None
+    """How an encoder is best trained for this task. Without one, its default options are those of its config."""
 
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     """How the tokenizer of a new model is trained."""

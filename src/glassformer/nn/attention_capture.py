@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from glassformer.nn.attend import Attend, masked_softmax
+from glassformer.nn.attention_backends import Attend, masked_softmax
 from glassformer.nn.masks import Mask
 
 

@@ -5,7 +5,7 @@ import torch
 
 from glassformer.models import preset
 from glassformer.nn import MultiHeadAttention
-from glassformer.nn.attention import fold_rows, merge_heads, split_heads, unfold_rows
+from glassformer.nn.multi_head_attention import fold_rows, merge_heads, split_heads, unfold_rows
 from oracle import random_model
 
 

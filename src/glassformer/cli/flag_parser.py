@@ -1,4 +1,4 @@
-"""Parse command lines and print their help. `tasks/configs/task_options.py` makes the flags from config fields."""
+"""Parse command lines and print their help. `base/dataclass_flags.py` makes the flags from dataclasses."""
 
 import inspect
 import re
@@ -12,9 +12,10 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from glassformer.base.fields import UnfitError, as_field, parts_of
+from glassformer.base.dataclass_flags import Option, field_options
+from glassformer.base.fields import InvalidFieldError, as_field, parts_of
 from glassformer.base.names import nearest
-from glassformer.tasks.configs.task_options import AUTOMATIC, Option, field_options
+from glassformer.tasks.configs.task_options import AUTOMATIC
 
 HELP, HELP_ALL = ("-h", "--help"), "--help-all"
 TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
@@ -215,7 +216,7 @@ def _read(option: Option, texts: list[str]) -> Any:
         if get_origin(kind) is tuple:
             return as_field(option.hint, tuple(_word(get_args(kind)[0], text) for text in texts))
         return as_field(option.hint, _word(kind, texts[0]))
-    except UnfitError as error:
+    except InvalidFieldError as error:
         raise UsageError(f"{told}: expected {error.expected.removesuffix(' or None')}") from None
 
 

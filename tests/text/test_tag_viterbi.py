@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.text.tag_paths import TagPaths
+from glassformer.text.tag_viterbi import TagPaths
 from glassformer.text.tags import (
     BadTagError,
     entities_of,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.decoding import GenerationConfig, generate, record_steps, stream
-from glassformer.runtime.recorded import (
+from glassformer.runtime.recorded_steps import (
     MAX_RECORDINGS,
     ROW_STEPS,
     RecordedStepRunner,

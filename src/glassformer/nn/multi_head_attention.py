@@ -1,11 +1,11 @@
 """Multi-head attention: one class for self-, cross-, causal, cached and grouped-query attention.
 
-This module projects and splits heads. `attend.py` computes the attention itself.
+This module projects and splits heads. `attention_backends.py` computes the attention itself.
 """
 
 from torch import Tensor, nn
 
-from glassformer.nn.attend import Attend, Backend
+from glassformer.nn.attention_backends import Attend, Backend
 from glassformer.nn.cache import MemorySlot, SelfSlot
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import NormKind, make_norm
@@ -58,7 +58,7 @@ class MultiHeadAttention(nn.Module):
         self.v_proj = nn.Linear(d_model, n_kv_heads * head_dim, bias=qkv_bias)
         self.out_proj = nn.Linear(n_heads * head_dim, d_model, bias=out_bias)
         self.qkv_proj: nn.Module | None = None
-        """The three input projections fused into one; set only in packed models (`runtime/packed.py`)."""
+        """The three input projections fused into one; set only in packed models (`runtime/packed_model.py`)."""
         self.q_norm = make_norm(qk_norm, head_dim, norm_eps) if qk_norm else None
         self.k_norm = make_norm(qk_norm, head_dim, norm_eps) if qk_norm else None
         self.attend = Attend(scale=head_dim**-0.5 if scale is None else scale, dropout=dropout, backend=backend)

@@ -1,9 +1,13 @@
-"""Which rows form a batch, as a pure function of (seed, epoch, position).
+"""The data order of training: which rows form batch number n, as a pure function of the seed and n.
+
+A run with A = `accumulate` batches per update takes the batches u * A to u * A + A - 1 for its update u, counted from 0
+with skipped updates included (`training/trainer.py`). Language models read windows instead of rows; `packed_windows.py`
+decides their order.
 
 Rows are grouped into cells by their lengths, rounded up to a grid. The cells are ordered so that neighbors have similar
 lengths, and cut into batches whose padded size stays within the budget. Every epoch shuffles the rows within each cell
-and the order of the batches. The number of batches and their shapes stay the same, so step n is batch n mod (batches
-per epoch) of epoch n div (batches per epoch), and seeking to a step costs nothing.
+and the order of the batches. The number of batches and their shapes stay the same, so batch n is batch n mod (batches
+per epoch) of epoch n div (batches per epoch), and seeking to a batch costs nothing.
 """
 
 import numpy as np
@@ -46,9 +50,12 @@ class BatchPlan:
         """Return the number of batches in an epoch."""
         return len(self._cuts) - 1
 
-    def rows(self, step: int) -> Numbers:
-        """Return the rows of this step. They depend on the seed and the step only."""
-        epoch, position = divmod(step, len(self))
+    def rows_of_batch(self, number: int) -> Numbers:
+        """Return the rows of the batch with this number: this decides the data order of every training update.
+
+        The rows depend on the seed and the number only. Numbers go on after the first epoch.
+        """
+        epoch, position = divmod(number, len(self))
         if self._drawn is None or self._drawn[0] != epoch:
             self._drawn = epoch, self._draw(epoch)
         return self._drawn[1][position]

@@ -9,9 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glassformer.cli.info import info as info
+from glassformer.cli.flag_parser import UsageError
 from glassformer.cli.lines import CHUNK, check_files, check_stdin, run_lines
-from glassformer.cli.options import UsageError
 from glassformer.cli.run_options import (
     AnswerOptions,
     DecoderOptions,
@@ -76,8 +75,8 @@ def run(
     model: Any = load(path, allow_pickle=allow_pickle)
     check_taken(path, _kind_of(model), given)
     if int8:
-        from glassformer.runtime.int8 import quantize
-        from glassformer.runtime.packed import pack
+        from glassformer.runtime.packed_model import pack
+        from glassformer.runtime.quantized_model import quantize
 
         model.model = quantize(pack(model.model))
     _use(model, given, input_and_output, answer, decoder)
@@ -96,7 +95,7 @@ def _check_streams(lines: LineOptions, decoder: DecoderOptions) -> None:
 
 def _task_of(path: Path) -> str | None:
     """Return the task of a folder that was trained here; None for any other model."""
-    from glassformer.pipelines.task_file import TASK, read_about
+    from glassformer.pipelines.pipeline_registry import TASK, read_about
 
     if not (path / TASK).is_file() or (path / "origin.json").is_file():
         return None

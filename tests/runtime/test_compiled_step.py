@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from glassformer.decoding import GenerationConfig, generate, record_steps
-from glassformer.runtime.compiled import TESTED_TORCH, CompiledStep, split_bias_from_single_row_products
+from glassformer.runtime.compiled_step import TESTED_TORCH, CompiledStep, split_bias_from_single_row_products
 from recording import BEGIN, END, PAIR, assert_same, make
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside torch
@@ -62,7 +62,7 @@ def test_each_step_has_its_own_code_object_beyond_torchs_limit(compiled):
     """torch compiles one code object a limited number of times. `CompiledStep` relies on torch internals for this."""
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     assert TESTED_TORCH[0] <= version <= TESTED_TORCH[1], (
-        "check runtime/compiled.py with this torch, then extend the range"
+        "check runtime/compiled_step.py with this torch, then extend the range"
     )
     count = torch._dynamo.config.recompile_limit + 2
     steps = [CompiledStep(partial(torch.add, torch.tensor([float(n)]), 1), {}) for n in range(count)]

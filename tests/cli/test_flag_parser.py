@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from glassformer.cli.options import UsageError, call_function
+from glassformer.cli.flag_parser import UsageError, call_function
 
 
 @pytest.fixture

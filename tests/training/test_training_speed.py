@@ -5,7 +5,7 @@ import torch
 
 from glassformer.models import ModelConfig
 from glassformer.models.costs import training_flops
-from glassformer.training import pilot
+from glassformer.training import training_speed
 from glassformer.training.train_config import TrainConfig
 
 MODEL = ModelConfig(vocab_size=20, d_model=8, n_heads=1, d_ff=8, n_decoder_layers=1, max_len=8)
@@ -27,8 +27,8 @@ class Clock:
 def speed(monkeypatch, seconds, **train):
     """Return the seconds per step that the pilot measured, and the number of its steps."""
     clock = Clock(seconds)
-    monkeypatch.setattr(pilot.time, "perf_counter", clock)
-    found = pilot.measure_training_speed(MODEL, TrainConfig(max_tokens=16, device="cpu", **train), 8)
+    monkeypatch.setattr(training_speed.time, "perf_counter", clock)
+    found = training_speed.measure_training_speed(MODEL, TrainConfig(max_tokens=16, device="cpu", **train), 8)
     flops = training_flops(MODEL, batch=2, source_length=0, target_length=8)
     return flops / found, clock.readings // 2
 
@@ -44,7 +44,7 @@ def test_a_short_run_is_measured_for_one_percent_of_its_time(monkeypatch, minute
 
 
 def test_the_pilot_ends_even_if_the_clock_stands_still(monkeypatch):
-    monkeypatch.setattr(pilot, "MAX_STEPS", 20)
+    monkeypatch.setattr(training_speed, "MAX_STEPS", 20)
     step, steps = speed(monkeypatch, lambda now: 1e-12)
     assert (step, steps) == (pytest.approx(1e-12, rel=0.1), 21)
 
@@ -52,14 +52,14 @@ def test_the_pilot_ends_even_if_the_clock_stands_still(monkeypatch):
 @pytest.fixture
 def four_threads(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    with pilot.using_threads(4):
+    with training_speed.using_threads(4):
         yield
 
 
 def threads_with(monkeypatch, seconds, **train):
     """Return the number of threads chosen if a step with n threads takes `seconds[n]`."""
-    monkeypatch.setattr(pilot, "_time_steps", lambda *_: (1, [seconds[torch.get_num_threads()]] * 2))
-    return pilot.fastest_threads(MODEL, TrainConfig(max_tokens=16, device="cpu", **train), 8)
+    monkeypatch.setattr(training_speed, "_time_steps", lambda *_: (1, [seconds[torch.get_num_threads()]] * 2))
+    return training_speed.fastest_threads(MODEL, TrainConfig(max_tokens=16, device="cpu", **train), 8)
 
 
 def test_fewer_threads_are_chosen_only_where_they_are_much_faster(monkeypatch, four_threads):
@@ -78,8 +78,8 @@ def test_a_given_number_of_threads_is_not_changed(monkeypatch, four_threads):
 
 def test_a_pilot_uses_the_threads_of_its_config(monkeypatch, four_threads):
     seen = []
-    monkeypatch.setattr(pilot, "_time_steps", lambda *_: (seen.append(torch.get_num_threads()) or 1, [1.0]))
+    monkeypatch.setattr(training_speed, "_time_steps", lambda *_: (seen.append(torch.get_num_threads()) or 1, [1.0]))
     for threads in (0, 3):
-        pilot.measure_training_speed(MODEL, TrainConfig(max_tokens=16, device="cpu", threads=threads), 8)
+        training_speed.measure_training_speed(MODEL, TrainConfig(max_tokens=16, device="cpu", threads=threads), 8)
     assert seen == [4, 3]
     assert torch.get_num_threads() == 4

@@ -2,7 +2,7 @@
 
 import torch
 
-from glassformer.runtime.readback import AsyncReadback
+from glassformer.runtime.async_readback import AsyncReadback
 
 
 def test_the_numbers_are_those_at_the_start_of_the_copy():

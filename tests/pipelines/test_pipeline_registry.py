@@ -6,8 +6,8 @@ import pytest
 
 from glassformer.checkpoint.safe_files import CorruptFolderError, seal_folder
 from glassformer.pipelines.load import load
+from glassformer.pipelines.pipeline_registry import TASK, read_about
 from glassformer.pipelines.summarizer import Summarizer
-from glassformer.pipelines.task_file import TASK, read_about
 from pipelines.tiny_pipelines import make
 
 

@@ -17,7 +17,7 @@ Write = Callable[[], list[list[int]]]
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """A model, and the input and output lengths."""
 
     name: str
@@ -112,11 +112,11 @@ class Work:
         return self.n_written * bytes_a_number * (weights + batch * beam * kept * length)
 
 
-def works() -> dict[str, Work]:
+def workloads() -> dict[str, Workload]:
     """Return all workloads by name."""
     marian = preset("marian", vocab_size=8000, activation="relu", max_len=256, dropout=0.0, embedding_dropout=0.0)
     return {
-        "translation": Work("translation", marian, "marian", 25, 25),
-        "gpt2": Work("gpt2", preset("gpt2"), "gpt2", 16, 256),
-        "llama": Work("llama", preset("llama"), "llama", 16, 128),
+        "translation": Workload("translation", marian, "marian", 25, 25),
+        "gpt2": Workload("gpt2", preset("gpt2"), "gpt2", 16, 256),
+        "llama": Workload("llama", preset("llama"), "llama", 16, 128),
     }

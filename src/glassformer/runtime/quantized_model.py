@@ -1,7 +1,7 @@
 """A copy of a model with int8 weights, for fast inference on a CPU: a quarter of the bytes, several times the speed.
 
-The model's code stays the same: its linear layers are replaced (`nn/quantized_linear.py`). Our C++ kernel computes the
-products. torch's own kernel does where ours cannot be built, for example without a compiler or without AVX-512 VNNI.
+The model's code stays the same: its linear layers are replaced by those of `nn/quantized_linear.py`, which computes the
+products and falls back to torch's kernel where ours does not run.
 """
 
 import copy
@@ -10,11 +10,9 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from glassformer.kernels.cpp_library import KernelBuildError
-from glassformer.kernels.kernel_registry import cpp_kernels, warn_of_fallback
 from glassformer.models import Model
 from glassformer.nn import FeedForward
-from glassformer.nn.quantized_linear import Int8Linear, TorchInt8Linear, torch_int8_engine
+from glassformer.nn.quantized_linear import Int8Linear, int8_layer_class
 
 AnyModel = TypeVar("AnyModel", bound=Model)
 
@@ -25,7 +23,7 @@ def quantize(model: AnyModel) -> AnyModel:
     A layer's output is off by about one percent. Embeddings and norms stay in float32. The original is not modified,
     and other models compute as before.
     """
-    make = _choose_layer()
+    make = int8_layer_class()
     quantized = copy.deepcopy(model).cpu().float().eval()
     for module in list(quantized.modules()):
         if make is Int8Linear and isinstance(module, FeedForward):
@@ -42,14 +40,3 @@ def _fuse_relu(network: FeedForward) -> None:
     if is_plain and network.act is nn.functional.relu and type(network.up_proj) is nn.Linear:
         network.up_proj = Int8Linear(network.up_proj, relu=True)  # type: ignore[assignment]
         network.act = torch.positive  # the identity
-
-
-def _choose_layer() -> type[Int8Linear] | type[TorchInt8Linear]:
-    try:
-        cpp_kernels()
-    except KernelBuildError as error:
-        if not torch_int8_engine():
-            raise
-        warn_of_fallback(error)
-        return TorchInt8Linear
-    return Int8Linear

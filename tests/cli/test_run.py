@@ -10,9 +10,10 @@ import sys
 import pytest
 
 from cli.mirror import Mirror
-from glassformer.cli import use
-from glassformer.cli.options import UsageError, call_function
-from glassformer.cli.use import _as_utf8
+from glassformer.cli.flag_parser import UsageError, call_function
+from glassformer.cli.info import info
+from glassformer.cli.run import _as_utf8
+from glassformer.cli.run import run as run_command
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from glassformer.pipelines.answerer import Answerer
 from glassformer.pipelines.classifier import Classifier
@@ -149,16 +150,16 @@ def test_a_text_or_a_file_after_the_model_says_how_to_give_it(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     for word, advice in (("my lines.txt", "use --input 'my lines.txt'"), ("a line", "echo 'a line' | glassformer run")):
         with pytest.raises(UsageError, match=f"'{word}' is not expected here: .*{re.escape(advice)}"):
-            call_function(use.run, ["model", word], "run")
+            call_function(run_command, ["model", word], "run")
     with pytest.raises(UsageError, match="'two' is not expected here: glassformer info --help shows what is"):
-        call_function(use.info, ["model", "two"], "info")
+        call_function(info, ["model", "two"], "info")
 
 
 @pytest.mark.parametrize(("name", "kind"), [("stories.bin", "file"), ("m.GGUF", "file"), ("my-model", "model folder")])
 def test_a_missing_model_is_called_a_file_or_a_folder_by_its_name(name, kind, tmp_path):
-    for verb in (use.run, use.info):
+    for verb in (run_command, info):
         with pytest.raises(FileNotFoundError, match=f"{name}: no such {kind}: "):
-            call_function(verb, [str(tmp_path / name), *(["--prompt", "a"] if verb is use.run else [])], "run")
+            call_function(verb, [str(tmp_path / name), *(["--prompt", "a"] if verb is run_command else [])], "run")
 
 
 PAIR = "what color is it?\tit is red."
@@ -254,8 +255,8 @@ def test_a_prompt_is_continued_with_any_search(run):
 
 
 def test_tabs_inside_texts_do_not_make_columns(run, monkeypatch):
+    from glassformer.cli.run import as_line
     from glassformer.cli.run_options import AnswerOptions
-    from glassformer.cli.use import as_line
     from glassformer.pipelines.pipeline import LineAnswer
 
     answer = LineAnswer("a\tb", {"text": "a\tb"}, ("a\tb", "c"), (-1.0, -2.0))

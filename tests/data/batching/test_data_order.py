@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.data.batching.batch_plan import BatchPlan, grid
+from glassformer.data.batching.data_order import BatchPlan, grid
 
 
 @given(length=st.integers(1, 5000), step=st.sampled_from([1, 2, 4, 8]))
@@ -16,7 +16,7 @@ def test_the_grid_rounds_up_by_an_eighth_at_most(length, step):
 def test_batches_hold_every_row_once_per_epoch_within_the_budget():
     lengths = grid(np.random.default_rng(0).integers(1, 40, 200), 2)
     plan = BatchPlan(lengths, max_tokens=128, seed=0)
-    epochs = [[plan.rows(epoch * len(plan) + place) for place in range(len(plan))] for epoch in (0, 1)]
+    epochs = [[plan.rows_of_batch(epoch * len(plan) + place) for place in range(len(plan))] for epoch in (0, 1)]
     for batches in epochs:
         assert sorted(np.concatenate(batches)) == list(range(200))
         assert all(len(rows) * lengths[rows].max() <= 128 for rows in batches)
@@ -27,6 +27,6 @@ def test_batches_hold_every_row_once_per_epoch_within_the_budget():
 def test_the_rows_of_a_step_depend_on_the_seed_and_the_step_only():
     lengths = grid(np.random.default_rng(0).integers(1, 40, 100), 2)
     plan, again, other = (BatchPlan(lengths, max_tokens=64, seed=seed) for seed in (3, 3, 4))
-    in_order = [plan.rows(step).tolist() for step in range(3 * len(plan))]
-    assert [again.rows(step).tolist() for step in reversed(range(3 * len(plan)))] == in_order[::-1]
-    assert [other.rows(step).tolist() for step in range(len(plan))] != in_order[: len(plan)]
+    in_order = [plan.rows_of_batch(step).tolist() for step in range(3 * len(plan))]
+    assert [again.rows_of_batch(step).tolist() for step in reversed(range(3 * len(plan)))] == in_order[::-1]
+    assert [other.rows_of_batch(step).tolist() for step in range(len(plan))] != in_order[: len(plan)]

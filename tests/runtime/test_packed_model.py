@@ -8,8 +8,8 @@ import torch
 from glassformer.decoding import GenerationConfig, generate
 from glassformer.kernels.cpp_library import KernelBuildError
 from glassformer.models import ModelConfig, build_model
-from glassformer.runtime.int8 import quantize
-from glassformer.runtime.packed import PaddedLinear, pack
+from glassformer.runtime.packed_model import PaddedLinear, pack
+from glassformer.runtime.quantized_model import quantize
 from recording import assert_same
 
 SMALL = ModelConfig(

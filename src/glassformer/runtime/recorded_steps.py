@@ -24,8 +24,8 @@ from typing_extensions import override
 from glassformer.kernels.kernel_registry import PLAIN
 from glassformer.kernels.kernel_set import KernelSet
 from glassformer.models import EncoderDecoderModel
-from glassformer.nn.attend import reads_unfilled
-from glassformer.runtime.compiled import CompiledStep, options_for
+from glassformer.nn.attention_backends import reads_unfilled
+from glassformer.runtime.compiled_step import CompiledStep, options_for
 from glassformer.runtime.cuda_graphs import CudaGraph
 from glassformer.runtime.fixed_cache import FixedCache
 from glassformer.runtime.step_runner import StepRunner, TextModel, modules_of

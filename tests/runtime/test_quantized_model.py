@@ -8,7 +8,7 @@ from glassformer.data.corpora.toy import PairTaskData
 from glassformer.decoding import GenerationConfig, generate
 from glassformer.models import build_model, preset
 from glassformer.nn.quantized_linear import Int8Linear
-from glassformer.runtime.int8 import quantize
+from glassformer.runtime.quantized_model import quantize
 from glassformer.text.tokenizer import BEGIN, END, PAD
 from glassformer.training import fit, label_smoothed_cross_entropy
 from int8_layers import INT8_LAYERS, use_int8_layer

@@ -1,0 +1,34 @@
+"""Activation functions: their names, and the torch function of each. Importing this module does not import torch.
+
+To add one, add its name and its function here, and its NumPy value and derivative in `reference/blocks.py`. The model
+config, the command line and the feed-forward network take the new name without a change. `checkpoint/hf/values.py`
+translates the names of Hugging Face.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ActivationName = Literal["relu", "gelu", "gelu_tanh", "silu"]
+"""The activations of feed-forward networks: the values of `ModelConfig.activation`."""
+HeadActivationName = ActivationName | Literal["tanh"]
+"""The activations of heads. BERT's pooler uses "tanh"."""
+
+
+def activation_function(name: HeadActivationName) -> "Callable[[Tensor], Tensor]":
+    """Return the torch function of an activation."""
+    import torch.nn.functional as F
+
+    functions: dict[str, Callable[[Tensor], Tensor]] = {
+        "relu": F.relu,
+        "gelu": F.gelu,
+        "gelu_tanh": partial(F.gelu, approximate="tanh"),
+        "silu": F.silu,
+        "tanh": F.tanh,
+    }
+    if name not in functions:
+        raise ValueError(f"activation={name!r}: expected one of {', '.join(functions)}")
+    return functions[name]

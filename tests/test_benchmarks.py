@@ -1,0 +1,123 @@
+"""The benchmark programs write their tables as result files, from the records of their runs."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from test_results_page import results_page
+
+ROOT = Path(__file__).parents[1]
+ORIGIN = {"machine": "two cores", "date": "2026-01-02"}
+
+
+def program(name):
+    """Load a program of benchmarks/ as a module, without an entry in sys.modules: tests/tasks has the name of one."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, name, module)  # dataclasses look their module up
+        spec.loader.exec_module(module)
+    return module
+
+
+def call(module, monkeypatch, *words):
+    """Run a program's `main` with these words of its command line."""
+    monkeypatch.setattr(sys, "argv", [module.__file__, *map(str, words)])
+    module.main()
+
+
+def bleu(test, signatures=("cased", "lower-cased")):
+    side = {"cased": test - 1, "chrf": 60.0, "tokenized": test, "signatures": list(signatures)}
+    return {"valid": side, "test": side}
+
+
+def test_the_ablations_are_written_as_a_result_file(tmp_path, monkeypatch, capsys):
+    ledger, runs = program("ledger"), tmp_path / "runs"
+    runs.mkdir()
+    for seed, score in ((0, 40.0), (1, 42.0)):
+        for training in ledger.TRAININGS:
+            scores = {"baseline": bleu(score - (training != "baseline"))}
+            if training == "baseline":
+                scores["greedy, no beam"] = bleu(score - 0.5)
+            record = {"training": training, "seed": seed, "updates": 3000, "scores": scores, **ORIGIN}
+            ledger._file(runs, training, seed).write_text(json.dumps(record), encoding="utf-8")
+    out = runs / "result.json"  # beside the runs: a later call must not take it for one
+    call(ledger, monkeypatch, "data", "--out", runs, "--seeds", 2, "--result-file", out)
+    call(ledger, monkeypatch, "data", "--out", runs, "--seeds", 2)
+    result = json.loads(out.read_text(encoding="utf-8"))
+    results_page.check_result(result, out.name)
+    assert result["rows"][0] == ["baseline", "41.00 ± 1.41", "", "40.00 ± 1.41", "40.00 ± 1.41", "2"]
+    assert ["without label smoothing", "40.00 ± 1.41", "-1.00", "39.00 ± 1.41", "39.00 ± 1.41", "2"] in result["rows"]
+    assert result["rows"][-1][:3] == ["greedy, no beam", "40.50 ± 1.41", "-0.50"]
+    assert (result["machine"], result["date"]) == ("two cores", "2026-01-02")
+    assert result["command"][0].startswith("python benchmarks/ledger.py data --out ")
+    assert result["notes"][1] == "Signatures: `lower-cased` and `cased`."
+    assert "| baseline | 41.00 ± 1.41 |" in capsys.readouterr().out
+    with pytest.raises(FileExistsError, match="expected a new name"):
+        call(ledger, monkeypatch, "data", "--out", runs, "--seeds", 2, "--result-file", out)
+
+
+def test_ablations_without_a_baseline_have_no_table():
+    assert program("ledger").table_rows([{"training": "with R-Drop 5", "scores": {"baseline": bleu(1.0)}}]) == []
+
+
+def test_the_scores_of_the_recipes_are_written_as_a_result_file(tmp_path, monkeypatch):
+    tasks, runs = program("tasks"), tmp_path / "runs"
+    runs.mkdir()
+    name = "questions: trec, held-out tenth, from scratch"
+    for seed, score in ((0, 86.0), (1, 87.0)):
+        record = {"name": name, "seed": seed, "device": "cpu", "seconds": 60 + seed, "scores": {"accuracy": score}}
+        record |= {**ORIGIN, "command": f"python benchmarks/tasks.py --seeds {seed + 1}"}
+        (runs / f"{tasks.slug(name, seed)}.json").write_text(json.dumps(record), encoding="utf-8")
+    out = runs / "result.json"
+    call(tasks, monkeypatch, "data", "--out", runs, "--seeds", 2, "--only", "trec, held-out tenth, from scratch")
+    call(tasks, monkeypatch, "data", "--out", runs, "--only", "MiniLM", "--result-file", out)  # which needs --minilm
+    result = json.loads(out.read_text(encoding="utf-8"))
+    results_page.check_result(result, out.name)
+    recipes = "`recipes/trec-words.toml`, then `recipes/trec.toml`"
+    assert result["rows"] == [[name, "accuracy 86.50 ± 0.71", "accuracy >= 86", recipes, "cpu", "60", "2"]]
+    assert result["command"] == [f"python benchmarks/tasks.py --seeds {n}" for n in (1, 2)]
+
+
+def test_the_runs_of_the_defaults_are_written_as_result_files(tmp_path, monkeypatch):
+    defaults, runs = program("defaults"), tmp_path / "runs.jsonl"
+    pairs = {"corpus": "pairs", "minutes": 2.0, "seconds": 120.0, "cores": 2, **ORIGIN}
+    records = [
+        {**pairs, "settings": "default", "seed": 0, "scores": {"bleu": 30.0}},
+        {**pairs, "settings": "default", "seed": 1, "scores": {"bleu": 32.0}},
+        {**pairs, "settings": "recipe", "seed": 0, "scores": {"bleu": 25.0}},
+        {
+            "corpus": "reviews",
+            "minutes": 5.0,
+            "settings": "default",
+            "seed": 0,
+            "seconds": 300.0,
+            "scores": {"accuracy": 80.0},
+            "baseline": {"accuracy": 51.25},
+            "baseline_is": "the most frequent class",
+        },
+    ]
+    runs.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    call(defaults, monkeypatch, "data", "--out", runs, "--table", "--result-files", tmp_path / "defaults")
+    results = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in tmp_path.glob("*.json")}
+    for name, result in results.items():
+        results_page.check_result(result, name)
+    translation, tasks = results["defaults-translation"], results["defaults-tasks"]
+    assert translation["rows"] == [["pairs", "2", "31.0", "2.00", "25.0", "not run", "not run", "124%", "1 to 2"]]
+    assert translation["notes"][0].endswith("Each run had 2 cores to itself.")
+    assert tasks["rows"] == [["reviews", "5", "5.00", "0", "accuracy 80", "accuracy 51.2", "the most frequent class"]]
+    assert (tasks["machine"], tasks["date"]) == ("not recorded", "not recorded")
+    with pytest.raises(FileExistsError, match="defaults-translation"):
+        call(defaults, monkeypatch, "data", "--out", runs, "--table", "--result-files", tmp_path / "defaults")
+
+
+def test_the_table_of_the_defaults_is_printed_without_a_file(tmp_path, monkeypatch, capsys):
+    runs = tmp_path / "runs.jsonl"
+    record = {"corpus": "pairs", "minutes": 2.0, "settings": "default", "seed": 0, "seconds": 90.0}
+    runs.write_text(json.dumps({**record, "scores": {"bleu": 30.0}}) + "\n", encoding="utf-8")
+    call(program("defaults"), monkeypatch, "data", "--out", runs, "--table")
+    assert "| pairs | 2 | 30.0 | 1.50 | not run |" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == [runs]
