@@ -1,6 +1,7 @@
 """The command line as a process: exit codes, signals, closed streams, and one-sentence errors."""
 
 import contextlib
+import importlib
 import io
 import json
 import os
@@ -136,7 +137,7 @@ def test_sigterm_cleans_up_and_exits_with_143(call, verb, capsys):
 def test_a_timer_ends_the_command_if_the_exception_of_a_signal_is_lost(call, verb, number, monkeypatch):
     """An import may swallow the exception. If it arrives, the timer is canceled."""
     ended = []
-    monkeypatch.setattr(cli, "SIGNAL_SECONDS", 0.01)
+    monkeypatch.setattr("glassformer.cli.process.SIGNAL_SECONDS", 0.01)
     monkeypatch.setattr(os, "_exit", ended.append)
 
     def lose():
@@ -244,3 +245,9 @@ def test_no_help_imports_torch(tmp_path):
         [sys.executable, "-c", WITHOUT_TORCH, json.dumps(commands)], capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stderr
+
+
+def test_every_verb_has_a_function():
+    assert [*cli.FUNCTIONS] == [*cli.VERBS]
+    for module, name in cli.FUNCTIONS.values():
+        assert callable(getattr(importlib.import_module(f"glassformer.cli.{module}"), name))

@@ -111,7 +111,7 @@ def test_a_full_disk_is_reported_without_a_traceback(run_bytes, monkeypatch):
         return lines
 
     tool.run = answer
-    monkeypatch.setattr("glassformer.cli._discard_output", lambda: setattr(disk, "is_full", False))
+    monkeypatch.setattr("glassformer.cli.discard_output", lambda: setattr(disk, "is_full", False))
     code, _, err = run_bytes(tool, b"one\n")
     assert code == 1
     assert "glassformer: stdout cannot be written: No space left on device" in err

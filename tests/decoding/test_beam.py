@@ -1,5 +1,7 @@
 """Beam search against the NumPy oracle and against exhaustive search, and its rule for ties."""
 
+import doctest
+import math
 import random
 
 import numpy as np
@@ -19,7 +21,7 @@ from decoding.search_cases import (
     without_end,
 )
 from glassformer import reference
-from glassformer.decoding import GenerationConfig, generate, score_pairs
+from glassformer.decoding import GenerationConfig, beam, generate, score_pairs
 from glassformer.decoding.beam import BeamSearch, stay_in_place
 from glassformer.decoding.generate import GeneratedText
 from glassformer.kernels.kernel_set import stable_topk
@@ -27,6 +29,12 @@ from glassformer.models import preset
 from glassformer.nn import capture_attention
 from oracle import random_model
 from recording import assert_same
+
+
+def test_the_example_in_the_docstring_is_correct():
+    found = doctest.testmod(beam, extraglobs={"math": math})
+    assert found.attempted >= 7
+    assert found.failed == 0
 
 
 @pytest.mark.parametrize("name", [*TRANSLATORS[:3], *WRITERS])
@@ -70,7 +78,7 @@ def test_a_beam_that_keeps_everything_equals_exhaustive_search(name):
 
 def test_the_diversity_penalty_changes_the_choice_but_not_the_score():
     config = GenerationConfig(max_new_tokens=3, num_beams=2, num_beam_groups=2, diversity_penalty=2.5)
-    search = BeamSearch(None, torch.tensor([[0]]), None, config, end=4, limits=torch.tensor([3]), room=3)
+    search = BeamSearch(None, torch.tensor([[0]]), None, config, end=4, limits=torch.tensor([3]), capacity=3)
     logs = torch.tensor([[0.05, 0.80, 0.12, 0.02, 0.01]]).log()
     step = search.advance(logs.expand(2, -1), 0)
     assert step.tokens.tolist() == [[1, 2]]  # the penalty of 2.5 makes the second group take another token
@@ -79,7 +87,7 @@ def test_the_diversity_penalty_changes_the_choice_but_not_the_score():
 
 def test_a_group_breaks_ties_by_the_lower_token():
     config = GenerationConfig(max_new_tokens=3, num_beams=4, num_beam_groups=2, diversity_penalty=0.5)
-    search = BeamSearch(None, torch.tensor([[0]]), None, config, end=6, limits=torch.tensor([3]), room=3)
+    search = BeamSearch(None, torch.tensor([[0]]), None, config, end=6, limits=torch.tensor([3]), capacity=3)
     step = search.advance(torch.zeros(4, 7), 0)
     assert step.tokens.tolist() == [[0, 1, 2, 3]], "the penalty makes the second group avoid tokens 0 and 1"
 
@@ -121,7 +129,7 @@ def test_ties_are_broken_as_in_the_oracle(seed, width, max_new, length_penalty):
     config = GenerationConfig(
         max_new_tokens=max_new, num_beams=width, num_return_sequences=width, length_penalty=length_penalty
     )
-    search = BeamSearch(None, torch.tensor([[0]]), None, config, END, limits=torch.tensor([max_new]), room=max_new)
+    search = BeamSearch(None, torch.tensor([[0]]), None, config, END, limits=torch.tensor([max_new]), capacity=max_new)
     for length in range(max_new):
         logs = torch.tensor(language(search.tokens[0, :, :length].numpy()), dtype=torch.float32)
         search._extend_by(*stable_topk(logs, min(2 * width, TIED_VOCABULARY)))

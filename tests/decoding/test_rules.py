@@ -7,7 +7,8 @@ from transformers.generation import logits_process as hf
 
 from decoding.search_cases import END, V, random_case
 from glassformer.decoding import GenerationConfig
-from glassformer.decoding.rules import NEG_INF, History, Rules
+from glassformer.decoding.rules import History, Rules
+from glassformer.decoding.sampling import NEG_INF
 
 
 def apply_rules(scores, tokens, requests, n_written=4):

@@ -1,4 +1,15 @@
-"""Save and load model folders: `config.json`, `model.safetensors`, tokenizer, model card, manifest of checksums."""
+"""Save and load model folders.
+
+    my-model/
+        config.json          the fields of `ModelConfig`
+        model.safetensors    each parameter once, by its name in the model
+        manifest.json        SHA-256 of every file
+        tokenizer.json, README.md, ...
+
+`save_model` writes a folder beside the target and renames it, so that a crash leaves the old model readable.
+`load_model` checks everything before it allocates anything: the checksums, the config, then the names and shapes of
+the tensors against a model on the meta device, which has shapes but no memory. No file can run code, unlike a pickle.
+"""
 
 import json
 import os
@@ -31,6 +42,44 @@ from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, 
 STORED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
+def save_model(
+    folder: Path,
+    model: EncoderModel | DecoderModel | EncoderDecoderModel,
+    texts: Mapping[str, str] | None = None,
+    *,
+    overwrite: bool = False,
+    owner: str = "",
+) -> None:
+    """Write a model folder atomically. `texts` are further files, such as `tokenizer.json` and `README.md`.
+
+    An existing model folder is replaced only with `overwrite`, or if the same `owner` (a training run) wrote it.
+    """
+    with new_folder(folder, overwrite=overwrite, owner=owner) as work:
+        write_text(work / CONFIG, json.dumps(model.config.to_dict(), indent=2))
+        write_tensors(work / WEIGHTS, {name: value.contiguous().cpu() for name, value in own_parameters(model).items()})
+        for name, text in (texts or {}).items():
+            write_text(work / name, text)
+
+
+def load_model(folder: Path) -> EncoderModel | DecoderModel | EncoderDecoderModel:
+    """Load a model folder in eval mode on the CPU, after verifying its checksums."""
+    recover_folder(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(no_such_model(folder))
+    sealed = verify_folder(folder)
+    sealed.check_listed(READ_FILES)
+    config, weights = _read_config(sealed.file(CONFIG)), sealed.file(WEIGHTS)
+    with naming_errors(weights):
+        tensors = read_tensors(weights)
+    with naming_errors(folder):
+        shapes = [tuple(tensor.shape) for tensor in tensors.values()]
+        check_sizes(config, shapes, lambda: sorted(_parameter_names(config) - tensors.keys()))
+        model = _build_on_meta(config)
+        _check_match(model, tensors, str(weights))
+        fill_parameters(model, tensors.items(), torch.float32)
+    return model.eval()
+
+
 def own_parameters(model: nn.Module) -> dict[str, Tensor]:
     """Return each parameter once, by its canonical name. Tied tables appear once."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
@@ -42,18 +91,6 @@ def load_parameters(model: nn.Module, tensors: Mapping[str, Tensor], where: str)
     with torch.no_grad():
         for name, parameter in own.items():
             parameter.copy_(tensors[name])
-
-
-def _check_match(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> dict[str, nn.Parameter]:
-    """Return the model's parameters after checking that the tensors have the same names and shapes."""
-    own = dict(model.named_parameters())
-    missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
-    if missing or unknown:
-        raise ValueError(f"{where}: missing parameters {missing[:5]}, unexpected parameters {unknown[:5]}")
-    for name, parameter in own.items():
-        if parameter.shape != tensors[name].shape:
-            raise ValueError(f"{where}: {name} is {tuple(tensors[name].shape)}: expected {tuple(parameter.shape)}")
-    return own
 
 
 def fill_parameters(model: nn.Module, values: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> None:
@@ -95,42 +132,16 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: dict[str,
         raise WriteError(file, os.strerror(int(number[1])), int(number[1])) from error
 
 
-def save_model(
-    folder: Path,
-    model: EncoderModel | DecoderModel | EncoderDecoderModel,
-    texts: Mapping[str, str] | None = None,
-    *,
-    overwrite: bool = False,
-    owner: str = "",
-) -> None:
-    """Write a model folder atomically. `texts` are further files, such as `tokenizer.json` and `README.md`.
-
-    An existing model folder is replaced only with `overwrite`, or if the same `owner` (a training run) wrote it.
-    """
-    with new_folder(folder, overwrite=overwrite, owner=owner) as work:
-        write_text(work / CONFIG, json.dumps(model.config.to_dict(), indent=2))
-        write_tensors(work / WEIGHTS, {name: value.contiguous().cpu() for name, value in own_parameters(model).items()})
-        for name, text in (texts or {}).items():
-            write_text(work / name, text)
-
-
-def load_model(folder: Path) -> EncoderModel | DecoderModel | EncoderDecoderModel:
-    """Load a model folder in eval mode on the CPU, after verifying its checksums."""
-    recover_folder(folder)
-    if not folder.is_dir():
-        raise FileNotFoundError(no_such_model(folder))
-    sealed = verify_folder(folder)
-    sealed.check_listed(READ_FILES)
-    config, weights = _read_config(sealed.file(CONFIG)), sealed.file(WEIGHTS)
-    with naming_errors(weights):
-        tensors = read_tensors(weights)
-    with naming_errors(folder):
-        shapes = [tuple(tensor.shape) for tensor in tensors.values()]
-        check_sizes(config, shapes, lambda: sorted(_parameter_names(config) - tensors.keys()))
-        model = _build_on_meta(config)
-        _check_match(model, tensors, str(weights))
-        fill_parameters(model, tensors.items(), torch.float32)
-    return model.eval()
+def _check_match(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> dict[str, nn.Parameter]:
+    """Return the model's parameters after checking that the tensors have the same names and shapes."""
+    own = dict(model.named_parameters())
+    missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
+    if missing or unknown:
+        raise ValueError(f"{where}: missing parameters {missing[:5]}, unexpected parameters {unknown[:5]}")
+    for name, parameter in own.items():
+        if parameter.shape != tensors[name].shape:
+            raise ValueError(f"{where}: {name} is {tuple(tensors[name].shape)}: expected {tuple(parameter.shape)}")
+    return own
 
 
 def _build_on_meta(config: ModelConfig) -> EncoderModel | DecoderModel | EncoderDecoderModel:

@@ -1,4 +1,10 @@
-"""`glassformer train TASK`: its flags are the fields of the task's config."""
+"""`glassformer train TASK`: its flags are the fields of the task's config.
+
+`--lr 0.001` sets `config.train.lr`, and `--d-model 256` sets `config.model.d_model`, so that a new field needs no new
+code here. A recipe (TOML) sets the same names, and flags override it. Options that were not given stay unset until the
+data are known, because defaults such as the model's size depend on them. `RunOptions` are the flags that belong to
+this run and to no recipe, such as `--out`.
+"""
 
 import json
 import sys
@@ -40,29 +46,41 @@ class RunOptions:
 
 
 def train(arguments: list[str]) -> None:
-    """Parse `TASK [--recipe FILE] --out FOLDER [--any-config-field ...]` and train."""
+    """Train a model by `TASK --out FOLDER [--recipe FILE] [--any-config-field ...]`, or print the help."""
     began = time.perf_counter()  # --minutes includes the time to load torch
+    wants_help = bool({*HELP, HELP_ALL} & {*arguments})
+    if not arguments or arguments[0].startswith("-"):
+        _explain_tasks(arguments, wants_help)
+        return
     from glassformer.tasks.task_registry import TASKS, unknown_task
 
-    if not arguments or arguments[0].startswith("-"):
-        is_asked = bool({*HELP, HELP_ALL} & {*arguments})
-        print(task_list(), file=sys.stdout if is_asked else sys.stderr)
-        if is_asked:
-            return
-        found = ("but found " + arguments[0]) if arguments else "but found none"
-        raise UsageError(f"train needs a task first, {found}: expected one of {', '.join(TASKS)}")
     task, *rest = arguments
     if task not in TASKS:
         raise UsageError(f"{unknown_task(task)} (glassformer train --help lists the tasks)")
-    if {*HELP, HELP_ALL} & {*rest}:
+    if wants_help:
         print(task_help(task, HELP_ALL in rest))
         return
     given, run = read_given(task, rest)
     if run.get("restart") and run.get("accept_changes"):
         raise UsageError("--restart discards the run and --continue keeps it: expected one of them")
-    dials = {name: run.pop(name) for name in ("recipe", "size", "preset") if name in run}
+    _train(task, given, run, began)
+
+
+def _explain_tasks(arguments: list[str], wants_help: bool) -> None:
+    """Print the tasks. Raises UsageError unless that was asked for."""
+    print(task_list(), file=sys.stdout if wants_help else sys.stderr)
+    if not wants_help:
+        from glassformer.tasks.task_registry import TASKS
+
+        found = arguments[0] if arguments else "none"
+        raise UsageError(f"train needs a task first, but found {found}: expected one of {', '.join(TASKS)}")
+
+
+def _train(task: str, given: dict[str, Any], run: dict[str, Any], began: float) -> None:
+    """Choose the defaults, train, and print the scores. `given` and `run` are those of `read_given`."""
     from glassformer.tasks.train_function import read_request
 
+    dials = {name: run.pop(name) for name in ("recipe", "size", "preset") if name in run}
     try:
         request = read_request(task, given, **dials)
     except TypeError as error:

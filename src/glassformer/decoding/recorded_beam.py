@@ -12,7 +12,8 @@ from torch import Tensor
 
 from glassformer.decoding.beam import BeamSearch, Hypothesis
 from glassformer.decoding.generation_config import GenerationConfig
-from glassformer.decoding.rules import NAN_LOGITS, NEG_INF, Rules
+from glassformer.decoding.rules import NAN_LOGITS, Rules
+from glassformer.decoding.sampling import NEG_INF
 from glassformer.runtime.async_readback import AsyncReadback
 from glassformer.runtime.cuda_graphs import CudaGraph
 from glassformer.runtime.recorded_steps import MAX_STEPS_AHEAD, RecordedStepRunner, Recording
@@ -81,7 +82,7 @@ class RecordedSearch:
         rows, capacity, device = recording.shape.rows, recording.shape.capacity, recording.tokens.device
         limits = torch.zeros(rows // config.num_beams, dtype=torch.long, device=device)
         given = torch.zeros(len(limits), 1, dtype=torch.long, device=device)
-        self._search = BeamSearch(None, given, None, config, end, limits, room=capacity, kernels=recording.kernels)
+        self._search = BeamSearch(None, given, None, config, end, limits, capacity=capacity, kernels=recording.kernels)
         for name in ("alive", "found_scores"):
             setattr(self._search, name, getattr(self._search, name).to(dtype))
         names = STATE if device.type == "cuda" else (*STATE, "by_rank")

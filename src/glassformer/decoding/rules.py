@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from glassformer.decoding.generation_config import GenerationConfig
+from glassformer.decoding.sampling import NEG_INF, penalize_repetition
 
-NEG_INF = float("-inf")
 NAN_LOGITS = "the model's logits are NaN: check its weights and inputs for NaN or infinity"
 
 
@@ -23,6 +23,15 @@ class History(NamedTuple):
     tokens: Tensor  # (N, L): the prompt, or BEGIN, and the new tokens
     is_real: Tensor  # (N, L), False at padding
     n_written: Sequence[int]  # how many of the last tokens are new; Python numbers, so that no device is waited for
+
+    @classmethod
+    def of_hypotheses(cls, prompts: Tensor, mask: Tensor | None, hypotheses: Tensor) -> "History":
+        """Join each prompt (B, T) with the tokens of its K hypotheses (B·K, L). `mask` is False at padding."""
+        copies = len(hypotheses) // len(prompts)
+        is_real = torch.ones_like(prompts, dtype=torch.bool) if mask is None else mask
+        is_real = torch.cat((is_real.repeat_interleave(copies, 0), torch.ones_like(hypotheses, dtype=torch.bool)), 1)
+        tokens = torch.cat((prompts.repeat_interleave(copies, 0), hypotheses), 1)
+        return cls(tokens, is_real, [hypotheses.shape[1]] * len(hypotheses))
 
 
 class Rules:
@@ -90,9 +99,8 @@ class Rules:
         if self._bias is not None:
             scores = scores + self._bias
         if self._repetition is not None:
-            penalty = self._repetition[:, None]
-            punished = torch.where(scores < 0, scores * penalty, scores / penalty)
-            scores = torch.where(self._seen(history.tokens, history.is_real), punished, scores)
+            seen = self._seen(history.tokens, history.is_real)
+            scores = penalize_repetition(scores, seen, self._repetition[:, None])
         if self._presence is not None:
             places = torch.arange(history.tokens.shape[1], 0, -1, device=self.device)
             written = self._seen(history.tokens, places <= torch.tensor(history.n_written, device=self.device)[:, None])

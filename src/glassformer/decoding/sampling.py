@@ -1,16 +1,31 @@
-"""Sampling: temperature, top-k, top-p, min-p and typical filtering, and the random draw.
+"""Sampling: how a random next token is chosen from a language model's logits.
 
-A language model gives one logit per token of its vocabulary; softmax turns them into probabilities. Always taking the
-most likely token (greedy search) gives dull, repetitive text. Drawing from all tokens sometimes takes a very unlikely
-one, and the text derails. The functions below lie in between. Each takes logits (N, V), one row per sequence, and one
-setting per row, (N, 1). A filter sets the logits of the tokens that may not be drawn to -inf, so that softmax gives
-them probability 0 and the others share the rest.
+A language model gives one logit z per token of its vocabulary; softmax turns them into probabilities,
+p(token) = exp z(token) / Σ exp z. Always taking the most likely token (greedy search) gives dull, repetitive text.
+Drawing from all tokens sometimes takes a very unlikely one, and the text derails. The rules below lie in between:
 
-The examples use four tokens with probabilities 0.5, 0.25, 0.15 and 0.1:
+| setting              | what it does                                               | paper                    |
+|----------------------|------------------------------------------------------------|--------------------------|
+| `repetition_penalty` | makes tokens that have occurred less likely                | Keskar et al. 2019       |
+| `temperature`        | sharpens (below 1) or flattens (above 1) the distribution  | Ackley et al. 1985       |
+| `top_k`              | keeps the k most likely tokens                             | Fan et al. 2018          |
+| `top_p`              | keeps the most likely tokens that together reach p         | Holtzman et al. 2020     |
+| `min_p`              | keeps tokens at least p times as likely as the best one    | Nguyen et al. 2024       |
+| `typical_p`          | keeps tokens about as surprising as expected               | Meister et al. 2023      |
+
+They are applied in this order, as in HF's `generate`; each sees the probabilities that those before it have left.
+`rules.py` applies the repetition penalty, because beam search needs it too; `filter_logits` applies the other five.
+Then `sample` draws. Shapes: N sequences, V vocabulary. Each function takes logits (N, V) and one setting per sequence,
+(N, 1). A filter sets the logits of the tokens that may not be drawn to -inf, so that softmax gives them probability 0
+and divides it among the tokens that are left.
+
+The examples use one sequence and four tokens with probabilities 0.5, 0.25, 0.15 and 0.1. Temperature 0.5 squares
+them, and top-k drops the last token:
 
 >>> logits = torch.tensor([[0.5, 0.25, 0.15, 0.1]]).log()
->>> probabilities(logits)
-[0.5, 0.25, 0.15, 0.1]
+>>> request = GenerationConfig(do_sample=True, temperature=0.5, top_k=3)
+>>> probabilities(filter_logits(logits, [request]))
+[0.746, 0.187, 0.067, 0.0]
 """
 
 from collections.abc import Callable, Sequence
@@ -26,24 +41,34 @@ NEG_INF = float("-inf")
 def filter_logits(logits: Tensor, requests: Sequence[GenerationConfig]) -> Tensor:
     """Apply each request's temperature and filters to its row of logits (N, V). Filtered tokens get -inf.
 
-    A setting that has its default in every request is skipped. The order is that of HF's `generate`: temperature,
-    top-k, top-p, min-p, typical. Each filter sees the probabilities that the filters before it have left.
+    `STAGES` lists the settings in their order. One that has its default in every request is skipped.
     """
-
-    def column(name: str) -> Tensor | None:
-        values = [getattr(request, name) for request in requests]
-        if all(value == getattr(GenerationConfig, name) for value in values):
-            return None
-        return torch.tensor(values, device=logits.device)[:, None]
-
     for name, apply in STAGES.items():
-        if (values := column(name)) is not None:
-            logits = apply(logits, values)
+        values = [getattr(request, name) for request in requests]
+        if any(value != getattr(GenerationConfig, name) for value in values):
+            logits = apply(logits, torch.tensor(values, device=logits.device)[:, None])
     return logits
 
 
+def penalize_repetition(logits: Tensor, has_occurred: Tensor, penalty: Tensor) -> Tensor:
+    """Make the tokens that have occurred less likely (Keskar et al. 2019): z / penalty, or z · penalty if z < 0.
+
+    `has_occurred` (N, V) marks the tokens of the prompt and of the text so far. How often one occurred has no effect.
+    Above 1 the penalty discourages repetition (1.2 is usual); 1 disables it.
+
+    Here the first token has occurred. Its logit is log 0.5 < 0, and 2 · log 0.5 = log 0.25: it is now as likely as the
+    second. The probabilities 0.25, 0.25, 0.15 and 0.1 are divided by their sum 0.75.
+
+    >>> has_occurred = torch.tensor([[True, False, False, False]])
+    >>> probabilities(penalize_repetition(logits, has_occurred, torch.tensor([[2.0]])))
+    [0.333, 0.333, 0.2, 0.133]
+    """
+    penalized = torch.where(logits < 0, logits * penalty, logits / penalty)  # both branches lower the logit
+    return torch.where(has_occurred, penalized, logits)
+
+
 def apply_temperature(logits: Tensor, temperature: Tensor) -> Tensor:
-    """Divide the logits by the temperature t: probabilities become proportional to p ** (1 / t).
+    """Divide the logits by the temperature t (Ackley et al. 1985): probabilities become proportional to p ** (1 / t).
 
     Below 1 likely tokens become likelier; towards 0 sampling becomes greedy search. Above 1 the distribution flattens.
 
@@ -54,7 +79,7 @@ def apply_temperature(logits: Tensor, temperature: Tensor) -> Tensor:
 
 
 def filter_top_k(logits: Tensor, k: Tensor) -> Tensor:
-    """Keep the k highest logits of each row, ties included (Fan et al. 2018). 0 disables the filter.
+    """Keep the k most likely tokens of each row, and those equal to the k-th (Fan et al. 2018). 0 disables the filter.
 
     >>> probabilities(filter_top_k(logits, torch.tensor([[2]])))  # 0.5 and 0.25, divided by their sum 0.75
     [0.667, 0.333, 0.0, 0.0]
@@ -83,13 +108,15 @@ def filter_top_p(logits: Tensor, p: Tensor) -> Tensor:
 
 
 def filter_min_p(logits: Tensor, p: Tensor) -> Tensor:
-    """Keep tokens with at least p times the probability of the most likely one (Nguyen et al. 2024). 0 disables it.
+    """Keep tokens with at least p times the probability of the most likely one (Nguyen et al. 2024).
+
+    The limit follows the model: where it is sure of its best token, few other tokens pass. 0 disables the filter.
 
     >>> probabilities(filter_min_p(logits, torch.tensor([[0.4]])))  # the limit is 0.4 * 0.5 = 0.2
     [0.667, 0.333, 0.0, 0.0]
     """
-    chances = logits.softmax(-1)
-    return logits.masked_fill(chances < p * chances.amax(-1, keepdim=True), NEG_INF)
+    probs = logits.softmax(-1)
+    return logits.masked_fill(probs < p * probs.amax(-1, keepdim=True), NEG_INF)
 
 
 def filter_typical(logits: Tensor, p: Tensor) -> Tensor:
@@ -104,10 +131,10 @@ def filter_typical(logits: Tensor, p: Tensor) -> Tensor:
     [0.0, 1.0, 0.0, 0.0]
     """
     log_probs = logits.log_softmax(-1)
-    chances = log_probs.exp()
-    entropy = -(log_probs * chances).nansum(-1, keepdim=True)
+    probs = log_probs.exp()
+    entropy = -(log_probs * probs).nansum(-1, keepdim=True)
     distance, tokens = (-log_probs - entropy).abs().sort()
-    sums = chances.gather(1, tokens).cumsum(-1)
+    sums = probs.gather(1, tokens).cumsum(-1)
     last = (sums < p).sum(-1, keepdim=True).clamp_max(logits.shape[-1] - 1)
     dropped = (distance > distance.gather(1, last)) & (p < 1)
     return logits.masked_fill(_to_token_order(dropped, tokens), NEG_INF)

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.decoding.recorded_greedy import GreedyRunner, greedy_runner_for
-from glassformer.decoding.rules import NAN_LOGITS, NEG_INF, History, Rules
-from glassformer.decoding.sampling import filter_logits, sample
+from glassformer.decoding.rules import NAN_LOGITS, History, Rules
+from glassformer.decoding.sampling import NEG_INF, filter_logits, sample
 from glassformer.decoding.text_stream import TextStream
 from glassformer.kernels.kernel_registry import PLAIN
 from glassformer.kernels.kernel_set import KernelSet

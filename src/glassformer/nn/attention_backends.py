@@ -2,10 +2,12 @@
 
 Three backends compute the same function, up to rounding, with every mask, in training and in evaluation:
 
-- `math` is the formula, line by line.
+- `math` is the formula, line by line. Read this one first.
 - `sdpa` is torch's fused kernel, or one of ours (`kernels/`) for the few queries of a decoding step.
 - `flex` is torch's flex attention. Inside `torch.compile` it becomes a kernel that skips masked blocks; outside it is
   slow.
+
+Shapes: B batch, H query heads, G key-value heads, T queries, S keys, D head size.
 
 To add a backend, write a function with the signature of `_math`, and list it in `_BACKENDS` and `Backend`. On the CPU,
 `math` and `sdpa` drop the same weights for the same seed. A query that may attend to no key gets zeros and zero
@@ -47,6 +49,17 @@ def attend(
     backend: Backend = "sdpa",
 ) -> Attended:
     """Scaled dot-product attention (Vaswani et al. 2017, equation 1).
+
+    Two tokens, one head of size 1 and a causal mask. The first token sees only itself. The second sees both: its scores
+    are 0 and log 3, so its weights are 1/4 and 3/4, and its output is 1/4 · 4 + 3/4 · 8 = 7.
+
+    >>> q, k = torch.tensor([[[[1.0], [1.0]]]]), torch.tensor([[[[0.0], [math.log(3)]]]])
+    >>> v = torch.tensor([[[[4.0], [8.0]]]])
+    >>> found = attend(q, k, v, mask=Mask(causal=True), need_weights=True)
+    >>> found.weights.round(decimals=2).tolist()
+    [[[[1.0, 0.0], [0.25, 0.75]]]]
+    >>> found.output.round(decimals=2).tolist()
+    [[[[4.0], [7.0]]]]
 
     Args:
         q: Queries, (B, H, T, D).

@@ -1,4 +1,15 @@
-"""One Transformer layer: self-attention, cross-attention, feed-forward, each inside a residual connection."""
+"""One Transformer layer: self-attention, cross-attention, feed-forward, each inside a residual connection.
+
+Attention moves information between tokens; the feed-forward network then works on each token alone. Each adds its
+result to its input (a residual connection), so that gradients reach the first layer of a deep stack. With pre-norm a
+layer is:
+
+    x = x + self_attn(norm(x))
+    x = x + cross_attn(norm(x), memory)    # only in the decoder of an encoder-decoder
+    x = x + ffn(norm(x))
+
+Shapes: B batch, T tokens, S tokens of the memory (the encoder's output), C model width.
+"""
 
 from collections.abc import Callable
 from typing import Literal
@@ -18,7 +29,8 @@ NormPlacement = Literal["pre", "post"]
 class Sublayer(nn.Module):
     """A residual connection with normalization and dropout around a function f.
 
-    "post" is norm(x + f(x)), as in Vaswani et al. (2017). "pre" is x + f(norm(x)), as in GPT-2 and most later models.
+    "post" is norm(x + f(x)), as in Vaswani et al. (2017). "pre" is x + f(norm(x)), as in GPT-2 and most later models;
+    it can be trained without warmup, because no norm lies between the residual sums (Xiong et al. 2020).
     """
 
     def __init__(self, norm: nn.Module, *, placement: NormPlacement, dropout: float = 0.0):
@@ -39,7 +51,16 @@ class Sublayer(nn.Module):
 class Layer(nn.Module):
     """A Transformer layer: self-attention, then cross-attention if the layer has one, then the feed-forward network.
 
-    Encoders and decoder-only models have no cross-attention; the decoder of an encoder-decoder has.
+    Encoders and decoder-only models have no cross-attention; the decoder of an encoder-decoder has. Whether a layer is
+    causal is decided by the mask of the call.
+
+    >>> layer = Layer(
+    ...     MultiHeadAttention(8, n_heads=2),
+    ...     FeedForward(8, 32),
+    ...     sublayer=lambda: Sublayer(nn.LayerNorm(8), placement="pre"),
+    ... )
+    >>> layer(torch.zeros(1, 5, 8), mask=Mask(causal=True)).shape
+    torch.Size([1, 5, 8])
 
     Args:
         sublayer: Creates the residual connection around each part. Every call returns a new module.

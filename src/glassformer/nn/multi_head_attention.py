@@ -1,6 +1,17 @@
 """Multi-head attention: one class for self-, cross-, causal, cached and grouped-query attention.
 
-This module projects and splits heads. `attention_backends.py` computes the attention itself.
+Each token compares its query with the keys of the tokens it may see, and gets the mean of their values, weighted by how
+well query and key match. H heads do this side by side, each with D of the columns (Vaswani et al. 2017, section 3.2.2):
+
+    head_h = softmax(q_h k_hᵀ / √D) v_h    with q_h, k_h, v_h = x W_Q, x W_K, x W_V, the D columns of head h
+    output = Concat(head_1, ..., head_H) W_O
+
+This module projects and splits heads; `attention_backends.py` computes the softmax. Shapes: B batch, T queries, S keys,
+C model width, H query heads, G key-value heads, D head size.
+
+    query (B, T, C) ── q_proj ── (B, H, T, D) ─┐
+    key   (B, S, C) ── k_proj ── (B, G, S, D) ─┼─ attend ── (B, H, T, D) ── out_proj ── (B, T, C)
+    value (B, S, C) ── v_proj ── (B, G, S, D) ─┘
 """
 
 from torch import Tensor, nn
@@ -14,7 +25,17 @@ from glassformer.nn.tensor_checks import check_divides, check_positive, check_wi
 
 
 class MultiHeadAttention(nn.Module):
-    """Multi-head attention: Concat(head_1, ..., head_H) W_O (Vaswani et al. 2017, section 3.2.2).
+    """Multi-head attention with four projections: queries, keys, values and output.
+
+    The kind of attention follows from the call, not from the class: without `key` it is self-attention, a causal mask
+    makes it causal, and a cache makes it incremental.
+
+    >>> attention = MultiHeadAttention(d_model=8, n_heads=4, n_kv_heads=2)
+    >>> x, memory = torch.zeros(1, 5, 8), torch.zeros(1, 3, 8)
+    >>> attention(x, mask=Mask(causal=True)).shape  # causal self-attention
+    torch.Size([1, 5, 8])
+    >>> attention(x, memory).shape  # cross-attention
+    torch.Size([1, 5, 8])
 
     Args:
         n_kv_heads: Number of key-value heads, each shared by n_heads / n_kv_heads query heads. Fewer than `n_heads` is
@@ -84,7 +105,8 @@ class MultiHeadAttention(nn.Module):
             rotation: Rotary position embedding of the new queries and keys.
             cache: Keys and values of earlier calls. New ones are appended to it.
 
-        A cache for beam search may hold fewer memories than `query` has rows; see `KVCache.memory_rows`.
+        The hypotheses of a beam search share their sentence's memory, so a cache may hold fewer memories than `query`
+        has rows; see `KVCache.memory_rows`.
         """
         q, k, v = self.project(query, key, value, rotation=rotation, cache=cache)  # (B, H, T, D), 2 x (B, G, S, D)
         n_rows, n_memories = q.shape[0], k.shape[0]

@@ -1,7 +1,17 @@
 """Tokenizers trained with the `tokenizers` library and saved as `tokenizer.json`.
 
+A tokenizer splits text into tokens and gives each an id. Byte-pair encoding (BPE), the usual kind, starts with the
+bytes of the training text and merges the most frequent pair of neighbors into a new token until the vocabulary is full.
+Frequent words become one token, rare ones several.
+
 The four special tokens have fixed ids, and text never becomes one of them: `</s>` typed by a user is encoded as plain
 text. All kinds except characters work on bytes, so that no text is unknown and decoding is exact.
+
+>>> tokenizer = Tokenizer.train(["low lower lowest"] * 10, vocab_size=270)
+>>> tokenizer.tokens(tokenizer.encode("lower lowly"))
+[' lower', ' low', 'l', 'y']
+>>> tokenizer.decode(tokenizer.encode("</s> is text"))
+'</s> is text'
 """
 
 from collections import Counter

@@ -1,8 +1,18 @@
 """The training loop, the same for every task.
 
-`Trainer._update` makes one update. It divides the loss of every accumulated batch by the target tokens of all of them,
-so that accumulation equals one large batch. Distributed training would plug in there and in `gradients.py`: each
-process takes some of the update's batches, and gradients and token counts are summed over the processes.
+    run:      load the newest checkpoint
+              until the plan is done or validation has stopped improving:
+                  validate and save a checkpoint, if due
+                  update
+              return the parameters of the best checkpoint, or the average of the last ones if that is better
+
+    update:   gradient = Σ over the accumulated batches of ∇ (sum of token losses) / (target tokens of all of them)
+              skip the update if the gradient is not finite
+              clip the gradient's norm, set the learning rate of the schedule, step the optimizer
+
+The loss is divided by the tokens of all accumulated batches, not averaged batch by batch, so that accumulation equals
+one large batch. Distributed training would plug into `Trainer._update` and `gradients.py`: each process takes some of
+the update's batches, and gradients and token counts are summed over the processes.
 
 The batches (`data/batching/data_order.py`), the dropout and the learning rate of an update are functions of the seed,
 the update's number and the recorded plan. A run that is interrupted anywhere, even between two accumulated batches, and

@@ -64,7 +64,7 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
 
 
 def table(config: ModelConfig) -> list[NameRule]:
-    """Return the name table."""
+    """Return the name table: Q, K and V are one tensor of HF's, and its matrices are transposed."""
     layers = "decoder.layers", "transformer.h", config.n_decoder_layers
     fused = [
         NameRule(

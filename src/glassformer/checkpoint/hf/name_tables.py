@@ -1,7 +1,17 @@
 """Name tables: which of our parameters each tensor of an HF checkpoint holds.
 
 A `Family` lists its tensors as `NameRule`s. The same rules load a checkpoint (`from_hf_tensors`) and save one
-(`to_hf_tensors`), so that the two directions cannot disagree.
+(`to_hf_tensors`), so that the two directions cannot disagree. A rule covers the three ways in which checkpoints differ:
+another name, one tensor for several parameters, and a transposed matrix. GPT-2 has all three:
+
+>>> rule = NameRule("h.0.attn.c_attn.weight", ("layers.0.q", "layers.0.k", "layers.0.v"), transposed=True)
+>>> shapes = dict.fromkeys(rule.names, (4, 4))  # ours are (out, in)
+>>> rule.hf_shape(shapes)
+(4, 12)
+>>> parameters = {name: torch.randn(4, 4) for name in rule.names}
+>>> again = rule.split(rule.join(parameters), shapes)
+>>> all(torch.equal(again[name], parameters[name]) for name in rule.names)
+True
 """
 
 from __future__ import annotations
