@@ -34,3 +34,14 @@ def count(request):
         return many if request.config.getoption("--full") else few
 
     return choose
+
+
+@pytest.fixture
+def reviews(tmp_path):
+    """A .tsv file of 80 texts that are labeled good or bad."""
+    path = tmp_path / "reviews.tsv"
+    path.write_text(
+        "text\tlabel\n" + "".join(f"it is {word} {n}\t{word}\n" for n in range(40) for word in ("good", "bad")),
+        encoding="utf-8",
+    )
+    return path

@@ -93,6 +93,23 @@ def test_the_plan_names_every_file_and_nothing_else():
             assert (SOURCE / word).exists(), f"docs/architecture.md names {word}, which is gone"
 
 
+TESTED_ELSEWHERE = {
+    "__main__.py": "one call of cli.main; the tests of the command line start it as a process",
+}
+"""Modules without a test file of their name, and the reason."""
+
+
+def test_every_module_has_a_test_file_of_its_name():
+    """`src/glassformer/nn/norms.py` is tested in `tests/nn/test_norms.py`."""
+    modules = [path.relative_to(SOURCE) for path in FILES if path.name != "__init__.py"]
+    without = {
+        module.as_posix()
+        for module in modules
+        if not (ROOT / "tests" / module.parent / f"test_{module.stem}.py").is_file()
+    }
+    assert without == set(TESTED_ELSEWHERE), "add the test file, or a reason to TESTED_ELSEWHERE"
+
+
 CORE_PACKAGES = {"torch", "numpy", "safetensors", "tokenizers", "typing_extensions"}
 """All that building and training models from Python needs."""
 

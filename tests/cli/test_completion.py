@@ -17,7 +17,7 @@ needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash
 
 @pytest.fixture
 def script(capsys):
-    """Give the script for a shell."""
+    """Return a function that returns the script for a shell."""
 
     def printed(shell):
         completion(shell)
@@ -27,7 +27,7 @@ def script(capsys):
 
 
 def complete(script, folder, *typed):
-    """What bash offers for these words, of which the last is under the cursor."""
+    """Return what bash offers for the last of these words."""
     words = " ".join(map(shlex.quote, typed))
     program = f"{script}\nCOMP_WORDS=(glassformer {words}); COMP_CWORD={len(typed)}; _glassformer\n"
     program += 'for one in "${COMPREPLY[@]}"; do echo "$one"; done'
@@ -75,7 +75,7 @@ def test_an_empty_word_offers_every_command_and_every_task(script, tmp_path):
     "command", [command for command in completion_words() if command.startswith(("train ", "demo "))]
 )
 def test_the_flags_of_a_task_are_those_of_its_help(command, monkeypatch, capsys):
-    """Held against what the command itself prints, which is made elsewhere."""
+    """Compare with the help that the command prints."""
     monkeypatch.setattr(sys, "argv", ["glassformer", *command.split(), "--help-all"])
     try:
         cli.main()

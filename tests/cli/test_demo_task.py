@@ -1,20 +1,14 @@
-"""Any task's demo, on a small wheel made here; and a command line whose reader has had enough."""
+"""`glassformer demo TASK`: training, the table of scores, the examples and the conversation."""
 
-import hashlib
 import io
-import json
-import os
 import random
-import subprocess
 import sys
-import zipfile
 from dataclasses import replace
 
 import pytest
 
-from glassformer.cli import main
+from cli.interface_wheel import use_wheel
 from glassformer.cli.demo_task import demo_task, talk
-from glassformer.data.corpora import catalog as corpora
 from glassformer.tasks import training_run as runs
 from glassformer.tasks.classification import Classification
 from glassformer.tasks.task import Task
@@ -29,22 +23,20 @@ WORDS = {
 def small(tmp_path, monkeypatch):
     """Two languages of seven words, and a model that is small enough for them."""
     chance = random.Random(0)
-    path = tmp_path / corpora.INTERFACE_WHEEL
-    with zipfile.ZipFile(path, "w") as archive:
-        for language, words in WORDS.items():
-            texts = {str(key): " ".join(chance.choices(words, k=chance.randint(2, 6))) for key in range(300)}
-            archive.writestr(f"pkg/components/lamp/translations/{language}.json", json.dumps(texts))
-    monkeypatch.setenv("GLASSFORMER_CACHE", str(tmp_path))
-    monkeypatch.setattr(corpora, "INTERFACE_SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
+    texts = {
+        language: {str(key): " ".join(chance.choices(words, k=chance.randint(2, 6))) for key in range(300)}
+        for language, words in WORDS.items()
+    }
+    use_wheel(tmp_path, monkeypatch, texts)
     config = Classification.demo()
     config = replace(config, model=replace(config.model, vocab_size=300, d_model=32, d_ff=48))
     monkeypatch.setattr(Classification, "demo", classmethod(lambda cls: config))
-    # As many updates on any machine, however busy it is.
+    # The same number of updates on any machine, however busy.
     monkeypatch.setattr(runs, "_fitting", lambda *arguments: 100)
     monkeypatch.setattr(runs.Planner, "correct", lambda self, state: None)
 
 
-def test_a_demo_trains_beside_a_baseline_and_shows_examples(small, tmp_path, capsys):
+def test_demo_trains_and_shows_scores_beside_a_baseline(small, tmp_path, capsys):
     demo_task("classification", ["offen und zu"], minutes=0.05, out=tmp_path / "demo")
     told = capsys.readouterr().out
     table = [line for line in told.splitlines() if line.startswith(("the commonest class", "this model"))]
@@ -60,9 +52,9 @@ def test_a_demo_trains_beside_a_baseline_and_shows_examples(small, tmp_path, cap
     assert table[1] in again
 
 
-def test_a_task_without_a_demo_and_no_time_are_refused(tmp_path, monkeypatch):
+def test_a_task_without_a_demo_and_negative_minutes_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(Classification, "demo", Task.demo)
-    with pytest.raises(ValueError, match="classification has no demo: expected data of your own"):
+    with pytest.raises(ValueError, match="classification has no demo: expected your own data"):
         demo_task("classification", out=tmp_path)
     with pytest.raises(ValueError, match="--minutes -1: expected 0 or more"):
         demo_task("classification", minutes=-1, out=tmp_path)
@@ -70,7 +62,7 @@ def test_a_task_without_a_demo_and_no_time_are_refused(tmp_path, monkeypatch):
         demo_task("juggling", out=tmp_path)
 
 
-def test_a_line_that_cannot_be_read_does_not_end_the_talk(monkeypatch, capsys):
+def test_an_unreadable_line_does_not_end_the_conversation(monkeypatch, capsys):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
@@ -88,53 +80,3 @@ def test_a_line_that_cannot_be_read_does_not_end_the_talk(monkeypatch, capsys):
         *("Say something.", "ONE", "cannot read this", "TWO")
     ]
     assert "THREE" not in told
-
-
-def test_the_first_word_chooses_the_task(small, monkeypatch, capsys):
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["glassformer", "demo", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        told = capsys.readouterr()
-        return ended.value.code, told.out + told.err
-
-    code, told = call("--help")
-    assert code == 0
-    assert "classification  a classifier from labeled texts" in told
-    assert "The language to translate into" in told
-    code, told = call("classification", "--help")
-    assert code == 0
-    assert "--minutes" in told
-    assert "translate" not in told
-    for arguments in (["translation", "--to", "tlh"], ["--to", "tlh"], ["a line", "--to", "tlh"]):
-        code, told = call(*arguments)
-        assert code == 1
-        assert "no language 'tlh'" in told
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["demo", "--help"], ["train", "classification", "--help"], ["--version"]]
-)
-def test_a_closed_pipe_ends_it_in_silence(arguments):
-    reader, writer = os.pipe()
-    os.close(reader)
-    try:
-        result = subprocess.run(
-            [sys.executable, "-m", "glassformer", *arguments],
-            stdout=writer,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-    finally:
-        os.close(writer)
-    assert result.returncode == 141
-    assert result.stderr == ""
-
-
-def test_a_slip_of_the_finger_trains_nothing():
-    from glassformer.cli.demo import demos
-
-    with pytest.raises(ValueError, match="'taging' is not a task: did you mean 'tagging'"):
-        demos(["taging"])

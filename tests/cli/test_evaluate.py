@@ -1,11 +1,20 @@
-"""`glassformer eval`: what it says while it works, and of folders that name no task."""
+"""`glassformer eval`: its flags, its progress, and the folders that it refuses."""
+
+import json
 
 import pytest
 
-from glassformer.cli.evaluate import evaluate
+from glassformer.cli.evaluate import eval_options, evaluate
+from glassformer.pipelines.classifier import Classifier
+from glassformer.pipelines.code_model import CodeModel
 from glassformer.pipelines.conversion import convert
+from glassformer.pipelines.encoder_pipeline import Reader
 from glassformer.pipelines.translator import Translator
-from pipelines.tiny_pipelines import make
+from glassformer.tasks.classification import LabeledData
+from glassformer.tasks.code import CodeData
+from glassformer.tasks.task_registry import data_named
+from glassformer.tasks.translation import PairData
+from pipelines.tiny_pipelines import encoder, make, tokenizer
 
 
 def test_a_model_in_another_librarys_format_is_refused_with_what_to_do(tmp_path):
@@ -38,3 +47,43 @@ def test_progress_is_shown_while_texts_are_written_and_can_be_turned_off(tmp_pat
     evaluate([*arguments, "--quiet"])
     quiet = capsys.readouterr()
     assert (quiet.err, quiet.out) == ("", told.out)
+
+
+def test_flags_of_another_task_are_refused_by_name(call, tmp_path, reviews):
+    own = tokenizer()
+    model = encoder(own, head="sequence_class", n_labels=2, pooling="mean")
+    Classifier(model, Reader.own(own), labels=["bad", "good"]).save(tmp_path / "m", "card", LabeledData())
+    code, _, err = call("eval", tmp_path / "m", "--data", reviews, "--beam", "4")
+    assert (code, err) == (
+        2,
+        "glassformer: --beam is for models of translation: this one was trained for classification\n",
+    )
+    code, _, err = call("eval", tmp_path / "m", "--dta", reviews)
+    assert code == 2
+    assert "did you mean --data?" in err
+    code, out, _ = call("eval", tmp_path / "m", "--data", reviews, "--json")
+    assert code == 0
+    assert "accuracy" in json.loads(out)
+    assert "--problems" not in call("eval", tmp_path / "m", "--help")[1]
+
+
+def test_the_options_are_those_of_the_data_of_the_task_and_of_all_tasks():
+    translation, code, tagging = (
+        set(eval_options(task, data_named(task)())) for task in ("translation", "code", "tagging")
+    )
+    assert {"source", "target", "beam", "tokenized", "int8", "json", "quiet"} <= translation
+    assert {"data", "problems", "samples", "sandbox", "int8", "json", "quiet"} <= code
+    assert not tagging & {"beam", "tokenized", "problems", "samples", "sandbox", "valid"}
+
+
+def test_data_is_needed_unless_an_option_of_the_task_replaces_it(tmp_path, call):
+    make(Translator).save(tmp_path / "t", "card", PairData())
+    code, _, err = call("eval", tmp_path / "t", "--beam", "2")
+    assert (code, err) == (
+        2,
+        f"glassformer: eval needs data: expected --source PATH ... --target PATH ... after {tmp_path / 't'}\n",
+    )
+    make(CodeModel).save(tmp_path / "c", "card", CodeData())
+    code, _, err = call("eval", tmp_path / "c", "--problems", tmp_path / "none.jsonl")
+    assert code == 1
+    assert "none.jsonl" in err

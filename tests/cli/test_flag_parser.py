@@ -1,4 +1,4 @@
-"""Functions as commands: their signature is the command line, their docstring the help."""
+"""Functions as commands: parameters become options, and the docstring becomes the help."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +46,7 @@ def called():
     return call
 
 
-def test_words_become_arguments(called):
+def test_words_of_the_command_line_become_arguments(called):
     assert called("m", "--to", "gguf") == (Path("m"), (), "gguf", None, 1.0, False, True)
     told = called("--to=onnx", "m", "--beam", "4", "a", "--top_p", "0.5", "--quiet", "--no-check", "--", "--b", "-c")
     assert told == (Path("m"), ("a", "--b", "-c"), "onnx", 4, 0.5, True, False)

@@ -1,4 +1,4 @@
-"""`glassformer info`: what it tells of each kind of model, without torch."""
+"""`glassformer info`: its description of each kind of model. It never imports torch."""
 
 import importlib.util
 import json
@@ -72,7 +72,7 @@ def test_a_folder_of_ours_is_described_as_it_is_loaded(kind, tmp_path):
     assert found["settings"]["d_model"] == 16
 
 
-def test_the_lines_say_it_in_words(tmp_path, capsys):
+def test_the_text_output_has_one_fact_per_line(tmp_path, capsys):
     make(Classifier).save(tmp_path / "m", "card")
     lines = told(capsys, tmp_path / "m").splitlines()
     assert lines[0].startswith(f"{tmp_path / 'm'}: encoder, ")
@@ -142,7 +142,7 @@ def test_a_model_without_a_tokenizer_is_still_described(tmp_path, capsys):
     assert "  tokenizer      " in lines
 
 
-def test_numbers_that_the_config_does_not_expect_are_refused(tmp_path):
+def test_a_weight_count_that_contradicts_the_config_is_refused(tmp_path):
     make(Translator).save(tmp_path / "m", "card")
     config = json.loads((tmp_path / "m" / "config.json").read_text(encoding="utf-8"))
     (tmp_path / "m" / "config.json").write_text(json.dumps(config | {"d_ff": 8}), encoding="utf-8")

@@ -1,10 +1,12 @@
-"""The command line as other programs see it: exit codes, and sentences instead of tracebacks."""
+"""The command line as a process: exit codes, signals, closed streams, and one-sentence errors."""
 
 import contextlib
 import importlib
 import io
+import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -14,11 +16,14 @@ import pytest
 import torch
 
 from glassformer import cli
+from glassformer.checkpoint.safe_files import seal_folder
+from glassformer.cli.verbs import VERBS
+from glassformer.tasks.task_registry import TASKS
 
 
 @pytest.fixture
 def call(monkeypatch):
-    """Run a command line; its exit code."""
+    """Call the command line; return its exit code."""
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["glassformer", *map(str, arguments)])
@@ -33,7 +38,7 @@ def call(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def usual_signals():
-    """Python's own handlers, whatever this process was started with: a shell's background jobs ignore SIGINT."""
+    """Use Python's default handlers. A process started in the background of a shell ignores SIGINT."""
     usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     before = {number: signal.signal(number, handler) for number, handler in usual.items()}
     yield
@@ -43,7 +48,7 @@ def usual_signals():
 
 @pytest.fixture
 def verb(monkeypatch):
-    """What a verb shall do instead of its work."""
+    """Replace the work of every verb by a function."""
 
     def use(deed):
         monkeypatch.setattr(cli, "_run", lambda verb, rest: deed())
@@ -51,14 +56,14 @@ def verb(monkeypatch):
     return use
 
 
-def test_a_closed_stdout_is_told(call, monkeypatch, capfd):
+def test_a_closed_stdout_is_reported(call, monkeypatch, capfd):
     monkeypatch.setattr(sys, "stdout", None)
     assert call("--version") == 1
     assert capfd.readouterr().err.startswith("glassformer: stdout is closed: expected a terminal, a file or a pipe")
 
 
 class Full(io.StringIO):
-    """A file on a full disk: what is written waits in vain."""
+    """A file on a full disk, whose buffer cannot be flushed."""
 
     def flush(self):
         if self.getvalue():
@@ -66,7 +71,7 @@ class Full(io.StringIO):
 
 
 @pytest.mark.parametrize("when", ["at the end", "in the verb", "with an error of its own"])
-def test_a_full_stdout_is_told_once(call, verb, when, monkeypatch, capsys):
+def test_a_full_stdout_is_reported_once(call, verb, when, monkeypatch, capsys):
     def write():
         print("a result", flush=when == "in the verb")
         if when == "with an error of its own":
@@ -82,7 +87,7 @@ def test_a_full_stdout_is_told_once(call, verb, when, monkeypatch, capsys):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_nothing_is_left_to_be_written_when_python_ends(call, monkeypatch, capsys):
+def test_stdout_is_flushed_before_python_exits(call, monkeypatch, capsys):
     with open("/dev/full", "w", encoding="utf-8") as full:
         monkeypatch.setattr(sys, "stdout", full)
         assert call("--version") == 1
@@ -98,7 +103,7 @@ def test_a_closed_pipe_is_no_error(call, verb, monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_without_stderr_an_error_is_not_written_among_the_results(call, verb, monkeypatch, capsys):
+def test_without_stderr_an_error_is_not_written_to_stdout(call, verb, monkeypatch, capsys):
     def fail():
         print("a result")
         raise ValueError("by hand")
@@ -110,7 +115,7 @@ def test_without_stderr_an_error_is_not_written_among_the_results(call, verb, mo
     assert capsys.readouterr().out == "a result\n"
 
 
-def test_sigterm_ends_a_command_in_good_order(call, verb, capsys):
+def test_sigterm_cleans_up_and_exits_with_143(call, verb, capsys):
     cleaned = []
 
     def work():
@@ -129,8 +134,8 @@ def test_sigterm_ends_a_command_in_good_order(call, verb, capsys):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_whose_exception_is_lost_ends_the_command_all_the_same(call, verb, number, monkeypatch):
-    """As an import may lose it. The timer is stopped where the exception arrives."""
+def test_a_timer_ends_the_command_if_the_exception_of_a_signal_is_lost(call, verb, number, monkeypatch):
+    """An import may swallow the exception. If it arrives, the timer is canceled."""
     ended = []
     monkeypatch.setattr("glassformer.cli.process.SIGNAL_SECONDS", 0.01)
     monkeypatch.setattr(os, "_exit", ended.append)
@@ -148,7 +153,7 @@ def test_a_signal_whose_exception_is_lost_ends_the_command_all_the_same(call, ve
     assert ended == [128 + number]
 
 
-def test_a_parent_that_ignores_sigterm_is_heeded(call, verb, capsys):
+def test_an_ignored_sigterm_stays_ignored(call, verb, capsys):
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         verb(lambda: os.kill(os.getpid(), signal.SIGTERM))
@@ -170,7 +175,7 @@ OUT_OF_MEMORY = [
 
 @pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=lambda error: f"{type(error).__name__} {error}"[:40])
 @pytest.mark.parametrize(("name", "advice"), [("train", "--max-tokens"), ("run", "smaller model")])
-def test_a_lack_of_memory_is_told_with_what_to_lower(call, verb, error, name, advice, capsys):
+def test_an_out_of_memory_error_says_which_options_to_lower(call, verb, error, name, advice, capsys):
     def fail():
         raise error
 
@@ -181,7 +186,7 @@ def test_a_lack_of_memory_is_told_with_what_to_lower(call, verb, error, name, ad
     assert advice in second
 
 
-def test_a_real_lack_of_memory_is_recognized():
+def test_an_allocation_error_of_torch_is_recognized():
     with pytest.raises((RuntimeError, MemoryError)) as caught:
         torch.empty(2**60, dtype=torch.uint8)
     assert cli._is_out_of_memory(caught.value)
@@ -194,6 +199,52 @@ def test_a_bug_keeps_its_traceback(call, verb):
     verb(fail)
     with pytest.raises(RuntimeError, match="a bug"):
         call("info")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["demo", "--help"], ["train", "classification", "--help"], ["--version"]]
+)
+def test_a_closed_pipe_exits_with_141_and_no_message(arguments):
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        result = subprocess.run(
+            [sys.executable, "-m", "glassformer", *arguments],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+    assert result.returncode == 141
+    assert result.stderr == ""
+
+
+WITHOUT_TORCH = """
+import contextlib, io, json, sys
+from glassformer import cli
+
+for command in json.loads(sys.argv[1]):
+    sys.argv = ["glassformer", *command]
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told), contextlib.suppress(SystemExit):
+        cli.main()
+    assert told.getvalue(), command
+    assert "torch" not in sys.modules, command
+"""
+
+
+def test_no_help_imports_torch(tmp_path):
+    (tmp_path / "task.json").write_text(json.dumps({"task": "tagging", "data": {"tag_column": 2}}), encoding="utf-8")
+    seal_folder(tmp_path)
+    commands = [["--help"], ["--version"], ["completion", "bash"], *([verb, "--help"] for verb in VERBS)]
+    commands += [["train", task, "--help"] for task in TASKS] + [["eval", str(tmp_path), "--help"]]
+    result = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, json.dumps(commands)], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
 
 
 def test_every_verb_has_a_function():

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from checkpoint import hf_models
-from glassformer import cli
 from glassformer.checkpoint import load_model, save_model
 from glassformer.checkpoint.hf.folder import save_hf_folder
 from glassformer.models import build_model, preset
@@ -35,7 +34,7 @@ def mistaken(model):
 
 
 @pytest.mark.parametrize("to", ["hf", "safetensors", "gguf"])
-def test_a_mistake_in_reading_is_found_because_the_source_is_asked(to, tmp_path, monkeypatch):
+def test_verify_finds_a_wrong_weight_by_running_the_source(to, tmp_path, monkeypatch):
     save_hf_folder(tmp_path / "hf", build_model(LLAMA))
     monkeypatch.setattr(
         "glassformer.pipelines.conversion.load_model", lambda *args, **more: mistaken(load_model(*args))
@@ -48,7 +47,7 @@ def test_a_mistake_in_reading_is_found_because_the_source_is_asked(to, tmp_path,
         found.check(out)
 
 
-def test_a_mistake_in_reading_is_found_behind_ctranslate2(tmp_path, monkeypatch):
+def test_verify_finds_a_wrong_weight_in_a_ctranslate2_model(tmp_path, monkeypatch):
     pytest.importorskip("ctranslate2")
     hf_folder("bart", tmp_path / "hf")
     words = {f"w{index}": index for index in range(hf_models.VOCAB)}
@@ -87,7 +86,7 @@ def test_rounding_is_allowed_and_a_mistake_is_not(numbers, is_good, tmp_path, mo
 
 
 def replace_activation(model):
-    """What llama.cpp would have made of a model with GELU before such a model was refused."""
+    """The same weights with another activation, as llama.cpp would run a model whose activation it does not know."""
     other = build_model(replace(model.config, activation="gelu")).eval()
     other.load_state_dict(model.state_dict())
     return other
@@ -110,7 +109,7 @@ def agreement(**changes):
         ({"divergence": float("nan"), "tolerance": ROUNDED["q8_0"]}, "the divergence is nan"),
     ],
 )
-def test_what_exceeds_the_tolerance_fails(changes, message, tmp_path):
+def test_a_difference_beyond_the_tolerance_fails(changes, message, tmp_path):
     found = replace(agreement(), **changes)
     if message is None:
         found.check(tmp_path)
@@ -119,36 +118,9 @@ def test_what_exceeds_the_tolerance_fails(changes, message, tmp_path):
         found.check(tmp_path)
 
 
-def run(monkeypatch, *arguments):
-    """The exit code of the command line."""
-    monkeypatch.setattr(sys, "argv", ["glassformer", *map(str, arguments)])
-    try:
-        cli.main()
-    except SystemExit as exit_:
-        return exit_.code
-    return 0
-
-
-def test_the_command_prints_the_tolerance_and_exits_with_1_beyond_it(tmp_path, monkeypatch, capsys):
-    save_model(tmp_path / "ours", build_model(LLAMA))
-    arguments = ["convert", tmp_path / "ours", "--to", "hf", "--verify", "--out"]
-    assert run(monkeypatch, *arguments, tmp_path / "good") == 0
-    printed = capsys.readouterr().out
-    assert "compared with Glassformer; the result was loaded by HF Transformers" in printed
-    assert "(tolerance 1" in printed
-    monkeypatch.setattr(
-        "glassformer.pipelines.conversion.save_hf_folder",
-        lambda out, model, **more: save_hf_folder(out, mistaken(build_model(model.config))),
-    )
-    assert run(monkeypatch, *arguments, tmp_path / "bad") == 1
-    printed = capsys.readouterr()
-    assert "largest difference of a logit" in printed.out
-    assert "differs from its source" in printed.err
-
-
-def test_llama_cpp_is_asked_where_it_is_installed(tmp_path, monkeypatch):
+def test_llama_cpp_verifies_a_gguf_file_if_it_is_installed(tmp_path, monkeypatch):
     class Llama:
-        """The few calls that are made of llama.cpp's package, over our own reading of the file."""
+        """The part of llama.cpp's Python API that `verify` calls, implemented by our own GGUF reader."""
 
         def __init__(self, path, *, n_ctx, logits_all, verbose, type_k, type_v):
             assert logits_all
@@ -174,7 +146,7 @@ def test_llama_cpp_is_asked_where_it_is_installed(tmp_path, monkeypatch):
     found.check(tmp_path / "two")
 
 
-def test_an_encoder_without_words_is_compared_by_its_numbers(tmp_path):
+def test_encoders_without_a_language_model_head_are_compared_by_their_outputs(tmp_path):
     hf_models.make(
         hf_models.ENCODERS["roberta"][0](random.Random(1)), "RobertaForSequenceClassification", 1
     ).save_pretrained(tmp_path / "hf")

@@ -92,6 +92,6 @@ MAKERS = {
 
 
 def make(kind):
-    """A pipeline of this class; the same every time."""
+    """Return a pipeline of this class, with the same weights every time."""
     torch.manual_seed(0)
     return MAKERS[kind]()

@@ -1,4 +1,4 @@
-"""Questions about texts to answers in the model's own words."""
+"""Answering: training, scores, data files and generated stories."""
 
 import io
 import json
@@ -69,7 +69,7 @@ def folder(data, tmp_path_factory):
     return folder
 
 
-def test_it_learns_answers_and_that_there_is_none(data, folder):
+def test_it_learns_answers_and_unanswerable_questions(data, folder):
     model = load(folder)
     assert isinstance(model, Answerer)
     context = "Here is a cup. It is green."
@@ -79,24 +79,24 @@ def test_it_learns_answers_and_that_there_is_none(data, folder):
     assert "exact match" in (folder / "README.md").read_text(encoding="utf-8")
 
 
-def test_a_text_is_laid_out_as_in_training(data, folder):
+def test_a_question_has_the_layout_of_the_training_data(data, folder):
     model = load(folder)
     assert model.settings() == {"number_sentences": True, "last_sentences": 3, "quotes": True}
     example = next(iter(data.splits().valid))
     assert example.source == as_source(example.question, example.context, **data.layout)
-    # What is not read cannot matter.
+    # Sentences before the last three are not read, so they change nothing.
     context = "It is red. " * 5 + "Here is a cup. Look at it. It is green."
     assert model.answer("What colour is it?", context) == "green"
 
 
-def test_an_answer_comes_with_what_it_follows_from(data, folder, tmp_path):
+def test_an_answer_has_its_evidence(data, folder, tmp_path):
     model = load(folder)
     asked = [("What colour is it?", "Here is a cup. It is green."), ("How old is it?", "Here is a hat. It is red.")]
     assert model.reason(asked) == [("It is green.", "green"), ("Nobody tells.", "")]
-    # To score, none is needed.
+    # Scoring needs no evidence.
     path = write(tmp_path / "bare.jsonl", [{"question": asked[0][0], "context": asked[0][1], "answer": "green"}])
     assert model.score(replace(data, data=(path,)).examples())["exact_match"] == 100
-    # A model that does not quote says all it writes.
+    # A model that does not quote returns its whole text as the answer.
     plain = Answerer(model.model, model.source_tokenizer, model.target_tokenizer, **data.layout, quotes=False)
     assert plain.answers(asked[:1]) == ["It is green.\n green"]
 
@@ -106,7 +106,7 @@ def test_a_corpus_has_no_evidence():
         QuestionData(corpus="made-stories", evidence_column="why")
 
 
-def test_evidence_is_read_and_may_be_missing_nowhere(tmp_path):
+def test_evidence_is_required_in_every_training_record(tmp_path):
     good = {"question": "q", "context": "c", "answer": "a", "why": " b  c "}
     path = write(tmp_path / "data.jsonl", [good, {"question": "q", "context": "c", "answer": "a"}])
     data = QuestionData(data=(path,), valid=(path,), evidence_column="why", on_bad="skip")
@@ -114,13 +114,6 @@ def test_evidence_is_read_and_may_be_missing_nowhere(tmp_path):
     assert kept.target == "b c\n a"
     with pytest.raises(BadRecordError, match=r"data.jsonl:2: no text under 'why'"):
         list(replace(data, on_bad="error").splits().train)
-
-
-def test_sentences_are_numbered_from_the_end():
-    told = as_source("Who?", "One is here. Two\nsits. Is it three?", number_sentences=True, last_sentences=2)
-    assert told == "2 sits. 1 Is it three?\n Who?"
-    whole = as_source("Who?", "One is  here.", number_sentences=False, last_sentences=0)
-    assert whole == "One is here.\n Who?"
 
 
 @pytest.mark.parametrize(
@@ -148,7 +141,7 @@ def test_a_line_that_is_no_question_is_refused(folder):
 
 
 def played(story):
-    """Who is where, who has what, and where what lies, by reading the story again."""
+    """Replay a story sentence by sentence: the place of each person and thing, and who carries what."""
     where, has, lies = {}, {}, {}
     for sentence in split_sentences(story):
         words = sentence.rstrip(".").split()
@@ -168,7 +161,7 @@ def played(story):
 
 
 @given(st.integers(0, 10**6))
-def test_made_stories_have_the_answers_they_say(seed):
+def test_the_answers_of_generated_stories_follow_from_their_sentences(seed):
     for asked in generate_stories(5, seed=seed):
         where, has, lies = played(asked.context)
         name = asked.question.rstrip("?").split()[-1]
@@ -189,7 +182,7 @@ def test_made_stories_have_the_answers_they_say(seed):
             assert asked.start == -1
 
 
-def test_the_commonest_answer_is_a_poor_one():
+def test_the_baseline_of_the_demo_is_weak():
     config = Answering.demo()
     splits = config.data.splits()
     how, scores = Answering(config).baseline(splits)

@@ -1,4 +1,4 @@
-"""The model card tells what the model is, what its scores are of, and how to use it; its snippet is executed."""
+"""The model card: data, size, scores and use. The tests execute its code snippet."""
 
 import contextlib
 import io
@@ -31,7 +31,7 @@ def lines_of_words(count=120):
 
 
 def write_data(folder, task):
-    """Files of the user's for a task, and its data."""
+    """Write files for a task, and return its data options."""
     kind = task_named(task).data_class()
     texts = lines_of_words()
     file = folder / "mine.jsonl"
@@ -62,7 +62,7 @@ def write_data(folder, task):
 
 
 def tiny(task, data, **train):
-    """A config of two updates."""
+    """A config of a tiny model and two updates."""
     usual = task_named(task).Config(data=data)
     layers = {name: min(1, getattr(usual.model, name)) for name in ("n_encoder_layers", "n_decoder_layers")}
     values = {"updates": 2, "warmup": 1, "eval_every": 2, "save_every": 2, "max_tokens": 256, "device": "cpu", **train}
@@ -142,7 +142,7 @@ def test_card_info_and_task_json_name_the_languages_that_are_known(data, source,
     Translator.from_folder(tmp_path / "m")
 
 
-def test_names_with_odd_characters_stay_in_their_place(tmp_path):
+def test_file_names_with_markup_characters_are_escaped_in_the_card(tmp_path):
     assert code("a`b``c") == "``` a`b``c ```"
     folder = tmp_path / "a|b"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""Labeled texts to classes: what is learned, kept and said."""
+"""Classification: training, several labels, pairs of texts, bad data and the command line."""
 
 import io
 import json
@@ -12,7 +12,6 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.checkpoint.safe_files import seal_folder
 from glassformer.data.readers.records import BadRecordError
 from glassformer.metrics.accuracy import score_classes
 from glassformer.pipelines.classifier import Classifier
@@ -49,7 +48,7 @@ def quick(data, **changes):
     )
 
 
-def test_it_learns_and_remembers(data, tmp_path):
+def test_it_learns_and_the_loaded_model_scores_the_same(data, tmp_path):
     scores = Classification(quick(data)).train(tmp_path / "model")
     assert scores["accuracy"] > 95
     model = load(tmp_path / "model")
@@ -70,7 +69,7 @@ def test_one_text_and_many_give_the_same(data, tmp_path):
     torch.testing.assert_close(whole, alone, atol=1e-6, rtol=0)
 
 
-def test_a_checkpoint_is_a_beginning(data, tmp_path):
+def test_training_starts_from_a_checkpoint(data, tmp_path):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "a", "red", "old", "big", "sees", *ANIMALS, *TOOLS]
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}
     torch.manual_seed(0)
@@ -84,7 +83,7 @@ def test_a_checkpoint_is_a_beginning(data, tmp_path):
     assert Classifier.from_folder(tmp_path / "model").run(["the old cow", "a big saw"]) == ["animal", "tool"]
 
 
-def test_a_run_that_was_stopped_ends_the_same(data, tmp_path):
+def test_an_interrupted_run_ends_with_the_same_weights(data, tmp_path):
     Classification(quick(data)).train(tmp_path / "whole")
     from glassformer.training.trainer import Trainer
 
@@ -119,7 +118,7 @@ def test_a_run_that_was_stopped_ends_the_same(data, tmp_path):
         (["text\tlabel", *["cat\tx"] * 200], ValueError, "all texts have the labels \\['x'\\]"),
     ],
 )
-def test_bad_data_is_explained(lines, error, message, tmp_path):
+def test_bad_data_is_refused_with_a_reason(lines, error, message, tmp_path):
     (tmp_path / "data.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     with pytest.raises(error, match=message):
         Classification(quick(LabeledData(data=(tmp_path / "data.tsv",)))).train(tmp_path / "model")
@@ -159,7 +158,7 @@ def test_a_text_may_have_several_labels_or_none(tmp_path):
     assert task.baseline(data.splits())[1]["accuracy"] < scores["accuracy"]
     model = Classifier.from_folder(tmp_path / "model")
     assert model.run(["red cat axe old", "old dog big", "red old"]) == ["animal,tool", "animal", ""]
-    # The same in a table, where commas stand between the labels.
+    # In a table, commas separate the labels.
     lines = [f"{text}\t{' , '.join(labels)}" for text, labels in records(60, 1)]
     (tmp_path / "valid.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n", encoding="utf-8")
     table = replace(data, data=(tmp_path / "valid.tsv",)).examples()
@@ -167,8 +166,8 @@ def test_a_text_may_have_several_labels_or_none(tmp_path):
     assert model.score(table) == scores
 
 
-def test_pairs_of_texts_are_told_apart_by_their_place(tmp_path):
-    """Which of the two texts has the animal: only a model that knows first from second can say."""
+def test_the_order_of_the_two_texts_matters(tmp_path):
+    """The label says which of the two texts names the animal, so a model must tell the first from the second."""
     for name, count, seed in (("train.csv", 500, 0), ("valid.csv", 60, 1)):
         draw = random.Random(seed)
         lines = ["one,label,other"]
@@ -200,7 +199,7 @@ def test_pairs_of_texts_are_told_apart_by_their_place(tmp_path):
         (["a", "x"], False, "data.jsonl:2: not a JSON object"),
     ],
 )
-def test_bad_json_is_explained_or_passed_over(record, multi_label, message, tmp_path):
+def test_bad_json_is_refused_or_skipped(record, multi_label, message, tmp_path):
     paths = write_jsonl(tmp_path / "data.jsonl", [{"text": "a", "label": "x"}, record, {"text": "b", "label": "y"}])
     data = LabeledData(data=paths, multi_label=multi_label)
     with pytest.raises(BadRecordError, match=message):
@@ -210,7 +209,7 @@ def test_bad_json_is_explained_or_passed_over(record, multi_label, message, tmp_
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1))
-def test_scores_are_what_they_are_called(pairs):
+def test_accuracy_and_f1_equal_their_definitions(pairs):
     found, true = zip(*pairs, strict=True)
     scores = score_classes(found, true)
     assert scores["accuracy"] == pytest.approx(100 * sum(a == b for a, b in pairs) / len(pairs))
@@ -258,33 +257,9 @@ def test_the_command_line_trains_scores_and_runs(data, tmp_path, monkeypatch, ca
     assert call("run", tmp_path / "m").splitlines() in (["animal", ""], ["tool", ""])
 
 
-def test_a_folder_that_lies_of_itself_is_refused(data, tmp_path):
-    Classification(quick(data)).train(tmp_path / "model")
-    path = tmp_path / "model" / "task.json"
-    true = json.loads(path.read_text(encoding="utf-8"))
-    for change, message in [
-        ({"task": "nonsense"}, "names the task 'nonsense'"),
-        ({"labels": 3}, "labels=3: expected a list of texts"),
-        ({"labels": ["a", "b", "c"]}, "3 labels for a model of 2 classes"),
-        ({"strange": 1}, "the setting 'strange': expected labels, multi_label"),
-    ]:
-        path.write_text(json.dumps({**true, **change}), encoding="utf-8")
-        with pytest.raises(ValueError, match="checksum"):
-            load(tmp_path / "model")
-        seal_folder(tmp_path / "model")
-        with pytest.raises(ValueError, match=message):
-            load(tmp_path / "model")
-
-
-def test_what_was_passed_over_is_told(data, tmp_path):
+def test_a_note_counts_the_skipped_records(data, tmp_path):
     with data.data[0].open("a") as stream:
         stream.write("\ttool\n")
     for chosen in (data, replace(data, valid=())):
         task = Classification(quick(replace(chosen, on_bad="skip")))
         assert "skipped 1 bad records: 1 with empty text" in task.prepare(RunFolder(tmp_path / "run")).notes
-
-
-def test_a_setting_that_a_task_has_no_use_for_is_refused(data, tmp_path):
-    config = quick(replace(data, multi_label=True))
-    with pytest.raises(ValueError, match=r"r_drop=1.0: classification has no use"):
-        Classification(replace(config, train=replace(config.train, r_drop=1.0))).train(tmp_path / "model")

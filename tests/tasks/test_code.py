@@ -1,4 +1,4 @@
-"""Source code to a model that completes it and fills in."""
+"""Code modeling: completion, gaps, problems with tests and the command line."""
 
 import json
 import random
@@ -59,8 +59,8 @@ def test_it_completes_with_indentation(trained):
     assert answer.startswith("\n    if x:\n        return ")
 
 
-def test_it_fills_in(folder):
-    """One letter again and again: in a gap at the beginning, only what comes after it tells which."""
+def test_it_learns_to_fill_in_gaps(folder):
+    """Each text repeats one letter. For a gap at its beginning, only the text after the gap shows which letter."""
     draw = random.Random(0)
     texts = [json.dumps({"text": draw.choice("abcd") * draw.randint(8, 12)}) for _ in range(300)]
     (folder / "letters.jsonl").write_text("\n".join(texts) + "\n", encoding="utf-8")
@@ -76,7 +76,7 @@ def test_it_fills_in(folder):
         assert set(model.infill(letter * 5, "", few)) == {letter}
 
 
-def test_a_gap_is_told_as_it_was_learned(trained, monkeypatch):
+def test_the_prompt_of_a_gap_has_the_layout_of_the_training_data(trained, monkeypatch):
     model, _ = trained
     asked = []
     monkeypatch.setattr(
@@ -90,11 +90,11 @@ def test_a_gap_is_told_as_it_was_learned(trained, monkeypatch):
     assert len(asked[1]) <= model.context
     assert asked[1][2:6] != asked[1][-5:-1]
     monkeypatch.undo()
-    # What does not fit is left out at the far ends.
+    # Text that does not fit is cut at the ends that are farthest from the gap.
     assert isinstance(model.infill("x = 1\n" * 200, "y = 2\n" * 200, GenerationConfig(max_new_tokens=5)), str)
 
 
-def test_no_text_becomes_a_mark(trained):
+def test_text_never_encodes_to_the_tokens_of_a_gap(trained):
     model, _ = trained
     ids = model.tokenizer.encode("<before>a<after>b<middle></s>")
     assert min(ids) > model.tokenizer.special_id("<middle>") > END
@@ -114,7 +114,7 @@ def test_problems_are_solved_in_the_sandbox(trained, monkeypatch):
         model.solve(problems, samples=0)
 
 
-def test_no_program_is_written_where_none_may_run(trained, monkeypatch):
+def test_no_program_is_generated_if_the_sandbox_is_too_weak(trained, monkeypatch):
     model, _ = trained
     monkeypatch.setattr(model, "write_after", lambda prompts, config: pytest.fail("it wrote a program"))
     nothing = (Outcome(0, "", False), Protections((), ("no network",)))
@@ -123,7 +123,7 @@ def test_no_program_is_written_where_none_may_run(trained, monkeypatch):
         model.solve([Problem("zero", ("assert True",))])
 
 
-def test_problems_are_read_or_explained(tmp_path):
+def test_problems_are_read_and_bad_ones_are_refused(tmp_path):
     path = tmp_path / "problems.jsonl"
     good = {"text": "Double it.", "code": "...", "test_list": ["assert f(1) == 2"], "test_setup_code": "a = 1"}
     path.write_text(json.dumps(good) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Questions about texts to the words of the text that answer them."""
+"""Extraction: training, windows of long texts, data files and the command line."""
 
 import io
 import json
@@ -8,18 +8,12 @@ import sys
 from dataclasses import replace
 
 import pytest
-import torch
 import transformers
-from hypothesis import given
-from hypothesis import strategies as st
 
 from glassformer.data.readers.records import BadRecordError
-from glassformer.pipelines.extractor import Extractor, best_span, span_places
+from glassformer.pipelines.extractor import Extractor
 from glassformer.pipelines.load import load
 from glassformer.tasks.extraction import Extraction, ExtractionConfig, SpanData
-from glassformer.text import Tokenizer
-from glassformer.text.encoded import Encoded
-from glassformer.text.text_windows import windows
 from glassformer.training.run_folder import RunFolder
 
 COLOURS, THINGS = ["red", "dark blue", "green", "white"], ["hat", "car", "cup", "door", "bird"]
@@ -71,7 +65,7 @@ def folder(data, tmp_path_factory):
     return folder
 
 
-def test_it_learns_where_answers_stand_and_that_there_is_none(data, folder):
+def test_it_learns_the_places_of_answers_and_unanswerable_questions(data, folder):
     model = load(folder)
     assert isinstance(model, Extractor)
     assert model.abstains
@@ -100,14 +94,14 @@ def test_one_question_and_many_give_the_same(folder):
     assert [one.score for one in whole] == pytest.approx([one.score for one in alone], abs=1e-4)
 
 
-def test_the_notes_tell_of_windows_and_of_questions_without_answers(data, tmp_path):
+def test_the_notes_count_windows_and_unanswerable_questions(data, tmp_path):
     config = quick(data)
     ready = Extraction(replace(config, model=replace(config.model, max_len=16))).prepare(RunFolder(tmp_path))
     assert "have no answer" in ready.notes[0]
     assert "longer than 16 tokens, and are read in windows" in ready.notes[1]
 
 
-def test_the_notes_tell_what_was_passed_over(data, tmp_path):
+def test_a_note_counts_the_skipped_records(data, tmp_path):
     told = squad([*questions(60), ("q", CONTEXT, [{"text": "cow", "answer_start": 0}])])
     (tmp_path / "some.json").write_text(json.dumps(told), encoding="utf-8")
     config = quick(SpanData(data=(tmp_path / "some.json",), valid=data.valid, on_bad="skip"))
@@ -115,7 +109,7 @@ def test_the_notes_tell_what_was_passed_over(data, tmp_path):
     assert note.startswith("skipped 1 bad records: 1 with the answer 'cow' is not at character 0")
 
 
-def test_version_one_always_answers(tmp_path):
+def test_squad_1_data_trains_a_model_that_never_abstains(tmp_path):
     told = squad((q, c, a) for q, c, a in questions(60) if a)
     for paragraph in told["data"][0]["paragraphs"]:
         del paragraph["qas"][0]["is_impossible"]
@@ -127,7 +121,7 @@ def test_version_one_always_answers(tmp_path):
     assert all(one.text for one in ready.pipeline.find([("Who?", "Nobody knows it.")] * 3))
 
 
-def test_a_checkpoint_is_a_beginning(data, tmp_path):
+def test_training_starts_from_a_checkpoint(data, tmp_path):
     words = "it is here . we saw a there what colour how old ? red dark blue green white hat car cup door bird"
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words.split()]
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}
@@ -159,7 +153,7 @@ CONTEXT = "the cat saw the dog"
         ({"text": [], "answer_start": []}, ()),
     ],
 )
-def test_answers_are_told_in_many_ways(answer, starts, tmp_path):
+def test_the_place_of_an_answer_can_be_given_in_several_ways(answer, starts, tmp_path):
     path = tmp_path / "data.jsonl"
     path.write_text(json.dumps({"question": "q", "context": CONTEXT, "answer": answer}) + "\n", encoding="utf-8")
     ((example),) = SpanData(data=(path,)).examples()
@@ -177,7 +171,7 @@ def test_answers_are_told_in_many_ways(answer, starts, tmp_path):
         (None, r"data.jsonl:1: no text under 'answer'"),
     ],
 )
-def test_an_answer_that_is_not_there_names_its_line_and_a_way_out(answer, message, tmp_path):
+def test_an_answer_that_the_text_lacks_is_refused_with_file_and_line(answer, message, tmp_path):
     path = tmp_path / "data.jsonl"
     path.write_text(json.dumps({"question": "q", "context": CONTEXT, "answer": answer}) + "\n", encoding="utf-8")
     with pytest.raises(BadRecordError, match=message + r".*on_bad='skip'"):
@@ -200,56 +194,7 @@ def test_squad_names_the_question(tmp_path):
             SpanData(data=(tmp_path / "bad.json",)).examples()
 
 
-TOKENIZER = Tokenizer.train(["the cat saw the old dog in the garden"] * 3, 300)
-words = st.lists(
-    st.sampled_from(["the", "cat", "saw", "old", "dog", "in", "garden", "é"]), min_size=1, max_size=30
-).map(" ".join)
-
-
-@given(words, words, st.integers(12, 40), st.integers(0, 12))
-def test_windows_cover_the_text_and_keep_short_spans_whole(question, context, limit, overlap):
-    (read,) = TOKENIZER.offsets_batch([(question, context)])
-    found = windows(read, limit, overlap)
-    assert all(len(window) <= limit for window in found)
-    seen = [[span for span, source in zip(w.spans, w.sources, strict=True) if source == 1] for w in found]
-    all_spans = [span for span, source in zip(read.spans, read.sources, strict=True) if source == 1]
-    assert [*dict.fromkeys(span for part in seen for span in part)] == [*dict.fromkeys(all_spans)]
-    if len(found) > 1:
-        # Any run as long as the overlap stands whole in some window.
-        size = min(overlap, min(map(len, seen[:-1])) // 2) + 1
-        runs = {tuple(part[i : i + size]) for part in seen for i in range(len(part) - size + 1)}
-        assert {tuple(all_spans[i : i + size]) for i in range(len(all_spans) - size + 1)} <= runs
-
-
-@given(words, st.data())
-def test_an_answer_is_found_again_from_its_tokens(context, draw):
-    (read,) = TOKENIZER.offsets_batch([("the cat", context)])
-    parts = context.split()
-    first = draw.draw(st.integers(0, len(parts) - 1))
-    last = draw.draw(st.integers(first, len(parts) - 1))
-    start = len(" ".join(parts[:first])) + bool(first)
-    end = start + len(" ".join(parts[first : last + 1]))
-    begin, stop = span_places(read, start, end)
-    assert begin > 0
-    assert context[read.spans[begin][0] : read.spans[stop][1]].strip() == context[start:end]
-
-
-@given(st.integers(1, 9), st.integers(1, 4), st.integers(1, 10), st.integers(0, 10**6))
-def test_the_best_span_is_the_best_legal_one(length, question, longest, seed):
-    spans = [(0, 0)] * question + [(place, place + 1) for place in range(length)]
-    window = Encoded([5] * len(spans), spans, [0] * len(spans), [0] * question + [1] * length)
-    scores = torch.randn(len(spans), 2, generator=torch.Generator().manual_seed(seed))
-    legal = {
-        (i - question, j - question + 1): float(scores[i, 0] + scores[j, 1])
-        for i in range(question, len(spans))
-        for j in range(i, min(i + longest, len(spans)))
-    }
-    score, start, end = best_span(scores, window, longest)
-    assert score == pytest.approx(max(legal.values()))
-    assert legal[start, end] == pytest.approx(score)
-
-
-def test_the_last_word_is_a_poor_answer():
+def test_the_baseline_of_the_demo_is_weak():
     config = Extraction.demo()
     _, scores = Extraction(config).baseline(config.data.splits())
     assert 5 < scores["exact_match"] < 45

@@ -1,4 +1,4 @@
-"""Texts to a model that goes on writing."""
+"""Language modeling: training, documents, scores, exact resume and the command line."""
 
 import gzip
 import io
@@ -15,15 +15,12 @@ from glassformer.data.readers.records import BadRecordError
 from glassformer.data.readers.text_documents import Document
 from glassformer.decoding import GenerationConfig
 from glassformer.decoding.scoring import score_long_texts
-from glassformer.models import DecoderModel
 from glassformer.pipelines.language_model import LanguageModel
 from glassformer.pipelines.load import load
 from glassformer.tasks.code import Code, CodeConfig, CodeData
 from glassformer.tasks.configs.shared import Splits
-from glassformer.tasks.configs.small_models import small_decoder
-from glassformer.tasks.decoder_task import first_characters
 from glassformer.tasks.language import DocumentData, Language, LanguageConfig
-from glassformer.text import Tokenizer, TokenizerConfig
+from glassformer.text import TokenizerConfig
 from glassformer.training.run_folder import RunFolder
 
 RHYME = "one two three four five six seven eight nine ten, "
@@ -49,7 +46,7 @@ def one_text(folder):
 
 @pytest.fixture
 def documents(tmp_path):
-    """Each document says one word again and again: which one, only its own beginning tells."""
+    """Each document repeats one word. Only the beginning of a document shows which one."""
     draw = random.Random(0)
     lines = [json.dumps({"text": " ".join([draw.choice(["cat", "dog", "cow"])] * 6)}) for _ in range(300)]
     (tmp_path / "words.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -67,7 +64,7 @@ def trained(whole_run, folder):
     return load(folder / "model"), whole_run
 
 
-def test_it_learns_one_text_and_goes_on_writing(trained, one_text, folder):
+def test_it_learns_one_text_and_continues_it_beyond_its_context(trained, one_text, folder):
     model, scores = trained
     assert isinstance(model, LanguageModel)
     assert not model.has_documents
@@ -76,7 +73,7 @@ def test_it_learns_one_text_and_goes_on_writing(trained, one_text, folder):
     assert scores["perplexity"] == pytest.approx(math.exp(scores["loss"]))
     assert scores["bits_per_byte"] == pytest.approx(scores["loss"] / math.log(2))  # a character is a byte here
     assert model.score([*one_text.splits().valid]).values == pytest.approx(scores.values)
-    # Far more than it sees at once.
+    # Much longer than its context.
     model.generation = GenerationConfig(max_new_tokens=150)
     ask = RHYME + "one two th"
     assert model.run([ask, ""]) == [(RHYME * 4)[len("one two th") :][:150], ""]
@@ -84,7 +81,7 @@ def test_it_learns_one_text_and_goes_on_writing(trained, one_text, folder):
     assert "loss" in (folder / "model" / "README.md").read_text(encoding="utf-8")
 
 
-def test_streamed_and_whole_are_the_same_text_by_chance_too(trained):
+def test_streamed_and_whole_texts_are_equal_even_when_sampled(trained):
     model, _ = trained
     for config in (
         GenerationConfig(max_new_tokens=90, do_sample=True, temperature=1.5, seed=3),
@@ -97,17 +94,17 @@ def test_streamed_and_whole_are_the_same_text_by_chance_too(trained):
     assert model.generate("", max_new_tokens=3)  # from nothing
 
 
-def test_documents_are_kept_apart_and_end(documents, tmp_path):
+def test_documents_are_separated_and_generation_ends(documents, tmp_path):
     scores = Language(quick(documents, "bpe")).train(tmp_path / "model")
     assert next(iter(scores.values)) == "bits_per_byte"
-    # Which of three words it is cannot be known, and costs log2(3) bits of some 23 bytes; nothing else should.
+    # The first word of a document is one of three, which costs log2(3) bits per 23 bytes. The rest is predictable.
     assert math.log2(3) / 24 < scores["bits_per_byte"] < 0.2
     model = load(tmp_path / "model")
     assert model.has_documents
     assert model.run(["cat cat", "dog"]) == [" cat" * 4, " dog" * 5]
 
 
-def test_every_token_is_foretold_once_with_all_there_is_before_it(trained):
+def test_sliding_windows_predict_each_token_once_with_enough_context(trained):
     model, _ = trained
     tokens = [model.tokenizer.encode(RHYME * 2), model.tokenizer.encode("one two"), model.tokenizer.encode("on")]
     texts = [*tokens, tokens[0][:33], tokens[0][:34]]
@@ -117,7 +114,7 @@ def test_every_token_is_foretold_once_with_all_there_is_before_it(trained):
         for text, total in zip(texts, found, strict=True):
             expected = 0.0
             for place in range(1, len(text)):
-                # The window that counts this token ends at the first end at or behind it.
+                # The first window that ends at this token or after it predicts it.
                 end = min(context + -(-max(place - context, 0) // stride) * stride, len(text) - 1)
                 begin = max(0, end - context)
                 assert place - begin >= min(place, context - stride + 1)
@@ -129,20 +126,6 @@ def test_every_token_is_foretold_once_with_all_there_is_before_it(trained):
         score_long_texts(model.model, texts, context=32, stride=40)
 
 
-@pytest.mark.parametrize("kind", ["characters", "bpe"])
-def test_a_text_and_its_lower_case_score_alike_where_the_model_reads_lower_case(kind):
-    text = "İI Kelvin \u212a, ΟΔΟΣ, STRASSE \u1e9e"
-    tokenizer = Tokenizer.train([text], 300, TokenizerConfig(kind=kind, prefix_space=False, lowercase=True))
-    config = small_decoder(vocab_size=tokenizer.vocab_size, d_model=16, d_ff=16, n_decoder_layers=1, max_len=8)
-    model = LanguageModel(DecoderModel(config).eval(), tokenizer, has_documents=True)
-    scores, lowered = (model.score([Document(one)]) for one in (text, tokenizer.normalize(text)))
-    assert scores.values == lowered.values
-    assert not scores.signatures  # nothing is unknown
-    n_bytes, n_tokens = len(tokenizer.normalize(text).encode()), len(tokenizer.encode(text)) + 1
-    assert n_bytes != len(text.encode())
-    assert scores["bits_per_byte"] == pytest.approx(scores["loss"] * n_tokens / math.log(2) / n_bytes)
-
-
 def test_the_compressor_reads_lower_case_where_the_model_does(one_text):
     config = quick(one_text)
     lower = replace(config, tokenizer=replace(config.tokenizer, lowercase=True))
@@ -151,13 +134,13 @@ def test_the_compressor_reads_lower_case_where_the_model_does(one_text):
     assert Language(lower).baseline(splits)[1].values == Language(config).baseline(lowered)[1].values
 
 
-def test_unknown_characters_are_told(trained):
+def test_unknown_characters_are_reported_with_the_score(trained):
     model, _ = trained
     assert model.score([Document("one two")]).signatures == {}
     assert "2 unknown characters" in model.score([Document("one ZZ two")]).signatures["loss"]
 
 
-def test_a_run_that_was_stopped_ends_the_same(trained, one_text, tmp_path, monkeypatch):
+def test_an_interrupted_run_ends_with_the_same_weights(trained, one_text, tmp_path, monkeypatch):
     from glassformer.training.trainer import Trainer
 
     stops, plain = [17, 55], Trainer._update
@@ -178,7 +161,7 @@ def test_a_run_that_was_stopped_ends_the_same(trained, one_text, tmp_path, monke
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
 
 
-def test_bad_input_is_explained(tmp_path):
+def test_bad_input_is_refused_with_a_reason(tmp_path):
     (tmp_path / "bad.txt").write_bytes(b"one\ntwo \xff\n")
     (tmp_path / "bad.jsonl").write_text('{"text": "one"}\n{"words": "two"}\n', encoding="utf-8")
     (tmp_path / "short.txt").write_text("a", encoding="utf-8")
@@ -198,12 +181,6 @@ def test_bad_input_is_explained(tmp_path):
         DocumentData(corpus="x").splits()
     with pytest.raises(ValueError, match="bpe_dropout"):
         LanguageConfig(tokenizer=TokenizerConfig(bpe_dropout=0.1))
-
-
-def test_a_validation_looks_at_the_first_part():
-    whole = [Document("abc"), Document("defg"), Document("hi")]
-    assert [document.text for document in first_characters(whole, 5)] == ["abc", "de"]
-    assert first_characters(whole, 100) == whole
 
 
 def test_a_compressor_is_the_baseline(one_text):
@@ -251,7 +228,7 @@ def test_the_command_line_trains_scores_and_writes(tmp_path, monkeypatch, capsys
     assert [len(line) for line in lines] == [5, 0]
 
 
-def test_a_trained_model_is_a_beginning(whole_run, folder, one_text, tmp_path):
+def test_training_starts_from_a_trained_model(whole_run, folder, one_text, tmp_path):
     task = Language(quick(one_text, start_from=folder / "model"))
     (tmp_path / "run").mkdir()
     begun = task.prepare(RunFolder(tmp_path / "run")).pipeline.model
@@ -263,7 +240,7 @@ def test_a_trained_model_is_a_beginning(whole_run, folder, one_text, tmp_path):
         )
 
 
-def test_hidden_words_are_hidden_from_the_model_alone(one_text, tmp_path):
+def test_word_dropout_changes_the_inputs_and_not_the_targets(one_text, tmp_path):
     task = Language(quick(one_text))
     prepared = task.prepare(RunFolder(tmp_path))
     batch = prepared.batches[0]

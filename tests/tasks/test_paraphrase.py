@@ -11,9 +11,7 @@ import pytest
 import torch
 
 from glassformer.cli import main
-from glassformer.data.corpora.synthetic_pairs import ScoredPair
 from glassformer.data.readers.records import BadRecordError
-from glassformer.metrics.accuracy import score_binary
 from glassformer.pipelines.comparer import ParaphraseDetector
 from glassformer.pipelines.load import load
 from glassformer.tasks.paraphrase import Paraphrase, ParaphraseConfig, ParaphraseData
@@ -75,7 +73,7 @@ def test_run_and_eval_use_it_like_any_other_task(trained, data, monkeypatch, cap
     assert json.loads(capsys.readouterr().out)["f1"] == trained[1]["f1"]
 
 
-def test_the_loss_pulls_the_same_together_and_pushes_different_ones_below_the_margin(trained, monkeypatch):
+def test_the_loss_is_the_contrastive_margin_loss(trained, monkeypatch):
     task = trained[0]
     vectors = torch.nn.functional.normalize(torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]), dim=-1)
     monkeypatch.setattr(task, "outputs", lambda model, batch: vectors)
@@ -89,19 +87,7 @@ def test_the_loss_pulls_the_same_together_and_pushes_different_ones_below_the_ma
     assert task.loss(None, Batch).item() == pytest.approx(cosine - 0.5 + 1)
 
 
-def test_the_threshold_has_the_highest_f1(monkeypatch):
-    detector = ParaphraseDetector.__new__(ParaphraseDetector)
-    cosines = [0.9, 0.8, 0.8, 0.4, 0.1]
-    monkeypatch.setattr(detector, "cosines", lambda pairs: cosines)
-    detector.choose_threshold([ScoredPair("a", "b", score) for score in (1.0, 1.0, 0.0, 1.0, 0.0)])
-    assert detector.threshold == pytest.approx(0.25)
-    f1 = [
-        score_binary([one >= t for one in cosines], [True, True, False, True, False])["f1"] for t in (0.25, 0.6, 0.85)
-    ]
-    assert f1 == sorted(f1, reverse=True)
-
-
-def test_a_label_that_is_neither_is_named_by_file_and_line(tmp_path):
+def test_an_unknown_label_is_refused_with_file_and_line(tmp_path):
     (tmp_path / "a.tsv").write_text("text\tsecond\tlabel\na\tb\tmaybe\n", encoding="utf-8")
     with pytest.raises(BadRecordError, match=r"a.tsv:2: 'maybe' under 'label': expected same or different"):
         ParaphraseData(data=(tmp_path / "a.tsv",)).examples()

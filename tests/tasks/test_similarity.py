@@ -1,4 +1,4 @@
-"""How alike two texts are: what is learned, kept and said."""
+"""Similarity: training, batches of pairs, bad data, generated pairs and the command line."""
 
 import csv
 import io
@@ -24,7 +24,7 @@ WORDS = ["cat", "dog", "cow", "hen", "saw", "axe", "awl", "nail"]
 
 
 def write_pairs(path, count, seed):
-    """Two words each; half of the score, 0 to 5, for each animal or tool that both have in the same place."""
+    """Write pairs of two words each. Each position where both texts have an animal, or both a tool, adds 2.5."""
     chance = torch.Generator().manual_seed(seed)
     with path.open("w", newline="") as stream:
         table = csv.writer(stream)
@@ -48,7 +48,7 @@ def quick(data, **changes):
     return replace(config, train=train, model=model, **changes)
 
 
-def test_it_learns_what_is_alike_and_remembers(data, tmp_path, capsys):
+def test_it_learns_similarity_and_the_loaded_model_scores_the_same(data, tmp_path, capsys):
     task = Similarity(quick(data))
     scores = task.train(tmp_path / "model")
     assert "quartiles of the scores: 0, 0, 2.5, 2.5, 5" in capsys.readouterr().err
@@ -71,7 +71,7 @@ def test_it_learns_what_is_alike_and_remembers(data, tmp_path, capsys):
         model.run(["cat"])
 
 
-def test_a_checkpoint_is_a_beginning(data, tmp_path):
+def test_training_starts_from_a_checkpoint(data, tmp_path):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "then", *WORDS]
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}
     theirs = transformers.BertModel(transformers.BertConfig(vocab_size=len(words), **sizes))
@@ -117,20 +117,20 @@ def test_a_batch_holds_both_texts_of_each_pair():
         (["a\tb\t0.5"] * 9, "all pairs have the score 0.5: expected different ones"),
     ],
 )
-def test_bad_data_is_explained(lines, message, tmp_path):
+def test_bad_data_is_refused_with_a_reason(lines, message, tmp_path):
     (tmp_path / "data.tsv").write_text("\n".join(["text\tsecond\tscore", *lines]) + "\n", encoding="utf-8")
     with pytest.raises((BadRecordError, ValueError), match=message):
         Similarity(quick(SimilarityData(data=(tmp_path / "data.tsv",)))).train(tmp_path / "model")
 
 
-def test_made_pairs_are_of_all_degrees_and_none_is_on_two_sides():
+def test_generated_pairs_have_all_scores_and_no_text_is_in_two_splits():
     sides = generate_pairs(2000)
     assert sides == generate_pairs(2000)
     assert {pair.score for pair in sides["train"]} == {0, 0.2, 0.4, 0.6, 0.8, 1}
     held_out = {text for side in ("valid", "test") for pair in sides[side] for text in pair[:2]}
     assert held_out.isdisjoint({text for pair in sides["train"] for text in pair[:2]})
     scores = Similarity(Similarity.demo()).baseline(Splits(*sides.values()))[1]
-    assert 20 < scores["spearman"] < 80  # words tell something, and leave something to learn
+    assert 20 < scores["spearman"] < 80  # shared words explain a part of the scores
 
 
 def test_the_command_line_scores_and_runs(data, tmp_path, monkeypatch, capsys):
@@ -143,7 +143,7 @@ def test_the_command_line_scores_and_runs(data, tmp_path, monkeypatch, capsys):
         main()
         return capsys.readouterr().out
 
-    # The folder knows that scores go up to 5.
+    # The folder stores that scores go up to 5.
     told = json.loads(call("eval", tmp_path / "model", "--data", data.valid[0], "--json", "--quiet"))
     assert -100 <= told["spearman"] <= 100
     monkeypatch.setattr(sys, "stdin", io.StringIO("cat then saw\tcat then saw\n\n"))

@@ -1,4 +1,4 @@
-"""Long texts to short ones."""
+"""Summarization: training, references, sentences, bad data and the command line."""
 
 import io
 import json
@@ -55,7 +55,7 @@ def folder(data, tmp_path_factory):
     return folder
 
 
-def test_it_learns_and_remembers(data, folder):
+def test_it_learns_and_the_loaded_model_scores_the_same(data, folder):
     model = load(folder)
     assert isinstance(model, Summarizer)
     found = model.run(["There was a hen. It was old. It came to the street.", ""])
@@ -68,13 +68,13 @@ def test_it_learns_and_remembers(data, folder):
     assert "ROUGE-1" in (folder / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_notes_tell_how_many_were_cut(data, tmp_path):
+def test_a_note_counts_the_texts_that_were_cut(data, tmp_path):
     config = quick(data)
     notes = Summarization(replace(config, model=replace(config.model, max_len=12))).prepare(RunFolder(tmp_path)).notes
     assert "400 pairs to learn from (400 too long, and cut)" in notes[0]  # 200 texts with two summaries each
 
 
-def test_every_summary_is_learned_and_the_best_one_counts(data):
+def test_all_references_are_learned_and_the_best_one_is_scored(data):
     splits = data.splits()
     learned = list(splits.train)
     assert {example.target for example in learned[:2]} == {*learned[0].references}
@@ -83,7 +83,7 @@ def test_every_summary_is_learned_and_the_best_one_counts(data):
     assert all(example.target == example.references[0] for example in examples)
 
 
-def test_texts_are_sentences_or_split_into_them(tmp_path):
+def test_a_text_is_a_list_of_sentences_or_is_split(tmp_path):
     records = [
         {"text": "One is here. Two  are\nthere! 3 are e.g. far away.", "tldr": "x"},
         {"text": ["One", " ", "two"], "tldr": ["x", "y"]},
@@ -95,7 +95,7 @@ def test_texts_are_sentences_or_split_into_them(tmp_path):
     assert (two.source, two.sentences, two.references) == ("One two", ("One", "two"), ("x", "y"))
 
 
-def test_the_best_sentence_is_learned_instead(tmp_path):
+def test_the_sentence_closest_to_the_summary_can_be_the_target(tmp_path):
     record = {"source": ["Many tried.", "We show that cats sleep.", "Cats are old."], "target": "cats sleep a lot"}
     (learned,) = SummaryData(
         data=(write(tmp_path / "a.jsonl", [record]),),
@@ -106,7 +106,7 @@ def test_the_best_sentence_is_learned_instead(tmp_path):
     assert learned.references == ("cats sleep a lot",)
 
 
-def test_copies_are_sentences_that_stand_in_their_sources(data):
+def test_copied_summaries_are_sentences_of_their_sources(data):
     example = data.examples()[0]
     found = list(copies(example, 6))
     assert found == list(copies(example, 6))
@@ -139,7 +139,7 @@ def test_bad_records_name_their_line(record, message, tmp_path):
     assert len(SummaryData(data=(path,), on_bad="skip").examples()) == 1
 
 
-def test_docstrings_are_read_and_not_run(tmp_path):
+def test_docstrings_are_read_without_running_code(tmp_path):
     long = "Much more is to be said about it, and here it is said."
     (tmp_path / "a.py").write_text(
         f'raise SystemExit\n\ndef f():\n    """Do a thing.\n\n    {long}\n    """\n', encoding="utf-8"
@@ -154,7 +154,7 @@ def test_docstrings_are_read_and_not_run(tmp_path):
         docstrings(tmp_path / "empty")
 
 
-def test_sentences_end_where_they_should():
+def test_sentences_are_split_at_their_ends():
     assert split_sentences('He said "No." Then (i.e. later) 3.5 came. Dr. Who? Yes') == [
         'He said "No."',
         "Then (i.e. later) 3.5 came.",

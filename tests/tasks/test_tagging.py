@@ -1,4 +1,4 @@
-"""Tagged words to a tagger: what is read, learned, kept and said."""
+"""Tagging: training, long sentences, data augmentation, data files and the command line."""
 
 import gzip
 import io
@@ -63,14 +63,14 @@ def quick(data, **changes):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A model folder, and its scores."""
+    """The folder of a trained tagger, and its scores."""
     folder = tmp_path_factory.mktemp("tagger")
     train = write(folder / "train.conll", sentences(300))
     valid = write(folder / "valid.conll", sentences(60, 1))
     return folder / "model", Tagging(quick(TaggedData(data=(train,), valid=(valid,)))).train(folder / "model")
 
 
-def test_it_learns_and_remembers(trained):
+def test_it_learns_and_the_loaded_model_scores_the_same(trained):
     folder, scores = trained
     assert scores["f1"] > 95
     assert list(scores.values) == ["f1", "precision", "recall", "f1_PERSON", "f1_PLACE"]
@@ -82,7 +82,7 @@ def test_it_learns_and_remembers(trained):
     assert "F1" in (folder / "README.md").read_text(encoding="utf-8")
 
 
-def test_long_sentences_are_read_in_windows_and_wholly_scored(trained):
+def test_every_word_of_a_long_sentence_is_scored(trained):
     tool = load(trained[0])
     (one,) = [example for example in sentences(50, 4) if len(example.words) == 14][:1]
     n = 12
@@ -96,7 +96,7 @@ def test_long_sentences_are_read_in_windows_and_wholly_scored(trained):
     assert tool.score([TaggedSentence(words, tuple(entities))])["recall"] > 90
 
 
-def test_every_word_is_scored_whatever_it_is(trained):
+def test_every_word_gets_a_tag_even_without_tokens(trained):
     tool = load(trained[0])
     strange = [["x" * 500], ["Ann", "", "\u200b", "Rome"], ["</s>", "<pad>", "Bob"], ["a b", "Eva"], [" "]]
     for words, entities in zip(strange, tool.tag(strange), strict=True):
@@ -111,7 +111,7 @@ def test_one_sentence_and_many_give_the_same(trained):
     assert tool.tag(texts) == [tool.tag([words])[0] for words in texts]
 
 
-def test_the_first_piece_of_a_word_carries_its_answer(trained):
+def test_the_first_token_of_a_word_has_its_target(trained):
     folder, _ = trained
     tool = load(folder)
     example = TaggedSentence(("unseenword", "Ann"), (Entity(1, 2, "PERSON"),))
@@ -123,7 +123,7 @@ def test_the_first_piece_of_a_word_carries_its_answer(trained):
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.3])
-def test_a_run_that_was_stopped_ends_the_same(data, tmp_path, monkeypatch, chance):
+def test_an_interrupted_run_ends_with_the_same_weights(data, tmp_path, monkeypatch, chance):
     from glassformer.training.trainer import Trainer
 
     config = quick(data, tokenizer=TokenizerConfig(bpe_dropout=chance, bpe_versions=2))
@@ -147,7 +147,7 @@ def test_a_run_that_was_stopped_ends_the_same(data, tmp_path, monkeypatch, chanc
         assert torch.equal(a, b)
 
 
-def test_bpe_dropout_cuts_in_other_ways_and_keeps_the_answers(data, tmp_path):
+def test_bpe_dropout_changes_the_tokens_and_keeps_the_targets(data, tmp_path):
     task = Tagging(quick(data, tokenizer=TokenizerConfig(bpe_dropout=0.5, bpe_versions=3)))
     train = list(task.config.data.splits().train)
     ready = task.prepare(RunFolder(tmp_path))
@@ -164,7 +164,7 @@ def test_bpe_dropout_cuts_in_other_ways_and_keeps_the_answers(data, tmp_path):
     assert [list(row.ids) for row in versions[0]] != [list(row.ids) for row in versions[1]]
 
 
-def test_swapped_entities_keep_the_words_around_them(data, tmp_path):
+def test_entity_swaps_keep_the_other_words(data, tmp_path):
     task = Tagging(replace(quick(data, tokenizer=TokenizerConfig(bpe_versions=2)), swap_entities=0.9))
     train = list(task.config.data.splits().train)
     ready = task.prepare(RunFolder(tmp_path))
@@ -179,7 +179,7 @@ def test_swapped_entities_keep_the_words_around_them(data, tmp_path):
             assert [tag[2:] for tag in found if tag[0] in "BS"] == [entity.label for entity in sentence.entities]
 
 
-def test_whole_words_are_hidden(data, tmp_path):
+def test_word_dropout_hides_all_tokens_of_a_word(data, tmp_path):
     config = quick(data)
     task = Tagging(replace(config, model=replace(config.model, vocab_size=270, max_len=256)))
     batch = task.prepare(RunFolder(tmp_path)).batches[0]
@@ -196,7 +196,7 @@ def test_whole_words_are_hidden(data, tmp_path):
     assert 0.4 < hidden[batch.answers != IGNORED].float().mean() < 0.6
 
 
-def test_r_drop_is_the_loss_of_two_passes_and_how_they_differ(data, tmp_path):
+def test_r_drop_adds_the_disagreement_of_two_passes(data, tmp_path):
     config = quick(data)
     task = Tagging(replace(config, model=replace(config.model, dropout=0.0)))
     ready = task.prepare(RunFolder(tmp_path))
@@ -213,7 +213,7 @@ def test_r_drop_is_the_loss_of_two_passes_and_how_they_differ(data, tmp_path):
     assert apart > task.loss(model, batch)
 
 
-def test_a_checkpoint_is_a_beginning(tmp_path):
+def test_training_starts_from_a_checkpoint(tmp_path):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "old", "cat", "sees"]
     words += [name.lower() for name in TOWNS + FOLK]
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}
@@ -271,12 +271,12 @@ def test_columns_are_chosen_by_number(tmp_path):
         (b"a O\n\xff O\n", {}, "data.conll:2: not valid UTF-8"),
     ],
 )
-def test_bad_columns_are_explained(text, options, message, tmp_path):
+def test_bad_columns_are_refused_with_file_and_line(text, options, message, tmp_path):
     with pytest.raises(BadRecordError, match=message):
         columns(tmp_path, text, **options)
 
 
-def test_a_bad_sentence_may_be_passed_over(tmp_path):
+def test_a_bad_sentence_can_be_skipped(tmp_path):
     found = columns(tmp_path, "a B-X\n\nb\n\nc E-X\n\nd S-X\n", on_bad="skip")
     assert [sentence.words for sentence in found] == [("d",)]
     assert found.skipped.total() == 3
@@ -310,12 +310,12 @@ def test_spans_become_entities(tmp_path):
         ("\ud800 x", [], "half a surrogate pair"),
     ],
 )
-def test_bad_spans_are_explained(text, given, message, tmp_path):
+def test_bad_spans_are_refused_with_file_and_line(text, given, message, tmp_path):
     with pytest.raises(BadRecordError, match=rf"data.jsonl:1: .*{message}"):
         spans(tmp_path, text, given)
 
 
-def test_what_cannot_be_learned_from_is_told(tmp_path):
+def test_unusable_data_is_refused_with_a_reason(tmp_path):
     with pytest.raises(ValueError, match="no data: expected at least one file"):
         Tagging(TaggingConfig()).train(tmp_path / "other")
     (tmp_path / "plain.conll").write_text("".join(f"a{n} O\n\n" for n in range(99)), encoding="utf-8")
@@ -334,7 +334,7 @@ def test_a_label_that_was_not_learned_is_named(trained, tmp_path):
         load(trained[0]).score(examples)
 
 
-def test_sides_are_told_apart_by_their_words(tmp_path):
+def test_the_split_follows_the_words_of_a_sentence(tmp_path):
     rare = TaggedSentence(("the", "Rhine"), (Entity(1, 2, "RIVER"),))
     path = write(tmp_path / "all.conll", [*sentences(200), rare])
     train, valid, _ = TaggedData(data=(path,)).splits()
@@ -343,7 +343,7 @@ def test_sides_are_told_apart_by_their_words(tmp_path):
     assert rare.entities in [example.entities for example in train]
 
 
-def test_made_names_are_new_on_each_side():
+def test_generated_names_of_one_split_are_not_in_another():
     def names(side):
         return {
             " ".join(words[entity.begin : entity.end])
@@ -358,7 +358,7 @@ def test_made_names_are_new_on_each_side():
     assert generate_sentences("train") == generate_sentences("train")
 
 
-def test_the_demo_says_what_knowing_words_by_heart_is_worth():
+def test_the_baseline_memorizes_the_tag_of_each_word():
     config = Tagging.demo()
     how, scores = Tagging(config).baseline(config.data.splits())
     assert how == "each word as it was tagged most often"

@@ -1,4 +1,4 @@
-"""From two text files to a model that translates, through Python and through the command line."""
+"""Translation: training from two text files, by Python and by the command line."""
 
 import json
 import random
@@ -6,35 +6,26 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
 from glassformer.cli import main
-from glassformer.data.batching.pair_batches import hide_words
 from glassformer.metrics import score_translations
-from glassformer.models import build_model
 from glassformer.pipelines.translator import Translator
 from glassformer.tasks.configs.small_models import small_encoder_decoder
-from glassformer.tasks.recipes import load_recipe
-from glassformer.tasks.seq2seq_task import pair_loss
-from glassformer.tasks.task_registry import task_named
 from glassformer.tasks.translation import PairData, Translation, TranslationConfig
 from glassformer.text import TokenizerConfig
-from glassformer.text.tokenizer import END, PAD, UNKNOWN
 from glassformer.training.journal import read_log
-from glassformer.training.losses import r_drop_divergence
 from glassformer.training.train_config import TrainConfig
 
-RECIPES = Path(__file__).parents[2] / "recipes"
 ENGLISH = ("one", "two", "three", "four", "five", "six", "seven")
 GERMAN = ("eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben")
 WORDS = dict(zip(ENGLISH, GERMAN, strict=True))
 
 
 def write_corpus(folder, count=600):
-    """A language of seven words, translated word by word."""
+    """Write sentences of a language of seven words, translated word by word."""
     chance = random.Random(0)
     sources = [" ".join(chance.choices(list(WORDS), k=chance.randint(1, 4))) for _ in range(count)]
     (folder / "a.en").write_text("".join(f"{line}\n" for line in sources), encoding="utf-8")
@@ -56,7 +47,7 @@ def glassformer(*arguments, folder, **options):
 
 @pytest.fixture
 def here(monkeypatch, capsys):
-    """The same in this process, which need not start first."""
+    """Call the command line in this process, which is faster than a new one."""
 
     def run(*arguments, folder):
         monkeypatch.chdir(folder)
@@ -88,7 +79,7 @@ def trained(tmp_path_factory):
     return folder, result
 
 
-def test_training_tells_what_it_does_and_leaves_a_whole_folder(trained):
+def test_training_reports_its_progress_and_writes_a_complete_folder(trained):
     folder, result = trained
     assert result.stdout.startswith("wrote model: BLEU ")
     assert "validation after 200 updates" in result.stderr
@@ -109,7 +100,7 @@ def test_training_tells_what_it_does_and_leaves_a_whole_folder(trained):
     assert "200 updates" in (folder / "model" / "README.md").read_text(encoding="utf-8")
 
 
-def test_it_learned_the_language(trained):
+def test_it_translates_held_out_sentences(trained):
     translator = Translator.from_folder(trained[0] / "model")
     chance = random.Random(1)
     sources = [" ".join(chance.choices(ENGLISH, k=chance.randint(1, 3))) for _ in range(100)]
@@ -126,7 +117,7 @@ def test_run_gives_one_line_for_each_line_and_keeps_blank_ones(trained):
     assert result.stdout == "eins zwei\n\n\ndrei\nvier fünf\n"
 
 
-def test_eval_and_info_tell(trained, here):
+def test_eval_and_info_describe_the_model(trained, here):
     files = ("--source", "a.en", "--target", "a.de", "--tokenized", "de")
     result = here("eval", "model", *files, folder=trained[0])
     assert result.returncode == 0, result.stderr
@@ -142,12 +133,12 @@ def test_eval_and_info_tell(trained, here):
     assert "d_model = 32" in result.stdout
 
 
-def test_what_was_estimated_is_held_against_the_truth(trained):
+def test_the_estimate_is_compared_with_the_actual_cost(trained):
     assert "200 updates: about " in trained[1].stderr
     assert "(estimated " in trained[1].stderr
 
 
-def test_minutes_choose_the_updates_and_the_record_says_how_many(tmp_path, capsys):
+def test_minutes_choose_the_number_of_updates_and_the_run_records_it(tmp_path, capsys):
     write_corpus(tmp_path)
     config = TranslationConfig(
         data=PairData(source=(tmp_path / "a.en",), target=(tmp_path / "a.de",)),
@@ -172,7 +163,7 @@ def test_minutes_choose_the_updates_and_the_record_says_how_many(tmp_path, capsy
     torch.testing.assert_close(found.weights.sum(-1), torch.ones(found.weights.shape[:-1]))
 
 
-def test_bad_records_are_counted_and_told(tmp_path):
+def test_skipped_records_are_counted_in_a_note(tmp_path):
     write_corpus(tmp_path)
     for name, line in (("a.en", "\n"), ("a.de", "nichts\n")):
         (tmp_path / name).write_text((tmp_path / name).read_text(encoding="utf-8") + line, encoding="utf-8")
@@ -212,7 +203,7 @@ runpy.run_module("glassformer", run_name="__main__", alter_sys=True)
 """
 
 
-def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, trained):
+def test_a_signal_saves_a_checkpoint_and_the_same_command_resumes(tmp_path, trained):
     write_corpus(tmp_path)
     command = [*TRAIN, "--updates", "200", "--eval-every", "100", "--out", "model"]
     stopped = subprocess.run(
@@ -225,67 +216,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, trained):
     assert weights[0] == weights[1]
 
 
-def test_a_recipe_is_the_flags_in_a_file(tmp_path):
-    path = tmp_path / "recipe.toml"
-    path.write_text(
-        '[data]\ncorpus = "multi30k"\nfolder = "x"\n[model]\nd_model = 64\n[train]\nlr = 1\nupdates = 5\n',
-        encoding="utf-8",
-    )
-    config = load_recipe(path, TranslationConfig)
-    assert (config.model.d_model, config.train.updates, config.data.corpus) == (64, 5, "multi30k")
-    assert config.model.d_ff == small_encoder_decoder().d_ff
-    for text, message in (
-        ("[train]\nupdatez = 5\n", "'updatez' in the table .train.: did you mean 'updates'"),
-        ("[model]\nn_head = 5\n", "did you mean 'n_heads'"),
-        ('[train]\nlr = "fast"\n', "lr='fast': expected a number"),
-        ("[train]\ncompile = 1\n", "compile=1: expected True or False"),
-        ("[cooking]\n", "unknown table .cooking.: expected one of"),
-        ("[train\n", "is not TOML"),
-    ):
-        path.write_text(text, encoding="utf-8")
-        with pytest.raises(ValueError, match=message):
-            load_recipe(path, TranslationConfig)
-
-
-@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.name)
-def test_every_recipe_loads(path):
-    task = re.search(r"glassformer train (\w+) --recipe recipes/" + path.name, path.read_text(encoding="utf-8"))
-    assert task, "a recipe says how it is used"
-    assert load_recipe(path, task_named(task[1]).Config).train.updates > 0
-
-
-def test_hidden_words_are_real_ones():
-    tokens = torch.tensor([[1, 7, 8, 9, END, PAD]]).repeat(200, 1)
-    hidden = hide_words(tokens, 0.3)
-    changed = hidden != tokens
-    assert 0.2 < changed[:, 1:4].float().mean() < 0.4
-    assert not changed[:, [0, 4, 5]].any()
-    assert (hidden[changed] == UNKNOWN).all()
-    assert hide_words(tokens, 0.0) is tokens
-
-
-def test_r_drop_adds_the_disagreement_of_two_passes():
-    a, b = torch.randn(2, 3, 5)
-    p, q = a.softmax(-1), b.softmax(-1)
-    expected = ((p * (p / q).log()).sum() + (q * (q / p).log()).sum()) / 4
-    torch.testing.assert_close(r_drop_divergence(a, b).sum(), expected)
-    assert r_drop_divergence(a, a).abs().max() < 1e-6
-
-    from glassformer.data.corpora.toy import PairTaskData
-
-    batch = next(PairTaskData("copy", 6).batches())
-    model = build_model(TranslationConfig().model).train()
-    plain, dropped = (pair_loss(model, TrainConfig(r_drop=weight), batch) for weight in (0.0, 5.0))
-    assert dropped > plain
-    torch.testing.assert_close(
-        pair_loss(model.eval(), TrainConfig(r_drop=5.0), batch),
-        pair_loss(model, TrainConfig(), batch),
-        rtol=1e-4,
-        atol=1e-3,
-    )
-
-
-def test_scores_are_sacrebleus():
+def test_scores_equal_sacrebleu():
     scores = score_translations(["the cat sat on the mat"], ["the cat sat on the mat"])
     assert scores["bleu"] == pytest.approx(100)
     assert scores["chrf"] == pytest.approx(100)

@@ -3,7 +3,10 @@
 from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
 from glassformer.text.text_windows import windows
 
@@ -47,3 +50,24 @@ def test_a_long_question_is_truncated_to_leave_room_for_the_text():
         assert [index for index in window.ids if 100 <= index < 1000] == list(range(100, 107))
     with pytest.raises(ValueError, match="windows of 4 tokens leave a text no room"):
         windows(encode(40, 40), 4, 2)
+
+
+TOKENIZER = Tokenizer.train(["the cat saw the old dog in the garden"] * 3, 300)
+words = st.lists(
+    st.sampled_from(["the", "cat", "saw", "old", "dog", "in", "garden", "é"]), min_size=1, max_size=30
+).map(" ".join)
+
+
+@given(words, words, st.integers(12, 40), st.integers(0, 12))
+def test_spans_within_the_overlap_are_whole_in_some_window(question, context, limit, overlap):
+    (read,) = TOKENIZER.offsets_batch([(question, context)])
+    found = windows(read, limit, overlap)
+    assert all(len(window) <= limit for window in found)
+    seen = [[span for span, source in zip(w.spans, w.sources, strict=True) if source == 1] for w in found]
+    all_spans = [span for span, source in zip(read.spans, read.sources, strict=True) if source == 1]
+    assert [*dict.fromkeys(span for part in seen for span in part)] == [*dict.fromkeys(all_spans)]
+    if len(found) > 1:
+        # Every run of tokens as long as the overlap is whole in some window.
+        size = min(overlap, min(map(len, seen[:-1])) // 2) + 1
+        runs = {tuple(part[i : i + size]) for part in seen for i in range(len(part) - size + 1)}
+        assert {tuple(all_spans[i : i + size]) for i in range(len(all_spans) - size + 1)} <= runs

@@ -70,8 +70,7 @@ def completion_words() -> dict[str, list[str]]:
     from glassformer.base.dataclass_flags import options_of
     from glassformer.cli.bench import bench
     from glassformer.cli.convert import convert
-    from glassformer.cli.demo import demo
-    from glassformer.cli.demo_task import demo_task
+    from glassformer.cli.demo import DEFAULT_TASK, demo_function
     from glassformer.cli.evaluate import eval_options
     from glassformer.cli.info import info
     from glassformer.cli.run import run
@@ -84,11 +83,11 @@ def completion_words() -> dict[str, list[str]]:
     of_all_tasks: dict[str, Option] = {}
     for task in TASKS:
         found[f"train {task}"] = [*_flags({**run_options(), **options_of(config_named(task))}), HELP_ALL]
-        found[f"demo {task}"] = _flags(function_options(demo if task == "translation" else demo_task)[2])
+        found[f"demo {task}"] = _flags(function_options(demo_function(task))[2])
         of_all_tasks |= eval_options(task, data_named(task)())
     found["eval"] = _flags(of_all_tasks)  # which of them apply depends on the task of the model
     found["train"] = found["help train"] = found["help demo"] = list(TASKS)
-    found["demo"] = [*TASKS, *found["demo translation"]]
+    found["demo"] = [*TASKS, *found[f"demo {DEFAULT_TASK}"]]
     return found
 
 

@@ -41,9 +41,7 @@ def demo_task(
     try:
         config = kind.demo()
     except NotImplementedError:
-        raise ValueError(
-            f"{name} has no demo: expected data of your own, see glassformer train {name} --help"
-        ) from None
+        raise ValueError(f"{name} has no demo: expected your own data, see glassformer train {name} --help") from None
     minutes = minutes or min(config.train.minutes or MAX_MINUTES, MAX_MINUTES)
     task = kind(replace(config, train=replace(config.train, minutes=minutes * SHARE, seed=seed)))
     folder = out / name

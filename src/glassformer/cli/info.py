@@ -13,10 +13,6 @@ if TYPE_CHECKING:
 
 WHOLE_NUMBERS = ("I64", "I32", "I16", "BOOL")
 """Types of stored counters and masks. They do not mean that weights are quantized."""
-NO_SETTINGS = ("task", "data", "language_origins", "tokenizer")
-"""Entries of task.json that are not settings of the pipeline."""
-LANGUAGES = {"source_language": "en", "target_language": "de"}
-"""Default languages of older versions. Folders without language_origins have them even if no option was given."""
 MAX_SPECIAL = 12
 """Number of special tokens that are shown; --json lists all."""
 
@@ -44,10 +40,14 @@ def info(path: Path, *, json: bool = False, allow_pickle: bool = False) -> None:
 def describe(path: Path, *, allow_pickle: bool = False) -> dict[str, Any]:
     """Return the object that `info --json` prints."""
     from glassformer.checkpoint.summary import summarize
-    from glassformer.pipelines.pipeline_registry import TASK, read_about
+    from glassformer.pipelines.pipeline_registry import DATA_SETTINGS, TASK, read_about
+    from glassformer.tasks.configs.shared import TaskData
+    from glassformer.tasks.task_registry import data_named
 
     model = summarize(path, allow_pickle=allow_pickle)
     about = read_about(path) if (path / TASK).is_file() else {}
+    data: type[TaskData[Any]] = data_named(about["task"]) if about else TaskData
+    no_settings = ("task", *DATA_SETTINGS, "tokenizer")
     tokenizers: dict[str, Tokenizer | PretrainedTokenizer] = {}
     problem = None
     try:
@@ -60,9 +60,9 @@ def describe(path: Path, *, allow_pickle: bool = False) -> dict[str, Any]:
         "kind": model.config.kind,
         "parameters": model.n_parameters,
         "task": about.get("task"),
-        "task_settings": {key: value for key, value in about.items() if key not in NO_SETTINGS},
-        "languages": _languages(about),
-        "data": _changed_data(about),
+        "task_settings": {key: value for key, value in about.items() if key not in no_settings},
+        "languages": data.stored_languages(about),
+        "data": data.changed_settings(about),
         "family": model.family,
         "numbers": dict(model.stored),
         "tokenizer_problem": problem,
@@ -102,27 +102,6 @@ def _about_tokenizer(tokenizer: "Tokenizer | PretrainedTokenizer") -> dict[str, 
         "size": tokenizer.vocab_size,
         "special_tokens": tokenizer.tokens(sorted(tokenizer.special_ids)),
     }
-
-
-def _changed_data(about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data options that are not the default, without the default languages of older versions."""
-    from glassformer.tasks.task_registry import data_named
-
-    data = about.get("data")
-    if not isinstance(data, dict):
-        return {}
-    usual = data_named(about["task"])()
-    hidden = LANGUAGES.keys() if "language_origins" in about else {k for k, v in LANGUAGES.items() if data.get(k) == v}
-    return {key: value for key, value in data.items() if value != getattr(usual, key, None) and key not in hidden}
-
-
-def _languages(about: Mapping[str, Any]) -> dict[str, dict[str, str] | None] | None:
-    """Return the languages of a translator, None for an unknown one; None for any other model."""
-    origins, data = about.get("language_origins"), about.get("data")
-    if not isinstance(origins, dict) or not isinstance(data, dict):
-        return None
-    found = {side: (str(data.get(f"{side}_language", "")), str(origins.get(side, ""))) for side in ("source", "target")}
-    return {side: {"code": code, "origin": origin} if code else None for side, (code, origin) in found.items()}
 
 
 def _changed(config: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`task.json` of a model folder, which names the model's task, and the pipeline of each task. Imports no torch."""
+"""`task.json` of a model folder, which names the model's task, and the registry of tasks. Imports no torch."""
 
 from importlib import import_module
 from pathlib import Path
@@ -15,34 +15,89 @@ that write text, `decoding` those of models that continue a text."""
 
 
 class PipelineEntry(NamedTuple):
-    """The pipeline of a task: where its class is and which options of `glassformer run` it takes."""
+    """A task's entry in the registry: its pipeline, what the command line calls its models, and what these take."""
 
     path: str
-    """Module and class below `glassformer.pipelines`. Importing it imports torch."""
+    """Module and class of the pipeline below `glassformer.pipelines`. Importing it imports torch."""
     called: str
     """What error messages call such a model: "a translator"."""
     takes: tuple[RunOption, ...]
+    """The options of `glassformer run` that such a model takes, beside those of all models."""
+    about: str = ""
+    """A description of the model and its training data, for `glassformer train --help`."""
 
 
 SEQ2SEQ_OPTIONS: tuple[RunOption, ...] = ("n_best", "scores", "writing")
 DECODER_OPTIONS: tuple[RunOption, ...] = (*SEQ2SEQ_OPTIONS, "decoding")
 PIPELINES = {
-    "classification": PipelineEntry("classifier.Classifier", "a classifier", ("n_best", "scores", "embed")),
-    "similarity": PipelineEntry("comparer.Comparer", "a comparer of texts", ("embed",)),
-    "paraphrase": PipelineEntry("comparer.ParaphraseDetector", "a paraphrase detector", ("embed",)),
-    "tagging": PipelineEntry("tagger.Tagger", "a tagger", ("embed",)),
-    "summarization": PipelineEntry("summarizer.Summarizer", "a summarizer", SEQ2SEQ_OPTIONS),
-    "answering": PipelineEntry("answerer.Answerer", "an answerer", SEQ2SEQ_OPTIONS),
-    "extraction": PipelineEntry("extractor.Extractor", "an extractor of answers", ("scores", "embed")),
-    "denoising": PipelineEntry("denoiser.Denoiser", "a denoising model", SEQ2SEQ_OPTIONS),
-    "masking": PipelineEntry("mask_filler.MaskFiller", "a masked language model", ("embed",)),
-    "code": PipelineEntry("code_model.CodeModel", "a code model", DECODER_OPTIONS),
-    "language": PipelineEntry("language_model.LanguageModel", "a language model", DECODER_OPTIONS),
-    "translation": PipelineEntry("translator.Translator", "a translator", SEQ2SEQ_OPTIONS),
+    "classification": PipelineEntry(
+        "classifier.Classifier",
+        "a classifier",
+        ("n_best", "scores", "embed"),
+        "a classifier from labeled texts or pairs of texts",
+    ),
+    "similarity": PipelineEntry(
+        "comparer.Comparer",
+        "a comparer of texts",
+        ("embed",),
+        "a model that scores how similar two texts are, and makes vectors of texts",
+    ),
+    "paraphrase": PipelineEntry(
+        "comparer.ParaphraseDetector",
+        "a paraphrase detector",
+        ("embed",),
+        "a model that decides whether two texts mean the same",
+    ),
+    "tagging": PipelineEntry(
+        "tagger.Tagger", "a tagger", ("embed",), "a tagger of names and other entities from tagged sentences"
+    ),
+    "summarization": PipelineEntry(
+        "summarizer.Summarizer", "a summarizer", SEQ2SEQ_OPTIONS, "a summarizer from texts and their summaries"
+    ),
+    "answering": PipelineEntry(
+        "answerer.Answerer",
+        "an answerer",
+        SEQ2SEQ_OPTIONS,
+        "a model that answers questions about a text in its own words",
+    ),
+    "extraction": PipelineEntry(
+        "extractor.Extractor",
+        "an extractor of answers",
+        ("scores", "embed"),
+        "a model that finds the answer to a question in a text",
+    ),
+    "denoising": PipelineEntry(
+        "denoiser.Denoiser",
+        "a denoising model",
+        SEQ2SEQ_OPTIONS,
+        "an encoder-decoder like T5 and BART, pretrained on plain texts",
+    ),
+    "masking": PipelineEntry(
+        "mask_filler.MaskFiller",
+        "a masked language model",
+        ("embed",),
+        "an encoder like BERT, pretrained on plain texts",
+    ),
+    "code": PipelineEntry(
+        "code_model.CodeModel", "a code model", DECODER_OPTIONS, "a model that completes source code and fills in gaps"
+    ),
+    "language": PipelineEntry(
+        "language_model.LanguageModel",
+        "a language model",
+        DECODER_OPTIONS,
+        "a language model like GPT, from plain texts",
+    ),
+    "translation": PipelineEntry(
+        "translator.Translator", "a translator", SEQ2SEQ_OPTIONS, "a translator from sentence pairs"
+    ),
 }
-"""The pipeline of each task, by the name of the task in `task.json` and on the command line."""
+"""The registry of tasks, by their names in `task.json` and on the command line. The order is that of `--help`."""
 RENAMED_TASKS = {"summarisation": "summarization"}
 """Tasks that version 0.1 spelled differently. Their model folders still load."""
+FIRST_TASK = "translation"
+"""The task of the first model folders. They have no `task.json`, because there was one task."""
+DATA_SETTINGS = ("data", "language_origins")
+"""Entries of `task.json` about the training data. All further entries are settings of the pipeline."""
 
 
 def pipeline_named(task: str) -> type[Any]:
@@ -59,10 +114,10 @@ def read_about(folder: Path) -> dict[str, Any]:
     from glassformer.checkpoint.safe_files import MANIFEST, CorruptFolderError, SealedFolder, read_json_object
 
     if not (folder / MANIFEST).exists() and not (folder / TASK).exists():
-        return {"task": "translation"}  # not a folder of ours: loading the model raises the error
+        return {"task": FIRST_TASK}  # not a folder of ours: loading the model raises the error
     sealed = SealedFolder(folder)
     if not sealed.has(TASK):
-        return {"task": "translation"}  # the first folders had no task.json, because there was one task
+        return {"task": FIRST_TASK}
     about = read_json_object(sealed.file(TASK))
     name = about.get("task")
     if isinstance(name, str):

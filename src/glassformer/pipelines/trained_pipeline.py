@@ -12,10 +12,8 @@ from glassformer.checkpoint.load_errors import refusing_wrong_values
 from glassformer.metrics.scores import Scores
 from glassformer.models.transformer import Model
 from glassformer.pipelines.pipeline import Pipeline
-from glassformer.pipelines.pipeline_registry import TASK, read_about
+from glassformer.pipelines.pipeline_registry import DATA_SETTINGS, TASK, read_about
 
-DATA_SETTINGS = ("data", "language_origins")
-"""Entries of `task.json` about the training data. All further entries are settings of the pipeline."""
 AnyModel = TypeVar("AnyModel", bound=Model)
 Example = TypeVar("Example")
 

@@ -1,5 +1,6 @@
 """Code modeling: train a decoder on source files, so that it completes code and fills in gaps."""
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,15 +11,19 @@ from typing_extensions import override
 from glassformer.base.fields import Count, Probability
 from glassformer.data.batching.fill_in_middle import encode_fill_in_middle, fill_in_middle_parts
 from glassformer.data.corpora.standard_library import standard_library
+from glassformer.data.readers.code_problems import read_problems
 from glassformer.data.readers.text_documents import Document, SplitDocuments
+from glassformer.metrics.sandbox import SandboxMode, check_sandbox
 from glassformer.pipelines.blanks import GAP_TOKENS
 from glassformer.tasks.configs.small_models import small_decoder
 from glassformer.tasks.decoder_task import DecoderTask
+from glassformer.tasks.evaluation import EvalOptions, ScoreReport
 from glassformer.tasks.language import DocumentData, LanguageConfig
 from glassformer.text.tokenizer import UNKNOWN
 
 if TYPE_CHECKING:
     from glassformer.data.batching.packed_windows import TokenStream
+    from glassformer.pipelines.code_model import CodeModel
 
 CHARACTERS = 2
 """Least number of characters per token, about: a file that is cut in three should fit into the context."""
@@ -50,11 +55,28 @@ class CodeConfig(LanguageConfig):
     """Probability that a piece of code is learned with its middle last, so that the model can fill in gaps."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class CodeEvalOptions(EvalOptions):
+    """Options of scoring programs that the model writes."""
+
+    problems: Path | None = None
+    """Problems with tests (.jsonl with text and test_list, as MBPP), to score by pass@k; programs run in a sandbox."""
+    samples: Count = 1
+    """Programs per problem; one is greedy, more are sampled."""
+    sandbox: SandboxMode = "strict"
+    """Protection of programs: strict refuses to run them where the system cannot restrict them, weak runs them."""
+
+    @property
+    @override
+    def needs_data(self) -> bool:
+        return self.problems is None
+
+
 class Code(DecoderTask):
     """Train a decoder that completes source code and fills in gaps."""
 
     name, title, unit, sample_line = "code", "A model of code", "files", "def add(a, b):"
-    Config = CodeConfig
+    Config, EvalOptions = CodeConfig, CodeEvalOptions
     special_tokens = GAP_TOKENS
 
     @override
@@ -84,6 +106,21 @@ class Code(DecoderTask):
             unknown=UNKNOWN,
             size=lambda parts: sum(len(part.encode()) for part in parts if part),
         )
+
+    @override
+    @classmethod
+    def evaluate(cls, pipeline: "CodeModel", data: CodeData, options: CodeEvalOptions) -> ScoreReport:
+        """Score the programs for `options.problems` by pass@k, or without problems the text of `data`.
+
+        Prints on stderr which protections of the sandbox are active.
+        """
+        if options.problems is None:
+            return super().evaluate(pipeline, data, options)
+        problems = read_problems(options.problems)
+        print(check_sandbox(options.sandbox), file=sys.stderr)
+        scores = pipeline.solve(problems, samples=options.samples, sandbox=options.sandbox)
+        method = "greedy" if options.samples == 1 else f"{options.samples} samples for each problem"
+        return ScoreReport({"": scores}, f"{method}, the problems of {options.problems}")
 
     @override
     def unused(self) -> set[str]:

@@ -59,13 +59,6 @@ class EncoderTask(Task[Example, "LabeledBatch"]):
     def calibrate(self, pipeline: Any, valid: Sequence[Example]) -> None:
         """Choose settings of the pipeline on the validation examples, such as a threshold, before each scoring."""
 
-    def pair_rows(self, pipeline: Any, examples: Sequence[Any], targets: Sequence[float]) -> "list[LabeledRow]":
-        """Return two rows for each pair of texts, one per text, both with the pair's target."""
-        from glassformer.data.batching.labeled_batches import LabeledRow
-
-        encoded = pipeline.read([(text, None) for example in examples for text in self.texts(example)])
-        return [LabeledRow(one.ids, one.token_types, targets[place // 2]) for place, one in enumerate(encoded)]
-
     def versions(self, pipeline: Any, train: Sequence[Example]) -> "list[Callable[[], list[LabeledRow]]]":
         """Return functions that tokenize the training rows: one, or one for each of several versions of the data.
 

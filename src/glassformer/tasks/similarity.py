@@ -1,41 +1,30 @@
 """Similarity: score how similar two texts are, by the cosine of their vectors."""
 
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from glassformer.data.corpora.synthetic_pairs import ScoredPair, generate_pairs
-from glassformer.data.readers.records import Record, RecordReader, as_text
+from glassformer.data.corpora.synthetic_pairs import ScoredPair
 from glassformer.metrics.correlation import score_correlation
 from glassformer.metrics.scores import Scores
-from glassformer.models import ModelConfig
-from glassformer.tasks.configs.shared import FileData, Splits, TaskConfig
-from glassformer.tasks.configs.small_models import small_encoder
-from glassformer.tasks.encoder_task import EncoderTask, Texts
-from glassformer.training.train_config import TrainConfig
+from glassformer.tasks.configs.shared import Splits
+from glassformer.tasks.pair_task import PairConfig, PairTask, ScoredPairData
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from glassformer.data.batching.labeled_batches import LabeledBatch, LabeledRow
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimilarityData(FileData[ScoredPair]):
+class SimilarityData(ScoredPairData):
     """Options of pairs of texts with scores."""
 
-    CORPORA = ("made-pairs",)
+    SCORE_FIELD = "score_column"
 
     data: tuple[Path, ...] = ()
     """Files with pairs of texts and scores: .tsv or .csv with a header, or .jsonl (.gz too)."""
-    text_column: str = "text"
-    """Column of the first texts."""
-    second_column: str = "second"
-    """Column of the second texts."""
     score_column: str = "score"
     """Column of the scores."""
     lowest: float = 0.0
@@ -51,78 +40,46 @@ class SimilarityData(FileData[ScoredPair]):
             raise ValueError(f"scores from {self.lowest} to {self.highest}: expected the lowest below the highest")
 
     @override
-    def corpus_splits(self) -> Splits[ScoredPair]:
-        return Splits(*generate_pairs().values())
-
-    @override
-    def split_key(self, example: ScoredPair) -> str:
-        return example.text
-
-    @override
-    def read(self, paths: tuple[Path, ...]) -> Iterable[ScoredPair]:
-        return RecordReader(paths, [self.text_column, self.second_column, self.score_column], self._pair, self.on_bad)
-
-    def _pair(self, record: Record) -> ScoredPair:
-        text, second, score = record.cells
+    def score_of(self, cell: Any) -> float:
         try:
-            number = math.nan if isinstance(score, bool) else float(score)
+            number = math.nan if isinstance(cell, bool) else float(cell)
         except (TypeError, ValueError, OverflowError):
             number = math.nan
         if not self.lowest <= number <= self.highest:
             raise ValueError(
-                f"{repr(score)[:60]} under {self.score_column!r}: expected {self.lowest:g} to {self.highest:g}"
+                f"{repr(cell)[:60]} under {self.score_column!r}: expected {self.lowest:g} to {self.highest:g}"
             )
-        return ScoredPair(as_text(text, self.text_column), as_text(second, self.second_column), number)
+        return number
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimilarityConfig(TaskConfig):
+class SimilarityConfig(PairConfig):
     """The recipe of a comparer of texts."""
 
     FIRST_OPTIONS = ("data", "valid", "text_column", "second_column", "score_column")
 
     data: SimilarityData = field(default_factory=SimilarityData)
-    model: ModelConfig = field(default_factory=lambda: small_encoder(dropout=0.1, embedding_dropout=0.1))
-    """The architecture of a new model. Its vocab_size is the most tokens the tokenizer may learn."""
-    train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(
-            updates=2000, lr=1e-3, warmup=200, schedule="linear", label_smoothing=0.0, eval_every=250
-        )
-    )
 
 
-class Similarity(EncoderTask[ScoredPair]):
+class Similarity(PairTask):
     """Train an encoder on pairs of texts with scores: the cosine of their vectors becomes the score."""
 
-    name, title, separate_encoding = "similarity", "A comparer of texts", True
-    unit, sample_line = "pairs", "a first text\ta second text"
+    name, title = "similarity", "A comparer of texts"
     Config = SimilarityConfig
 
     @override
-    def unused(self) -> set[str]:
-        return {"r_drop", "word_dropout", "label_smoothing", "bpe_dropout"}
+    def settings(self) -> dict[str, Any]:
+        return {"lowest": self.config.data.lowest, "highest": self.config.data.highest}
 
     @override
-    def texts(self, example: ScoredPair) -> Texts:
-        return example.text, example.second
+    def target(self, pipeline: Any, pair: ScoredPair) -> float:
+        """Return the cosine that the pair's vectors should have: its score on a scale from 0 to 1."""
+        return (pair.score - pipeline.lowest) / (pipeline.highest - pipeline.lowest)
 
     @override
-    def head_settings(self, train: Sequence[ScoredPair]) -> tuple[dict[str, Any], dict[str, Any]]:
-        if len({pair.score for pair in train}) < 2:
-            raise ValueError(f"all pairs have the score {train[0].score:g}: expected different ones")
-        return {"pooling": "mean"}, {"lowest": self.config.data.lowest, "highest": self.config.data.highest}
-
-    @override
-    def rows(self, pipeline: Any, examples: Sequence[ScoredPair]) -> "list[LabeledRow]":
-        """Return two rows for each pair, both with the cosine that their vectors should have."""
-        scale = pipeline.highest - pipeline.lowest
-        return self.pair_rows(pipeline, examples, [(pair.score - pipeline.lowest) / scale for pair in examples])
-
-    @override
-    def loss(self, model: "nn.Module", batch: "LabeledBatch") -> "Tensor":
-        """Return the sum of the squared errors of the cosines."""
-        first, second = self.outputs(model, batch).chunk(2)
-        return ((first * second).sum(-1) - batch.answers).square().sum()
+    def cosine_loss(self, cosines: "Tensor", targets: "Tensor") -> "Tensor":
+        """Return the squared errors of the cosines."""
+        return (cosines - targets).square()
 
     @override
     def describe(self, splits: Splits[ScoredPair]) -> str:
@@ -134,20 +91,8 @@ class Similarity(EncoderTask[ScoredPair]):
     @override
     @classmethod
     def demo(cls) -> SimilarityConfig:
-        """Return the config of a model on sentences made of synonyms, which share meaning and not words."""
-        return SimilarityConfig(
-            data=SimilarityData(corpus="made-pairs"),
-            model=small_encoder(vocab_size=1000, d_model=64, d_ff=128, dropout=0.0, embedding_dropout=0.0),
-            train=TrainConfig(
-                minutes=1.5,
-                label_smoothing=0.0,
-                lr=2e-3,
-                warmup=100,
-                schedule="linear",
-                max_tokens=1024,
-                eval_every=250,
-            ),
-        )
+        config: SimilarityConfig = cls.demo_on_made_pairs(minutes=1.5, eval_every=250)
+        return config
 
     @override
     def baseline(self, splits: Splits[ScoredPair]) -> tuple[str, Scores]:

@@ -17,6 +17,7 @@ from glassformer.tasks.configs.corpus_size import CorpusSize
 from glassformer.tasks.configs.defaults import Size
 from glassformer.tasks.configs.shared import Example, Splits, TaskConfig
 from glassformer.tasks.configs.task_options import make_config
+from glassformer.tasks.evaluation import EvalOptions, ScoreReport, describe_scored
 from glassformer.tasks.prepared import Initialized, Prepared, SplitName
 from glassformer.training.fingerprints import fingerprint_examples, fingerprint_model, fingerprint_paths
 
@@ -42,6 +43,8 @@ class Task(ABC, Generic[Example, Batch]):
     sample_line: ClassVar[str] = "a line of text"
     """An example of an input line, for the model card."""
     Config: ClassVar[type[TaskConfig]]
+    EvalOptions: ClassVar[type[EvalOptions]] = EvalOptions
+    """Options of `glassformer eval` for models of this task alone."""
 
     def __init__(self, config: Any):
         if not isinstance(config, self.Config):
@@ -133,6 +136,13 @@ class Task(ABC, Generic[Example, Batch]):
             overwrite=overwrite,
             began=began,
         )
+
+    @classmethod
+    def evaluate(cls, pipeline: Any, data: Any, options: Any) -> ScoreReport:
+        """Score a trained model of this task on the examples of `data`. `options` are the task's `EvalOptions`."""
+        examples = data.examples()
+        scored_on = describe_scored(data, len(examples), cls.unit, pipeline.scoring_method())
+        return ScoreReport({"": pipeline.score(examples)}, scored_on)
 
     def inputs(self) -> dict[str, str]:
         """Return a fingerprint of each input by its content: data files, a named corpus, the pretrained model."""

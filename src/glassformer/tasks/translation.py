@@ -1,13 +1,14 @@
 """Translation: a sentence in one language to a sentence in another."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from typing_extensions import override
 
+from glassformer.base.fields import Count
 from glassformer.data.corpora.catalog import CORPORA, open_corpus
 from glassformer.data.readers.pairs import Pair, PairReader
 from glassformer.data.readers.splits import split_pairs
@@ -15,11 +16,20 @@ from glassformer.models import ModelConfig
 from glassformer.tasks.card import code, in_short
 from glassformer.tasks.configs.shared import Splits, TaskConfig, TaskData
 from glassformer.tasks.configs.small_models import small_encoder_decoder
+from glassformer.tasks.evaluation import EvalOptions, ScoreReport, describe_scored
 from glassformer.tasks.seq2seq_task import Seq2SeqTask
+
+if TYPE_CHECKING:
+    from glassformer.metrics import Scores
+    from glassformer.pipelines.translator import Translator
 
 LanguageOrigin = Literal["", "option", "corpus", "file names"]
 """How a language is known: by --source-language or --target-language, as the default of a named corpus, or guessed from
 file names; empty where it is not."""
+
+FIRST_LANGUAGES = {"source_language": "en", "target_language": "de"}
+"""Default languages of older versions. Their folders have them even if no option was given, and no
+language_origins."""
 
 
 class SideLanguage(NamedTuple):
@@ -95,6 +105,27 @@ class PairData(TaskData[Pair]):
         found["data"] |= {f"{side}_language": language.code for side, language in sides.items()}
         return {**found, "language_origins": {side: language.origin for side, language in sides.items()}}
 
+    @override
+    @classmethod
+    def changed_settings(cls, about: Mapping[str, Any]) -> dict[str, Any]:
+        """Leave out the languages, except those of older folders that are not the default of that time."""
+        found = super().changed_settings(about)
+        if "language_origins" in about:
+            return {name: value for name, value in found.items() if name not in FIRST_LANGUAGES}
+        return {name: value for name, value in found.items() if FIRST_LANGUAGES.get(name) != value}
+
+    @override
+    @classmethod
+    def stored_languages(cls, about: Mapping[str, Any]) -> dict[str, dict[str, str] | None] | None:
+        """Return the language of each side; None for a folder of a version that did not store them."""
+        origins, data = about.get("language_origins"), about.get("data")
+        if not isinstance(origins, dict) or not isinstance(data, dict):
+            return None
+        codes = {side: str(data.get(f"{side}_language", "")) for side in ("source", "target")}
+        return {
+            side: {"code": code, "origin": str(origins.get(side, ""))} if code else None for side, code in codes.items()
+        }
+
     def _read(self, source: tuple[Path, ...], target: tuple[Path, ...]) -> PairReader:
         if not source:
             raise ValueError(self.NO_FILES)
@@ -113,11 +144,32 @@ class TranslationConfig(TaskConfig):
     has a tokenizer of its own."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class TranslationEvalOptions(EvalOptions):
+    """Options of scoring translations."""
+
+    beam: Count | None = None
+    """Beam width that is scored beside greedy search (default: the model's own)."""
+    tokenized: str = ""
+    """Language of the target, such as de, to add lower-cased tokenized BLEU as older papers report it."""
+
+
 class Translation(Seq2SeqTask[Pair]):
     """Train a translator on sentence pairs."""
 
     name, title = "translation", "A translator"
-    Config = TranslationConfig
+    Config, EvalOptions = TranslationConfig, TranslationEvalOptions
+
+    @override
+    @classmethod
+    def evaluate(cls, pipeline: "Translator", data: PairData, options: TranslationEvalOptions) -> ScoreReport:
+        """Score greedy and beam search, each with tokenized BLEU if `options.tokenized` names a language."""
+        pairs, beam = data.examples(), options.beam or pipeline.generation.num_beams
+        scores = {
+            name: _score(pipeline, pairs, width, options.tokenized)
+            for name, width in (("greedy", 1), (f"beam {beam}", beam))
+        }
+        return ScoreReport(scores, describe_scored(data, len(pairs), cls.unit))
 
     @override
     def data_facts(self) -> list[tuple[str, str]]:
@@ -136,6 +188,18 @@ class Translation(Seq2SeqTask[Pair]):
         sides = zip(("source", "target"), data.languages(), strict=True)
         unknown = "not known; --{}-language names it"
         return [*facts, *((f"{side} language", str(one) or unknown.format(side)) for side, one in sides)]
+
+
+def _score(pipeline: "Translator", pairs: Sequence[Pair], beam: int, tokenized: str) -> "Scores":
+    from glassformer.metrics import Scores, score_translations, tokenized_bleu
+
+    references = [pair.target for pair in pairs]
+    found = pipeline.translate([pair.source for pair in pairs], beam=beam)
+    scores = score_translations(found, references)
+    if not tokenized:
+        return scores
+    old = tokenized_bleu(found, references, tokenized)
+    return Scores({**scores.values, "tokenized_bleu": old.bleu}, {**scores.signatures, "tokenized_bleu": old.signature})
 
 
 def _language(given: str, of_corpus: str, files: Sequence[Path]) -> SideLanguage:

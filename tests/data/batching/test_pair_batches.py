@@ -1,12 +1,13 @@
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.data.batching.pair_batches import CycledBatches, TokenBudgetBatches, grid
+from glassformer.data.batching.pair_batches import CycledBatches, TokenBudgetBatches, grid, hide_words
 from glassformer.data.batching.token_files import write_token_files
 from glassformer.data.readers.pairs import Pair
-from glassformer.text.tokenizer import BEGIN, END, PAD
+from glassformer.text.tokenizer import BEGIN, END, PAD, UNKNOWN
 
 
 def numbers(texts):
@@ -135,3 +136,13 @@ def test_versions_of_one_corpus_do_not_repeat_an_order(tmp_path):
 def test_there_must_be_a_version():
     with pytest.raises(ValueError, match="no versions: expected at least one"):
         CycledBatches([])
+
+
+def test_word_dropout_hides_no_special_tokens():
+    tokens = torch.tensor([[1, 7, 8, 9, END, PAD]]).repeat(200, 1)
+    hidden = hide_words(tokens, 0.3)
+    changed = hidden != tokens
+    assert 0.2 < changed[:, 1:4].float().mean() < 0.4
+    assert not changed[:, [0, 4, 5]].any()
+    assert (hidden[changed] == UNKNOWN).all()
+    assert hide_words(tokens, 0.0) is tokens

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
@@ -35,7 +35,7 @@ class TaskData(Checked, Generic[Example]):
     """Where a task's examples come from. The fields are flags of `train` and `eval`."""
 
     FILE_FIELDS: ClassVar[tuple[str, ...]] = ()
-    """Fields that name files to read."""
+    """Fields that name files to read; first those of the training files."""
     SOURCE_FIELDS: ClassVar[frozenset[str]] = frozenset({"on_bad", "corpus"})
     """Fields that say which data is read, not how. They are not stored in the model folder."""
     CORPORA: ClassVar[Collection[str]] = ()
@@ -72,6 +72,27 @@ class TaskData(Checked, Generic[Example]):
     def settings(self) -> dict[str, Any]:
         """Return what `task.json` stores about the data: how it was read, so that `eval` reads other files alike."""
         return {"data": {name: value for name, value in asdict(self).items() if name not in self.SOURCE_FIELDS}}
+
+    @classmethod
+    def changed_settings(cls, about: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the data options in the contents of a `task.json` that are not the default."""
+        data = about.get("data")
+        if not isinstance(data, dict):
+            return {}
+        usual = cls()
+        return {name: value for name, value in data.items() if value != getattr(usual, name, None)}
+
+    @classmethod
+    def stored_languages(cls, about: Mapping[str, Any]) -> dict[str, dict[str, str] | None] | None:
+        """Return the languages that a `task.json` names, by side: code and origin, None for an unknown language.
+
+        None for a task whose data has no languages.
+        """
+        return None
+
+    def is_given(self) -> bool:
+        """Return whether training files or a corpus are named."""
+        return bool(self.corpus or getattr(self, self.FILE_FIELDS[0]))
 
     def training_files(self) -> list[Path]:
         """Return the files that the model is trained on."""

@@ -1,17 +1,14 @@
-"""Defaults fit the data and the time, what was given wins, and a resumed run keeps what it chose."""
+"""Defaults fit the data and the time, and given options override them."""
 
 import json
-import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import glassformer
 from glassformer.base.dataclass_flags import options_of
 from glassformer.models import ModelConfig
 from glassformer.models.presets import FULL_SIZE, preset
-from glassformer.tasks.choose import choose, in_words
 from glassformer.tasks.configs.defaults import (
     DEFAULT_MINUTES,
     REFERENCE_FLOPS,
@@ -63,7 +60,7 @@ def test_any_corpus_and_time_give_a_valid_config(task, examples, length, seconds
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_what_is_given_wins(data):
+def test_given_options_override_the_defaults(data):
     options = {option.path: option for option in options_of(TRANSLATION).values()}
     values = {
         "model.d_model": st.sampled_from([32, 48, 100, 256]),
@@ -80,7 +77,7 @@ def test_what_is_given_wins(data):
     assert {name: chosen[name] for name in given} == given
 
 
-def test_what_depends_on_a_given_value_follows():
+def test_values_that_depend_on_a_given_width_follow_it():
     chosen = chosen_for(MULTI30K, 100.0, given={"model.d_model": 320})
     assert (chosen["model.d_ff"], chosen["model.n_heads"], chosen["model.init_std"]) == (960, 10, 0.0559)
 
@@ -96,7 +93,7 @@ def test_more_time_never_gives_a_smaller_model():
     assert widths[0] < widths[-1]
 
 
-def test_few_examples_seen_often_are_protected_by_dropout_and_decay():
+def test_few_examples_give_more_dropout_and_weight_decay():
     few, many = chosen_for(CorpusSize(1_000, 65_000, 60_000), 900.0), chosen_for(MULTI30K, 100.0)
     assert few["model.dropout"] > many["model.dropout"] == 0
     assert few["train.weight_decay"] == 1.0
@@ -110,8 +107,8 @@ def test_the_warm_up_is_a_share_so_that_it_follows_a_corrected_plan(task, second
         assert choose_for_fine_tuning(config_named(task), options, is_foreign=True)["train.warmup"] == 0.06
 
 
-def test_the_speed_of_the_chosen_model_counts():
-    """A machine that is fast with wide models alone gets a wide model."""
+def test_the_speed_is_measured_for_the_chosen_model():
+    """A machine that is fast only with wide models gets a wide model."""
 
     def flops_per_second(config):
         return 3e12 if config.model.d_model >= 128 else 1e9
@@ -120,12 +117,12 @@ def test_the_speed_of_the_chosen_model_counts():
     assert choose_defaults(TRANSLATION, {}, MULTI30K, speed)["model.d_model"] > 160
 
 
-def test_texts_longer_than_the_model_reads_ask_for_no_larger_batches():
+def test_texts_beyond_the_limit_of_the_model_do_not_enlarge_batches():
     long, longer = (chosen_for(CorpusSize(1000, 1000 * n, 1000 * n), 100.0) for n in (1_100, 100_000))
     assert long["train.max_tokens"] == longer["train.max_tokens"] == 8 * 256
 
 
-def test_a_size_is_taken_as_it_is():
+def test_a_named_size_sets_width_and_depth():
     for size, (width, depth) in SIZES.items():
         chosen = chosen_for(MULTI30K, 100.0, size=size)
         assert (chosen["model.d_model"], chosen["model.n_encoder_layers"], chosen["model.n_decoder_layers"]) == (
@@ -169,58 +166,7 @@ def test_the_speed_of_training_is_measured_for_each_kind_of_model():
         assert measure_training_speed(config, TrainConfig(minutes=0.01, max_tokens=64, device="cpu"), 20) > 0
 
 
-def write_pairs(folder, count=120):
-    (folder / "a.txt").write_text("".join(f"one {n} two\n" for n in range(count)), encoding="utf-8")
-    (folder / "b.txt").write_text("".join(f"eins {n} zwei\n" for n in range(count)), encoding="utf-8")
-    return {"source": folder / "a.txt", "target": folder / "b.txt"}
-
-
-def test_a_resumed_run_keeps_what_it_chose(tmp_path, monkeypatch, capsys):
-    files = write_pairs(tmp_path)
-    options = {**files, "updates": 2, "size": "tiny", "d_model": 32, "vocab_size": 300, "device": "cpu"}
-    steps = []
-    glassformer.train("translation", out=tmp_path / "m", on_step=steps.append, **options)
-    assert len(steps) == 2, "callbacks are called by glassformer.train too"
-    told = capsys.readouterr().err
-    assert "chosen for this data: --n-encoder-layers 1" in told
-    assert "--d-model" not in told, "what was given was not chosen"
-    kept = json.loads((tmp_path / "m.run" / "kept" / "defaults.json").read_text(encoding="utf-8"))
-    monkeypatch.setattr("glassformer.tasks.train_task.choose", lambda *_, **__: pytest.fail("chosen again"))
-    glassformer.train("translation", out=tmp_path / "m", **options)
-    config = json.loads((tmp_path / "m" / "config.json").read_text(encoding="utf-8"))
-    assert config["n_heads"] == kept["model.n_heads"]
-
-
-def test_a_recipe_is_complete_and_takes_no_size(tmp_path):
-    files = write_pairs(tmp_path)
-    (tmp_path / "r.toml").write_text("[train]\nupdates = 1\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="--recipe describes the whole model"):
-        glassformer.train("translation", out=tmp_path / "m", recipe=tmp_path / "r.toml", size="tiny", **files)
-
-
-def test_the_corpus_is_measured_by_its_characters():
-    corpus = CorpusSize.measure([("abcd" * 10, "ab" * 10), ("abcd" * 10, "ab" * 10)])
-    assert corpus == CorpusSize(2, 80, 40)
-    assert corpus.lengths() == (11, 6)
-
-
-def test_a_decoder_is_measured_by_windows(tmp_path):
-    (tmp_path / "t.txt").write_text("word " * 4_000, encoding="utf-8")
-    task = task_named("language").with_chosen_defaults({"data.data": (tmp_path / "t.txt",), "data.valid_share": 0.5})
-    corpus = task.corpus()
-    assert corpus.examples == corpus.target_characters // (4 * task.config.context) > 1
-
-
-def test_fine_tuning_keeps_the_architecture_and_lowers_the_learning_rate(tmp_path):
-    kind = config_named("classification")
-    config = make_config(kind, {"start_from": tmp_path / "theirs"})
-    tuned = choose(config, {"train.minutes": 2}, CorpusSize(10, 100), size="auto", began=time.perf_counter())
-    assert not any(name.startswith("model.") for name in tuned)
-    assert tuned["train.optimizer"] == "adamw"
-    assert "2 min: --optimizer adamw" in in_words(tuned, {"train.minutes": 2})
-
-
-def test_the_reference_is_where_the_rules_were_measured():
+def test_the_reference_time_gives_the_measured_settings():
     chosen = chosen_for(MULTI30K, REFERENCE_FLOPS / 2.9e10)
     assert (chosen["model.d_model"], chosen["model.vocab_size"], chosen["train.max_tokens"]) == (128, 4000, 512)
 
@@ -234,6 +180,15 @@ def test_a_classifier_of_several_labels_gets_no_option_without_effect():
     assert not task_named("classification")(make_config(kind, {**several, "data.multi_label": True})).unused() & {
         name.rpartition(".")[2] for name in several
     }
+
+
+def test_the_defaults_of_tagging_use_bpe_dropout_and_entity_swaps():
+    chosen = chosen_for(CorpusSize(14_000, 1_100_000), 250.0, kind=config_named("tagging"))
+    assert chosen["swap_entities"] > 0
+    assert chosen["tokenizer.bpe_dropout"] > 0
+    assert chosen["train.adversarial"] == 1.0
+    short = chosen_for(CorpusSize(14_000, 1_100_000), 25.0, kind=config_named("tagging"))
+    assert short["train.adversarial"] == 0.0, "updates count more while they are few"
 
 
 def test_a_classifier_stops_where_more_updates_do_not_help():
@@ -264,32 +219,3 @@ def test_a_translator_with_more_time_is_deeper_and_drops_more():
 
     assert [at(units)["model.n_decoder_layers"] for units in (1, 7, 25, 50)] == [1, 1, 2, 2]
     assert [at(units)["model.dropout"] for units in (1, 7, 12, 25, 50)] == [0.0, 0.0, 0.0, 0.1, 0.2]
-
-
-def test_a_tagger_varies_its_training_text():
-    chosen = chosen_for(CorpusSize(14_000, 1_100_000), 250.0, kind=config_named("tagging"))
-    assert chosen["swap_entities"] > 0
-    assert chosen["tokenizer.bpe_dropout"] > 0
-    assert chosen["train.adversarial"] == 1.0
-    short = chosen_for(CorpusSize(14_000, 1_100_000), 25.0, kind=config_named("tagging"))
-    assert short["train.adversarial"] == 0.0, "updates count more while they are few"
-
-
-def test_on_a_busy_machine_the_run_keeps_its_fewer_threads(tmp_path, monkeypatch):
-    import torch
-
-    from glassformer.training import training_speed
-
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr("glassformer.tasks.choose.fastest_threads", lambda *_: 1)
-    lines = [f"{'not ' * (n % 2)}good {n}\t{n % 2}" for n in range(300)]
-    (tmp_path / "a.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n", encoding="utf-8")
-    given = {"data": [str(tmp_path / "a.tsv")], "minutes": 0.02, "d_model": 16, "vocab_size": 300}
-    seen = []
-    with training_speed.using_threads(2):
-        glassformer.train(
-            "classification", out=tmp_path / "m", **given, on_step=lambda _: seen.append(torch.get_num_threads())
-        )
-        assert torch.get_num_threads() == 2, "what the caller had is restored"
-    assert set(seen) == {1}
-    assert json.loads((tmp_path / "m.run" / "kept" / "defaults.json").read_text(encoding="utf-8"))["train.threads"] == 1

@@ -1,8 +1,7 @@
-"""A run is bound to its data and its settings: what may change when it resumes, and what is refused."""
+"""Training into a folder: a run is bound to its data and settings, and outputs are never replaced unasked."""
 
 import json
 import random
-import shutil
 import threading
 from dataclasses import replace
 
@@ -14,47 +13,20 @@ from glassformer.checkpoint.safe_files import CorruptFolderError
 from glassformer.tasks import train_task
 from glassformer.tasks.classification import Classification, ClassificationConfig, LabeledData
 from glassformer.tasks.language import DocumentData, Language, LanguageConfig
-from glassformer.tasks.masking import Masking, MaskingConfig
 from glassformer.tasks.pretraining import TextData
 from glassformer.tasks.task_registry import task_named
-from glassformer.tasks.translation import PairData, Translation, TranslationConfig
-from glassformer.text import BpeDropout, Tokenizer
+from glassformer.tasks.translation import Translation
+from glassformer.text import Tokenizer
 from glassformer.training.run_folder import RECORD, RunFolder, RunMismatchError, open_run
-
-WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf"}
-
-
-def write_pairs(folder, seed=0, count=120):
-    draw = random.Random(seed)
-    sources = [" ".join(draw.choices(list(WORDS), k=draw.randint(1, 4))) for _ in range(count)]
-    (folder / "a.en").write_text("".join(f"{line}\n" for line in sources), encoding="utf-8")
-    lines = (" ".join(WORDS[word] for word in line.split()) for line in sources)
-    (folder / "a.de").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-
-
-def translation(folder, **train):
-    usual = TranslationConfig()
-    model = replace(
-        usual.model, vocab_size=300, d_model=16, n_heads=2, d_ff=16, n_encoder_layers=1, n_decoder_layers=1, max_len=64
-    )
-    values = {"updates": 4, "warmup": 2, "eval_every": 2, "save_every": 2, "max_tokens": 256, "device": "cpu", **train}
-    return TranslationConfig(
-        data=PairData(source=(folder / "a.en",), target=(folder / "a.de",)),
-        model=model,
-        train=replace(usual.train, precision="fp32", **values),
-    )
+from tasks.tiny_tasks import WORDS, encoder_config, files_of, translation, write_pairs
 
 
 @pytest.fixture
 def trained(tmp_path):
-    """A finished run, and the bytes of its model."""
+    """The folder of a finished run, with its data."""
     write_pairs(tmp_path)
     Translation(translation(tmp_path)).train(tmp_path / "m")
     return tmp_path
-
-
-def files_of(folder):
-    return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
 def record_of(folder):
@@ -76,7 +48,7 @@ def test_the_same_command_resumes_without_training_a_tokenizer_or_tokenizing(tra
 
 
 def test_changed_data_is_refused_and_the_model_stays(trained):
-    """A finished model was once overwritten by old weights with a tokenizer trained anew."""
+    """A former bug: changed data retrained the tokenizer, and old weights overwrote a finished model."""
     before = files_of(trained / "m")
     write_pairs(trained, seed=1)
     with pytest.raises(
@@ -351,7 +323,7 @@ def test_a_damaged_tokenizer_of_a_run_is_named(trained):
         Translation(translation(trained)).train(trained / "m")
 
 
-def test_what_kills_leave_in_a_run_is_removed_at_the_next_start(trained):
+def test_leftovers_of_a_killed_run_are_removed_at_the_next_start(trained):
     checkpoints = trained / "m.run" / "checkpoints"
     for name in (".step-00000002.removed", ".step-00000004.part-0123abcd"):
         (checkpoints / name).mkdir()
@@ -415,99 +387,13 @@ def test_tasks_that_learn_from_texts_keep_their_tokenizer_and_tokens(tmp_path, t
         kind(config).train(tmp_path / "m")
 
 
-def encoder_config(folder, task, **tokenizer):
-    """A small recipe of a task of encoders, with files of its own to learn from and to validate on."""
-    kind, draw = task_named(task), random.Random(0)
-    for side, word, count in (("data", "learn", 60), ("valid", "check", 6)):
-        lines = []
-        for _ in range(count):
-            words = [word, *draw.choices(list(WORDS), k=4)]
-            label, text = draw.choice("ab"), " ".join(words)
-            lines.append(
-                {
-                    "classification": {"text": text, "label": label},
-                    "multi_label": {"text": text, "label": ["a", label]},
-                    "similarity": {"text": text, "second": f"{word} {words[1]}", "score": draw.random()},
-                    "extraction": {"question": f"{word} {words[1]}", "context": text, "answer": words[2]},
-                    "tagging": {"text": text, "spans": [[0, len(word), label]]},
-                }["multi_label" if tokenizer.get("multi_label") else task]
-            )
-        (folder / f"{side}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    usual = kind.Config()
-    is_multi = {"multi_label": True} if tokenizer.pop("multi_label", False) else {}
-    paths = {side: (folder / f"{side}.jsonl",) for side in ("data", "valid")}
-    values = {"updates": 4, "warmup": 1, "max_tokens": 128, "eval_every": 2, "save_every": 2, "device": "cpu"}
-    return kind, replace(
-        usual,
-        data=replace(usual.data, **paths, **is_multi),
-        tokenizer=replace(usual.tokenizer, **tokenizer),
-        model=replace(usual.model, vocab_size=280, d_model=16, d_ff=16, n_heads=2, max_len=24),
-        train=replace(usual.train, precision="fp32", **values),
-    )
-
-
-@pytest.mark.parametrize(
-    ("task", "how"),
-    [
-        ("classification", {}),
-        ("classification", {"multi_label": True}),
-        ("similarity", {}),
-        ("extraction", {}),
-        ("tagging", {}),
-        ("tagging", {"bpe_dropout": 0.1, "bpe_versions": 2}),
-    ],
-)
-def test_tasks_of_encoders_resume_without_tokenizing(tmp_path, task, how, monkeypatch):
-    kind, config = encoder_config(tmp_path, task, **how)
-    kind(config).train(tmp_path / "m")
-    before, read = files_of(tmp_path / "m"), []
-    plain = Tokenizer.offsets_batch
-    monkeypatch.setattr(Tokenizer, "offsets_batch", lambda self, texts: read.extend(texts) or plain(self, texts))
-    monkeypatch.setattr(BpeDropout, "encode_batch", lambda *arguments: pytest.fail("the run keeps its rows"))
-    shutil.rmtree(tmp_path / "m.run" / "checkpoints" / "step-00000004")  # as if the run had been killed at update 3
-    kind(config).train(tmp_path / "m")
-    assert files_of(tmp_path / "m")["model.safetensors"] == before["model.safetensors"]
-    assert read, "the validation tokenizes"
-    assert not [text for text in read if "learn" in text[0]], "texts to learn from were tokenized again"
-
-
-def test_damaged_rows_are_tokenized_again(tmp_path):
-    kind, config = encoder_config(tmp_path, "classification")
-    kind(config).train(tmp_path / "m")
-    (file,) = (tmp_path / "m.run" / "tokens").glob("*/train-0/answers.bin")
-    right = file.read_bytes()
-    file.write_bytes(bytes(len(right)))
-    kind(config).train(tmp_path / "m")
-    assert file.read_bytes() == right
-
-
-def test_texts_that_were_cut_are_counted_in_a_resumed_run_too(tmp_path):
-    kind, config = encoder_config(tmp_path, "classification")
-    task = kind(replace(config, model=replace(config.model, max_len=4)))
-    task.train(tmp_path / "m")
-    with open_run(tmp_path / "m") as run:
-        run.bind(task.name, task.config, task.inputs())
-        assert any("60 of them are longer than 4 tokens" in note for note in task.prepare(run).notes)
-
-
-def test_every_kind_of_input_has_a_fingerprint(tmp_path):
-    write_pairs(tmp_path)
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "a.txt").write_text("a text", encoding="utf-8")
-    (tmp_path / "texts" / "b.py").write_text("not read", encoding="utf-8")
-    folder = Language(LanguageConfig(data=DocumentData(data=(tmp_path / "texts",))))
-    before = folder.inputs()
-    (tmp_path / "texts" / "b.py").write_text("changed, but not read", encoding="utf-8")
-    assert folder.inputs() == before
-    (tmp_path / "texts" / "a.txt").write_text("another text", encoding="utf-8")
-    assert folder.inputs() != before
-    corpus = Masking(MaskingConfig(data=TextData(corpus="docstrings")))
-    assert set(corpus.inputs()) == {"data.corpus (train)", "data.corpus (valid)", "data.corpus (test)"}
-    begun = Translation(replace(translation(tmp_path), start_from=tmp_path / "texts"))
-    assert set(begun.inputs()) == {"data.source[0]", "data.target[0]", "start_from"}
-
-
 def test_a_fresh_run_keeps_nothing_until_it_begins(tmp_path):
     run = RunFolder(tmp_path / "m.run")
     assert run.keep("tokenizer.json", lambda: "text") == "text"
     assert not (tmp_path / "m.run").exists()
+
+
+def test_an_option_without_effect_on_the_task_is_refused(tmp_path):
+    kind, config = encoder_config(tmp_path, "classification", multi_label=True)
+    with pytest.raises(ValueError, match=r"r_drop=1.0: classification has no use"):
+        kind(replace(config, train=replace(config.train, r_drop=1.0))).train(tmp_path / "model")

@@ -1,0 +1,24 @@
+"""`glassformer bench`: its usage, and the counts that it refuses."""
+
+import pytest
+
+
+def test_bench_without_options_prints_what_it_measures(call):
+    code, out, err = call("bench")
+    assert (code, err) == (0, "")
+    assert out.startswith("usage: glassformer bench decode")
+    assert "measures how many tokens per second" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--batch", "32", "0"), "--batch 0: expected at least 1"),
+        (("--beam", "0"), "--beam 0: expected at least 1"),
+        (("--rounds", "0"), "--rounds 0: expected at least 1"),
+        (("--threads", "-1"), "--threads -1: expected 0 or more"),
+    ],
+)
+def test_wrong_counts_are_refused_before_anything_is_measured(call, monkeypatch, options, message):
+    monkeypatch.setattr("glassformer.bench.decode.measure", lambda *_, **__: pytest.fail("measured"))
+    assert call("bench", "decode", *options) == (2, "", f"glassformer: {message}\n")

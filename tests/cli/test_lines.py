@@ -1,0 +1,131 @@
+"""Lines in, lines out: encodings, bad lines, files and the progress bar."""
+
+import io
+import json
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cli.mirror import Mirror
+from glassformer.cli.lines import run_lines
+from glassformer.pipelines.extractor import Extractor
+from glassformer.pipelines.translator import Translator
+from pipelines.tiny_pipelines import make
+
+
+def test_lines_after_a_bad_one_are_answered_and_counted(run_bytes):
+    lines = [f"line {number}" for number in range(2500)]
+    lines[999] = lines[1000] = lines[2499] = "bad"
+    tool = Mirror()
+    code, out, err = run_bytes(tool, "\n".join(lines).encode())
+    assert code == 1
+    assert out.decode() == "".join(f"{line}\n".replace("bad\n", "\n") for line in lines)
+    assert [line.split(": ")[1] for line in err.splitlines()[:-1]] == ["stdin:1000", "stdin:1001", "stdin:2500"]
+    assert tool.n_calls < 100  # the bad ones are found by halves, not by asking for each line
+
+
+def test_on_bad_error_stops_at_the_first_bad_line_after_the_answers_before_it(run_bytes):
+    code, out, err = run_bytes(Mirror(), b"one\ntwo\nbad\nfour\n", "--on-bad", "error")
+    assert (code, out) == (1, b"one\ntwo\n")
+    assert err == "glassformer: stdin:3: 'bad' is bad (--on-bad skip continues with the next line)\n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1", "utf-16"])
+def test_text_is_utf8_in_every_locale(run_bytes, encoding):
+    data = "Käse\u2028\u0130\n\U0001f600\n".encode()
+    assert run_bytes(Mirror(), data, encoding=encoding) == (0, data, "")
+
+
+def test_a_line_that_is_not_utf8_is_bad_and_the_rest_is_not(run_bytes):
+    code, out, err = run_bytes(Mirror(), b"one\n\xe4\n\xed\xa0\x80\nfour\n")
+    assert (code, out) == (1, b"one\n\n\nfour\n")
+    assert err.splitlines()[:2] == ["glassformer: stdin:2: not valid UTF-8", "glassformer: stdin:3: not valid UTF-8"]
+
+
+def test_a_byte_order_mark_before_the_first_line_is_dropped(run_bytes):
+    assert run_bytes(Mirror(), b"\xef\xbb\xbfone\n\xef\xbb\xbftwo\n") == (0, b"one\n\xef\xbb\xbftwo\n", "")
+
+
+def test_only_a_line_feed_separates_lines(run_bytes):
+    line = "a\rb\x0bc\x0cd\x1ce\x85f\u2028g\u2029h"
+    assert run_bytes(Mirror(), f"{line}\r\n\n{line}".encode()) == (0, f"{line}\n\n{line}\n".encode(), "")
+    assert run_bytes(Mirror(), b"") == (0, b"", "")
+    assert run_bytes(Mirror(), b"\n") == (0, b"\n", "")
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=6), st.integers(1, 3))
+def test_there_are_as_many_lines_out_as_in(lines, size):
+    data = "".join(f"{line.replace(chr(10), ' ')}\n" for line in lines).encode()
+    streams = (
+        io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"),
+        io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="\n"),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", streams[0])
+        patch.setattr(sys, "stdout", streams[1])
+        run_lines(lambda texts: [f"{text}\n{text}" for text in texts], size=size)
+    assert streams[1].buffer.getvalue().count(b"\n") == len(lines)
+
+
+PAIR = "what color is it?\tit is red."
+
+
+def test_files_are_read_and_written_as_pipes_are(run, tmp_path):
+    lines = "the cat\n\nthe dog\n"
+    (tmp_path / "in.txt").write_bytes(b"\xef\xbb\xbf" + lines.encode())
+    piped = run(make(Translator), stdin=lines)[1]
+    out = tmp_path / "out.txt"
+    code, shown, err = run(make(Translator), "--input", tmp_path / "in.txt", "--output", out)
+    assert (code, shown, err) == (0, [], "")
+    assert out.read_bytes().decode().split("\n")[:-1] == piped
+    assert [file.name for file in sorted(tmp_path.iterdir())] == ["in.txt", "out.txt"]
+    code, shown, err = run(make(Translator), "--input", tmp_path / "in.txt")
+    assert (code, shown) == (0, piped)
+
+
+def test_an_output_file_is_written_whole_or_not_at_all(run, tmp_path):
+    (tmp_path / "in.txt").write_text(f"{PAIR}\nno tab\n{PAIR}\n", encoding="utf-8")
+    options = ("--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt")
+    code, _, err = run(make(Extractor), *options, "--on-bad", "error")
+    assert code == 1
+    assert err.startswith(f"glassformer: {tmp_path / 'in.txt'}:2: 'no tab' is not a question")
+    assert err.endswith(f"{tmp_path / 'out.txt'} was not written\n")
+    assert [file.name for file in tmp_path.iterdir()] == ["in.txt"]
+    code, _, err = run(make(Extractor), *options)
+    assert code == 1
+    assert "1 of 3 lines are bad" in err
+    assert (tmp_path / "out.txt").read_bytes().count(b"\n") == 3
+    assert not [file for file in tmp_path.iterdir() if file.name.endswith(".part")]
+
+
+def test_a_file_that_came_in_the_meantime_is_not_replaced(run, tmp_path, monkeypatch):
+    out, tool = tmp_path / "out.txt", make(Translator)
+    answer_lines = tool.answer_lines
+
+    def answer(lines, request):
+        out.write_text("somebody else's", encoding="utf-8")
+        return answer_lines(lines, request)
+
+    monkeypatch.setattr(tool, "answer_lines", answer)
+    code, _, err = run(tool, "--output", out, stdin="the cat\n")
+    assert (code, out.read_text(encoding="utf-8")) == (1, "somebody else's")
+    assert err.startswith(f"glassformer: --output {out} exists")
+
+
+def test_a_bad_line_is_an_object_with_its_error_in_json(run):
+    code, lines, err = run(make(Extractor), "--json", stdin=f"{PAIR}\nno tab\n")
+    assert code == 1
+    assert json.loads(lines[1])["error"].startswith("'no tab' is not a question about a text")
+    assert err.splitlines()[-1].endswith("an object with the error stands for each in the output")
+
+
+def test_a_progress_bar_is_shown_for_a_file_on_a_terminal_alone(run, tmp_path):
+    (tmp_path / "in.txt").write_text("the cat\n" * 3, encoding="utf-8")
+    options = ("--input", tmp_path / "in.txt")
+    assert "in.txt" in run(make(Translator), *options, "--output", tmp_path / "1", is_terminal=True)[2]
+    assert "in.txt" in run(make(Translator), *options, is_terminal=True)[2]  # stdout is a pipe here
+    assert run(make(Translator), *options, "--output", tmp_path / "2", "--quiet", is_terminal=True)[2] == ""
+    assert run(make(Translator), *options, "--output", tmp_path / "3")[2] == ""
+    assert run(make(Translator), is_terminal=True, stdin="the cat\n")[2] == ""

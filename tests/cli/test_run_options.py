@@ -1,0 +1,125 @@
+"""The options of `glassformer run`: their ranges, and which kinds of models take them."""
+
+import pytest
+
+from glassformer.cli.run_options import EXTERNAL_MODELS, OPTION_GROUPS, WRITING
+from glassformer.pipelines.classifier import Classifier
+from glassformer.pipelines.embedder import Embedder
+from glassformer.pipelines.generator import Generator
+from glassformer.pipelines.language_model import LanguageModel
+from glassformer.pipelines.pipeline_registry import PIPELINES
+from glassformer.pipelines.text_to_text import TextToText
+from glassformer.tasks.task_registry import TASKS
+from pipelines.tiny_pipelines import MAKERS, make
+
+
+def test_the_n_best_of_a_search_widen_its_beam_unless_the_beam_was_given(run):
+    code, (line,), _ = run(make(LanguageModel), "--n-best", "3", "--max-new-tokens", "4", stdin="the\n")
+    assert (code, len(line.split("\t"))) == (0, 3)
+    code, _, err = run(make(LanguageModel), "--n-best", "9", "--beam", "4", stdin="the\n")
+    assert code == 2
+    assert err == "glassformer: --n-best 9 --beam 4: expected --beam 9 or more, or a --temperature above 0\n"
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "hot"])
+def test_a_value_that_is_no_finite_number_is_a_usage_error(run, value):
+    code, lines, err = run(make(LanguageModel), "--temperature", value, stdin="the\n")
+    assert (code, lines) == (2, [])
+    assert err.startswith(f"glassformer: --temperature {value}: expected a")
+    assert "None" not in err
+    assert run.loads == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--top-p", "2"), "--top-p 2: expected more than 0 and at most 1"),
+        (("--top-p", "0"), "--top-p 0: expected more than 0 and at most 1"),
+        (("--temperature", "-1"), "--temperature -1: expected 0 or more"),
+        (("--beam", "0"), "--beam 0: expected 1 to 256"),
+        (("--n-best", "0"), "--n-best 0: expected 1 to 256"),
+        (("--top-k", "-1"), "--top-k -1: expected 0 or more"),
+        (("--min-p", "1.5"), "--min-p 1.5: expected 0 to 1"),
+        (("--max-new-tokens", "0"), "--max-new-tokens 0: expected 1 to 65,536"),
+        (("--repetition-penalty", "0"), "--repetition-penalty 0: expected more than 0; 1 changes nothing"),
+        (("--stop", ""), "--stop '': expected at least one character"),
+        (("--temperature", "1", "--beam", "3"), "--temperature 1 --beam 3: expected one of them; a beam"),
+        (("--stop", "x", "--beam", "3"), "--stop with --beam 3: expected --beam 1, or no --stop"),
+        (("--system", "x"), "--system has no effect without --chat: add --chat, or leave it out"),
+        (("--temperature", "0", "--top-p", "0.9"), "--top-p 0.9 has no effect at --temperature 0, where nothing is"),
+        (("--prompt", "x", "--input", __file__), "--prompt with --input "),
+        (("--prompt", "x", "--output", "new.txt"), "--prompt with --output new.txt: use > new.txt instead"),
+        (("--input", "no-such-file"), "--input no-such-file: no such file"),
+        (("--output", __file__), f"--output {__file__} exists: choose another name, or remove it first"),
+        (("--output", "no-such-folder/out.txt"), "--output no-such-folder/out.txt: the folder "),
+    ],
+)
+def test_wrong_values_are_one_sentence_before_the_model_is_loaded(run, options, message):
+    code, lines, err = run(make(LanguageModel), *options, stdin="the\n")
+    is_about_a_file = message.startswith(("--input ", "--output "))
+    assert (code, lines, len(err.splitlines())) == (1 if is_about_a_file else 2, [], 1)
+    assert err.startswith(f"glassformer: {message}")
+    assert run.loads == []
+
+
+def test_sampling_options_are_refused_without_a_temperature(run):
+    for name, value in (("--seed", "3"), ("--top-k", "5"), ("--min-p", "0.1")):
+        code, lines, err = run(make(LanguageModel), name, value, stdin="the\n")
+        assert (code, lines) == (2, [])
+        assert err.startswith(f"glassformer: {name} {value} has no effect at --temperature 0")
+        assert "add --temperature 1" in err
+
+
+EXAMPLES = {
+    "beam": 2,
+    "n_best": 1,
+    "max_new_tokens": 3,
+    "temperature": 3,
+    "top_k": 5,
+    "top_p": 0.9,
+    "min_p": 0.1,
+    "seed": 1,
+    "repetition_penalty": 2,
+    "prompt": "x",
+    "system": "x",
+    "stop": "x",
+}
+
+
+@pytest.mark.parametrize("kind", MAKERS, ids=lambda kind: kind.__name__)
+def test_options_without_effect_are_refused_by_name(run, kind):
+    tool = make(kind)
+    task = getattr(tool, "task", None) or tool.model.kind
+    entry = {**PIPELINES, **EXTERNAL_MODELS}[task]
+    name, taken = entry.called, [name for group in entry.takes for name in OPTION_GROUPS.get(group, (group,))]
+    for option in (*WRITING, "n_best", "scores", "prompt", "chat", "stop", "embed"):
+        if option in taken:
+            continue
+        flag = f"--{option.replace('_', '-')}"
+        values = [EXAMPLES[option]] if option in EXAMPLES else []
+        code, lines, err = run(tool, flag, *values, stdin="the\n")
+        assert (code, lines, len(err.splitlines())) == (2, [], 1)
+        assert err.startswith(f"glassformer: {flag} has no effect: m is {name}, which takes --")
+
+
+def test_every_task_says_which_options_it_takes():
+    assert {*PIPELINES, *EXTERNAL_MODELS} == {*TASKS, "encoder", "decoder", "encoder_decoder"}
+
+
+def test_an_option_without_effect_is_refused_before_a_folder_of_ours_is_loaded(run, tmp_path, monkeypatch):
+    make(Classifier).save(tmp_path / "m", "card")
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(make(Classifier), "--temperature", "3", stdin="the\n")
+    assert code == 2
+    assert err == (
+        "glassformer: --temperature has no effect: m is a classifier, which takes --n-best, --scores, --embed\n"
+    )
+    assert run.loads == []
+
+
+def test_models_of_other_libraries_are_named_by_their_kind():
+    assert [make(kind).model.kind for kind in (Generator, Embedder, TextToText)] == [
+        "decoder",
+        "encoder",
+        "encoder_decoder",
+    ]

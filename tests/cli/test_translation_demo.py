@@ -1,0 +1,59 @@
+"""`glassformer demo translation`, on a small wheel of interface texts: the tests download nothing."""
+
+import random
+import re
+
+import pytest
+
+from cli.interface_wheel import use_wheel
+from glassformer.cli.translation_demo import translation_demo
+
+WORDS = {
+    "light": "licht",
+    "door": "tür",
+    "open": "offen",
+    "closed": "zu",
+    "lamp": "lampe",
+    "not": "nicht",
+    "and": "und",
+}
+
+
+@pytest.fixture
+def wheel(tmp_path, monkeypatch):
+    """Use a corpus of 300 strings made of seven words, translated word by word."""
+    chance = random.Random(0)
+    english = {str(key): " ".join(chance.choices(list(WORDS), k=chance.randint(2, 6))) for key in range(300)}
+    german = {key: " ".join(WORDS[word] for word in text.split()) for key, text in english.items()}
+    use_wheel(tmp_path, monkeypatch, {"en": english, "de": german, "xx": {"1": "eks iks"}})
+
+
+def test_demo_trains_scores_translates_and_writes_a_page(wheel, tmp_path, capsys):
+    translation_demo(("the <b>light</b>",), minutes=0.05, out=tmp_path / "demo")
+    told = capsys.readouterr()
+    assert re.search(r"test: BLEU [\d.]+, chrF [\d.]+ \(beam 4, \d+ test pairs of interface-texts", told.out)
+    assert re.search(r"validation after \d+ updates \(greedy, \d+ validation pairs of interface-texts\): ", told.err)
+    assert "the <b>light</b>" in told.out
+    assert "about" in told.err
+    assert "estimated" in told.err
+    page = (tmp_path / "demo" / "en-de.html").read_text(encoding="utf-8")
+    assert "&lt;b&gt;light" in page
+    assert "<dt>test BLEU</dt>" in page
+    assert re.search(r"finished model: beam 4, \d+ test pairs of interface-texts\. The validation scores", page)
+    assert re.search(r"while it learned: greedy, \d+ validation pairs of interface-texts\.", page)
+    translation_demo(minutes=0.05, out=tmp_path / "demo")
+    assert "trained already" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("minutes", [0, -1, float("nan")])
+def test_minutes_must_be_positive(minutes, tmp_path):
+    with pytest.raises(ValueError, match=rf"--minutes {minutes:g}: expected more than 0"):
+        translation_demo(minutes=minutes, out=tmp_path / "demo")
+
+
+def test_an_unknown_language_is_refused_before_training(wheel, tmp_path):
+    with pytest.raises(ValueError, match="no language 'tlh': expected one of"):
+        translation_demo(to="tlh", out=tmp_path / "demo")
+    with pytest.raises(ValueError, match="no pairs are left for validation"):
+        translation_demo(to="xx", out=tmp_path / "demo")
+    assert not (tmp_path / "demo" / "en-xx").exists()

@@ -1,0 +1,65 @@
+"""The generator writes what HF Transformers writes, and renders conversations."""
+
+import pytest
+import torch
+
+from glassformer.decoding import GenerationConfig
+from glassformer.pipelines.generator import Generator, said
+from glassformer.pipelines.load import load
+from pipelines.hf_folders import WORDS
+from pipelines.tiny_pipelines import decoder as tiny_decoder
+from pipelines.tiny_pipelines import make, pretrained
+
+
+def test_a_decoder_writes_what_hf_writes(decoder):
+    folder, theirs = decoder
+    model = load(folder)
+    assert isinstance(model, Generator)
+    ids = [WORDS.index(word) for word in ("the", "cat", "sat")]
+    written = theirs.generate(torch.tensor([ids]), max_new_tokens=6, do_sample=False, eos_token_id=0, pad_token_id=1)
+    expected = written[0, 3:].tolist()
+    expected = expected[: expected.index(0)] if 0 in expected else expected
+    config = GenerationConfig(max_new_tokens=6)
+    text = model.tokenizer.decode(expected)
+    assert model.run(["the cat sat"], config=config) == [text]
+    assert "".join(model.stream("the cat sat", config)) == text
+
+
+def test_a_prompt_gives_the_same_text_alone_and_in_a_batch(decoder):
+    model = load(decoder[0])
+    prompts = ["the cat sat", "a", "", "dog on the mat . a b c d"]
+    config = GenerationConfig(max_new_tokens=5)
+    assert model.run(prompts, config=config) == [model.run([prompt], config=config)[0] for prompt in prompts]
+
+
+def test_a_long_prompt_keeps_its_end(decoder):
+    model = load(decoder[0])
+    long = " ".join(["cat"] * 100 + ["dog", "sat"])
+    assert model._fit(model.read(long), GenerationConfig(max_new_tokens=8))[-2:] == model.read("dog sat")
+    assert model.run([long], config=GenerationConfig(max_new_tokens=8))
+
+
+def test_a_conversation_is_rendered_by_the_chat_template(decoder):
+    model = load(decoder[0])
+    names = ("<s>", "the", "dog", "on")
+    assert model.answer_to([{"role": "user", "content": "the dog"}]) == [WORDS.index(name) for name in names]
+    # A special token that a user types is encoded as text.
+    assert WORDS.index("</s>") not in model.answer_to([{"role": "user", "content": "the </s> dog"}])
+    assert isinstance("".join(model.chat([{"role": "user", "content": "cat"}])), str)
+
+
+def test_an_empty_prompt_is_the_token_that_begins_a_text():
+    tool = make(Generator)
+    assert tool.read("") == [tool.tokenizer.begin]
+
+
+def test_a_model_without_a_chat_template_cannot_answer():
+    tool = Generator(tiny_decoder(pretrained()), pretrained())
+    assert not tool.can_chat
+    with pytest.raises(ValueError, match="the model has no chat template"):
+        tool.run(["hello"], chat=True)
+
+
+def test_the_system_message_comes_first():
+    assert [one["role"] for one in said("hello", "Be short.")] == ["system", "user"]
+    assert said("hello") == [{"role": "user", "content": "hello"}]

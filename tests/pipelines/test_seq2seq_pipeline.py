@@ -1,0 +1,71 @@
+"""Pipelines with an encoder-decoder: candidates, long sources, tokenizers and limits."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from glassformer.decoding import GenerationConfig
+from glassformer.pipelines.answerer import Answerer
+from glassformer.pipelines.pipeline import LineRequest
+from glassformer.pipelines.seq2seq_pipeline import MAX_BEAMS, check_cost, load_tokenizers
+from glassformer.pipelines.translator import Translator
+from glassformer.text.tokenizer import END
+from pipelines.tiny_pipelines import make, tokenizer
+
+
+def test_n_best_texts_are_sorted_by_score():
+    tool = make(Translator)
+    config = GenerationConfig(num_beams=4, num_return_sequences=3, max_new_tokens=6)
+    (answer,) = tool.answer_lines(["the cat"], LineRequest(n_best=3, generation=config))
+    assert len(answer.texts) == 3
+    assert list(answer.scores) == sorted(answer.scores, reverse=True)
+    assert answer.record["n_best"][0]["text"] == answer.line == answer.record["text"]
+
+
+def test_greedy_and_beam_search_score_the_same_text_alike():
+    tool = make(Translator)
+    (greedy,) = tool.candidates(["the cat"], GenerationConfig(max_new_tokens=6), with_scores=True)
+    (beam,) = tool.candidates(["the cat"], GenerationConfig(max_new_tokens=6, num_beams=2, num_return_sequences=2))
+    same_text = [one.score for one in beam if one.text == greedy[0].text]
+    assert greedy[0].score < 0
+    assert same_text == [] or same_text[0] == pytest.approx(greedy[0].score, abs=1e-4)
+
+
+def test_a_long_source_is_cut_at_the_side_that_the_pipeline_drops():
+    ids = list(range(100, 200))
+    assert make(Translator)._read(ids) == [*ids[:63], END]
+    assert make(Answerer)._read(ids) == [*ids[-63:], END]
+    assert make(Translator)._read(ids[:63]) == [*ids[:63], END]
+
+
+def test_two_tokenizers_are_stored_in_two_files_and_a_missing_one_is_named(tmp_path):
+    tool = make(Translator)
+    assert set(tool.files()) == {"generation_config.json", "tokenizer.json"}
+    tool.target_tokenizer = tokenizer("<x>")
+    assert {"source_tokenizer.json", "target_tokenizer.json"} <= set(tool.files())
+    (tmp_path / "source_tokenizer.json").write_text(tool.source_tokenizer.to_json(), encoding="utf-8")
+    with pytest.raises(FileNotFoundError, match=r"has no tokenizer: expected tokenizer.json, or target_tokenizer.json"):
+        load_tokenizers(tmp_path)
+
+
+def test_a_folder_cannot_ask_for_an_unbounded_search():
+    check_cost(Path("m"), MAX_BEAMS, 256)
+    with pytest.raises(ValueError, match=rf"m asks for {MAX_BEAMS + 1} beams .* expected at most {MAX_BEAMS}"):
+        check_cost(Path("m"), MAX_BEAMS + 1, 256)
+
+
+def test_the_scoring_method_names_the_search():
+    tool, methods = make(Translator), []
+    for changes in ({"num_beams": 1}, {"num_beams": 3}, {"num_beams": 1, "do_sample": True}):
+        tool.generation = replace(tool.generation, **changes)
+        methods.append(tool.scoring_method())
+    assert methods == ["greedy", "beam 3", "sampling"]
+
+
+def test_explained_weights_are_distributions_over_the_source():
+    found = make(Translator).explain("the old cat")
+    assert found.source_pieces[-1] == found.target_pieces[-1] == "(end)"
+    assert found.weights.shape[-2:] == (len(found.target_pieces), len(found.source_pieces))
+    torch.testing.assert_close(found.weights.sum(-1), torch.ones(found.weights.shape[:-1]))

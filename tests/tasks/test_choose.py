@@ -1,0 +1,65 @@
+"""Defaults are chosen once for a run: for the speed of the machine, or for fine-tuning."""
+
+import json
+import time
+
+import pytest
+
+import glassformer
+from glassformer.tasks.choose import choose, in_words
+from glassformer.tasks.configs.defaults import (
+    CorpusSize,
+)
+from glassformer.tasks.configs.task_options import make_config
+from glassformer.tasks.task_registry import config_named
+
+
+def write_pairs(folder, count=120):
+    (folder / "a.txt").write_text("".join(f"one {n} two\n" for n in range(count)), encoding="utf-8")
+    (folder / "b.txt").write_text("".join(f"eins {n} zwei\n" for n in range(count)), encoding="utf-8")
+    return {"source": folder / "a.txt", "target": folder / "b.txt"}
+
+
+def test_a_resumed_run_keeps_what_it_chose(tmp_path, monkeypatch, capsys):
+    files = write_pairs(tmp_path)
+    options = {**files, "updates": 2, "size": "tiny", "d_model": 32, "vocab_size": 300, "device": "cpu"}
+    steps = []
+    glassformer.train("translation", out=tmp_path / "m", on_step=steps.append, **options)
+    assert len(steps) == 2, "callbacks are called by glassformer.train too"
+    told = capsys.readouterr().err
+    assert "chosen for this data: --n-encoder-layers 1" in told
+    assert "--d-model" not in told, "what was given was not chosen"
+    kept = json.loads((tmp_path / "m.run" / "kept" / "defaults.json").read_text(encoding="utf-8"))
+    monkeypatch.setattr("glassformer.tasks.train_task.choose", lambda *_, **__: pytest.fail("chosen again"))
+    glassformer.train("translation", out=tmp_path / "m", **options)
+    config = json.loads((tmp_path / "m" / "config.json").read_text(encoding="utf-8"))
+    assert config["n_heads"] == kept["model.n_heads"]
+
+
+def test_fine_tuning_keeps_the_architecture_and_lowers_the_learning_rate(tmp_path):
+    kind = config_named("classification")
+    config = make_config(kind, {"start_from": tmp_path / "theirs"})
+    tuned = choose(config, {"train.minutes": 2}, CorpusSize(10, 100), size="auto", began=time.perf_counter())
+    assert not any(name.startswith("model.") for name in tuned)
+    assert tuned["train.optimizer"] == "adamw"
+    assert "2 min: --optimizer adamw" in in_words(tuned, {"train.minutes": 2})
+
+
+def test_a_run_on_a_busy_machine_keeps_the_number_of_threads_that_was_fastest(tmp_path, monkeypatch):
+    import torch
+
+    from glassformer.training import training_speed
+
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("glassformer.tasks.choose.fastest_threads", lambda *_: 1)
+    lines = [f"{'not ' * (n % 2)}good {n}\t{n % 2}" for n in range(300)]
+    (tmp_path / "a.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n", encoding="utf-8")
+    given = {"data": [str(tmp_path / "a.tsv")], "minutes": 0.02, "d_model": 16, "vocab_size": 300}
+    seen = []
+    with training_speed.using_threads(2):
+        glassformer.train(
+            "classification", out=tmp_path / "m", **given, on_step=lambda _: seen.append(torch.get_num_threads())
+        )
+        assert torch.get_num_threads() == 2, "what the caller had is restored"
+    assert set(seen) == {1}
+    assert json.loads((tmp_path / "m.run" / "kept" / "defaults.json").read_text(encoding="utf-8"))["train.threads"] == 1

@@ -1,0 +1,67 @@
+"""Tasks of encoder-decoders: the loss, the tokenizers and the token files."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from glassformer.data.readers.pairs import Pair
+from glassformer.models import build_model
+from glassformer.pipelines.translator import Translator
+from glassformer.tasks.seq2seq_task import pair_loss
+from glassformer.tasks.translation import PairData, Translation, TranslationConfig
+from glassformer.training.losses import r_drop_divergence
+from glassformer.training.run_folder import RunFolder
+from glassformer.training.train_config import TrainConfig
+from pipelines.tiny_pipelines import make
+from tasks.tiny_tasks import translation, write_pairs
+
+
+def test_r_drop_adds_the_disagreement_of_two_passes():
+    a, b = torch.randn(2, 3, 5)
+    p, q = a.softmax(-1), b.softmax(-1)
+    expected = ((p * (p / q).log()).sum() + (q * (q / p).log()).sum()) / 4
+    torch.testing.assert_close(r_drop_divergence(a, b).sum(), expected)
+    assert r_drop_divergence(a, a).abs().max() < 1e-6
+
+    from glassformer.data.corpora.toy import PairTaskData
+
+    batch = next(PairTaskData("copy", 6).batches())
+    model = build_model(TranslationConfig().model).train()
+    plain, dropped = (pair_loss(model, TrainConfig(r_drop=weight), batch) for weight in (0.0, 5.0))
+    assert dropped > plain
+    torch.testing.assert_close(
+        pair_loss(model.eval(), TrainConfig(r_drop=5.0), batch),
+        pair_loss(model, TrainConfig(), batch),
+        rtol=1e-4,
+        atol=1e-3,
+    )
+
+
+def test_each_side_has_its_own_tokenizer_if_the_model_has_two_vocabularies(tmp_path):
+    write_pairs(tmp_path)
+    config = translation(tmp_path)
+    pairs = [*config.data.splits().train]
+    joint = Translation(config).initialize(pairs).pipeline
+    assert joint.source_tokenizer is joint.target_tokenizer
+    two = replace(config, model=replace(config.model, source_vocab_size=270, tie="none"))
+    separate = Translation(two).initialize(pairs).pipeline
+    assert separate.source_tokenizer.vocab_size <= 270 < separate.target_tokenizer.vocab_size <= 300
+
+
+def test_validation_decodes_greedily_and_restores_the_search():
+    tool = make(Translator)
+    tool.generation, seen = replace(tool.generation, num_beams=4), []
+    own = tool.score
+    tool.score = lambda pairs: seen.append(tool.generation.num_beams) or own(pairs)
+    Translation(Translation.Config()).check(tool, [Pair("the cat", "the cat")])
+    assert (seen, tool.generation.num_beams) == ([1], 4)
+
+
+def test_missing_validation_pairs_name_the_flags_of_the_task(tmp_path):
+    (tmp_path / "a.txt").write_text("one\n", encoding="utf-8")
+    (tmp_path / "b.txt").write_text("", encoding="utf-8")
+    files = {"source": "a", "target": "a", "valid_source": "b", "valid_target": "b"}
+    data = PairData(**{name: (tmp_path / f"{file}.txt",) for name, file in files.items()})
+    with pytest.raises(ValueError, match=r"no pairs are left for validation: .*--valid-source and --valid-target"):
+        Translation(replace(Translation.Config(), data=data)).prepare(RunFolder(tmp_path / "m.run"))

@@ -1,0 +1,45 @@
+"""`glassformer.train`: the options of the command line as keyword arguments."""
+
+import json
+
+import pytest
+
+import glassformer
+
+
+def test_python_trains_with_the_same_options(tmp_path, reviews):
+    options = {"updates": 2, "d_model": 8, "n_heads": 2, "d_ff": 8, "n_encoder_layers": 1, "vocab_size": 300}
+    scores = glassformer.train("classification", data=str(reviews), out=str(tmp_path / "m"), device="cpu", **options)
+    assert 0 <= scores["accuracy"] <= 100
+    assert json.loads((tmp_path / "m" / "task.json").read_text(encoding="utf-8"))["task"] == "classification"
+    with pytest.raises(ValueError, match=r"updates 2 \(now 3\)"):
+        glassformer.train(
+            "classification", data=[reviews], out=tmp_path / "m", device="cpu", **{**options, "updates": 3}
+        )
+    more = {**options, "updates": 3, "continue": True}
+    glassformer.train("classification", data=[reviews], out=tmp_path / "m", device="cpu", **more)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"warmpu": 3}, "'warmpu' is not an option of TranslationConfig: did you mean 'warmup'"),
+        ({"lr": "x"}, "lr='x': expected a number"),
+        ({"train.lr": "x"}, "lr='x': expected a number"),
+        ({"source": 3}, "source=3: expected a list of paths"),
+        ({"start_from": 3}, "start_from=3: expected a path"),
+        ({"from": 3}, "start_from=3: expected a path"),
+    ],
+)
+def test_python_options_are_checked_before_anything_is_written(tmp_path, options, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        glassformer.train("translation", out=tmp_path / "m", **options)
+    with pytest.raises(ValueError, match="'translatoin' is not a task: did you mean 'translation'"):
+        glassformer.train("translatoin", out=tmp_path / "m")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_recipe_is_complete_and_takes_no_size(tmp_path, reviews):
+    (tmp_path / "r.toml").write_text("[train]\nupdates = 1\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="--recipe describes the whole model"):
+        glassformer.train("classification", data=reviews, out=tmp_path / "m", recipe=tmp_path / "r.toml", size="tiny")
