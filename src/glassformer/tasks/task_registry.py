@@ -1,4 +1,10 @@
-"""Find a task by its name. A task's module is imported when it is asked for. It imports torch only when it trains."""
+"""Find a task by its name. A task's module is imported when it is asked for. It imports torch only when it trains.
+
+To add a task `tagging`: write `tasks/tagging.py` with a class `Tagging` derived from `EncoderTask`, `Seq2SeqTask`,
+`DecoderTask` or `PairTask`, and with its `Config`; write the pipeline that uses the trained model in `pipelines/`, or
+take one that fits; and list both with one entry of `PIPELINES` in `pipelines/pipeline_registry.py`. Nothing else names
+a task.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
