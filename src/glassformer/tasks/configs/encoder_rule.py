@@ -1,4 +1,4 @@
-"""What is known about training an encoder for one task: the values that its default options come from."""
+"""The best settings known for training an encoder for one task, from which its default options come."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
