@@ -71,7 +71,34 @@ def test_samples_follow_the_probabilities():
     drawn = sample(scores, numbers).bincount(minlength=5) / 20_000
     torch.testing.assert_close(drawn, torch.tensor([0.1, 0.2, 0.3, 0.4, 0.0]), atol=0.015, rtol=0.0)
     assert drawn[4] == 0
-    assert sample(scores[:2], [0.0, 1.0 - 2**-53]).tolist() == [3, 0]
+    assert sample(scores[:2], [0.0, 1.0 - 2**-53]).tolist() == [0, 3]
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5, 3.0])
+@pytest.mark.parametrize(
+    "options",
+    [{"top_p": 0.1}, {"top_p": 0.999}, {"typical_p": 0.3}, {"typical_p": 0.99}, {"top_k": 40}, {"top_k": 4000}],
+)
+def test_a_large_vocabulary_is_filtered_as_if_it_were_sorted(spread, options):
+    """A few tokens are looked at first, then more; the distribution is that of a full sort."""
+    torch.manual_seed(1)
+    logits = spread * torch.randn(3, 5000, dtype=torch.float64)
+    logits[1, 77] += 20.0  # a row where one token is enough
+    found = filter_logits(logits, [GenerationConfig(do_sample=True, **options)] * 3)
+    warpers = {"top_p": hf.TopPLogitsWarper, "typical_p": hf.TypicalLogitsWarper, "top_k": hf.TopKLogitsWarper}
+    ((name, value),) = options.items()
+    expected = warpers[name](value)(None, logits.clone())
+    if spread:
+        torch.testing.assert_close(found, expected)
+    else:  # all tokens are equal: any of them may be kept, but as many
+        assert abs((found[0] > NEG_INF).sum() - (expected[0] > NEG_INF).sum()) <= 1
+
+
+def test_every_draw_is_the_inverse_of_the_distribution_function():
+    """Against the exact distribution, in float64, on both sides of every boundary between two tokens."""
+    probs = torch.tensor([0.0, 0.125, 0.25, 0.0, 0.5, 0.125, 0.0], dtype=torch.float64)
+    numbers = [0.0, 0.1249, 0.1251, 0.3749, 0.3751, 0.8749, 0.8751, 1.0 - 2**-53]
+    assert sample(probs.log().repeat(8, 1), numbers).tolist() == [1, 1, 2, 2, 4, 4, 5, 5]
 
 
 @pytest.mark.parametrize("number", [0.0, 0.5, 1.0 - 2**-53])

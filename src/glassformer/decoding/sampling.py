@@ -36,6 +36,8 @@ from torch import Tensor
 from glassformer.decoding.generation_config import GenerationConfig
 
 NEG_INF = float("-inf")
+FEW = 128
+"""Number of tokens that are tried first for a nucleus, on a CPU."""
 
 
 def filter_logits(logits: Tensor, requests: Sequence[GenerationConfig]) -> Tensor:
@@ -46,7 +48,7 @@ def filter_logits(logits: Tensor, requests: Sequence[GenerationConfig]) -> Tenso
     for name, apply in STAGES.items():
         values = [getattr(request, name) for request in requests]
         if any(value != getattr(GenerationConfig, name) for value in values):
-            logits = apply(logits, torch.tensor(values, device=logits.device)[:, None])
+            logits = apply(logits, torch.tensor(values)[:, None])
     return logits
 
 
@@ -75,7 +77,7 @@ def apply_temperature(logits: Tensor, temperature: Tensor) -> Tensor:
     >>> probabilities(apply_temperature(logits, torch.tensor([[0.5]])))  # squares: 0.25, 0.0625, 0.0225, 0.01
     [0.725, 0.181, 0.065, 0.029]
     """
-    return logits / temperature
+    return logits / temperature.to(logits.device)
 
 
 def filter_top_k(logits: Tensor, k: Tensor) -> Tensor:
@@ -84,10 +86,11 @@ def filter_top_k(logits: Tensor, k: Tensor) -> Tensor:
     >>> probabilities(filter_top_k(logits, torch.tensor([[2]])))  # 0.5 and 0.25, divided by their sum 0.75
     [0.667, 0.333, 0.0, 0.0]
     """
-    vocab_size = logits.shape[-1]
-    count = torch.where(k == 0, vocab_size, k.clamp_max(vocab_size))
-    lowest_kept = logits.sort(descending=True).values.gather(1, count - 1)
-    return logits.masked_fill(logits < lowest_kept, NEG_INF)
+    count = k.clamp_max(logits.shape[-1])
+    likeliest = logits.topk(max(int(count.max()), 1)).values
+    lowest_kept = likeliest.gather(1, (count.clamp_min(1) - 1).to(logits.device))
+    is_dropped = (logits < lowest_kept) & (count > 0).to(logits.device)
+    return logits.masked_fill(is_dropped, NEG_INF)
 
 
 def filter_top_p(logits: Tensor, p: Tensor) -> Tensor:
@@ -99,12 +102,12 @@ def filter_top_p(logits: Tensor, p: Tensor) -> Tensor:
     >>> probabilities(filter_top_p(logits, torch.tensor([[0.7]])))  # 0.5 is below 0.7; 0.5 + 0.25 is enough
     [0.667, 0.333, 0.0, 0.0]
     """
-    ascending, tokens = logits.sort(descending=False)
-    # A token is dropped where it and all less likely tokens together have at most 1 - p.
-    dropped = ascending.softmax(-1).cumsum(-1) <= 1 - p
-    dropped[:, -1] = False
-    dropped &= p < 1
-    return logits.masked_fill(_to_token_order(dropped, tokens), NEG_INF)
+    p = p.to(logits.device)
+    probs = logits.softmax(-1)
+    tokens = _likeliest(probs, probs, p)
+    kept = probs.gather(1, tokens)
+    is_kept = kept.cumsum(-1) - kept < p  # the tokens before it have not reached p
+    return _keep(logits, tokens, is_kept, p)
 
 
 def filter_min_p(logits: Tensor, p: Tensor) -> Tensor:
@@ -116,7 +119,7 @@ def filter_min_p(logits: Tensor, p: Tensor) -> Tensor:
     [0.667, 0.333, 0.0, 0.0]
     """
     probs = logits.softmax(-1)
-    return logits.masked_fill(probs < p * probs.amax(-1, keepdim=True), NEG_INF)
+    return logits.masked_fill(probs < p.to(logits.device) * probs.amax(-1, keepdim=True), NEG_INF)
 
 
 def filter_typical(logits: Tensor, p: Tensor) -> Tensor:
@@ -130,33 +133,35 @@ def filter_typical(logits: Tensor, p: Tensor) -> Tensor:
     >>> probabilities(filter_typical(logits, torch.tensor([[0.2]])))
     [0.0, 1.0, 0.0, 0.0]
     """
+    p = p.to(logits.device)
     log_probs = logits.log_softmax(-1)
     probs = log_probs.exp()
     entropy = -(log_probs * probs).nansum(-1, keepdim=True)
-    distance, tokens = (-log_probs - entropy).abs().sort()
+    distance = (-log_probs - entropy).abs()
+    tokens = _likeliest(-distance, probs, p)
     sums = probs.gather(1, tokens).cumsum(-1)
-    last = (sums < p).sum(-1, keepdim=True).clamp_max(logits.shape[-1] - 1)
-    dropped = (distance > distance.gather(1, last)) & (p < 1)
-    return logits.masked_fill(_to_token_order(dropped, tokens), NEG_INF)
+    last = (sums < p).sum(-1, keepdim=True).clamp_max(tokens.shape[-1] - 1)
+    is_kept = distance <= distance.gather(1, tokens.gather(1, last))
+    return logits.masked_fill(~is_kept & (p < 1), NEG_INF)
 
 
 def sample(logits: Tensor, numbers: Sequence[float]) -> Tensor:
     """Sample one token per row by inverse-CDF sampling: logits (N, V) -> (N,).
 
     `numbers` holds one uniform number in [0, 1) per row, so that a request's result does not depend on the rest of the
-    batch. Tokens are laid side by side on the line from 0 to 1, likeliest first, each as wide as its probability; the
-    number points at one of them. Below, 0.6 lies beyond the first token, which ends at 0.5, and before 0.75.
+    batch. The tokens lie side by side on the line from 0 to 1, in the order of the vocabulary, each as wide as its
+    probability; the number points at one of them. Below, 0.6 lies beyond the first token, which ends at 0.5, and before
+    0.75.
 
     >>> sample(logits, [0.6]).tolist()
     [1]
     """
-    ordered, tokens = logits.softmax(-1).sort(descending=True, stable=True)
-    ends = ordered.cumsum(-1)
-    # The cumulative sum may not end at exactly 1, so scale the uniform number by its last value.
-    target = torch.tensor(numbers, dtype=ends.dtype, device=ends.device)[:, None] * ends[:, -1:]
-    place = (ends <= target).sum(-1, keepdim=True)
-    last = ((ordered > 0).sum(-1, keepdim=True) - 1).clamp_min(0)  # a row of NaN has none; the caller reports it
-    return tokens.gather(1, torch.minimum(place, last))[:, 0]
+    ends = logits.softmax(-1).cumsum(-1)
+    total = ends[:, -1:]  # 1 up to rounding
+    target = torch.tensor(numbers, dtype=ends.dtype, device=ends.device)[:, None] * total
+    target = torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))  # a product may round up to total
+    # The first token that ends beyond the target has a width above 0. A row of NaN has none; the caller reports it.
+    return (ends <= target).sum(-1).clamp_max(logits.shape[-1] - 1)
 
 
 def probabilities(logits: Tensor) -> list[float]:
@@ -164,9 +169,27 @@ def probabilities(logits: Tensor) -> list[float]:
     return [round(value, 3) for value in logits.softmax(-1)[0].tolist()]
 
 
-def _to_token_order(values: Tensor, tokens: Tensor) -> Tensor:
-    """Undo a sort: `values[n, i]` belongs to token `tokens[n, i]`."""
-    return values.gather(1, tokens.argsort(-1))
+def _likeliest(keys: Tensor, probs: Tensor, p: Tensor) -> Tensor:
+    """Return the tokens (N, M) with the largest keys, in order; M is so large that in each row they have probability p.
+
+    A CPU sorts 150,000 tokens in tens of milliseconds, and finds the first hundred in one. So a few tokens are tried
+    first, then more of them. A GPU sorts at once: to look at the sums would make it wait.
+    """
+    vocab_size = keys.shape[-1]
+    count = FEW if keys.device.type == "cpu" else vocab_size
+    while count < vocab_size:
+        tokens = keys.topk(count).indices
+        is_enough = (probs.gather(1, tokens).sum(-1, keepdim=True) >= p) | (p >= 1)  # 1 disables the filter
+        if is_enough.all():
+            return tokens
+        count *= 16
+    return keys.sort(descending=True, stable=True).indices
+
+
+def _keep(logits: Tensor, tokens: Tensor, is_kept: Tensor, p: Tensor) -> Tensor:
+    """Return the logits of the `tokens` (N, M) that `is_kept` marks, and -inf for the rest; all where p is 1."""
+    kept = torch.full_like(logits, NEG_INF).scatter(1, tokens, logits.gather(1, tokens).where(is_kept, NEG_INF))
+    return logits.where(p >= 1, kept)
 
 
 STAGES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
