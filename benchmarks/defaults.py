@@ -231,7 +231,7 @@ def _translation(data: Path, work: Path) -> Iterator[Corpus]:
 
 
 def _questions(path: Path, work: Path) -> Corpus:
-    """Return trec's questions: four fifths to train on, one fifth to score. A question that is repeated stays on one side."""
+    """Return trec's questions: four fifths to train on, one fifth to score. A repeated question stays on one side."""
     with gzip.open(path, "rt", encoding="iso-8859-1") as stream:
         labels = {text: label for label, _, text in (line.strip().partition(" ") for line in stream)}
     texts = random.Random(0).sample(sorted(labels), len(labels))

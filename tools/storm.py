@@ -226,8 +226,8 @@ def environments() -> Iterator[tuple[str, dict[str, str | None], str]]:
         ("CXX", "/bin/false"),
     ):
         yield f"{name}={value}", {name: value}, plain
-    yield "int8 without a home", {"HOME": "/nonexistent"}, 'printf "one two\\nthree\\n" | $GF run m --int8'
-    yield "int8 without a compiler", {"CXX": "/bin/false"}, 'printf "one two\\nthree\\n" | $GF run m --int8'
+    yield "int8 without a home", {"HOME": "/nonexistent"}, 'printf "one two\\nthree\\n" | $GF run m --quantize int8'
+    yield "int8 without a compiler", {"CXX": "/bin/false"}, 'printf "one two\\nthree\\n" | $GF run m --quantize int8'
     for name, command in (
         ("stdin closed", "$GF run m <&-"),
         ("stdout closed", 'printf "one two\\n" | $GF run m >&-'),

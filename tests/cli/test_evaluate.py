@@ -71,8 +71,8 @@ def test_the_options_are_those_of_the_data_of_the_task_and_of_all_tasks():
     translation, code, tagging = (
         set(eval_options(task, data_named(task)())) for task in ("translation", "code", "tagging")
     )
-    assert {"source", "target", "beam", "tokenized", "int8", "json", "quiet"} <= translation
-    assert {"data", "problems", "samples", "sandbox", "int8", "json", "quiet"} <= code
+    assert {"source", "target", "beam", "tokenized", "quantize", "json", "quiet"} <= translation
+    assert {"data", "problems", "samples", "sandbox", "quantize", "json", "quiet"} <= code
     assert not tagging & {"beam", "tokenized", "problems", "samples", "sandbox", "valid"}
 
 

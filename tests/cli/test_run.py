@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from cli.mirror import Mirror
 from glassformer.cli.flag_parser import UsageError, call_function
@@ -177,6 +178,16 @@ def test_json_is_one_object_for_each_line_of_every_pipeline(run, kind):
     assert len(objects) == 3
     assert all(isinstance(one, dict) and one for one in objects)
     assert objects[0].keys() == objects[2].keys()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", MAKERS, ids=lambda kind: kind.__name__)
+def test_every_pipeline_answers_in_half_precision(run, kind, dtype):
+    pipeline = make(kind)
+    pipeline.model.to(dtype)
+    code, lines, err = run(pipeline, "--json", stdin=LINE_OF.get(kind, "the old ___ sees it") + "\n")
+    assert (code, err) == (0, "")
+    assert "NaN" not in lines[0]
 
 
 def test_json_of_a_classifier_has_all_labels_with_probabilities(run):

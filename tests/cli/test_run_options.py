@@ -1,8 +1,10 @@
 """The options of `glassformer run`: their ranges, and which kinds of models take them."""
 
 import pytest
+import torch
 
-from glassformer.cli.run_options import EXTERNAL_MODELS, OPTION_GROUPS, WRITING
+from glassformer.cli.flag_parser import UsageError
+from glassformer.cli.run_options import EXTERNAL_MODELS, OPTION_GROUPS, WRITING, ComputeOptions
 from glassformer.pipelines.classifier import Classifier
 from glassformer.pipelines.embedder import Embedder
 from glassformer.pipelines.generator import Generator
@@ -123,3 +125,29 @@ def test_models_of_other_libraries_are_named_by_their_kind():
         "encoder",
         "encoder_decoder",
     ]
+
+
+def test_the_options_of_computing_reach_load(monkeypatch):
+    seen = []
+    monkeypatch.setattr("glassformer.pipelines.load.load", lambda path, **options: seen.append((path, options)))
+    ComputeOptions(device="cpu", dtype="bfloat16", quantize="none").load("m", allow_pickle=True)
+    assert seen == [("m", {"device": "cpu", "dtype": "bfloat16", "quantize": "none", "allow_pickle": True})]
+    with pytest.raises(UsageError, match="--threads -1: expected 0 or more"):
+        ComputeOptions(threads=-1).load("m")
+
+
+def test_threads_are_set_before_the_model_is_loaded(monkeypatch):
+    before = torch.get_num_threads()
+    seen = []
+    monkeypatch.setattr("glassformer.pipelines.load.load", lambda path, **_: seen.append(torch.get_num_threads()))
+    try:
+        ComputeOptions(threads=before + 1).load("m")
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [before + 1]
+
+
+def test_the_old_flag_of_int8_names_the_new_one(run):
+    code, lines, err = run(None, "--int8")
+    assert (code, lines) == (2, [])
+    assert "--int8 is now --quantize int8" in err

@@ -40,8 +40,8 @@ INSTEAD = {
         "glassformer train translation --source train.en --target train.de --out any",
         "glassformer eval any --source test2016.en --target test2016.de --beam 5",
     ],
-    "glassformer eval MODEL --source test2016.en --target test2016.de --beam 5 --int8": [
-        "glassformer eval any --source test2016.en --target test2016.de --beam 5 --int8",
+    "glassformer eval MODEL --source test2016.en --target test2016.de --beam 5 --quantize int8": [
+        "glassformer eval any --source test2016.en --target test2016.de --beam 5 --quantize int8",
     ],
 }
 # Words that stand for the reader's own.

@@ -123,7 +123,7 @@ def test_eval_and_info_describe_the_model(trained, here):
     assert result.returncode == 0, result.stderr
     assert "lang:de" in result.stdout
     assert re.fullmatch(r"scored on [\d,]+ pairs from a\.en, a\.de", result.stdout.splitlines()[-1])
-    quantized = here("eval", "model", *files[:4], "--int8", "--json", folder=trained[0])
+    quantized = here("eval", "model", *files[:4], "--quantize", "int8", "--json", folder=trained[0])
     if "no compiler" not in quantized.stderr:
         assert json.loads(quantized.stdout)["greedy"]["bleu"] > 90
     assert "greedy    BLEU" in result.stdout

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from glassformer.base.dataclass_flags import Option, field_options
 from glassformer.base.names import path_suggestion
 from glassformer.cli.flag_parser import HELP, HELP_ALL, UsageError, help_text, naming_columns, parse_options
+from glassformer.cli.run_options import ComputeOptions
 from glassformer.progress import Step, reporting
 
 if TYPE_CHECKING:
@@ -24,12 +25,10 @@ Score a model that was trained here on your own data, by the metrics of its task
 glassformer eval FOLDER --help shows the options for the model in FOLDER."""
 
 
-@dataclass(frozen=True)
-class ScoringOptions:
+@dataclass(frozen=True, kw_only=True)
+class ScoringOptions(ComputeOptions):
     """Flags of `eval` for models of all tasks, beside those of the data. A task adds its own: `Task.EvalOptions`."""
 
-    int8: bool = False
-    """Compute with 8-bit weights, as run --int8 does."""
     json: bool = False
     """Print one JSON object."""
     quiet: bool = False
@@ -78,7 +77,8 @@ def evaluate(arguments: list[str]) -> None:
     if own.needs_data and not data.is_given():
         raise UsageError(f"eval needs data: expected {_files(usual, options)} after {folder}")
     with reporting(quiet=asked.quiet):
-        pipeline = _load(folder, asked)
+        with Step("loading torch"):
+            pipeline = asked.load(folder)
         with naming_columns(data):
             results, scored_on = task.evaluate(pipeline, data, own)
     if asked.json:
@@ -93,19 +93,6 @@ def evaluate(arguments: list[str]) -> None:
 def _values_of(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the given values that are fields of this dataclass."""
     return {field.name: values[field.name] for field in fields(kind) if field.name in values}
-
-
-def _load(folder: str, asked: ScoringOptions) -> Any:
-    """Load the pipeline of the folder, with 8-bit weights if asked for."""
-    with Step("loading torch"):
-        from glassformer.pipelines.load import load
-
-        pipeline: Any = load(folder)
-    if asked.int8:
-        from glassformer.runtime.quantized_model import quantize
-
-        pipeline.model = quantize(pipeline.model)
-    return pipeline
 
 
 def eval_options(task: str, usual: Any) -> dict[str, Option]:

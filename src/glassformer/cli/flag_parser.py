@@ -19,6 +19,8 @@ from glassformer.tasks.configs.task_options import AUTOMATIC
 
 HELP, HELP_ALL = ("-h", "--help"), "--help-all"
 TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
+RENAMED_FLAGS = {"--int8": "--quantize int8"}
+"""Options of earlier versions, and what to write today."""
 INDENT = 26
 """Column where the descriptions start in the help."""
 
@@ -246,6 +248,8 @@ def _word(kind: Any, text: str) -> Any:
 
 
 def _unknown(flag: str, options: Mapping[str, Option], command: str) -> str:
+    if flag in RENAMED_FLAGS and RENAMED_FLAGS[flag].split()[0].removeprefix("--") in options:
+        return f"{flag} is now {RENAMED_FLAGS[flag]}: use that"
     near = nearest(flag.removeprefix("--no-"), [option.flag for option in options.values()])
     files = [option for name, option in options.items() if name in ("source", "target", "data")]
     hint = f"did you mean {near}?" if near else f"glassformer {command} {HELP_ALL} lists all options"

@@ -13,6 +13,7 @@ from glassformer.cli.flag_parser import UsageError
 from glassformer.cli.lines import CHUNK, check_files, check_stdin, run_lines
 from glassformer.cli.run_options import (
     AnswerOptions,
+    ComputeOptions,
     DecoderOptions,
     Given,
     LineOptions,
@@ -39,8 +40,8 @@ def run(
     answer: AnswerOptions = AnswerOptions(),  # noqa: B008
     writing: WritingOptions = WritingOptions(),  # noqa: B008
     decoder: DecoderOptions = DecoderOptions(),  # noqa: B008
+    compute: ComputeOptions = ComputeOptions(),  # noqa: B008
     embed: bool = False,
-    int8: bool = False,
     allow_pickle: bool = False,
 ) -> None:
     """Use a model on lines of text: one line out for each line in.
@@ -55,7 +56,6 @@ def run(
     Args:
         path: A model folder, or a GGUF or llama2.c file.
         embed: Print a vector for each line, as a JSON list, instead of doing the task. For encoders.
-        int8: Compute with 8-bit weights: several times as fast on most CPUs, with nearly the same results.
         allow_pickle: Also read weights from pytorch_model.bin, with a reader that accepts only tensors.
     """
     decoder = replace(
@@ -70,15 +70,8 @@ def run(
     kind = _task_of(path)
     if kind is not None:  # before the model is loaded, which may take a while
         check_taken(path, kind, given)
-    from glassformer.pipelines.load import load
-
-    model: Any = load(path, allow_pickle=allow_pickle)
+    model = compute.load(path, allow_pickle=allow_pickle)
     check_taken(path, _kind_of(model), given)
-    if int8:
-        from glassformer.runtime.packed_model import pack
-        from glassformer.runtime.quantized_model import quantize
-
-        model.model = quantize(pack(model.model))
     _use(model, given, input_and_output, answer, decoder)
 
 

@@ -28,6 +28,32 @@ class LineOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ComputeOptions:
+    """How to compute."""
+
+    device: str = "auto"
+    """Device to compute on, such as cpu or cuda; auto is a GPU where there is one."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Numbers to compute with; auto is float32."""
+    quantize: Literal["none", "int8"] = "none"
+    """Compute with 8-bit weights (int8) on a CPU: several times as fast, with nearly the same results."""
+    threads: int = 0
+    """Threads to compute with on a CPU; 0 is one per core."""
+
+    def load(self, path: Path | str, **options: Any) -> Any:
+        """Load the pipeline of a model with these options."""
+        from glassformer.pipelines.load import load
+
+        if self.threads < 0:
+            raise UsageError(f"--threads {self.threads}: expected 0 or more")
+        if self.threads:
+            import torch
+
+            torch.set_num_threads(self.threads)
+        return load(path, device=self.device, dtype=self.dtype, quantize=self.quantize, **options)
+
+
+@dataclass(frozen=True, kw_only=True)
 class AnswerOptions:
     """What is printed for each line. Several values of one line are separated by tabs."""
 

@@ -14,6 +14,7 @@ from glassformer.checkpoint.output_folder import check_output
 from glassformer.metrics.scores import Scores
 from glassformer.models.transformer import Model
 from glassformer.progress import Step, reporting
+from glassformer.runtime.devices import choose_device
 from glassformer.tasks.card import CardFacts, code, size_in_words, write_card
 from glassformer.tasks.choose import choose, in_words
 from glassformer.tasks.configs.shared import TaskConfig
@@ -24,7 +25,6 @@ from glassformer.tasks.training_run import train_run
 from glassformer.training.callbacks import Callbacks, tell_model_saved
 from glassformer.training.fingerprints import paths_of
 from glassformer.training.lora import add_adapters, merge_adapters, n_trained
-from glassformer.training.precision import choose_device
 from glassformer.training.run_folder import RunFolder, open_run
 from glassformer.training.state import TrainState
 from glassformer.training.training_speed import using_threads

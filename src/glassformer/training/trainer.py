@@ -40,11 +40,12 @@ from glassformer.checkpoint.output_folder import discard_folder
 from glassformer.checkpoint.safe_files import verify_folder
 from glassformer.metrics.scores import LOWER_IS_BETTER
 from glassformer.progress import Step
+from glassformer.runtime.devices import choose_device
 from glassformer.training.adversarial import shifted_embeddings, token_tables
 from glassformer.training.gradients import Batch, Gradients, GraphedGradients, TrainBatch, can_graph
 from glassformer.training.lora import fold_adapters
 from glassformer.training.optimizers import make_optimizer
-from glassformer.training.precision import autocast, choose_device, choose_precision
+from glassformer.training.precision import autocast, choose_precision
 from glassformer.training.schedules import Plan, warmup_updates
 from glassformer.training.state import (
     Evaluation,

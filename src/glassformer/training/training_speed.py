@@ -9,9 +9,10 @@ import torch
 
 from glassformer.models import EncoderDecoderModel, ModelConfig, build_model
 from glassformer.models.costs import training_flops
+from glassformer.runtime.devices import choose_device
 from glassformer.training.losses import label_smoothed_cross_entropy
 from glassformer.training.optimizers import make_optimizer
-from glassformer.training.precision import autocast, choose_device, choose_precision
+from glassformer.training.precision import autocast, choose_precision
 from glassformer.training.train_config import TrainConfig
 
 PILOT_SECONDS, PILOT_SHARE = 1.5, 0.01

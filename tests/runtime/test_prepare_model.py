@@ -1,0 +1,57 @@
+"""A loaded model is put where it is asked to be, or the request is refused with what to do instead."""
+
+import pytest
+import torch
+
+from glassformer.models import build_model, preset
+from glassformer.nn.quantized_linear import Int8Linear, TorchInt8Linear
+from glassformer.runtime.prepare_model import prepare_model, read_dtype
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_model_is_moved_to_its_dtype(dtype):
+    model = build_model(preset("tiny-gpt2")).train()
+    found = prepare_model(model, device="cpu", dtype=dtype)
+    assert found is model
+    assert not found.training
+    assert {p.dtype for p in found.parameters()} == {getattr(torch, dtype)}
+
+
+def test_auto_is_the_cpu_in_float32_without_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    found = prepare_model(build_model(preset("tiny-gpt2")).double())
+    assert {(p.device.type, p.dtype) for p in found.parameters()} == {("cpu", torch.float32)}
+
+
+def test_int8_is_a_fused_copy(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    model = build_model(preset("tiny-llama"))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = prepare_model(model, quantize="int8")
+    assert any(isinstance(module, Int8Linear | TorchInt8Linear) for module in found.modules())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"quantize": "int3"}, "quantize='int3': expected one of none, int8"),
+        ({"dtype": "float31"}, "dtype='float31': expected one of auto, float32, bfloat16, float16"),
+        ({"quantize": "int8", "dtype": "float16"}, "quantize='int8' with dtype=float16: expected one of them"),
+        ({"device": "gpu"}, "device='gpu' is not a torch device"),
+    ],
+)
+def test_wrong_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        prepare_model(build_model(preset("tiny-gpt2")), **options)
+
+
+def test_int8_on_a_gpu_is_refused(monkeypatch):
+    monkeypatch.setattr("glassformer.runtime.prepare_model.choose_device", lambda name: torch.device("cuda"))
+    with pytest.raises(ValueError, match="quantize='int8' with device='cuda': int8 runs on a CPU"):
+        prepare_model(build_model(preset("tiny-gpt2")), device="cuda", quantize="int8")
+
+
+def test_a_torch_dtype_is_taken_as_it_is():
+    assert read_dtype(torch.float64) == torch.float64
+    assert read_dtype("auto") == torch.float32
