@@ -27,7 +27,7 @@ OTHER_NAMES = {
     "max_seq_len": "max_len",
     "max_position_embeddings": "max_len",
 }
-"""Names that other libraries use for our fields. The error about an unknown field suggests ours."""
+"""Names that other libraries use for our fields. The error about an unknown field suggests our name for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,11 +132,11 @@ class ModelConfig(Checked):
 
     # Head
     head: Literal["none", "language_model", "sequence_class", "token_class", "span", "embedding"] = "none"
-    """What the model computes from its last layer."""
+    """Head that computes the model's output from the last layer."""
     n_labels: Count | None = None
     """Number of classes, for the two class heads."""
     head_transform: bool = False
-    """Add a dense layer before the head's last one: activation and norm (BERT's masked-word head), or tanh (pooler)."""
+    """Add a dense layer to the head, with activation and norm for a language model or tanh otherwise, as in BERT."""
     pooling: Literal["first", "last", "mean"] | None = None
     """How a sequence becomes one vector; None is the first token of an encoder and the last of a decoder."""
     output_bias: bool = True
@@ -169,54 +169,54 @@ class ModelConfig(Checked):
 
     @property
     def kind(self) -> Kind:
-        """The kind of model, by which of the two stacks it has."""
+        """Kind of model: "encoder", "decoder" or "encoder_decoder", depending on which stacks have layers."""
         if not self.n_decoder_layers:
             return "encoder"
         return "encoder_decoder" if self.n_encoder_layers else "decoder"
 
     @property
     def kv_heads(self) -> int:
-        """Number of key-value heads."""
+        """Number of key-value heads: `n_kv_heads`, or `n_heads` if it is None."""
         return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
 
     @property
     def head_size(self) -> int:
-        """Size of one head."""
+        """Size of one attention head: `head_dim`, or d_model / n_heads if it is None."""
         return self.d_model // self.n_heads if self.head_dim is None else self.head_dim
 
     @property
     def scale(self) -> float:
-        """Factor of the attention scores."""
+        """Factor on attention scores: `attention_scale`, or 1/√head_size if it is None."""
         return self.head_size**-0.5 if self.attention_scale is None else self.attention_scale
 
     @property
     def source_vocab(self) -> int:
-        """Vocabulary size of the encoder of an encoder-decoder."""
+        """Vocabulary size of an encoder-decoder's encoder: `source_vocab_size`, or `vocab_size` if it is None."""
         return self.vocab_size if self.source_vocab_size is None else self.source_vocab_size
 
     @property
     def table_width(self) -> int:
-        """Width of the embedding tables."""
+        """Width of the embedding tables: `embedding_width`, or `d_model` if it is None."""
         return self.d_model if self.embedding_width is None else self.embedding_width
 
     @property
     def pool_by(self) -> Literal["first", "last", "mean"]:
-        """How the head reduces a sequence to one vector."""
+        """How a head pools a sequence: `pooling`, or if it is None, "last" with a decoder and "first" without."""
         return self.pooling or ("last" if self.n_decoder_layers else "first")
 
     @property
     def ties_embeddings(self) -> bool:
-        """Whether source and target share one embedding table."""
+        """Whether an encoder-decoder's source and target share one embedding table."""
         return self.tie in ("embeddings", "all")
 
     @property
     def ties_output(self) -> bool:
-        """Whether the output projection is the (target) embedding table."""
+        """Whether the output projection is the embedding table (of the target, in an encoder-decoder)."""
         return self.tie in ("output", "all")
 
     @property
     def has_final_norm(self) -> bool:
-        """Whether a norm follows the last layer."""
+        """Whether a norm follows the last layer of a stack: `final_norm`, or if it is None, only with pre-norm."""
         return self.norm_placement == "pre" if self.final_norm is None else self.final_norm
 
     def with_head(self, head: str, **changes: Any) -> "ModelConfig":
@@ -236,7 +236,10 @@ class ModelConfig(Checked):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ModelConfig":
-        """Create a config from plain values. An unknown key raises a ValueError that suggests the nearest field."""
+        """Return a config with these field values.
+
+        An unknown name raises a ValueError that suggests the nearest field.
+        """
         known = [field.name for field in fields(cls)]
         for key in values:
             if key not in known:

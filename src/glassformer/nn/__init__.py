@@ -1,4 +1,5 @@
-"""PyTorch building blocks of Transformers. They take sizes and tensors, and know nothing of files, configs or tasks.
+"""PyTorch building blocks of Transformers. They depend on sizes and tensors only,
+not on files, configs or tasks.
 
 Shapes in docstrings and comments use these letters:
 

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ActivationName = Literal["relu", "gelu", "gelu_tanh", "silu"]
-"""The activations of feed-forward networks: the values of `ModelConfig.activation`."""
+"""Names of the activations that a feed-forward network can use, as in `ModelConfig.activation`."""
 HeadActivationName = ActivationName | Literal["tanh"]
-"""The activations of heads. BERT's pooler uses "tanh"."""
+"""Names of the activations that a head can use: those of the feed-forward network, and "tanh" for BERT's pooler."""
 
 
 def activation_function(name: HeadActivationName) -> "Callable[[Tensor], Tensor]":
-    """Return the torch function of an activation."""
+    """Return the torch function for the activation `name`. Raises ValueError if the name is unknown."""
     import torch.nn.functional as F
 
     functions: dict[str, Callable[[Tensor], Tensor]] = {

@@ -8,7 +8,7 @@ layer is:
     x = x + cross_attn(norm(x), memory)    # only in the decoder of an encoder-decoder
     x = x + ffn(norm(x))
 
-Shapes: B batch, T tokens, S tokens of the memory (the encoder's output), C model width.
+`memory` is the encoder's output. Shapes: B batch, T tokens, S tokens of the encoder's output, C model width.
 """
 
 from collections.abc import Callable
@@ -52,7 +52,7 @@ class Layer(nn.Module):
     """A Transformer layer: self-attention, then cross-attention if the layer has one, then the feed-forward network.
 
     Encoders and decoder-only models have no cross-attention; the decoder of an encoder-decoder has. Whether a layer is
-    causal is decided by the mask of the call.
+    causal depends on the mask passed to `forward`.
 
     >>> layer = Layer(
     ...     MultiHeadAttention(8, n_heads=2),
@@ -63,7 +63,7 @@ class Layer(nn.Module):
     torch.Size([1, 5, 8])
 
     Args:
-        sublayer: Creates the residual connection around each part. Every call returns a new module.
+        sublayer: Function that returns a new residual connection, called once for each of the layer's parts.
     """
 
     def __init__(
@@ -93,14 +93,14 @@ class Layer(nn.Module):
         memory_mask: Mask | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        """Apply the layer to x (B, T, C).
+        """Apply the layer to x (B, T, C) and return the same shape.
 
         Args:
             mask: Which tokens of x, and of the cache, each token may attend to.
             bias: Added to the self-attention scores, broadcast to (B, H, T, S).
             rotation: Rotary position embedding of the tokens of x.
-            memory: Output of the encoder, (B, S, C).
-            memory_mask: Which tokens of the memory may be attended to.
+            memory: Output of the encoder, (B, S, C), for cross-attention.
+            memory_mask: Which tokens of the encoder's output may be attended to.
             cache: Keys and values of earlier calls.
         """
         self._check_memory(memory)
