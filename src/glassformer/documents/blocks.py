@@ -1,8 +1,8 @@
-"""The blocks of the five tutorial documents (000 to 004) that this project implements, built from our blocks.
+"""The torch blocks of documents 000 to 003, of the five tutorial documents that this project implements.
 
-`glassformer` exports them. Where two documents use one name differently, the class here accepts both uses.
-`document_000.py` to `document_004.py` have each document's exact signatures; those of the torch documents derive from
-these classes.
+They are our blocks with the documents' calling convention, and `glassformer` exports them. Where two documents use one
+name differently, the class here accepts both uses. `document_000.py` to `document_003.py` derive classes from these
+that have each document's exact signatures.
 """
 
 import torch
@@ -19,7 +19,7 @@ from glassformer.nn.tensor_checks import check_length, check_width
 
 
 class TokenEmbedding(nn.Module):
-    """Document 003's token embedding: rows of a table, times √embedding_dim."""
+    """Tutorial document 003's token embedding: rows of a table, times √embedding_dim."""
 
     def __init__(self, vocab_size: int, embedding_dim: int):
         super().__init__()
@@ -33,7 +33,7 @@ class TokenEmbedding(nn.Module):
 
 
 class InputEmbedding(TokenEmbedding):
-    """Document 002's token embedding: `TokenEmbedding` with its arguments in the other order."""
+    """Tutorial document 002's token embedding: `TokenEmbedding` with its arguments in the other order."""
 
     def __init__(self, d_model: int, vocab_size: int):
         super().__init__(vocab_size, d_model)
@@ -43,9 +43,9 @@ class InputEmbedding(TokenEmbedding):
 class PositionalEncoding(nn.Module):
     """Add sinusoidal positions, then apply dropout.
 
-    Document 000 passes (d_model, dropout, max_len), documents 002 and 003 pass (d_model, max_len, dropout). Both orders
-    work: in `in_order`, a positive integer is the length and any other number the dropout. So do the documents'
-    keywords. `max_seq_length` is document 003's name for `max_len`.
+    Tutorial document 000 passes (d_model, dropout, max_len), documents 002 and 003 pass (d_model, max_len, dropout).
+    Both orders work: in `in_order`, a positive integer is the length, and any other number is the dropout. The
+    documents' keywords work too; `max_seq_length` is document 003's name for `max_len`.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class PositionalEncoding(nn.Module):
 
 
 class MultiHeadAttention(OurMultiHeadAttention):
-    """Multi-head attention, called as (query, key, value, mask) like in the documents.
+    """Multi-head attention, called as (query, key, value, mask) as in the tutorial documents.
 
     It returns the output alone. With `need_weights=True` it returns the attention weights too, as document 003 always
     does.
@@ -111,44 +111,44 @@ class MultiHeadAttention(OurMultiHeadAttention):
         return self.merge(output), weights
 
     def allowed(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Mask:
-        """Return a document's mask as our `Mask`, for queries (B, H, T, D) and keys (B, H, S, D)."""
+        """Return a tutorial document's mask as our `Mask`, for queries (B, H, T, D) and keys (B, H, S, D)."""
         return Mask(allowed=document_mask("mask", mask, (len(q), self.n_heads, q.shape[2], k.shape[2])))
 
 
 class FeedForward(OurFeedForward):
-    """The feed-forward network of documents 000 and 001: linear, ReLU, dropout, linear."""
+    """The feed-forward network of tutorial documents 000 and 001: linear, ReLU, dropout, linear."""
 
     def __init__(self, d_model: int, d_ff: int = 2048, dropout: float = 0.1):
         super().__init__(d_model, d_ff, activation="relu", dropout=dropout)
 
 
 class FeedForwardBlock(FeedForward):
-    """Document 002's feed-forward network, identical to `FeedForward`: linear, ReLU, dropout, linear."""
+    """Tutorial document 002's feed-forward network, identical to `FeedForward`: linear, ReLU, dropout, linear."""
 
 
 class PositionWiseFeedForward(OurFeedForward):
-    """Document 003's feed-forward network: linear, GELU, dropout, linear."""
+    """Tutorial document 003's feed-forward network: linear, GELU, dropout, linear."""
 
     def __init__(self, d_model: int, d_ff: int, dropout: float = 0.1):
         super().__init__(d_model, d_ff, activation="gelu", dropout=dropout)
 
 
 class LayerNormalization(MeanStdNorm):
-    """The norm of documents 002 and 003: weight * (x - mean) / (std + eps) + bias, over the last dimension."""
+    """The norm of tutorial documents 002 and 003: weight * (x - mean) / (std + eps) + bias, over the last dimension."""
 
     def __init__(self, d_model: int, eps: float = 1e-6):
         super().__init__(d_model, eps)
 
 
 class ResidualConnection(Sublayer):
-    """The pre-norm residual connection of documents 002 and 003: x + dropout(sublayer(norm(x)))."""
+    """The pre-norm residual connection of tutorial documents 002 and 003: x + dropout(sublayer(norm(x)))."""
 
     def __init__(self, d_model: int, dropout: float = 0.1):
         super().__init__(LayerNormalization(d_model), placement="pre", dropout=dropout)
 
 
 class ProjectionLayer(nn.Module):
-    """Document 002's output layer: a linear projection from the model width to the vocabulary."""
+    """Tutorial document 002's output layer: a linear projection from the model width to the vocabulary."""
 
     def __init__(self, d_model: int, vocab_size: int):
         super().__init__()
@@ -160,7 +160,7 @@ class ProjectionLayer(nn.Module):
 
 
 class DocumentLayer(nn.Module):
-    """Base class of the documents' layers, which wraps one `glassformer.nn.Layer`.
+    """Base class of the tutorial documents' layers, which wraps one `glassformer.nn.Layer`.
 
     Subclasses set `style` (norm and activation, see `styles.py`), `drops_attention` (whether `dropout` also drops
     attention weights) and `cross` (whether the layer has cross-attention).
@@ -204,7 +204,7 @@ class DocumentLayer(nn.Module):
 
 
 class EncoderLayer(DocumentLayer):
-    """The encoder layer of documents 000 and 001: self-attention and feed-forward, with post-norm."""
+    """The encoder layer of tutorial documents 000 and 001: self-attention and feed-forward, with post-norm."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Apply the layer to x (B, T, C) and return the same shape.
@@ -215,7 +215,7 @@ class EncoderLayer(DocumentLayer):
 
 
 class EncoderBlock(EncoderLayer):
-    """Document 003's encoder layer: self-attention and feed-forward, with pre-norm and GELU.
+    """Tutorial document 003's encoder layer: self-attention and feed-forward, with pre-norm and GELU.
 
     The norm comes before the attention, as the document's text says.
     """
@@ -224,7 +224,10 @@ class EncoderBlock(EncoderLayer):
 
 
 class DecoderLayer(DocumentLayer):
-    """The decoder layer of documents 000 and 001, with post-norm: self-attention, cross-attention and feed-forward."""
+    """The decoder layer of tutorial documents 000 and 001: self-attention, cross-attention and feed-forward.
+
+    It has post-norm.
+    """
 
     cross = True
 
@@ -240,15 +243,15 @@ class DecoderLayer(DocumentLayer):
 
 
 class DecoderBlock(DecoderLayer):
-    """Document 003's decoder layer: self-attention, cross-attention and feed-forward, with pre-norm and GELU."""
+    """Tutorial document 003's decoder layer, with pre-norm and GELU: self-attention, cross-attention, feed-forward."""
 
     style, drops_attention = MODERN, True
 
 
 class DocumentStack(nn.Module):
-    """Base class of document 003's encoder and decoder: positional encoding, `num_layers` blocks and a final norm.
+    """Base class of tutorial document 003's encoder and decoder: positional encoding, blocks and a final norm.
 
-    The input is embeddings, not token ids. Subclasses set `block`, the class of the layers.
+    The input is embeddings, not token ids. Subclasses set `block`, the class of the `num_layers` layers.
     """
 
     block: type[DocumentLayer]
@@ -263,7 +266,7 @@ class DocumentStack(nn.Module):
 
 
 class Encoder(DocumentStack):
-    """Document 003's encoder: positional encoding, encoder blocks and a final norm, applied to embeddings."""
+    """Tutorial document 003's encoder: positional encoding, encoder blocks and a final norm, applied to embeddings."""
 
     block = EncoderBlock
 
@@ -279,7 +282,7 @@ class Encoder(DocumentStack):
 
 
 class Decoder(DocumentStack):
-    """Document 003's decoder: positional encoding, decoder blocks with cross-attention and a final norm."""
+    """Tutorial document 003's decoder: positional encoding, decoder blocks with cross-attention and a final norm."""
 
     block = DecoderBlock
 

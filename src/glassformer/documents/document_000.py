@@ -21,14 +21,14 @@ __all__ = [
 
 
 class PositionalEncoding(blocks.PositionalEncoding):
-    """Add sinusoidal positions, then apply dropout. The dropout comes before `max_len`, as in document 000."""
+    """Add sinusoidal positions, then apply dropout. The dropout comes before `max_len`, as in tutorial document 000."""
 
     def __init__(self, d_model: int, dropout: float, max_len: int = 5000):
         super().__init__(d_model, max_len=max_len, dropout=dropout)
 
 
 class MultiHeadAttention(blocks.MultiHeadAttention):
-    """Document 000's multi-head attention, without dropout. It returns the output alone, without the weights."""
+    """Tutorial document 000's multi-head attention, without dropout. It returns the output without the weights."""
 
     def __init__(self, d_model: int, num_heads: int):
         super().__init__(d_model, num_heads, dropout=0.0)
@@ -49,21 +49,24 @@ class MultiHeadAttention(blocks.MultiHeadAttention):
 
 
 class FeedForward(blocks.FeedForward):
-    """Document 000's feed-forward network: linear, ReLU, dropout of 0.1, linear."""
+    """Tutorial document 000's feed-forward network: linear, ReLU, dropout of 0.1, linear."""
 
     def __init__(self, d_model: int, d_ff: int = 2048):
         super().__init__(d_model, d_ff)
 
 
 class EncoderLayer(blocks.EncoderLayer):
-    """Document 000's encoder layer: self-attention and feed-forward, with post-norm, d_ff=2048 and dropout of 0.1."""
+    """Tutorial document 000's encoder layer: self-attention and feed-forward.
+
+    It has post-norm, d_ff=2048 and dropout of 0.1.
+    """
 
     def __init__(self, d_model: int, num_heads: int):
         super().__init__(d_model, num_heads)
 
 
 class DecoderLayer(blocks.DocumentLayer):
-    """Document 000's decoder layer: self-attention, cross-attention and feed-forward.
+    """Tutorial document 000's decoder layer: self-attention, cross-attention and feed-forward.
 
     It has post-norm, d_ff=2048 and dropout of 0.1.
     """
@@ -83,7 +86,7 @@ class DecoderLayer(blocks.DocumentLayer):
 
 
 class Transformer(models.Transformer):
-    """Document 000's encoder-decoder, with post-norm, d_ff=2048 and dropout of 0.1."""
+    """Tutorial document 000's encoder-decoder, with post-norm, d_ff=2048 and dropout of 0.1."""
 
     def __init__(
         self,
@@ -97,7 +100,7 @@ class Transformer(models.Transformer):
 
 
 def test_transformer() -> None:
-    """Run document 000's six checks at its sizes, print each result, and raise AssertionError if one fails."""
+    """Run tutorial document 000's six checks at its sizes, print each result, and raise AssertionError if one fails."""
     torch.manual_seed(42)
     batch, length, width, heads, vocab = 2, 10, 512, 8, 100
     src, tgt = (torch.randint(0, vocab, (batch, length)) for _ in range(2))

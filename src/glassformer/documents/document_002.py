@@ -31,7 +31,7 @@ __all__ = [
 
 
 class InputEmbedding(blocks.InputEmbedding):
-    """Document 002's token embedding: rows of a table, times √d_model."""
+    """Tutorial document 002's token embedding: rows of a table, times √d_model."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the scaled embeddings of token ids: (B, T) -> (B, T, C)."""
@@ -39,28 +39,28 @@ class InputEmbedding(blocks.InputEmbedding):
 
 
 class PositionalEncoding(blocks.PositionalEncoding):
-    """Add sinusoidal positions, then apply dropout. The arguments are those that document 002's factory passes."""
+    """Add sinusoidal positions, then apply dropout. The arguments are in the order of tutorial document 002."""
 
     def __init__(self, d_model: int, seq_len: int, dropout: float):
         super().__init__(d_model, max_len=seq_len, dropout=dropout)
 
 
 class MultiHeadAttention(blocks.MultiHeadAttention):
-    """Document 002's multi-head attention, with dropout on the weights. It returns the output alone."""
+    """Tutorial document 002's multi-head attention, with dropout on the weights. It returns the output alone."""
 
     def __init__(self, d_model: int, h: int, dropout: float):
         super().__init__(d_model, h, dropout)
 
 
 class FeedForwardBlock(blocks.FeedForwardBlock):
-    """Document 002's feed-forward network: linear, ReLU, dropout, linear."""
+    """Tutorial document 002's feed-forward network: linear, ReLU, dropout, linear."""
 
     def __init__(self, d_model: int, d_ff: int, dropout: float):
         super().__init__(d_model, d_ff, dropout)
 
 
 class EncoderLayer(blocks.DocumentLayer):
-    """Document 002's encoder layer: self-attention and feed-forward, with pre-norm and ReLU."""
+    """Tutorial document 002's encoder layer: self-attention and feed-forward, with pre-norm and ReLU."""
 
     style, drops_attention = PRE_NORM, True
 
@@ -76,7 +76,7 @@ class EncoderLayer(blocks.DocumentLayer):
 
 
 class DecoderBlock(blocks.DocumentLayer):
-    """Document 002's decoder layer: self-attention, cross-attention and feed-forward, with pre-norm and ReLU."""
+    """Tutorial document 002's decoder layer, with pre-norm and ReLU: self-attention, cross-attention, feed-forward."""
 
     style, drops_attention, cross = PRE_NORM, True, True
 
@@ -93,7 +93,7 @@ class DecoderBlock(blocks.DocumentLayer):
 
 
 class Encoder(nn.Module):
-    """Document 002's encoder: N layers and a final norm. Its input already includes the positions."""
+    """Tutorial document 002's encoder: N layers and a final norm. Its input already includes the positions."""
 
     def __init__(self, d_model: int, N: int, h: int, d_ff: int, dropout: float):
         super().__init__()
@@ -111,7 +111,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Document 002's decoder: N blocks and a final norm. Its input already includes the positions."""
+    """Tutorial document 002's decoder: N blocks and a final norm. Its input already includes the positions."""
 
     def __init__(self, d_model: int, N: int, h: int, d_ff: int, dropout: float):
         super().__init__()

@@ -45,14 +45,17 @@ __all__ = [
 
 
 class PositionalEncoding(blocks.PositionalEncoding):
-    """Add sinusoidal positions, then apply dropout. The length comes before the dropout, as in document 003."""
+    """Add sinusoidal positions, then apply dropout. The arguments are those of tutorial document 003."""
 
     def __init__(self, d_model: int, max_seq_length: int = 5000, dropout: float = 0.1):
         super().__init__(d_model, max_len=max_seq_length, dropout=dropout)
 
 
 class MultiHeadAttention(blocks.MultiHeadAttention):
-    """Document 003's multi-head attention, with dropout on the weights. It returns the output and the weights."""
+    """Tutorial document 003's multi-head attention, with dropout on the weights.
+
+    It returns the output and the weights.
+    """
 
     def __init__(self, d_model: int, num_heads: int, dropout: float = 0.1):
         super().__init__(d_model, num_heads, dropout)
@@ -92,7 +95,7 @@ class MultiHeadAttention(blocks.MultiHeadAttention):
 
 
 class ResidualConnection(blocks.ResidualConnection):
-    """Document 003's pre-norm residual connection: x + dropout(sublayer(norm(x)))."""
+    """Tutorial document 003's pre-norm residual connection: x + dropout(sublayer(norm(x)))."""
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """Apply the function `sublayer` to x (B, T, C) inside the residual connection and return the same shape."""
@@ -100,21 +103,21 @@ class ResidualConnection(blocks.ResidualConnection):
 
 
 class EncoderBlock(blocks.EncoderBlock):
-    """Document 003's encoder layer: self-attention and feed-forward, with pre-norm and GELU."""
+    """Tutorial document 003's encoder layer: self-attention and feed-forward, with pre-norm and GELU."""
 
     def __init__(self, d_model: int, num_heads: int, d_ff: int, dropout: float = 0.1):
         super().__init__(d_model, num_heads, d_ff, dropout)
 
 
 class DecoderBlock(blocks.DecoderBlock):
-    """Document 003's decoder layer: self-attention, cross-attention and feed-forward, with pre-norm and GELU."""
+    """Tutorial document 003's decoder layer, with pre-norm and GELU: self-attention, cross-attention, feed-forward."""
 
     def __init__(self, d_model: int, num_heads: int, d_ff: int, dropout: float = 0.1):
         super().__init__(d_model, num_heads, d_ff, dropout)
 
 
 class Transformer(models.Transformer):
-    """Document 003's encoder-decoder, with pre-norm, GELU and scaled embeddings."""
+    """Tutorial document 003's encoder-decoder, with pre-norm, GELU and scaled embeddings."""
 
     def __init__(
         self,

@@ -147,7 +147,7 @@ class AddNorm:
 
 
 class EncoderLayer:
-    """Document 004's post-norm encoder layer: self-attention, add & norm, feed-forward, add & norm."""
+    """Tutorial document 004's post-norm encoder layer: self-attention, add & norm, feed-forward, add & norm."""
 
     def __init__(self, model_dim: int, num_heads: int, ff_dim: int):
         self.mha = MultiHeadAttention(model_dim, num_heads)
@@ -162,7 +162,7 @@ class EncoderLayer:
 
 
 class TransformerEncoder:
-    """Document 004's encoder: `num_layers` encoder layers in sequence, each with its own weights."""
+    """Tutorial document 004's encoder: `num_layers` encoder layers in sequence, each with its own weights."""
 
     def __init__(self, num_layers: int, model_dim: int, num_heads: int, ff_dim: int):
         self.layers = [EncoderLayer(model_dim, num_heads, ff_dim) for _ in range(num_layers)]

@@ -20,7 +20,7 @@ from glassformer.nn import KVCache, Mask
 
 
 class Transformer(EncoderDecoderModel):
-    """The encoder-decoder of documents 000 and 001. `options` may set any other field of `ModelConfig`.
+    """The encoder-decoder of tutorial documents 000 and 001. `options` may set any other field of `ModelConfig`.
 
     The encoder-decoder of document 003 is `Transformer(..., norm="mean_std", norm_eps=1e-6, norm_placement="pre",
     activation="gelu", scale_embeddings=True)`.
@@ -89,8 +89,8 @@ class Transformer(EncoderDecoderModel):
     ) -> Tensor:
         """Return the decoder's last hidden states (B, T, C) for target ids (B, T), before the output projection.
 
-        `encoder_output` is (B, S, C). The masks are 1 or True where attention is allowed: `src_mask` broadcasts to (B,
-        1, T, S), `tgt_mask` to (B, 1, T, keys). With a cache, `tgt` holds only the new tokens.
+        `encoder_output` is (B, S, C). The masks are 1 or True where attention is allowed; they broadcast to (B, 1, T,
+        S) for `src_mask` and to (B, 1, T, keys) for `tgt_mask`. With a cache, `tgt` holds only the new tokens.
         """
         check_memory(encoder_output, tgt, self.config.d_model, cache)
         memory_mask = self._memory_mask(src_mask, tgt, encoder_output.shape[1])
@@ -116,12 +116,12 @@ class Transformer(EncoderDecoderModel):
 
     @property
     def encoder_embedding(self) -> nn.Embedding:
-        """The source embedding table, by document 000's name."""
+        """The source embedding table, under its name in tutorial document 000."""
         return self.source_embeddings.tokens
 
     @property
     def decoder_embedding(self) -> nn.Embedding:
-        """The target embedding table, by document 000's name."""
+        """The target embedding table, under its name in tutorial document 000."""
         return self.target_embeddings.tokens
 
 
@@ -136,7 +136,7 @@ def build_transformer(
     dropout: float = 0.1,
     d_ff: int = 2048,
 ) -> Transformer:
-    """Return the model that document 002's factory builds, with random weights.
+    """Return the model that tutorial document 002's factory builds, with random weights.
 
     It is an encoder-decoder with scaled embeddings, pre-norm with the mean/std norm, ReLU and Xavier-uniform matrices.
     `N` is the number of layers of each stack and `h` the number of heads.
@@ -172,7 +172,7 @@ def _modern(d_model: int, num_heads: int, d_ff: int, dropout: float, max_seq_len
 
 
 class BERTModel(EncoderModel):
-    """Document 003's encoder-only model. It returns hidden states, because it has no head."""
+    """Tutorial document 003's encoder-only model. It returns hidden states, because it has no head."""
 
     plain_positions = True
 
@@ -200,7 +200,7 @@ class BERTModel(EncoderModel):
 
 
 class GPTModel(DecoderModel):
-    """Document 003's decoder-only model. It returns the logits of the next token at each position."""
+    """Tutorial document 003's decoder-only model. It returns the logits of the next token at each position."""
 
     plain_positions = True
 
@@ -230,15 +230,12 @@ class GPTModel(DecoderModel):
         return super().forward(input_ids, flat_mask(attention_mask), cache=cache)
 
     def generate_causal_mask(self, seq_len: int) -> Tensor:
-        """Return the causal mask (1, 1, seq_len, seq_len), True = may attend.
-
-        The model applies it without being given it.
-        """
+        """Return the causal mask (1, 1, seq_len, seq_len), True = may attend. `forward` applies it in any case."""
         return torch.ones(seq_len, seq_len, dtype=torch.bool).tril()[None, None]
 
 
 class T5Model(EncoderDecoderModel):
-    """Document 003's encoder-decoder. Source, target and output projection share one embedding matrix."""
+    """Tutorial document 003's encoder-decoder. Source, target and output projection share one embedding matrix."""
 
     plain_positions = True
 

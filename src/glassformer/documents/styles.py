@@ -10,20 +10,20 @@ from torch import Tensor
 from glassformer.nn import as_mask
 
 PAPER: dict[str, Any] = {"norm": "layer", "norm_eps": 1e-5, "norm_placement": "post", "activation": "relu"}
-"""Documents 000 and 001: post-norm with torch's layer norm, and ReLU, as in the paper."""
+"""Tutorial documents 000 and 001: post-norm with torch's layer norm, and ReLU, as in the paper."""
 
 PRE_NORM: dict[str, Any] = {"norm": "mean_std", "norm_eps": 1e-6, "norm_placement": "pre", "activation": "relu"}
-"""Document 002: pre-norm with the mean/std norm, and ReLU."""
+"""Tutorial document 002: pre-norm with the mean/std norm, and ReLU."""
 
 MODERN: dict[str, Any] = {"norm": "mean_std", "norm_eps": 1e-6, "norm_placement": "pre", "activation": "gelu"}
-"""Document 003: pre-norm with the mean/std norm, and GELU."""
+"""Tutorial document 003: pre-norm with the mean/std norm, and GELU."""
 
 
 def document_mask(name: str, mask: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
-    """Convert a document's mask of 1/0 or True/False to a four-dimensional boolean tensor; None stays None.
+    """Convert a tutorial document's mask of 1/0 or True/False to a boolean tensor of four dimensions, or None to None.
 
-    `shape` is (batch, 1, query, key) or (batch, heads, query, key), to which the mask must broadcast. A mask (query,
-    key) is the same for every sentence. `name` is the name of the argument in error messages.
+    The mask must broadcast to `shape`, which is (batch, 1 or heads, query, key). If it has two dimensions, they are
+    query and key, for every sentence. `name` is the name of the argument in error messages.
     """
     if mask is None:
         return None

@@ -41,7 +41,10 @@ RENAMES: tuple[tuple[str, str], ...] = (
     (r"\bbeta$", "bias"),
 )
 RESIDUAL = re.compile(r"^(?P<layer>.*?)\b(norm|residual)(?P<number>[123])\.(norm\.)?")
-"""Matches the norm of a layer's first, second or third sublayer: `norm2` in document 000, `residual2.norm` in 003."""
+"""Matches the norm of a layer's first, second or third sublayer.
+
+An example is `norm2` in tutorial document 000, or `residual2.norm` in 003.
+"""
 
 KINDS: tuple[tuple[str, str], ...] = (
     (r"encoder_embedding\.", "document 000's Transformer"),
@@ -67,7 +70,7 @@ KINDS: tuple[tuple[str, str], ...] = (
     (r"proj\.", "document 002's ProjectionLayer"),
     (r"pe$", "a PositionalEncoding"),
 )
-"""Modules of the documents, each with a pattern for the start of one of its parameter names.
+"""Modules of the tutorial documents, each with a pattern for the start of one of its parameter names.
 
 The first pattern that matches a state names the module in error messages.
 """
@@ -77,11 +80,11 @@ STYLES: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"\bresidual1\.norm\.", {**MODERN, "scale_embeddings": True}),
     (r"\bresidual_connections\.", {**PRE_NORM, "scale_embeddings": True}),
 )
-"""Layer styles of the documents, each with a pattern that matches parameter names of such layers only."""
+"""Layer styles of the tutorial documents, each with a pattern that matches parameter names of such layers only."""
 
 
 def load_document_weights(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Copy the `state_dict()` of a document's module, a complete model or a part of one, into our `model`.
+    """Copy the `state_dict()` of a tutorial document's module, a complete model or a part of one, into our `model`.
 
     The state must hold every parameter of the model and no other, and the model must have the document's layer style;
     otherwise ValueError is raised. The documents store their sinusoids in the state (`pe`); ours are computed, so `pe`
@@ -102,7 +105,7 @@ def load_document_weights(model: nn.Module, state: Mapping[str, Tensor]) -> None
 
 
 def rename(name: str, names: Collection[str] = ()) -> str:
-    """Return our name for a document's parameter.
+    """Return our name for a parameter of a tutorial document's module.
 
     `names` are all names in its state. They decide whether the layer belongs to a decoder, which has a third norm, and
     whether the model is a GPTModel, which has `blocks`.

@@ -50,9 +50,9 @@ class ModelConfig(Checked):
 
     # Size
     vocab_size: Count
-    """Tokens that the model writes, or that an encoder reads; in training, the most that the tokenizer may learn."""
+    """Number of tokens in the (target) vocabulary; in training, the most that the tokenizer may learn."""
     source_vocab_size: Count | None = None
-    """Tokens that the encoder of an encoder-decoder reads; None shares the vocabulary of the target."""
+    """Size of the vocabulary of an encoder-decoder's source; None shares the vocabulary of the target."""
     n_encoder_layers: Whole = 0
     """Layers of the encoder."""
     n_decoder_layers: Whole = 0
@@ -62,7 +62,7 @@ class ModelConfig(Checked):
     d_ff: Count = 2048
     """Inner width of the feed-forward layers."""
     max_len: Count | None = 5000
-    """Tokens of the longest sequence; None sets no limit, where the positions allow it."""
+    """Length of the longest sequence in tokens; None sets no limit, where the positions allow it."""
 
     # Attention
     n_heads: Count = 8
@@ -80,7 +80,7 @@ class ModelConfig(Checked):
     qk_norm: bool = False
     """Normalize queries and keys over each head, before rotary positions are applied."""
     sliding_window: Count | None = None
-    """Tokens that self-attention reaches back; None reaches all."""
+    """Self-attention reaches tokens fewer than this many positions away; None reaches all."""
 
     # Feed-forward
     activation: ActivationName = "relu"
@@ -96,7 +96,7 @@ class ModelConfig(Checked):
     norm_placement: Literal["pre", "post"] = "post"
     """Normalize before each sublayer (pre) or after the residual sum (post)."""
     norm_eps: Positive = 1e-5
-    """Small number added to the variance in a norm."""
+    """Small number that keeps a norm from dividing by zero."""
     final_norm: bool | None = None
     """Normalize after the last layer; None does so with pre-norm only."""
 
@@ -110,7 +110,7 @@ class ModelConfig(Checked):
     rope_theta: Positive = 10000.0
     """Base of the rotary frequencies."""
     relative_buckets: Count = 32
-    """Buckets of relative positions."""
+    """Number of buckets for relative positions."""
     relative_max_distance: Count = 128
     """Distance from which all relative positions share one bucket."""
 
@@ -118,13 +118,13 @@ class ModelConfig(Checked):
     scale_embeddings: bool = False
     """Multiply token vectors by √width."""
     token_types: Whole = 0
-    """Rows of the table of token types, as BERT has for sentence A and B."""
+    """Number of token types, such as 2 in BERT for sentences A and B."""
     embedding_norm: bool = False
     """Normalize the embeddings before the first layer."""
     embedding_width: Count | None = None
     """Width of the embedding tables, which a linear layer projects to d_model (ALBERT); None is d_model."""
     tie: Literal["none", "output", "embeddings", "all"] = "none"
-    """Which tables are one: the (target) embedding and the output, the two embeddings, or all three."""
+    """Matrices that share weights: the (target) embedding and the output, the two embeddings, or all three."""
 
     # Depth
     share_layers: bool = False
@@ -134,15 +134,15 @@ class ModelConfig(Checked):
     head: Literal["none", "language_model", "sequence_class", "token_class", "span", "embedding"] = "none"
     """Head that computes the model's output from the last layer."""
     n_labels: Count | None = None
-    """Number of classes, for the two class heads."""
+    """Number of classes, for the heads sequence_class and token_class."""
     head_transform: bool = False
     """Add a dense layer to the head, with activation and norm for a language model or tanh otherwise, as in BERT."""
     pooling: Literal["first", "last", "mean"] | None = None
-    """How a sequence becomes one vector; None is the first token of an encoder and the last of a decoder."""
+    """How a head pools a sequence into one vector; None is the first token of an encoder, the last of a decoder."""
     output_bias: bool = True
     """Add a learned bias to each token's logit in the language-model head."""
     scale_output: bool = False
-    """Divide by √d_model before the vocabulary projection (T5 1.0)."""
+    """Divide the hidden states by √d_model before the vocabulary projection, as T5 1.0 does."""
 
     # Dropout
     dropout: Probability = 0.1

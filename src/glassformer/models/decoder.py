@@ -1,4 +1,4 @@
-"""The decoder-only model: GPT-2, Llama, SmolLM."""
+"""The decoder-only model, as in GPT-2, Llama and SmolLM."""
 
 from torch import Tensor
 

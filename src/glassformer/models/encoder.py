@@ -1,4 +1,4 @@
-"""The encoder-only model: BERT, MiniLM, ALBERT."""
+"""The encoder-only model, as in BERT, MiniLM and ALBERT."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""The encoder-decoder model: the Transformer of Vaswani et al. (2017), T5, BART, Marian."""
+"""The encoder-decoder model, as in Vaswani et al. (2017), T5, BART and Marian."""
 
 from torch import Tensor
 

@@ -25,7 +25,7 @@ class DenseTransform(nn.Module):
         self.norm = norm
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform x (..., width_in) to (..., width_out)."""
+        """Apply the dense layer, the activation and the norm to x: (..., width_in) -> (..., width_out)."""
         x = self.act(self.dense(x))
         return x if self.norm is None else self.norm(x)
 

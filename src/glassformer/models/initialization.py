@@ -38,7 +38,7 @@ def _normal(model: Model) -> None:
 def _gpt2(model: Model) -> None:
     """Initialize as `_normal` does, but with a smaller standard deviation for projections that end a residual branch.
 
-    GPT-2 does so in order that the variance of the residual stream does not grow with depth.
+    As in GPT-2, this keeps the variance of the residual stream from growing with depth.
     """
     _normal(model)
     n_residuals = 2 * (model.config.n_encoder_layers + model.config.n_decoder_layers)

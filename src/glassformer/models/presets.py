@@ -1,4 +1,4 @@
-"""Configs of well-known model families: `preset("gpt2", n_decoder_layers=6)`."""
+"""Configs of well-known model families, such as `preset("gpt2", n_decoder_layers=6)`."""
 
 from collections.abc import Callable
 from dataclasses import replace

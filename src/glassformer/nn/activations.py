@@ -1,8 +1,8 @@
 """Activation functions: their names, and the torch function of each. Importing this module does not import torch.
 
 To add one, add its name and its function here, and its NumPy value and derivative in `reference/blocks.py`. The model
-config, the command line and the feed-forward network take the new name without a change. `checkpoint/hf/values.py`
-translates the names of Hugging Face.
+config, the command line and the feed-forward network then accept the new name. `checkpoint/hf/values.py`
+translates the names that Hugging Face uses.
 """
 
 from collections.abc import Callable

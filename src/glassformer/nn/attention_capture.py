@@ -98,7 +98,7 @@ def capture_attention(
 
 
 def _choose(model: nn.Module, layers: Sequence[int] | None, kinds: Sequence[str] | None) -> dict[str, Attend]:
-    """Return the `Attend` modules that `capture_attention` hooks, by the name of the attention module around each."""
+    """Return the `Attend` modules to hook, keyed by the name of the attention module that contains each."""
     found = {n.removesuffix(".attend"): m for n, m in model.named_modules() if isinstance(m, Attend)}
     numbers = {name: int(match.group(1)) for name in found if (match := re.search(r"layers\.(\d+)\.", name))}
     depth = max(numbers.values(), default=-1) + 1

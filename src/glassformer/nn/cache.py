@@ -134,7 +134,7 @@ class KVCache:
         return sum(layer.nbytes for store in stores for layer in store)
 
     def layer(self, index: int) -> "LayerCache":
-        """Return the access of layer number `index` to its part of this cache."""
+        """Return the object through which layer number `index` reads and writes its part of this cache."""
         return LayerCache(SelfSlot(self, index), MemorySlot(self, index))
 
     def note_real(self, real: Tensor | None, n_new: int) -> Tensor | None:
@@ -164,7 +164,7 @@ class KVCache:
         return keys[:, self.length : self.length + n_new]
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Append new keys and values, (B, G, new, D), to layer number `layer`, and return all it has, (B, G, S, D)."""
+        """Append keys and values (B, G, new, D) to those of layer number `layer`, and return them all, (B, G, S, D)."""
         end = self.length + k.shape[2]
         keys, values = self.keys[layer], self.values[layer]
         keys[:, :, self.length : end] = k

@@ -29,8 +29,9 @@ NormPlacement = Literal["pre", "post"]
 class Sublayer(nn.Module):
     """A residual connection with normalization and dropout around a function f.
 
-    "post" is norm(x + f(x)), as in Vaswani et al. (2017). "pre" is x + f(norm(x)), as in GPT-2 and most later models;
-    it can be trained without warmup, because no norm lies between the residual sums (Xiong et al. 2020).
+    With `placement="post"` it is norm(x + f(x)), as in Vaswani et al. (2017). With "pre" it is x + f(norm(x)), as in
+    GPT-2 and most later models. Pre-norm models can be trained without warmup, because no norm lies between the
+    residual sums (Xiong et al. 2020).
     """
 
     def __init__(self, norm: nn.Module, *, placement: NormPlacement, dropout: float = 0.0):
@@ -42,7 +43,7 @@ class Sublayer(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
-        """Apply f to x (B, T, C) inside the residual connection."""
+        """Apply the function f to x (B, T, C) inside the residual connection and return the same shape."""
         if self.placement == "pre":
             return x + self.dropout(f(self.norm(x)))
         return self.norm(x + self.dropout(f(x)))
@@ -51,8 +52,8 @@ class Sublayer(nn.Module):
 class Layer(nn.Module):
     """A Transformer layer: self-attention, then cross-attention if the layer has one, then the feed-forward network.
 
-    Encoders and decoder-only models have no cross-attention; the decoder of an encoder-decoder has. Whether a layer is
-    causal depends on the mask passed to `forward`.
+    Encoders and decoder-only models have no cross-attention; the decoder of an encoder-decoder has it. Whether a layer
+    is causal depends on the mask passed to `forward`.
 
     >>> layer = Layer(
     ...     MultiHeadAttention(8, n_heads=2),

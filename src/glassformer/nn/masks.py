@@ -1,11 +1,11 @@
 """Attention masks. True always means *may attend*.
 
 A `Mask` describes its rules (causal, window, padding, segments) and builds the boolean tensor only when a backend needs
-it. A plain causal mask reaches the fused kernel as a flag. Queries are the *last* positions of the keys: with a cache,
-two new queries over nine keys stand at positions 7 and 8. The same rule therefore serves whole sequences, chunks and
-single tokens.
+it. A plain causal mask reaches the fused kernel as a flag. Queries are the *last* positions of the keys: with a cache
+of seven tokens, two new queries have nine keys and are at positions 7 and 8. The same rule therefore works for whole
+sequences, chunks and single tokens.
 
-`models/inputs.py` makes the mask of a model's tokens: causal in decoders, with padding and segments.
+`models/inputs.py` builds the mask of a model's input: causal in decoders, with padding and segments where given.
 """
 
 from dataclasses import dataclass, replace
@@ -122,7 +122,10 @@ class AdditiveMask(NamedTuple):
     values: Tensor
     """Broadcasts to (B, H, T, S): the bias where attention is allowed, -inf elsewhere."""
     fully_masked: Tensor | None = None
-    """True for queries that may attend to no key; their output must be set to 0. None if there are no such queries."""
+    """True for queries that may attend to no key, whose output must be set to 0.
+
+    None if no such correction is needed.
+    """
     unmasked_values: Tensor | None = None
     """`values` with 0 for fully masked queries, because some CUDA kernels return garbage for a row of -inf."""
     key_end: Tensor | None = None

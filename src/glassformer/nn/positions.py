@@ -73,13 +73,13 @@ class LearnedPositions(nn.Module):
 
 
 class Rotation(NamedTuple):
-    """Cosine and sine of the rotation angles of some positions, each (B or 1, 1, T, D/2)."""
+    """Cosine and sine of the rotary angles of a batch's positions, each (B or 1, 1, T, D/2)."""
 
     cos: Tensor
     sin: Tensor
 
     def rotate(self, x: Tensor) -> Tensor:
-        """Rotate each pair (x[i], x[i + D/2]) of queries or keys (B, H, T, D) by its angle."""
+        """Return queries or keys x (B, H, T, D) with each pair (x[i], x[i + D/2]) rotated by its angle."""
         first, second = x.chunk(2, dim=-1)
         cos, sin = self.cos.to(x.dtype), self.sin.to(x.dtype)
         return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
@@ -150,7 +150,10 @@ class RelativeBias(nn.Module):
 
 
 class Alibi(nn.Module):
-    """Attention with linear biases (Press et al. 2022): scores decrease linearly with distance, by a slope per head."""
+    """Attention with linear biases (Press et al. 2022): scores decrease linearly with distance.
+
+    Each head has its own slope.
+    """
 
     def __init__(self, n_heads: int):
         super().__init__()

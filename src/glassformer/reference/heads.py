@@ -53,7 +53,10 @@ class Pool:
 
 
 class Head:
-    """A head. The config decides which steps it has: pooling, transform, scaling, and projection or unit length."""
+    """The head that `config.head` names, with pooling, transform and scaling where the config asks for them.
+
+    It ends with a projection, or, for an embedding, with a division by the Euclidean norm.
+    """
 
     def __init__(self, params: Parameters, config: Config, tied: Parameters | None):
         is_words = config.head == "language_model"

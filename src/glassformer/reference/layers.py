@@ -133,7 +133,10 @@ class Stack:
         return x if self.norm is None else self.norm.forward(x)
 
     def backward(self, dy: Array) -> tuple[Array, Array | None]:
-        """Return the gradients of x and of the encoder's output, the latter summed over all layers, or None."""
+        """Return the gradients of x and of the encoder's output.
+
+        The latter is summed over all layers, and None if the layers have no cross-attention.
+        """
         dmemory, dbias = None, None
         if self.norm is not None:
             dy = self.norm.backward(dy)

@@ -41,7 +41,7 @@ class Embeddings:
         self.projection = Linear(source.at("projection")) if is_projected else None
 
     def forward(self, tokens: Array, positions: Array, types: Array | None) -> Array:
-        """Return the embeddings of token ids at position numbers, each (B, T): (B, T) -> (B, T, C).
+        """Return the embeddings (B, T, C) of token ids (B, T) at position numbers (B, T).
 
         `types` are token types (B, T); None gives every token type 0, if the model has token types.
         """
