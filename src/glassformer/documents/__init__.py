@@ -1,6 +1,7 @@
-"""The classes of the five documents, with their names, arguments and defaults, over our blocks.
+"""The classes of the five tutorial documents that this project implements, with their names, arguments and defaults.
 
-`docs/documents.md` maps each of them to ours, and lists the documents' mistakes and how they are handled.
+They are built from our own blocks. The documents are called 000 to 004. `docs/documents.md` maps each of their classes
+to ours, and lists the documents' mistakes and how they are handled.
 """
 
 from glassformer.documents.blocks import (

@@ -1,7 +1,8 @@
-"""The documents' blocks, as `glassformer` exports them: our blocks with the documents' calling convention.
+"""The torch blocks of documents 000 to 003, of the five tutorial documents that this project implements.
 
-Where two documents use one name differently, these classes take both. `document_000.py` to `document_004.py` have each
-document's exact signatures, over these classes.
+They are our blocks with the documents' calling convention, and `glassformer` exports them. Where two documents use one
+name differently, the class here accepts both uses. `document_000.py` to `document_003.py` derive classes from these
+that have each document's exact signatures.
 """
 
 import torch
@@ -18,7 +19,7 @@ from glassformer.nn.tensor_checks import check_length, check_width
 
 
 class TokenEmbedding(nn.Module):
-    """Document 003's scaled embedding: rows of a table, times √embedding_dim."""
+    """Tutorial document 003's token embedding: rows of a table, times √embedding_dim."""
 
     def __init__(self, vocab_size: int, embedding_dim: int):
         super().__init__()
@@ -26,13 +27,13 @@ class TokenEmbedding(nn.Module):
         self.embeddings = Embeddings(vocab_size, embedding_dim, scale=True)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(B, T) -> (B, T, C)."""
+        """Return the scaled embeddings of token ids: (B, T) -> (B, T, C)."""
         self.embeddings.check("tokens", tokens)
         return self.embeddings(tokens, tokens)
 
 
 class InputEmbedding(TokenEmbedding):
-    """Document 002's `TokenEmbedding`, with its arguments in the other order."""
+    """Tutorial document 002's token embedding: `TokenEmbedding` with its arguments in the other order."""
 
     def __init__(self, d_model: int, vocab_size: int):
         super().__init__(vocab_size, d_model)
@@ -40,10 +41,11 @@ class InputEmbedding(TokenEmbedding):
 
 
 class PositionalEncoding(nn.Module):
-    """Adds sinusoidal positions, then applies dropout.
+    """Add sinusoidal positions, then apply dropout.
 
-    000 passes (d_model, dropout, max_len), 002 and 003 (d_model, max_len, dropout). An integer can only be the length
-    and a fraction only the dropout, so both orders work, and so do all their keywords.
+    Tutorial document 000 passes (d_model, dropout, max_len), documents 002 and 003 pass (d_model, max_len, dropout).
+    Both orders work: in `in_order`, a positive integer is the length, and any other number is the dropout. The
+    documents' keywords work too; `max_seq_length` is document 003's name for `max_len`.
     """
 
     def __init__(
@@ -70,11 +72,11 @@ class PositionalEncoding(nn.Module):
 
     @property
     def pe(self) -> Tensor:
-        """Return the table, (1, max_len, C). It is computed, so it is not in the state dict."""
+        """The table of sinusoids, (1, max_len, C). It is computed when asked for, so it is not in the state dict."""
         return sinusoids(self.max_len, self.d_model)[None].float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, C) -> (B, T, C)."""
+        """Add the positions 0, 1, 2, ... to embeddings x (B, T, C) and return the same shape."""
         check_width("x", x, self.d_model)
         check_length("x", x.shape[1], self.max_len)
         here = torch.arange(x.shape[1], device=x.device)[None]
@@ -82,7 +84,11 @@ class PositionalEncoding(nn.Module):
 
 
 class MultiHeadAttention(OurMultiHeadAttention):
-    """Called as (query, key, value, mask). 003 always returns weights too; here they come with need_weights=True."""
+    """Multi-head attention, called as (query, key, value, mask) as in the tutorial documents.
+
+    It returns the output alone. With `need_weights=True` it returns the attention weights too, as document 003 always
+    does.
+    """
 
     def __init__(self, d_model: int, num_heads: int, dropout: float = 0.1):
         super().__init__(d_model, num_heads, dropout=dropout)
@@ -91,7 +97,11 @@ class MultiHeadAttention(OurMultiHeadAttention):
     def forward(  # type: ignore[override]  # the documents' signature
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, need_weights: bool = False
     ) -> Tensor | tuple[Tensor, Tensor | None]:
-        """(B, T, C), (B, S, C), (B, S, C) -> (B, T, C), and the weights (B, H, T, S) where asked for."""
+        """Attend from `query` (B, T, C) to `key` and `value` (B, S, C) and return (B, T, C).
+
+        `mask` is 1 or True where attention is allowed and broadcasts to (B, H, T, S). With `need_weights` the result is
+        a pair of the output and the weights (B, H, T, S).
+        """
         q, k, v = self.project(query, key, value)
         allowed = self.allowed(q, k, mask)
         if not need_weights:
@@ -101,56 +111,60 @@ class MultiHeadAttention(OurMultiHeadAttention):
         return self.merge(output), weights
 
     def allowed(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Mask:
-        """A document's mask as ours, for queries (B, H, T, D) and keys (B, H, S, D)."""
+        """Return a tutorial document's mask as our `Mask`, for queries (B, H, T, D) and keys (B, H, S, D)."""
         return Mask(allowed=document_mask("mask", mask, (len(q), self.n_heads, q.shape[2], k.shape[2])))
 
 
 class FeedForward(OurFeedForward):
-    """The feed-forward block of documents 000 and 001: linear, ReLU, dropout, linear."""
+    """The feed-forward network of tutorial documents 000 and 001: linear, ReLU, dropout, linear."""
 
     def __init__(self, d_model: int, d_ff: int = 2048, dropout: float = 0.1):
         super().__init__(d_model, d_ff, activation="relu", dropout=dropout)
 
 
 class FeedForwardBlock(FeedForward):
-    """Document 002's feed-forward block, identical to `FeedForward`: linear, ReLU, dropout, linear."""
+    """Tutorial document 002's feed-forward network, identical to `FeedForward`: linear, ReLU, dropout, linear."""
 
 
 class PositionWiseFeedForward(OurFeedForward):
-    """Document 003's feed-forward block: linear, GELU, dropout, linear."""
+    """Tutorial document 003's feed-forward network: linear, GELU, dropout, linear."""
 
     def __init__(self, d_model: int, d_ff: int, dropout: float = 0.1):
         super().__init__(d_model, d_ff, activation="gelu", dropout=dropout)
 
 
 class LayerNormalization(MeanStdNorm):
-    """Documents 002's and 003's norm: (x - mean) / (std + eps), scaled and shifted."""
+    """The norm of tutorial documents 002 and 003: weight * (x - mean) / (std + eps) + bias, over the last dimension."""
 
     def __init__(self, d_model: int, eps: float = 1e-6):
         super().__init__(d_model, eps)
 
 
 class ResidualConnection(Sublayer):
-    """Documents 002's and 003's pre-norm residual: x + dropout(sublayer(norm(x)))."""
+    """The pre-norm residual connection of tutorial documents 002 and 003: x + dropout(sublayer(norm(x)))."""
 
     def __init__(self, d_model: int, dropout: float = 0.1):
         super().__init__(LayerNormalization(d_model), placement="pre", dropout=dropout)
 
 
 class ProjectionLayer(nn.Module):
-    """Document 002's projection to the vocabulary."""
+    """Tutorial document 002's output layer: a linear projection from the model width to the vocabulary."""
 
     def __init__(self, d_model: int, vocab_size: int):
         super().__init__()
         self.proj = nn.Linear(d_model, vocab_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, C) -> (B, T, V)."""
+        """Return the logits of hidden states: (B, T, C) -> (B, T, V)."""
         return self.proj(x)
 
 
 class DocumentLayer(nn.Module):
-    """Base of the documents' layers: one `Layer` of ours, in a document's style."""
+    """Base class of the tutorial documents' layers, which wraps one `glassformer.nn.Layer`.
+
+    Subclasses set `style` (norm and activation, see `styles.py`), `drops_attention` (whether `dropout` also drops
+    attention weights) and `cross` (whether the layer has cross-attention).
+    """
 
     style, drops_attention, cross = PAPER, False, False
 
@@ -170,12 +184,19 @@ class DocumentLayer(nn.Module):
         self.layer = make_layer(config, cross=self.cross, backend="sdpa")
 
     def encode(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """(B, T, C) -> (B, T, C)."""
+        """Apply the layer without cross-attention to x (B, T, C) and return the same shape.
+
+        `mask` is 1 or True where attention is allowed and broadcasts to (B, 1, T, T).
+        """
         shape = len(x), 1, x.shape[1], x.shape[1]
         return self.layer(x, mask=Mask(allowed=document_mask("mask", mask, shape)))
 
     def decode(self, x: Tensor, memory: Tensor, src_mask: Tensor | None, tgt_mask: Tensor | None) -> Tensor:
-        """(B, T, C), (B, S, C) -> (B, T, C)."""
+        """Apply the layer with cross-attention to x (B, T, C) and return the same shape.
+
+        `memory` is the encoder's output (B, S, C). The masks are 1 or True where attention is allowed: `src_mask`
+        broadcasts to (B, 1, T, S), `tgt_mask` to (B, 1, T, T).
+        """
         shape = len(x), 1, x.shape[1], x.shape[1]
         mask = Mask(allowed=document_mask("tgt_mask", tgt_mask, shape))
         memory_mask = Mask(allowed=document_mask("src_mask", src_mask, (*shape[:3], memory.shape[1])))
@@ -183,39 +204,55 @@ class DocumentLayer(nn.Module):
 
 
 class EncoderLayer(DocumentLayer):
-    """The encoder layer of documents 000 and 001: self-attention and feed-forward, post-norm."""
+    """The encoder layer of tutorial documents 000 and 001: self-attention and feed-forward, with post-norm."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """(B, T, C) -> (B, T, C)."""
+        """Apply the layer to x (B, T, C) and return the same shape.
+
+        `mask` is 1 or True where attention is allowed and broadcasts to (B, 1, T, T).
+        """
         return self.encode(x, mask)
 
 
 class EncoderBlock(EncoderLayer):
-    """Document 003's encoder layer: pre-norm, with GELU. The norm comes before the attention, as its text says."""
+    """Tutorial document 003's encoder layer: self-attention and feed-forward, with pre-norm and GELU.
+
+    The norm comes before the attention, as the document's text says.
+    """
 
     style, drops_attention = MODERN, True
 
 
 class DecoderLayer(DocumentLayer):
-    """The decoder layer of documents 000 and 001: masked self-attention, cross-attention, feed-forward, post-norm."""
+    """The decoder layer of tutorial documents 000 and 001: self-attention, cross-attention and feed-forward.
+
+    It has post-norm.
+    """
 
     cross = True
 
     def forward(
         self, x: Tensor, encoder_output: Tensor, src_mask: Tensor | None = None, tgt_mask: Tensor | None = None
     ) -> Tensor:
-        """(B, T, C), (B, S, C) -> (B, T, C)."""
+        """Apply the layer to x (B, T, C) and return the same shape.
+
+        `encoder_output` is the encoder's output (B, S, C). The masks are 1 or True where attention is allowed:
+        `src_mask` broadcasts to (B, 1, T, S), `tgt_mask` to (B, 1, T, T).
+        """
         return self.decode(x, encoder_output, src_mask, tgt_mask)
 
 
 class DecoderBlock(DecoderLayer):
-    """Document 003's decoder layer: pre-norm, with GELU."""
+    """Tutorial document 003's decoder layer, with pre-norm and GELU: self-attention, cross-attention, feed-forward."""
 
     style, drops_attention = MODERN, True
 
 
 class DocumentStack(nn.Module):
-    """Base of 003's encoder and decoder: positions, blocks and a final norm over embeddings."""
+    """Base class of tutorial document 003's encoder and decoder: positional encoding, blocks and a final norm.
+
+    The input is embeddings, not token ids. Subclasses set `block`, the class of the `num_layers` layers.
+    """
 
     block: type[DocumentLayer]
 
@@ -229,12 +266,15 @@ class DocumentStack(nn.Module):
 
 
 class Encoder(DocumentStack):
-    """Document 003's encoder."""
+    """Tutorial document 003's encoder: positional encoding, encoder blocks and a final norm, applied to embeddings."""
 
     block = EncoderBlock
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """(B, S, C) -> (B, S, C)."""
+        """Apply the encoder to embeddings x (B, S, C) and return the same shape.
+
+        `mask` is 1 or True where attention is allowed and broadcasts to (B, 1, S, S).
+        """
         x = self.positional_encoding(x)
         for layer in self.layers:
             x = layer(x, mask)
@@ -242,14 +282,18 @@ class Encoder(DocumentStack):
 
 
 class Decoder(DocumentStack):
-    """Document 003's decoder, which also looks at the encoder's output."""
+    """Tutorial document 003's decoder: positional encoding, decoder blocks with cross-attention and a final norm."""
 
     block = DecoderBlock
 
     def forward(
         self, x: Tensor, encoder_output: Tensor, src_mask: Tensor | None = None, tgt_mask: Tensor | None = None
     ) -> Tensor:
-        """(B, T, C), (B, S, C) -> (B, T, C)."""
+        """Apply the decoder to embeddings x (B, T, C) and return the same shape.
+
+        `encoder_output` is the encoder's output (B, S, C). The masks are 1 or True where attention is allowed:
+        `src_mask` broadcasts to (B, 1, T, S), `tgt_mask` to (B, 1, T, T).
+        """
         x = self.positional_encoding(x)
         for layer in self.layers:
             x = layer(x, encoder_output, src_mask, tgt_mask)

@@ -1,4 +1,7 @@
-"""Document 000: the paper's Transformer in torch, with the document's own names, arguments and return values."""
+"""Document 000, the paper's Transformer in torch, with the document's own names, arguments and return values.
+
+It is one of the five tutorial documents that this project implements (`docs/documents.md`).
+"""
 # ruff: noqa: N803  # Q, K and V are the document's argument names
 
 import torch
@@ -18,43 +21,55 @@ __all__ = [
 
 
 class PositionalEncoding(blocks.PositionalEncoding):
-    """Adds the sinusoids, then drops."""
+    """Add sinusoidal positions, then apply dropout. The dropout comes before `max_len`, as in tutorial document 000."""
 
     def __init__(self, d_model: int, dropout: float, max_len: int = 5000):
         super().__init__(d_model, max_len=max_len, dropout=dropout)
 
 
 class MultiHeadAttention(blocks.MultiHeadAttention):
-    """Multi-head attention without dropout. It returns the output alone."""
+    """Tutorial document 000's multi-head attention, without dropout. It returns the output without the weights."""
 
     def __init__(self, d_model: int, num_heads: int):
         super().__init__(d_model, num_heads, dropout=0.0)
 
     def scaled_dot_product_attention(self, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Q (B, H, T, D), K and V (B, H, S, D) -> (B, H, T, D)."""
+        """Return the attention output per head: Q (B, H, T, D), K and V (B, H, S, D) -> (B, H, T, D).
+
+        `mask` is 1 or True where attention is allowed and broadcasts to (B, H, T, S).
+        """
         return self.attend(Q, K, V, mask=self.allowed(Q, K, mask), bias=None)
 
     def forward(self, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        """Q (B, T, C), K and V (B, S, C) -> (B, T, C)."""
+        """Attend from Q (B, T, C) to K and V (B, S, C) and return (B, T, C).
+
+        `mask` is 1 or True where attention is allowed and broadcasts to (B, H, T, S).
+        """
         return self.merge(self.scaled_dot_product_attention(*self.project(Q, K, V), mask))
 
 
 class FeedForward(blocks.FeedForward):
-    """Linear, ReLU, dropout of 0.1, linear."""
+    """Tutorial document 000's feed-forward network: linear, ReLU, dropout of 0.1, linear."""
 
     def __init__(self, d_model: int, d_ff: int = 2048):
         super().__init__(d_model, d_ff)
 
 
 class EncoderLayer(blocks.EncoderLayer):
-    """Self-attention and feed-forward, post-norm, with d_ff=2048 and dropout of 0.1."""
+    """Tutorial document 000's encoder layer: self-attention and feed-forward.
+
+    It has post-norm, d_ff=2048 and dropout of 0.1.
+    """
 
     def __init__(self, d_model: int, num_heads: int):
         super().__init__(d_model, num_heads)
 
 
 class DecoderLayer(blocks.DocumentLayer):
-    """Masked self-attention, cross-attention and feed-forward, post-norm, with d_ff=2048 and dropout of 0.1."""
+    """Tutorial document 000's decoder layer: self-attention, cross-attention and feed-forward.
+
+    It has post-norm, d_ff=2048 and dropout of 0.1.
+    """
 
     cross = True
 
@@ -62,12 +77,16 @@ class DecoderLayer(blocks.DocumentLayer):
         super().__init__(d_model, num_heads)
 
     def forward(self, x: Tensor, enc_output: Tensor, src_mask: Tensor | None, tgt_mask: Tensor | None) -> Tensor:
-        """(B, T, C), (B, S, C) -> (B, T, C)."""
+        """Apply the layer to x (B, T, C) and return the same shape.
+
+        `enc_output` is the encoder's output (B, S, C). The masks are 1 or True where attention is allowed: `src_mask`
+        broadcasts to (B, 1, T, S), `tgt_mask` to (B, 1, T, T).
+        """
         return self.decode(x, enc_output, src_mask, tgt_mask)
 
 
 class Transformer(models.Transformer):
-    """The encoder-decoder, with d_ff=2048 and dropout of 0.1."""
+    """Tutorial document 000's encoder-decoder, with post-norm, d_ff=2048 and dropout of 0.1."""
 
     def __init__(
         self,
@@ -81,7 +100,7 @@ class Transformer(models.Transformer):
 
 
 def test_transformer() -> None:
-    """Run the document's six checks at its sizes, print each result, and raise if one fails."""
+    """Run tutorial document 000's six checks at its sizes, print each result, and raise AssertionError if one fails."""
     torch.manual_seed(42)
     batch, length, width, heads, vocab = 2, 10, 512, 8, 100
     src, tgt = (torch.randint(0, vocab, (batch, length)) for _ in range(2))

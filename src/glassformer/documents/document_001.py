@@ -1,4 +1,7 @@
-"""Document 001: its code equals that of document 000."""
+"""Document 001, whose code is the same as that of document 000.
+
+It is one of the five tutorial documents that this project implements (`docs/documents.md`).
+"""
 
 from glassformer.documents.document_000 import (
     DecoderLayer,

@@ -1,4 +1,7 @@
-"""Document 003: a handbook with BERT, GPT and T5 models, with the document's own names, arguments and return values."""
+"""Document 003, a handbook with BERT, GPT and T5 models, with the document's own names, arguments and return values.
+
+It is one of the five tutorial documents that this project implements (`docs/documents.md`).
+"""
 # ruff: noqa: N803  # Q, K and V are the document's argument names
 
 from collections.abc import Callable, Sequence
@@ -42,33 +45,37 @@ __all__ = [
 
 
 class PositionalEncoding(blocks.PositionalEncoding):
-    """Adds the sinusoids, then drops."""
+    """Add sinusoidal positions, then apply dropout. The arguments are those of tutorial document 003."""
 
     def __init__(self, d_model: int, max_seq_length: int = 5000, dropout: float = 0.1):
         super().__init__(d_model, max_len=max_seq_length, dropout=dropout)
 
 
 class MultiHeadAttention(blocks.MultiHeadAttention):
-    """Multi-head attention with dropout on the weights. It returns the output and the weights."""
+    """Tutorial document 003's multi-head attention, with dropout on the weights.
+
+    It returns the output and the weights.
+    """
 
     def __init__(self, d_model: int, num_heads: int, dropout: float = 0.1):
         super().__init__(d_model, num_heads, dropout)
         self.d_k = self.head_dim
 
     def split_heads(self, x: Tensor) -> Tensor:
-        """(B, T, C) -> (B, H, T, D)."""
+        """Split the last dimension into heads: (B, T, C) -> (B, H, T, D)."""
         return split_heads(x, self.n_heads)
 
     def merge_heads(self, x: Tensor) -> Tensor:
-        """(B, H, T, D) -> (B, T, C)."""
+        """Concatenate the heads: (B, H, T, D) -> (B, T, C)."""
         return merge_heads(x)
 
     def scaled_dot_product_attention(
         self, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Q (B, H, T, D), K and V (B, H, S, D) -> the context (B, H, T, D) and the weights (B, H, T, S).
+        """Return the output per head (B, H, T, D) and the weights (B, H, T, S) of attention from Q to K and V.
 
-        The weights are those that multiply V: in training some are dropped.
+        Q is (B, H, T, D), K and V are (B, H, S, D). `mask` is 1 or True where attention is allowed and broadcasts to
+        (B, H, T, S). The weights are those that multiply V: in training, dropout has been applied to them.
         """
         weights = weights_of(Q, K, mask=self.allowed(Q, K, mask), bias=None, scale=self.attend.scale)
         if self.training:
@@ -78,35 +85,39 @@ class MultiHeadAttention(blocks.MultiHeadAttention):
     def forward(  # type: ignore[override]  # always a pair
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """(B, T, C), (B, S, C), (B, S, C) -> the output (B, T, C) and the weights (B, H, T, S)."""
+        """Return the output (B, T, C) and the weights (B, H, T, S) of attention from `query` to `key` and `value`.
+
+        `query` is (B, T, C), `key` and `value` are (B, S, C). `mask` is 1 or True where attention is allowed and
+        broadcasts to (B, H, T, S).
+        """
         context, weights = self.scaled_dot_product_attention(*self.project(query, key, value), mask)
         return self.merge(context), weights
 
 
 class ResidualConnection(blocks.ResidualConnection):
-    """Pre-norm: x + dropout(sublayer(norm(x)))."""
+    """Tutorial document 003's pre-norm residual connection: x + dropout(sublayer(norm(x)))."""
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """(B, T, C) -> (B, T, C)."""
+        """Apply the function `sublayer` to x (B, T, C) inside the residual connection and return the same shape."""
         return super().forward(x, sublayer)
 
 
 class EncoderBlock(blocks.EncoderBlock):
-    """Self-attention and feed-forward, pre-norm, with GELU."""
+    """Tutorial document 003's encoder layer: self-attention and feed-forward, with pre-norm and GELU."""
 
     def __init__(self, d_model: int, num_heads: int, d_ff: int, dropout: float = 0.1):
         super().__init__(d_model, num_heads, d_ff, dropout)
 
 
 class DecoderBlock(blocks.DecoderBlock):
-    """Masked self-attention, cross-attention and feed-forward, pre-norm, with GELU."""
+    """Tutorial document 003's decoder layer, with pre-norm and GELU: self-attention, cross-attention, feed-forward."""
 
     def __init__(self, d_model: int, num_heads: int, d_ff: int, dropout: float = 0.1):
         super().__init__(d_model, num_heads, d_ff, dropout)
 
 
 class Transformer(models.Transformer):
-    """The encoder-decoder, pre-norm, with GELU and scaled embeddings."""
+    """Tutorial document 003's encoder-decoder, with pre-norm, GELU and scaled embeddings."""
 
     def __init__(
         self,
@@ -135,9 +146,9 @@ class Transformer(models.Transformer):
 
 
 def visualize_positional_encoding() -> None:
-    """Draw the first 20 positions and dimensions of a 128-wide encoding into `positional_encoding.png`.
+    """Draw a heat map of the first 20 positions and dimensions of a positional encoding of width 128.
 
-    The file is written into the current folder, over an earlier one, as the document does.
+    It is written to `positional_encoding.png` in the current folder and replaces an earlier file, as in document 003.
     """
     encoding = PositionalEncoding(128, 100).eval()  # the document draws in training mode, with a tenth dropped
     values = encoding(torch.zeros(1, 100, 128))[0, :20, :20]
@@ -147,9 +158,10 @@ def visualize_positional_encoding() -> None:
 
 
 def visualize_attention(attention_weights: Tensor, tokens: Sequence[str]) -> None:
-    """Draw the first head of the first sentence of weights (B, H, T, S) into `self_attention_visualization.png`.
+    """Draw a heat map of the first head for the first sentence of attention weights (B, H, T, T).
 
-    The file is written into the current folder, over an earlier one, as the document does.
+    `tokens` are the T labels of both axes. The picture is written to `self_attention_visualization.png` in the current
+    folder and replaces an earlier file, as in document 003.
     """
     if attention_weights.dim() != 4 or attention_weights.shape[2:] != (len(tokens), len(tokens)):
         raise ValueError(

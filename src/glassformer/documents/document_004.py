@@ -1,7 +1,8 @@
-"""Document 004: a Transformer encoder in NumPy, with the document's own names and arguments, over `reference/`.
+"""Document 004, a Transformer encoder in NumPy, with the document's own names and arguments.
 
-The document writes `EncoderLayer` over `MultiHeadAttention`, `AddNorm` and `FeedForward`, which it asks the reader to
-have. They are here too. Random numbers come from `np.random`, as in the document, so `np.random.seed` fixes them.
+It is one of the five tutorial documents that this project implements (`docs/documents.md`), built from `reference/`.
+The document's `EncoderLayer` assumes that the reader has `MultiHeadAttention`, `AddNorm` and `FeedForward`; they are
+here too. Random numbers come from `np.random`, as in the document, so `np.random.seed` makes them reproducible.
 """
 # ruff: noqa: N803  # W1 and W2 are the document's argument names
 
@@ -39,12 +40,15 @@ EPS = 1e-6
 
 
 def create_embeddings(vocab_size: int, embed_dim: int) -> Array:
-    """Return a random table (vocab_size, embed_dim), normally distributed with standard deviation 0.01."""
+    """Return a random embedding table (vocab_size, embed_dim), normally distributed with standard deviation 0.01."""
     return np.random.randn(vocab_size, embed_dim) * 0.01
 
 
 def get_token_embeddings(tokens: Sequence[str], vocab: Mapping[str, int], embeddings: Array) -> Array:
-    """Return the embedding of each token: T tokens -> (T, C)."""
+    """Return the rows of the table `embeddings` for T tokens, (T, C). `vocab` maps each token to its row.
+
+    A token that is not in `vocab` raises KeyError.
+    """
     unknown = [token for token in tokens if token not in vocab]
     if unknown:
         raise KeyError(f"token {unknown[0]!r} is not in the vocabulary: expected one of its {len(vocab)} tokens")
@@ -52,49 +56,49 @@ def get_token_embeddings(tokens: Sequence[str], vocab: Mapping[str, int], embedd
 
 
 def positional_encoding(seq_len: int, embed_dim: int) -> Array:
-    """The sinusoids: (seq_len, embed_dim)."""
+    """Return the table of sinusoidal positions, (seq_len, embed_dim)."""
     return sinusoids(seq_len, embed_dim)
 
 
 def softmax(x: Array) -> Array:
-    """Softmax over the last axis, after subtracting each row's maximum."""
+    """Return the softmax over the last axis, computed after subtracting the maximum."""
     return attention.softmax(np.asarray(x))
 
 
 def split_heads(x: Array, num_heads: int) -> Array:
-    """(B, T, C) -> (B, H, T, D)."""
+    """Split the last axis into heads: (B, T, C) -> (B, H, T, D)."""
     return attention.split_heads(x, num_heads)
 
 
 def combine_heads(x: Array) -> Array:
-    """(B, H, T, D) -> (B, T, C)."""
+    """Concatenate the heads: (B, H, T, D) -> (B, T, C)."""
     return attention.merge_heads(x)
 
 
 def layer_norm(x: Array, eps: float = EPS) -> Array:
-    """(x - mean) / √(variance + eps) over the last axis, without a learned gain or bias."""
+    """Return (x - mean) / √(variance + eps) over the last axis, without a learned weight or bias."""
     values = {"weight": np.ones(x.shape[-1]), "bias": np.zeros(x.shape[-1])}
     return blocks.LayerNorm(Parameters(values, dtype=_dtype_of(x)), eps).forward(x)
 
 
 def relu(x: Array) -> Array:
-    """x where it is positive, otherwise 0."""
+    """Return x where it is positive and 0 elsewhere."""
     return blocks.relu(np.asarray(x))[0]
 
 
 def feed_forward(x: Array, W1: Array, b1: Array, W2: Array, b2: Array) -> Array:
-    """relu(x W1 + b1) W2 + b2. W1 is (C, F) and W2 is (F, C): a column for each output."""
+    """Return relu(x W1 + b1) W2 + b2. W1 is (C, F) and W2 is (F, C), with one column per output."""
     values = {"up_proj.weight": W1.T, "up_proj.bias": b1, "down_proj.weight": W2.T, "down_proj.bias": b2}
     return blocks.FeedForward(Parameters(values, dtype=_dtype_of(x, W1, b1, W2, b2)), "relu", False).forward(x)
 
 
 def feed_forward_with_residual(x: Array, W1: Array, b1: Array, W2: Array, b2: Array) -> Array:
-    """x + feed_forward(x)."""
+    """Return x + feed_forward(x, W1, b1, W2, b2)."""
     return feed_forward(x, W1, b1, W2, b2) + x
 
 
 class MultiHeadAttention:
-    """Multi-head attention with random weights."""
+    """Multi-head attention with randomly initialized weights and no mask."""
 
     def __init__(self, model_dim: int, num_heads: int):
         if num_heads < 1 or model_dim % num_heads:
@@ -105,7 +109,7 @@ class MultiHeadAttention:
         self.attention = attention.MultiHeadAttention(self.params, config)
 
     def forward(self, query: Array, key: Array, value: Array) -> Array:
-        """(B, T, C), (B, S, C), (B, S, C) -> (B, T, C)."""
+        """Attend from `query` (B, T, C) to `key` and `value` (B, S, C) and return (B, T, C)."""
         ours, arrays = self.attention, {"query": query, "key": key, "value": value}
         for name, x in arrays.items():
             _check_width(name, x, self.model_dim)
@@ -116,7 +120,7 @@ class MultiHeadAttention:
 
 
 class FeedForward:
-    """relu(x W1 + b1) W2 + b2 with random weights."""
+    """The feed-forward network relu(x W1 + b1) W2 + b2 with randomly initialized weights."""
 
     def __init__(self, model_dim: int, ff_dim: int):
         self.model_dim = model_dim
@@ -125,25 +129,25 @@ class FeedForward:
         self.network = blocks.FeedForward(self.params, "relu", gated=False)
 
     def forward(self, x: Array) -> Array:
-        """(B, T, C) -> (B, T, C)."""
+        """Apply the network to every token of x (B, T, C) and return the same shape."""
         _check_width("x", x, self.model_dim)
         return self.network.forward(x)
 
 
 class AddNorm:
-    """Layer norm of a sum, with gain and bias initialized to 1 and 0."""
+    """Layer norm of the sum of a sublayer's input and output. The weight starts at 1 and the bias at 0."""
 
     def __init__(self, model_dim: int):
         self.params = Parameters({"weight": np.ones(model_dim), "bias": np.zeros(model_dim)})
         self.norm = blocks.LayerNorm(self.params, EPS)
 
     def forward(self, x: Array, sublayer_output: Array) -> Array:
-        """(B, T, C), (B, T, C) -> (B, T, C)."""
+        """Return the layer norm of x + sublayer_output, each (B, T, C)."""
         return self.norm.forward(x + sublayer_output)
 
 
 class EncoderLayer:
-    """Self-attention, add & norm, feed-forward, add & norm."""
+    """Tutorial document 004's post-norm encoder layer: self-attention, add & norm, feed-forward, add & norm."""
 
     def __init__(self, model_dim: int, num_heads: int, ff_dim: int):
         self.mha = MultiHeadAttention(model_dim, num_heads)
@@ -152,19 +156,19 @@ class EncoderLayer:
         self.add_norm2 = AddNorm(model_dim)
 
     def forward(self, x: Array) -> Array:
-        """(B, T, C) -> (B, T, C)."""
+        """Apply the layer to x (B, T, C) and return the same shape."""
         x = self.add_norm1.forward(x, self.mha.forward(x, x, x))
         return self.add_norm2.forward(x, self.ffn.forward(x))
 
 
 class TransformerEncoder:
-    """Encoder layers one after the other. They share no weights."""
+    """Tutorial document 004's encoder: `num_layers` encoder layers in sequence, each with its own weights."""
 
     def __init__(self, num_layers: int, model_dim: int, num_heads: int, ff_dim: int):
         self.layers = [EncoderLayer(model_dim, num_heads, ff_dim) for _ in range(num_layers)]
 
     def forward(self, x: Array) -> Array:
-        """(B, T, C) -> (B, T, C)."""
+        """Apply the encoder to x (B, T, C) and return the same shape."""
         for layer in self.layers:
             x = layer.forward(x)
         return x

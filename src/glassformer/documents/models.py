@@ -1,8 +1,9 @@
-"""The documents' complete models: our three models with the documents' keywords and calls.
+"""The complete models of the tutorial documents (`docs/documents.md`): our models with the documents' arguments.
 
 The documents differ from our models in two ways: positions are always 0, 1, 2, ..., regardless of the mask, and
-`Transformer` uses the given masks only, so that without a target mask the decoder sees future tokens. Generation and
-scoring use the base classes' methods instead, because a text must not depend on the padding of its batch.
+`Transformer` applies only the masks it is given, so that without a target mask the decoder attends to future tokens.
+Generation and scoring use the methods of our base classes instead, because a result must not depend on the padding of
+its batch.
 """
 
 from dataclasses import replace
@@ -19,10 +20,10 @@ from glassformer.nn import KVCache, Mask
 
 
 class Transformer(EncoderDecoderModel):
-    """The encoder-decoder of documents 000 and 001; any other config field may be given as a keyword too.
+    """The encoder-decoder of tutorial documents 000 and 001. `options` may set any other field of `ModelConfig`.
 
-    Document 003's is `Transformer(..., norm="mean_std", norm_eps=1e-6, norm_placement="pre", activation="gelu",
-    scale_embeddings=True)`.
+    The encoder-decoder of document 003 is `Transformer(..., norm="mean_std", norm_eps=1e-6, norm_placement="pre",
+    activation="gelu", scale_embeddings=True)`.
     """
 
     plain_positions = True
@@ -60,7 +61,10 @@ class Transformer(EncoderDecoderModel):
     def forward(
         self, src: Tensor, tgt: Tensor, src_mask: Tensor | None = None, tgt_mask: Tensor | None = None
     ) -> Tensor:
-        """src (B, S), tgt (B, T), masks that broadcast to (B, 1, query, key) -> logits (B, T, V)."""
+        """Return the logits (B, T, V) for source ids (B, S) and target ids (B, T).
+
+        The masks are 1 or True where attention is allowed and broadcast to (B, 1, query, key).
+        """
         source, target = self._document_source(src, src_mask), self._document_target(tgt, tgt_mask)
         memory_mask = self._memory_mask(src_mask, tgt, src.shape[1])
         if len(src) != len(tgt):
@@ -68,7 +72,10 @@ class Transformer(EncoderDecoderModel):
         return self.project(self._decode(tgt, target, self._encode(src, source), memory_mask))
 
     def encode(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:
-        """(B, S) -> (B, S, C)."""
+        """Return the encoder's output (B, S, C) for source ids (B, S).
+
+        `src_mask` is 1 or True where attention is allowed and broadcasts to (B, 1, S, S).
+        """
         return self._encode(src, self._document_source(src, src_mask))
 
     def decode(
@@ -80,7 +87,11 @@ class Transformer(EncoderDecoderModel):
         *,
         cache: KVCache | None = None,
     ) -> Tensor:
-        """Return the decoder's last hidden states, before the output projection: (B, T), (B, S, C) -> (B, T, C)."""
+        """Return the decoder's last hidden states (B, T, C) for target ids (B, T), before the output projection.
+
+        `encoder_output` is (B, S, C). The masks are 1 or True where attention is allowed; they broadcast to (B, 1, T,
+        S) for `src_mask` and to (B, 1, T, keys) for `tgt_mask`. With a cache, `tgt` holds only the new tokens.
+        """
         check_memory(encoder_output, tgt, self.config.d_model, cache)
         memory_mask = self._memory_mask(src_mask, tgt, encoder_output.shape[1])
         return self._decode(tgt, self._document_target(tgt, tgt_mask, cache), encoder_output, memory_mask, cache)
@@ -100,17 +111,17 @@ class Transformer(EncoderDecoderModel):
         return Mask(allowed=document_mask("src_mask", mask, (len(target), 1, target.shape[1], n_source)))
 
     def project(self, hidden: Tensor) -> Tensor:
-        """Logits of these hidden states: (B, T, C) -> (B, T, V)."""
+        """Return the logits of the decoder's hidden states: (B, T, C) -> (B, T, V)."""
         return self.apply_head(hidden)
 
     @property
     def encoder_embedding(self) -> nn.Embedding:
-        """Document 000's name for the source table."""
+        """The source embedding table, under its name in tutorial document 000."""
         return self.source_embeddings.tokens
 
     @property
     def decoder_embedding(self) -> nn.Embedding:
-        """Document 000's name for the target table."""
+        """The target embedding table, under its name in tutorial document 000."""
         return self.target_embeddings.tokens
 
 
@@ -125,7 +136,11 @@ def build_transformer(
     dropout: float = 0.1,
     d_ff: int = 2048,
 ) -> Transformer:
-    """Document 002's factory: scaled embeddings, pre-norm with the mean/std norm, Xavier-uniform matrices."""
+    """Return the model that tutorial document 002's factory builds, with random weights.
+
+    It is an encoder-decoder with scaled embeddings, pre-norm with the mean/std norm, ReLU and Xavier-uniform matrices.
+    `N` is the number of layers of each stack and `h` the number of heads.
+    """
     return Transformer(
         src_vocab_size,
         tgt_vocab_size,
@@ -157,7 +172,7 @@ def _modern(d_model: int, num_heads: int, d_ff: int, dropout: float, max_seq_len
 
 
 class BERTModel(EncoderModel):
-    """Document 003's encoder-only model: hidden states, without a head."""
+    """Tutorial document 003's encoder-only model. It returns hidden states, because it has no head."""
 
     plain_positions = True
 
@@ -177,12 +192,15 @@ class BERTModel(EncoderModel):
     def forward(  # type: ignore[override]  # the document's arguments
         self, input_ids: Tensor, attention_mask: Tensor | None = None
     ) -> Tensor:
-        """(B, T), (B, T) -> (B, T, C)."""
+        """Return the last hidden states (B, T, C) of token ids (B, T).
+
+        `attention_mask` is (B, T) or (B, 1, 1, T), 1 or True for real tokens.
+        """
         return super().forward(input_ids, flat_mask(attention_mask))
 
 
 class GPTModel(DecoderModel):
-    """Document 003's decoder-only model: logits of each next token."""
+    """Tutorial document 003's decoder-only model. It returns the logits of the next token at each position."""
 
     plain_positions = True
 
@@ -204,16 +222,20 @@ class GPTModel(DecoderModel):
     def forward(  # type: ignore[override]  # the document's arguments
         self, input_ids: Tensor, attention_mask: Tensor | None = None, *, cache: KVCache | None = None
     ) -> Tensor:
-        """(B, T), (B, T) -> (B, T, V)."""
+        """Return the logits (B, T, V) of token ids (B, T).
+
+        `attention_mask` is (B, T) or (B, 1, 1, T), 1 or True for real tokens. With a cache, both hold only the new
+        tokens.
+        """
         return super().forward(input_ids, flat_mask(attention_mask), cache=cache)
 
     def generate_causal_mask(self, seq_len: int) -> Tensor:
-        """The mask this model applies by itself, True = may attend: (1, 1, seq_len, seq_len)."""
+        """Return the causal mask (1, 1, seq_len, seq_len), True = may attend. `forward` applies it in any case."""
         return torch.ones(seq_len, seq_len, dtype=torch.bool).tril()[None, None]
 
 
 class T5Model(EncoderDecoderModel):
-    """Document 003's encoder-decoder, with one embedding matrix tied across source, target and output projection."""
+    """Tutorial document 003's encoder-decoder. Source, target and output projection share one embedding matrix."""
 
     plain_positions = True
 
@@ -246,6 +268,10 @@ class T5Model(EncoderDecoderModel):
         encoder_attention_mask: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
     ) -> Tensor:
-        """(B, S), (B, T) and masks of their shapes -> logits (B, T, V)."""
+        """Return the logits (B, T, V) for source ids (B, S) and target ids (B, T).
+
+        The masks are 1 or True for real tokens, in the shapes of their tokens or with two axes of size 1 after the
+        batch.
+        """
         masks = flat_mask(encoder_attention_mask), flat_mask(decoder_attention_mask)
         return super().forward(input_ids, decoder_input_ids, *masks)

@@ -1,4 +1,7 @@
-"""What each document's blocks are made of, as config values, and masks as the documents pass them."""
+"""The config values of each tutorial document's layers, and the conversion of the masks that the documents pass.
+
+`docs/documents.md` describes the five tutorial documents that this project implements.
+"""
 
 from typing import Any
 
@@ -7,17 +10,21 @@ from torch import Tensor
 from glassformer.nn import as_mask
 
 PAPER: dict[str, Any] = {"norm": "layer", "norm_eps": 1e-5, "norm_placement": "post", "activation": "relu"}
-"""Documents 000 and 001: the paper's post-norm, torch's layer norm, ReLU."""
+"""Tutorial documents 000 and 001: post-norm with torch's layer norm, and ReLU, as in the paper."""
 
 PRE_NORM: dict[str, Any] = {"norm": "mean_std", "norm_eps": 1e-6, "norm_placement": "pre", "activation": "relu"}
-"""Document 002: pre-norm with the mean/std norm, ReLU."""
+"""Tutorial document 002: pre-norm with the mean/std norm, and ReLU."""
 
 MODERN: dict[str, Any] = {"norm": "mean_std", "norm_eps": 1e-6, "norm_placement": "pre", "activation": "gelu"}
-"""Document 003: as 002, with GELU."""
+"""Tutorial document 003: pre-norm with the mean/std norm, and GELU."""
 
 
 def document_mask(name: str, mask: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
-    """A mask of 1/0 or True/False that broadcasts to `shape`, (batch, 1, query, key), as booleans, four-dimensional."""
+    """Convert a tutorial document's mask of 1/0 or True/False to a boolean tensor of four dimensions, or None to None.
+
+    The mask must broadcast to `shape`, which is (batch, 1 or heads, query, key). If it has two dimensions, they are
+    query and key, for every sentence. `name` is the name of the argument in error messages.
+    """
     if mask is None:
         return None
     allowed = as_mask(name, mask)
@@ -31,5 +38,8 @@ def document_mask(name: str, mask: Tensor | None, shape: tuple[int, ...]) -> Ten
 
 
 def flat_mask(mask: Tensor | None) -> Tensor | None:
-    """(batch, 1, 1, length) as (batch, length), which is what 003's complete models take; others as they are."""
+    """Convert a padding mask (batch, 1, 1, length) to (batch, length); return any other mask, or None, unchanged.
+
+    Document 003's complete models accept both shapes.
+    """
     return mask[:, 0, 0] if mask is not None and mask.dim() == 4 and mask.shape[1:3] == (1, 1) else mask

@@ -1,4 +1,7 @@
-"""Load a `state_dict()` of the documents' own code into our models, by mapping its parameter names to ours."""
+"""Load a `state_dict()` of the tutorial documents' own code into our models, by mapping its parameter names to ours.
+
+`docs/documents.md` describes the five tutorial documents that this project implements.
+"""
 
 import re
 from collections import Counter
@@ -13,7 +16,7 @@ from glassformer.nn import Embeddings, FeedForward, MeanStdNorm, Sublayer
 
 Names = Mapping[str, Tensor]
 Pairs = list[tuple[str, str]]
-"""Our name and theirs."""
+"""Pairs of a parameter's name in our model and its name in the document's state."""
 
 # Applied in this order, each to the whole name.
 RENAMES: tuple[tuple[str, str], ...] = (
@@ -38,7 +41,10 @@ RENAMES: tuple[tuple[str, str], ...] = (
     (r"\bbeta$", "bias"),
 )
 RESIDUAL = re.compile(r"^(?P<layer>.*?)\b(norm|residual)(?P<number>[123])\.(norm\.)?")
-"""The norm of a layer's first, second or third step, by its place: `norm2` in 000, `residual2.norm` in 003."""
+"""Matches the norm of a layer's first, second or third sublayer.
+
+An example is `norm2` in tutorial document 000, or `residual2.norm` in 003.
+"""
 
 KINDS: tuple[tuple[str, str], ...] = (
     (r"encoder_embedding\.", "document 000's Transformer"),
@@ -64,21 +70,25 @@ KINDS: tuple[tuple[str, str], ...] = (
     (r"proj\.", "document 002's ProjectionLayer"),
     (r"pe$", "a PositionalEncoding"),
 )
-"""Modules of the documents, each by how one of its names begins. The first that matches counts."""
+"""Modules of the tutorial documents, each with a pattern for the start of one of its parameter names.
+
+The first pattern that matches a state names the module in error messages.
+"""
 
 STYLES: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"\bnorm1\.weight$", {**PAPER, "scale_embeddings": False}),
     (r"\bresidual1\.norm\.", {**MODERN, "scale_embeddings": True}),
     (r"\bresidual_connections\.", {**PRE_NORM, "scale_embeddings": True}),
 )
-"""Styles of layers, each by a name that only such a layer's state has."""
+"""Layer styles of the tutorial documents, each with a pattern that matches parameter names of such layers only."""
 
 
 def load_document_weights(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Copy the `state_dict()` of a document's module, a complete model or a part of one, into ours.
+    """Copy the `state_dict()` of a tutorial document's module, a complete model or a part of one, into our `model`.
 
-    Every parameter must be there, and nothing more; the model must be built in the document's style. The documents keep
-    their sinusoids in the state (`pe`); ours are computed, so these are passed over.
+    The state must hold every parameter of the model and no other, and the model must have the document's layer style;
+    otherwise ValueError is raised. The documents store their sinusoids in the state (`pe`); ours are computed, so `pe`
+    is ignored.
     """
     if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
         raise TypeError(f"state is a {type(state).__name__}: expected a state_dict(), tensors by their names")
@@ -95,9 +105,10 @@ def load_document_weights(model: nn.Module, state: Mapping[str, Tensor]) -> None
 
 
 def rename(name: str, names: Collection[str] = ()) -> str:
-    """Our name of a document's parameter.
+    """Return our name for a parameter of a tutorial document's module.
 
-    `names` are all names of its state: a layer with a third step is a decoder's, and a state with blocks is GPTModel's.
+    `names` are all names in its state. They decide whether the layer belongs to a decoder, which has a third norm, and
+    whether the model is a GPTModel, which has `blocks`.
     """
     if name.startswith("norm.") and any(other.startswith("blocks.") for other in names):
         name = f"decoder.{name}"
@@ -116,7 +127,11 @@ def rename(name: str, names: Collection[str] = ()) -> str:
 
 
 def _check_names(model: nn.Module, state: Mapping[str, Tensor], own: Names, pairs: Pairs) -> None:
-    """Raise ValueError unless each parameter of the model has one in the state, and each in the state one here."""
+    """Raise ValueError unless the names in the state, mapped to ours, are exactly the model's parameters.
+
+    `own` holds the model's parameters by name; `pairs` holds our name and the document's name of each entry of the
+    state.
+    """
     # A tied table is in our state under each of its names, in theirs perhaps under one.
     given = {id(own[name]) for name, _ in pairs if name in own}
     missing = [name for name, value in own.items() if id(value) not in given]
@@ -158,7 +173,7 @@ def _check_style(model: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 
 def _check_values(model: nn.Module, theirs: Names, own: Names, pairs: Pairs) -> None:
-    """Raise ValueError unless shapes fit and parameters that the model shares have equal values in the state."""
+    """Raise ValueError unless all shapes match and parameters that the model ties have equal values in the state."""
     first: dict[int, str] = {}
     for name, their_name in pairs:
         value, expected = theirs[their_name], own[name]

@@ -1,7 +1,7 @@
 """Write one self-contained HTML page that shows a translation model's learning curves and attention.
 
-Text, style and script of the page are in `page.html`; this module fills its placeholders. All given text is untrusted:
-it is escaped in markup, and passed to the script as JSON without markup characters.
+Text, style and script of the page are in `page.html`; this module fills its placeholders. All text from arguments is
+untrusted: it is escaped in markup, and passed to the script as JSON without markup characters.
 """
 
 import json
@@ -21,24 +21,24 @@ from glassformer.base.write_errors import naming_write_errors
 from glassformer.checkpoint.safe_files import write_text
 
 MOST_DOTS = 100
-"""A line with more values than this is drawn as means of consecutive values."""
+"""Largest number of points of a line. A longer series is drawn as means of consecutive values."""
 DIVERGED = 1e100
-"""Values at or above this, and NaN, are left out, because no axis could show them."""
+"""Measurements whose magnitude is at or above this, and NaN, are left out, because no axis could show them."""
 UNITS = (("seconds", 1.0, 120.0), ("minutes", 60.0, 7200.0), ("hours", 3600.0, float("inf")))
-"""Units of the time axis: the seconds of one unit, and the training time up to which it is used."""
+"""Units of the time axis: name, seconds per unit, and the training time in seconds below which the unit is used."""
 WIDTH, HEIGHT = 400, 235
 TOP, BOTTOM = 10, 38
 LETTER = 7.4
-"""Width of a letter of a label, in units of the drawing, as are WIDTH, HEIGHT and the margins."""
+"""Width of one letter of a label in SVG units, in which WIDTH, HEIGHT and the margins are given too."""
 LABEL_GAP = 15
 LONGEST_LABEL = 16
 N_COLORS = 4
-"""Number of line styles `.line-0`, `.line-1`, ... in the page's style sheet."""
+"""Number of line styles (`.line-0`, `.line-1`, ...) in the style sheet of `page.html`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CurvePoint:
-    """Measurements at one update, `seconds` after the start of training.
+    """Measurements, by name, at one training update, `seconds` after the start of training.
 
     Names that contain "loss" share a chart where lower is better. All others are scores, where higher is better.
     """
@@ -50,10 +50,10 @@ class CurvePoint:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sample:
-    """A sentence, its translation, and the cross-attention weights.
+    """A source sentence, its translation by the model, and the cross-attention weights.
 
-    `weights` is (layers, heads, target tokens, source tokens). Row t shows where the model attended when it generated
-    token t.
+    `weights` is (layers, heads, target tokens, source tokens). Entry t of the third axis shows where the model attended
+    when it generated target token t. `reference` is the reference translation, if there is one.
     """
 
     source: str
@@ -73,10 +73,15 @@ def write_page(
     samples: Sequence[Sample],
     notes: Sequence[str] = (),
 ) -> None:
-    """Write the page: a title, facts as (label, value), the learning curves and the samples with their attention.
+    """Write the HTML page to `path`: a title, facts, the learning curves and sample translations with their attention.
 
-    `notes` are paragraphs below the facts, such as what each score was computed on. Without a curve or without samples,
-    that section is left out. The same arguments give the same bytes.
+    Args:
+        summary: Facts as pairs of a label and a value.
+        curve: Measurements during training. If it is empty, the section of charts is left out.
+        samples: Translations to show. If there are none, their section is left out.
+        notes: Paragraphs below the facts, such as what each score was computed on.
+
+    The same arguments give the same bytes.
     """
     charts = _charts(curve)
     data = {
@@ -142,14 +147,17 @@ def _sample(number: int, sample: Sample) -> str:
 
 
 class _Chart(NamedTuple):
-    """A chart, and the data that its script needs for pointer events."""
+    """The markup of one chart, and the data that the page's script needs to show values under the pointer."""
 
     markup: str
     data: object
 
 
 class _Dot(NamedTuple):
-    """One point of a line: a value, or the mean and range of consecutive values."""
+    """One point of a line: a value, or the mean and range (`low` to `high`) of consecutive values.
+
+    `where` describes the point in words, such as "update 1,000".
+    """
 
     x: float
     value: float
@@ -159,11 +167,11 @@ class _Dot(NamedTuple):
 
 
 class _Axis(NamedTuple):
-    """The shared horizontal axis: time, or updates if the times do not increase."""
+    """The horizontal axis that all charts share: training time, or updates if the times do not increase."""
 
     name: str
     unit: float
-    """Seconds per unit; 0 if the axis counts updates."""
+    """Seconds per unit of time; 0 if the axis counts updates."""
 
     def place(self, point: CurvePoint) -> float:
         return point.seconds / self.unit if self.unit else float(point.update)
@@ -218,7 +226,10 @@ def _clock(seconds: float) -> str:
 
 
 def _chart(name: str, better: str, lines: Mapping[str, Sequence[_Dot]], axis: _Axis) -> _Chart:
-    """Return a chart: the drawing, and a legend that shows each line's last value."""
+    """Return the chart `name`: its drawing, and a legend that shows the last value of each line.
+
+    `better` says which values are better, and `lines` holds the points of each line by its label.
+    """
     frame = _Frame(lines, axis, from_zero=name != "Loss")
     label_heights = _spread_labels([frame.down(line[-1].value) for line in lines.values()], HEIGHT - BOTTOM)
     curves, readings, told = "", "", []
@@ -250,7 +261,10 @@ def _chart(name: str, better: str, lines: Mapping[str, Sequence[_Dot]], axis: _A
 
 
 class _Frame:
-    """Coordinates of a drawing: the area inside the margins, and the ticks of both axes."""
+    """The coordinate system of one chart: the drawing area inside the margins, and the ticks of both axes.
+
+    With `from_zero` the vertical axis includes 0.
+    """
 
     def __init__(self, lines: Mapping[str, Sequence[_Dot]], axis: _Axis, *, from_zero: bool):
         dots = [dot for line in lines.values() for dot in line]
@@ -290,7 +304,7 @@ def _scales(frame: _Frame, axis: _Axis) -> str:
 
 
 def _curve(frame: _Frame, line: Sequence[_Dot], color: str) -> str:
-    """Return the line of means, the band of ranges, and a dot that follows the pointer."""
+    """Return the SVG of one line: the means, the band of ranges behind them, and a dot that follows the pointer."""
     top_and_back = [(dot.x, dot.high) for dot in line] + [(dot.x, dot.low) for dot in reversed(line)]
     means = [(dot.x, dot.value) for dot in line]
     band, path = (
@@ -307,7 +321,7 @@ def _has_spread(line: Sequence[_Dot]) -> bool:
 
 
 def _ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Return round tick values from at or below `low` to at or above `high`."""
+    """Return about `about` round tick values, from at or below `low` to at or above `high`."""
     room = max(abs(low), abs(high), 1e-6) * 1e-3
     if high - low < room:
         low, high = low - room, high + room
@@ -330,7 +344,10 @@ def _short(label: str) -> str:
 
 
 def _spread_labels(heights: Sequence[float], bottom: float) -> list[float]:
-    """Return the heights moved apart as little as needed so that labels do not overlap, above `bottom` if possible."""
+    """Return the vertical positions of labels, moved apart so that they do not overlap, and above `bottom`.
+
+    `heights` are the wanted positions. Positions grow downward, so `bottom` is the largest allowed one.
+    """
     order = sorted(range(len(heights)), key=lambda number: heights[number])
     moved = list(heights)
     for above, below in pairwise(order):

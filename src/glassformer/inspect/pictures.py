@@ -1,4 +1,4 @@
-"""Heat maps of positions and attention, as PNG or SVG, by the ending of the path."""
+"""Heat maps of position encodings and attention weights, optionally saved as PNG or SVG files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,15 +17,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_LABELS = 48
-"""With more tokens than this on an axis, only every second, third, ... token is labeled."""
+"""Largest number of labels on an axis. With more tokens, only every second, third, ... token is labeled."""
 CELL = 0.22
-"""Inches for one token."""
+"""Width and height of one token's cell in inches, before the limits on the size of a map."""
 
 
 def draw_positions(
     table: Tensor | None = None, *, length: int = 100, width: int = 128, path: Path | str | None = None
 ) -> "Figure":
-    """Draw position vectors (length, width) as a heat map; by default the paper's sinusoids."""
+    """Draw a table of position vectors (length, width) as a heat map and return the figure.
+
+    Without `table` it draws the sinusoids of Vaswani et al. (2017) for `length` positions of size `width`. With `path`,
+    whose name must end in .png or .svg, the figure is also saved.
+    """
     values = (sinusoids(length, width) if table is None else table.detach()).float().cpu().numpy()
     if values.ndim != 2:
         raise ValueError(f"table has shape {values.shape}: expected (length, width)")
@@ -48,11 +52,12 @@ def draw_attention(
     title: str = "Attention",
     path: Path | str | None = None,
 ) -> "Figure":
-    """Draw one heat map per head: queries in rows, keys in columns, black for the largest weight.
+    """Draw one heat map per head, with queries in rows and keys in columns, and return the figure.
 
-    `weights` is (heads, queries, keys), or (queries, keys) for one head: what `capture_attention` recorded for one
-    sentence, as in `captured["decoder.layers.1.cross_attn"][0]`. Keys default to the queries. `heads` selects heads;
-    `names` are the titles if the maps are not heads 0, 1, 2, ...
+    The darkest color is the largest weight. `weights` is (heads, queries, keys), or (queries, keys) for one head, as
+    `capture_attention` records it for one sentence: `captured["decoder.layers.1.cross_attn"][0]`. `key_tokens` default
+    to `query_tokens`. `heads` are the indices of the heads to draw; `names` are the titles of their maps, by default
+    "head 0", "head 1", ... With `path`, whose name must end in .png or .svg, the figure is also saved.
 
     >>> import torch
     >>> import glassformer as gf

@@ -1,4 +1,4 @@
-"""The model config, the three model classes it can describe, and presets of well-known families."""
+"""The model config, the three model classes that it can describe, and presets of well-known families."""
 
 from typing import TYPE_CHECKING
 

@@ -24,7 +24,7 @@ from glassformer.nn.attention_backends import Backend
 
 
 def make_embeddings(config: ModelConfig, vocab_size: int) -> Embeddings:
-    """Return embeddings for `vocab_size` tokens, with the positions that are added to them."""
+    """Return the embedding module for `vocab_size` tokens, with sinusoidal or learned positions if there are any."""
     width, max_len = config.table_width, config.max_len
     positions: nn.Module | None = None
     if config.positions == "sinusoidal" and max_len is not None:
@@ -44,7 +44,11 @@ def make_embeddings(config: ModelConfig, vocab_size: int) -> Embeddings:
 
 
 def make_stack(config: ModelConfig, depth: int, *, bidirectional: bool, cross: bool, backend: Backend) -> Stack:
-    """Return an encoder (`bidirectional`) or a decoder stack of `depth` layers, with cross-attention if `cross`."""
+    """Return a stack of `depth` layers: an encoder if `bidirectional`, otherwise a decoder.
+
+    With `cross` each layer has cross-attention. `bidirectional` affects only the relative bias; the mask makes a
+    decoder causal.
+    """
     score_bias: RelativeBias | Alibi | None = None
     if config.positions == "relative":
         score_bias = RelativeBias(
@@ -66,7 +70,7 @@ def make_stack(config: ModelConfig, depth: int, *, bidirectional: bool, cross: b
 
 
 def make_layer(config: ModelConfig, *, cross: bool, backend: Backend) -> Layer:
-    """Return one layer, with cross-attention if `cross`."""
+    """Return one Transformer layer of the config's sizes, with cross-attention if `cross`."""
     attention = partial(
         MultiHeadAttention,
         config.d_model,
@@ -98,7 +102,7 @@ def make_layer(config: ModelConfig, *, cross: bool, backend: Backend) -> Layer:
 
 
 def make_head(config: ModelConfig) -> nn.Module | None:
-    """Return the head that `config.head` names; None for "none"."""
+    """Return the head module that `config.head` names; None for "none"."""
     width = config.d_model
     if config.head == "language_model":
         transform = None

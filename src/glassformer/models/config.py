@@ -27,7 +27,7 @@ OTHER_NAMES = {
     "max_seq_len": "max_len",
     "max_position_embeddings": "max_len",
 }
-"""Names that other libraries use for our fields. The error about an unknown field suggests ours."""
+"""Names that other libraries use for our fields. The error about an unknown field suggests our name for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +50,9 @@ class ModelConfig(Checked):
 
     # Size
     vocab_size: Count
-    """Tokens that the model writes, or that an encoder reads; in training, the most that the tokenizer may learn."""
+    """Number of tokens in the (target) vocabulary; in training, the most that the tokenizer may learn."""
     source_vocab_size: Count | None = None
-    """Tokens that the encoder of an encoder-decoder reads; None shares the vocabulary of the target."""
+    """Size of the vocabulary of an encoder-decoder's source; None shares the vocabulary of the target."""
     n_encoder_layers: Whole = 0
     """Layers of the encoder."""
     n_decoder_layers: Whole = 0
@@ -62,7 +62,7 @@ class ModelConfig(Checked):
     d_ff: Count = 2048
     """Inner width of the feed-forward layers."""
     max_len: Count | None = 5000
-    """Tokens of the longest sequence; None sets no limit, where the positions allow it."""
+    """Length of the longest sequence in tokens; None sets no limit, where the positions allow it."""
 
     # Attention
     n_heads: Count = 8
@@ -80,7 +80,7 @@ class ModelConfig(Checked):
     qk_norm: bool = False
     """Normalize queries and keys over each head, before rotary positions are applied."""
     sliding_window: Count | None = None
-    """Tokens that self-attention reaches back; None reaches all."""
+    """Self-attention reaches tokens fewer than this many positions away; None reaches all."""
 
     # Feed-forward
     activation: ActivationName = "relu"
@@ -96,7 +96,7 @@ class ModelConfig(Checked):
     norm_placement: Literal["pre", "post"] = "post"
     """Normalize before each sublayer (pre) or after the residual sum (post)."""
     norm_eps: Positive = 1e-5
-    """Small number added to the variance in a norm."""
+    """Small number that keeps a norm from dividing by zero."""
     final_norm: bool | None = None
     """Normalize after the last layer; None does so with pre-norm only."""
 
@@ -110,7 +110,7 @@ class ModelConfig(Checked):
     rope_theta: Positive = 10000.0
     """Base of the rotary frequencies."""
     relative_buckets: Count = 32
-    """Buckets of relative positions."""
+    """Number of buckets for relative positions."""
     relative_max_distance: Count = 128
     """Distance from which all relative positions share one bucket."""
 
@@ -118,13 +118,13 @@ class ModelConfig(Checked):
     scale_embeddings: bool = False
     """Multiply token vectors by √width."""
     token_types: Whole = 0
-    """Rows of the table of token types, as BERT has for sentence A and B."""
+    """Number of token types, such as 2 in BERT for sentences A and B."""
     embedding_norm: bool = False
     """Normalize the embeddings before the first layer."""
     embedding_width: Count | None = None
     """Width of the embedding tables, which a linear layer projects to d_model (ALBERT); None is d_model."""
     tie: Literal["none", "output", "embeddings", "all"] = "none"
-    """Which tables are one: the (target) embedding and the output, the two embeddings, or all three."""
+    """Matrices that share weights: the (target) embedding and the output, the two embeddings, or all three."""
 
     # Depth
     share_layers: bool = False
@@ -132,17 +132,17 @@ class ModelConfig(Checked):
 
     # Head
     head: Literal["none", "language_model", "sequence_class", "token_class", "span", "embedding"] = "none"
-    """What the model computes from its last layer."""
+    """Head that computes the model's output from the last layer."""
     n_labels: Count | None = None
-    """Number of classes, for the two class heads."""
+    """Number of classes, for the heads sequence_class and token_class."""
     head_transform: bool = False
-    """Add a dense layer before the head's last one: activation and norm (BERT's masked-word head), or tanh (pooler)."""
+    """Add a dense layer to the head, with activation and norm for a language model or tanh otherwise, as in BERT."""
     pooling: Literal["first", "last", "mean"] | None = None
-    """How a sequence becomes one vector; None is the first token of an encoder and the last of a decoder."""
+    """How a head pools a sequence into one vector; None is the first token of an encoder, the last of a decoder."""
     output_bias: bool = True
     """Add a learned bias to each token's logit in the language-model head."""
     scale_output: bool = False
-    """Divide by √d_model before the vocabulary projection (T5 1.0)."""
+    """Divide the hidden states by √d_model before the vocabulary projection, as T5 1.0 does."""
 
     # Dropout
     dropout: Probability = 0.1
@@ -169,54 +169,54 @@ class ModelConfig(Checked):
 
     @property
     def kind(self) -> Kind:
-        """The kind of model, by which of the two stacks it has."""
+        """Kind of model: "encoder", "decoder" or "encoder_decoder", depending on which stacks have layers."""
         if not self.n_decoder_layers:
             return "encoder"
         return "encoder_decoder" if self.n_encoder_layers else "decoder"
 
     @property
     def kv_heads(self) -> int:
-        """Number of key-value heads."""
+        """Number of key-value heads: `n_kv_heads`, or `n_heads` if it is None."""
         return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
 
     @property
     def head_size(self) -> int:
-        """Size of one head."""
+        """Size of one attention head: `head_dim`, or d_model / n_heads if it is None."""
         return self.d_model // self.n_heads if self.head_dim is None else self.head_dim
 
     @property
     def scale(self) -> float:
-        """Factor of the attention scores."""
+        """Factor on attention scores: `attention_scale`, or 1/√head_size if it is None."""
         return self.head_size**-0.5 if self.attention_scale is None else self.attention_scale
 
     @property
     def source_vocab(self) -> int:
-        """Vocabulary size of the encoder of an encoder-decoder."""
+        """Vocabulary size of an encoder-decoder's encoder: `source_vocab_size`, or `vocab_size` if it is None."""
         return self.vocab_size if self.source_vocab_size is None else self.source_vocab_size
 
     @property
     def table_width(self) -> int:
-        """Width of the embedding tables."""
+        """Width of the embedding tables: `embedding_width`, or `d_model` if it is None."""
         return self.d_model if self.embedding_width is None else self.embedding_width
 
     @property
     def pool_by(self) -> Literal["first", "last", "mean"]:
-        """How the head reduces a sequence to one vector."""
+        """How a head pools a sequence: `pooling`, or if it is None, "last" with a decoder and "first" without."""
         return self.pooling or ("last" if self.n_decoder_layers else "first")
 
     @property
     def ties_embeddings(self) -> bool:
-        """Whether source and target share one embedding table."""
+        """Whether an encoder-decoder's source and target share one embedding table."""
         return self.tie in ("embeddings", "all")
 
     @property
     def ties_output(self) -> bool:
-        """Whether the output projection is the (target) embedding table."""
+        """Whether the output projection is the embedding table (of the target, in an encoder-decoder)."""
         return self.tie in ("output", "all")
 
     @property
     def has_final_norm(self) -> bool:
-        """Whether a norm follows the last layer."""
+        """Whether a norm follows the last layer of a stack: `final_norm`, or if it is None, only with pre-norm."""
         return self.norm_placement == "pre" if self.final_norm is None else self.final_norm
 
     def with_head(self, head: str, **changes: Any) -> "ModelConfig":
@@ -236,7 +236,10 @@ class ModelConfig(Checked):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ModelConfig":
-        """Create a config from plain values. An unknown key raises a ValueError that suggests the nearest field."""
+        """Return a config with these field values.
+
+        An unknown name raises a ValueError that suggests the nearest field.
+        """
         known = [field.name for field in fields(cls)]
         for key in values:
             if key not in known:

@@ -12,18 +12,18 @@ from glassformer.reference.initial import parameter_shapes
 def count_parameters(config: ModelConfig) -> int:
     """Return `build_model(config).n_parameters()` without building the model.
 
-    The shapes come from the NumPy reference. (A model on torch's meta device would work too, but takes seconds: its
-    first random initialization makes torch load its compiler.)
+    The shapes come from the NumPy implementation (`reference/initial.py`). A model on torch's meta device would work
+    too, but takes seconds: its first random initialization makes torch load its compiler.
     """
     return sum(math.prod(shape) for shape in parameter_shapes(Config.from_dict(asdict(config))).values())
 
 
 def forward_flops(config: ModelConfig, *, batch: int, source_length: int = 0, target_length: int = 0) -> int:
-    """Return the floating-point operations of one forward pass over `batch` rows, padding included.
+    """Return the floating-point operations of one forward pass for a batch of `batch` sequences.
 
-    An encoder takes only a source length, a decoder only a target length. Matrix products are counted, with 2
-    operations per multiply-add; norms, softmax and lookups are not. Causal and windowed attention count as full
-    attention.
+    The lengths include padding. An encoder takes only a source length, a decoder only a target length. Only matrix
+    products are counted, with 2 operations per multiply-add; norms, softmax and lookups are not. Causal and windowed
+    attention count as full attention.
     """
     check_positive("batch", batch)
     _check_length("source_length", source_length, config.n_encoder_layers, config)
@@ -37,7 +37,7 @@ def forward_flops(config: ModelConfig, *, batch: int, source_length: int = 0, ta
 
 
 def training_flops(config: ModelConfig, *, batch: int, source_length: int = 0, target_length: int = 0) -> int:
-    """Return the operations of one forward and backward pass: 3 times `forward_flops`.
+    """Return the floating-point operations of one forward and backward pass: 3 times `forward_flops`.
 
     The backward pass of a matrix product takes two products of the same size. The recomputation of gradient
     checkpointing is not counted, as usual for model FLOPs utilization.
@@ -53,7 +53,7 @@ def _check_length(name: str, length: int, n_layers: int, config: ModelConfig) ->
 
 
 def _linear(n_in: int, n_out: int) -> int:
-    """Return the operations of a linear layer for one token."""
+    """Return the floating-point operations of a linear layer for one token."""
     return 2 * n_in * n_out
 
 

@@ -1,4 +1,4 @@
-"""The decoder-only model: GPT-2, Llama, SmolLM."""
+"""The decoder-only model, as in GPT-2, Llama and SmolLM."""
 
 from torch import Tensor
 
@@ -37,8 +37,9 @@ class DecoderModel(Model):
         Args:
             mask: (B, T), True or 1 for real tokens, False or 0 for padding. The default is all real.
             token_types: (B, T), for models with `token_types` in their config.
-            segments: (B, T), the document number of each token of packed documents. They do not attend to each other.
-            cache: Keys and values of earlier tokens; see `decode`.
+            segments: (B, T), number of the packed document that each token belongs to. Documents do not attend to each
+                other.
+            cache: Keys and values of earlier tokens, if `tokens` holds only the tokens after them.
         """
         hidden = self.decode(tokens, mask, token_types=token_types, segments=segments, cache=cache)
         return self.apply_head(hidden, None if mask is None else mask != 0)
@@ -54,7 +55,8 @@ class DecoderModel(Model):
     ) -> Tensor:
         """Return the last hidden states (B, T, C) of token ids (B, T), before the head.
 
-        With a cache, `tokens` and `mask` hold only the new tokens, which follow those in the cache.
+        The arguments are those of `forward`. With a cache, `tokens` and `mask` hold only the new tokens, which follow
+        those in the cache.
         """
         inputs = prepare(
             "tokens",
@@ -74,5 +76,5 @@ class DecoderModel(Model):
         )
 
     def new_cache(self, batch_size: int, capacity: int) -> KVCache:
-        """Return an empty cache for `capacity` tokens per row, with the model's device and dtype."""
+        """Return an empty cache for `capacity` tokens per sequence, with the model's device and dtype."""
         return self._new_cache(batch_size, capacity, 0)

@@ -1,4 +1,4 @@
-"""The encoder-only model: BERT, MiniLM, ALBERT."""
+"""The encoder-only model, as in BERT, MiniLM and ALBERT."""
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from glassformer.nn.attention_backends import Backend
 
 
 class EncoderModel(Model):
-    """A bidirectional Transformer: each token attends to all tokens."""
+    """A bidirectional Transformer: each token attends to earlier and later tokens."""
 
     kind = "encoder"
 
@@ -31,12 +31,13 @@ class EncoderModel(Model):
         token_types: Tensor | None = None,
         segments: Tensor | None = None,
     ) -> Tensor:
-        """Return the head's output for token ids (B, T): hidden states (B, T, C) if it has none.
+        """Return the head's output for token ids (B, T), or the last hidden states (B, T, C) if there is no head.
 
         Args:
             mask: (B, T), True or 1 for real tokens, False or 0 for padding. The default is all real.
             token_types: (B, T), for models with `token_types` in their config.
-            segments: (B, T), the document number of each token of packed documents. They do not attend to each other.
+            segments: (B, T), number of the packed document that each token belongs to. Documents do not attend to each
+                other.
         """
         hidden = self.encode(tokens, mask, token_types=token_types, segments=segments)
         return self.apply_head(hidden, None if mask is None else mask != 0)
@@ -49,7 +50,10 @@ class EncoderModel(Model):
         token_types: Tensor | None = None,
         segments: Tensor | None = None,
     ) -> Tensor:
-        """Return the last hidden states (B, T, C) of token ids (B, T), before the head."""
+        """Return the last hidden states (B, T, C) of token ids (B, T), before the head.
+
+        The arguments are those of `forward`.
+        """
         inputs = prepare(
             "tokens",
             tokens,
@@ -65,7 +69,11 @@ class EncoderModel(Model):
         return self.encoder(x, positions=inputs.positions, mask=inputs.mask)
 
     def under(self, config: ModelConfig) -> "EncoderModel":
-        """Return a copy with the head of `config`, newly initialized. All other parameters are copied."""
+        """Return a copy of this model whose head is replaced by that of `config`.
+
+        The new head is randomly initialized; all other parameters are copied. Apart from the head, `config` must
+        describe this model.
+        """
         other, own = EncoderModel(config), dict(self.named_parameters())
         with torch.no_grad():
             for name, parameter in other.named_parameters():

@@ -1,4 +1,4 @@
-"""The encoder-decoder model: the Transformer of Vaswani et al. (2017), T5, BART, Marian."""
+"""The encoder-decoder model, as in Vaswani et al. (2017), T5, BART and Marian."""
 
 from torch import Tensor
 
@@ -13,7 +13,7 @@ from glassformer.nn.tensor_checks import check_shape
 
 
 class EncoderDecoderModel(Model):
-    """An encoder and a causal decoder that attends to the encoder's output."""
+    """An encoder, and a causal decoder that attends to the encoder's output by cross-attention."""
 
     kind = "encoder_decoder"
 
@@ -36,7 +36,7 @@ class EncoderDecoderModel(Model):
         source_mask: Tensor | None = None,
         target_mask: Tensor | None = None,
     ) -> Tensor:
-        """Return the head's output for source ids (B, S) and target ids (B, T): logits (B, T, V) by default.
+        """Return the head's output for source ids (B, S) and target ids (B, T), such as logits (B, T, V).
 
         The masks have the shapes of their tokens: True or 1 for real tokens, False or 0 for padding.
         """
@@ -49,7 +49,7 @@ class EncoderDecoderModel(Model):
         return self.apply_head(hidden, target_inputs.mask.real)
 
     def encode(self, source: Tensor, source_mask: Tensor | None = None) -> Tensor:
-        """Return the encoder's output (B, S, C), the memory that the decoder attends to."""
+        """Return the encoder's output (B, S, C), which the decoder attends to, for source ids (B, S)."""
         return self._encode(source, self._prepare_source(source, source_mask))
 
     def decode(
@@ -61,10 +61,11 @@ class EncoderDecoderModel(Model):
         *,
         cache: KVCache | None = None,
     ) -> Tensor:
-        """Return the decoder's hidden states (B, T, C) for target ids (B, T) and a memory (B, S, C), before the head.
+        """Return the decoder's hidden states (B, T, C) for target ids (B, T), before the head.
 
-        With a cache, `target` and `target_mask` hold only the new tokens, which follow those in the cache. The first
-        call stores the keys and values of the memory; later calls read them from the cache.
+        `memory` is the encoder's output (B, S, C). With a cache, `target` and `target_mask` hold only the new tokens,
+        which follow those in the cache. The first call stores the keys and values of `memory`; later calls read them
+        from the cache.
         """
         check_memory(memory, target, self.config.d_model, cache)
         if source_mask is not None:
@@ -114,8 +115,9 @@ class EncoderDecoderModel(Model):
         )
 
     def new_cache(self, batch_size: int, capacity: int, memory_length: int, memory_rows: int | None = None) -> KVCache:
-        """Return an empty cache for `capacity` target tokens per row and memories of `memory_length` tokens.
+        """Return an empty cache for `capacity` target tokens per sequence and `memory_length` source tokens.
 
-        With fewer `memory_rows` than rows, neighboring rows share a memory, such as the beams of one sentence.
+        `memory_rows` is the number of encoder outputs. If it is below `batch_size`, neighboring sequences share one,
+        such as the beams of one sentence.
         """
         return self._new_cache(batch_size, capacity, memory_length, memory_rows)

@@ -8,7 +8,7 @@ from glassformer.nn.attention_backends import Backend
 
 
 def build_model(config: ModelConfig, *, backend: Backend = "sdpa") -> EncoderModel | DecoderModel | EncoderDecoderModel:
-    """Return a new model of this config. Call `torch.manual_seed` before for reproducible weights.
+    """Return a new model of this config with random weights. Call `torch.manual_seed` before for reproducible ones.
 
     >>> import glassformer as gf
     >>> model = gf.build_model(gf.preset("tiny-llama", n_decoder_layers=4))

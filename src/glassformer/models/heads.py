@@ -1,4 +1,4 @@
-"""Heads: modules that turn the last hidden states (B, T, C) into logits, class scores or a sentence embedding.
+"""Heads: modules that turn the last hidden states (B, T, C) into logits, class scores or an embedding of the sequence.
 
 Every head takes `real` (B, T), True for real tokens and False for padding; None means all are real.
 """
@@ -16,7 +16,7 @@ Pooling = Literal["first", "last", "mean"]
 
 
 class DenseTransform(nn.Module):
-    """A dense layer, an activation and an optional norm."""
+    """A dense layer, an activation and an optional norm, applied inside a head before its last layer."""
 
     def __init__(self, width_in: int, width_out: int, *, activation: HeadActivationName, norm: nn.Module | None = None):
         super().__init__()
@@ -25,13 +25,18 @@ class DenseTransform(nn.Module):
         self.norm = norm
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform x (..., width_in) to (..., width_out)."""
+        """Apply the dense layer, the activation and the norm to x: (..., width_in) -> (..., width_out)."""
         x = self.act(self.dense(x))
         return x if self.norm is None else self.norm(x)
 
 
 class LanguageModelHead(nn.Module):
-    """Logits over the vocabulary at each position."""
+    """Head that returns logits over the vocabulary at each position.
+
+    Args:
+        scale: Factor on the hidden states before the projection to the vocabulary.
+        transform: Applied to the hidden states first, as in BERT; None for most models.
+    """
 
     def __init__(self, width: int, vocab_size: int, *, bias: bool, scale: float, transform: DenseTransform | None):
         super().__init__()
@@ -49,7 +54,7 @@ class LanguageModelHead(nn.Module):
 
 
 class SequenceClassHead(nn.Module):
-    """Class scores of a sequence."""
+    """Head that returns one score per class for a whole sequence, from its pooled hidden states."""
 
     def __init__(
         self, width: int, n_labels: int, *, pooling: Pooling, transform: DenseTransform | None, dropout: float
@@ -69,7 +74,7 @@ class SequenceClassHead(nn.Module):
 
 
 class TokenClassHead(nn.Module):
-    """Class scores of each token; with two labels, the start and end scores of a span."""
+    """Head that returns one score per class for each token. A span head has two: the start and the end of the span."""
 
     def __init__(self, width: int, n_labels: int, *, dropout: float):
         super().__init__()
@@ -77,12 +82,12 @@ class TokenClassHead(nn.Module):
         self.out_proj = nn.Linear(width, n_labels)
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
-        """Return scores (B, T, n_labels) of hidden states (B, T, C). Padding gets scores too."""
+        """Return class scores (B, T, n_labels) of hidden states (B, T, C). Padding gets scores too."""
         return self.out_proj(self.dropout(hidden))
 
 
 class EmbeddingHead(nn.Module):
-    """An embedding of the whole sequence with Euclidean norm 1."""
+    """Head that returns one embedding with Euclidean norm 1 for a whole sequence, from its pooled hidden states."""
 
     def __init__(self, *, pooling: Pooling, transform: DenseTransform | None):
         super().__init__()

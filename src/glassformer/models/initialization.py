@@ -1,6 +1,7 @@
-"""Weight initialization: Xavier-uniform as in document 002, or the scheme of a model family.
+"""Weight initialization: Xavier-uniform as in the tutorial document 002, or the scheme of a model family.
 
-In every scheme norm weights start at 1 and biases at 0.
+`docs/documents.md` describes the tutorial documents that this project implements. In every scheme norm weights start at
+1 and biases at 0.
 """
 
 import math
@@ -13,7 +14,7 @@ from glassformer.nn import FeedForward, LearnedPositions, MultiHeadAttention
 
 
 def initialize(model: Model) -> None:
-    """Initialize all parameters in place by the scheme that `model.config.init` names."""
+    """Initialize all parameters of the model in place by the scheme that `model.config.init` names."""
     for module in model.modules():
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
@@ -21,21 +22,24 @@ def initialize(model: Model) -> None:
 
 
 def _xavier(model: Model) -> None:
-    """Xavier-uniform for all matrices (Glorot and Bengio 2010)."""
+    """Initialize all matrices from a Xavier-uniform distribution (Glorot and Bengio 2010)."""
     for parameter in model.parameters():
         if parameter.dim() > 1:
             nn.init.xavier_uniform_(parameter)
 
 
 def _normal(model: Model) -> None:
-    """A normal distribution with one small standard deviation for all matrices: BERT, BART, Llama."""
+    """Initialize all matrices from a normal distribution with standard deviation `init_std`, as in BERT and Llama."""
     for parameter in model.parameters():
         if parameter.dim() > 1:
             nn.init.normal_(parameter, std=model.config.init_std)
 
 
 def _gpt2(model: Model) -> None:
-    """GPT-2: output projections start smaller, so that the variance of the residual stream does not grow with depth."""
+    """Initialize as `_normal` does, but with a smaller standard deviation for projections that end a residual branch.
+
+    As in GPT-2, this keeps the variance of the residual stream from growing with depth.
+    """
     _normal(model)
     n_residuals = 2 * (model.config.n_encoder_layers + model.config.n_decoder_layers)
     std = model.config.init_std / math.sqrt(n_residuals)
@@ -47,7 +51,11 @@ def _gpt2(model: Model) -> None:
 
 
 def _t5(model: Model) -> None:
-    """T5: a standard deviation by the width of each matrix; smaller for queries, in place of the factor 1/√head_dim."""
+    """Initialize as T5 does, from normal distributions whose standard deviation depends on the matrix.
+
+    It is 1 for embeddings and 1/√(input width) for other matrices. For queries it is smaller by another 1/√head_size,
+    in place of that factor on the attention scores.
+    """
     config = model.config
     for parameter in model.parameters():
         if parameter.dim() > 1:

@@ -11,7 +11,7 @@ from glassformer.nn.tensor_checks import check_length, check_shape
 
 
 class Inputs(NamedTuple):
-    """Positions and mask of some tokens."""
+    """Position numbers and attention mask of the tokens that a stack is applied to, as `prepare` returns them."""
 
     positions: Tensor  # (B or 1, T)
     key_positions: Tensor  # (B or 1, S), those in the cache included
@@ -31,18 +31,18 @@ def prepare(
     cache: KVCache | None = None,
     plain_positions: bool = False,
 ) -> Inputs:
-    """Check token ids (B, T) and return their positions and mask.
+    """Check token ids (B, T) and return their position numbers and attention mask.
 
     Positions number the real tokens, so that the side and amount of padding do not change the result. Each packed
     document starts at 0.
 
     Args:
-        name: Name of the argument, for error messages.
+        name: Name of the token argument in error messages.
         causal: Whether a token may attend only to itself and earlier tokens.
         real: (B, T), True for real tokens, False for padding.
-        segments: (B, T), document numbers of packed documents.
+        segments: (B, T), number of the packed document that each token belongs to.
         cache: Keys and values of earlier tokens. It stores which of the new tokens are real.
-        plain_positions: Number all tokens 0, 1, 2, ..., padding included, unless the cache counts real tokens.
+        plain_positions: Number all tokens 0, 1, 2, ..., padding included, unless `cache.counts_real_tokens` is set.
     """
     plain_positions = plain_positions and (cache is None or not cache.counts_real_tokens)
     embeddings.check(name, tokens, token_types)
@@ -83,14 +83,17 @@ def prepare(
 
 
 def _n_positions(n_keys: int, real: Tensor | None, limit: int | None, plain_positions: bool) -> int:
-    """Return the number of positions in use, or an upper bound that is within the limit."""
+    """Return how many positions the longest sequence uses, which `prepare` compares with `limit`.
+
+    If the number of keys is within the limit, it is returned as an upper bound.
+    """
     if limit is None or n_keys <= limit or real is None or plain_positions:
         return n_keys
     return int(real.sum(1).max())
 
 
 def count_positions(real: Tensor, segments: Tensor | None) -> Tensor:
-    """Return the number of real tokens before each token in its document: (B, S) -> (B, S)."""
+    """Return each token's position, the number of real tokens before it in its packed document: (B, S) -> (B, S)."""
     before = real.cumsum(1) - real.long()
     if segments is not None:
         is_start = torch.ones_like(segments, dtype=torch.bool)
@@ -100,7 +103,7 @@ def count_positions(real: Tensor, segments: Tensor | None) -> Tensor:
 
 
 def check_segments(segments: Tensor) -> None:
-    """Raise unless document numbers (B, T) are integers that never decrease along a row."""
+    """Raise unless document numbers (B, T) are integers and, on the CPU, never decrease along a sequence."""
     if segments.is_floating_point():
         raise TypeError(f"segments has dtype {segments.dtype}: expected whole numbers")
     if segments.device.type == "cpu" and not torch.compiler.is_compiling() and (segments.diff(dim=1) < 0).any():

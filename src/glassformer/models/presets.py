@@ -1,4 +1,4 @@
-"""Configs of well-known model families: `preset("gpt2", n_decoder_layers=6)`."""
+"""Configs of well-known model families, such as `preset("gpt2", n_decoder_layers=6)`."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +9,10 @@ from glassformer.models.config import ModelConfig
 
 
 def transformer_base() -> ModelConfig:
-    """The base model of Vaswani et al. (2017, table 3), with a shared vocabulary of 37,000 byte pairs."""
+    """Return the config of the base model of Vaswani et al. (2017, table 3).
+
+    Source and target share a vocabulary of 37,000 byte pairs.
+    """
     return ModelConfig(
         vocab_size=37000,
         n_encoder_layers=6,
@@ -23,12 +26,12 @@ def transformer_base() -> ModelConfig:
 
 
 def transformer_big() -> ModelConfig:
-    """The big model of Vaswani et al. (2017, table 3)."""
+    """Return the config of the big model of Vaswani et al. (2017, table 3)."""
     return replace(transformer_base(), d_model=1024, d_ff=4096, n_heads=16, dropout=0.3, embedding_dropout=0.3)
 
 
 def bert_base() -> ModelConfig:
-    """BERT base (Devlin et al. 2019) with its masked-language-model head."""
+    """Return the config of BERT base (Devlin et al. 2019) with its masked-language-model head."""
     return ModelConfig(
         vocab_size=30522,
         n_encoder_layers=12,
@@ -51,7 +54,10 @@ def bert_base() -> ModelConfig:
 
 
 def albert_base() -> ModelConfig:
-    """ALBERT base v2 (Lan et al. 2020): one layer shared by all, and embeddings narrower than the model."""
+    """Return the config of ALBERT base v2 (Lan et al. 2020).
+
+    All layers share weights, and the embeddings are narrower than the model.
+    """
     return replace(
         bert_base(),
         vocab_size=30000,
@@ -65,7 +71,7 @@ def albert_base() -> ModelConfig:
 
 
 def gpt2() -> ModelConfig:
-    """GPT-2 small (Radford et al. 2019), 124 million parameters."""
+    """Return the config of GPT-2 small (Radford et al. 2019), which has 124 million parameters."""
     return ModelConfig(
         vocab_size=50257,
         n_decoder_layers=12,
@@ -86,7 +92,10 @@ def gpt2() -> ModelConfig:
 
 
 def llama() -> ModelConfig:
-    """A Llama (Touvron et al. 2023) of the size of SmolLM2-135M: RMS norm, rotary positions, SwiGLU, grouped heads."""
+    """Return the config of a Llama (Touvron et al. 2023) of the size of SmolLM2-135M.
+
+    It has RMS norm, rotary positions, SwiGLU and grouped-query attention.
+    """
     return ModelConfig(
         vocab_size=49152,
         n_decoder_layers=30,
@@ -113,7 +122,7 @@ def llama() -> ModelConfig:
 
 
 def t5_small() -> ModelConfig:
-    """T5 1.0 small (Raffel et al. 2020)."""
+    """Return the config of T5 1.0 small (Raffel et al. 2020)."""
     return ModelConfig(
         vocab_size=32128,
         n_encoder_layers=6,
@@ -142,7 +151,10 @@ def t5_small() -> ModelConfig:
 
 
 def t5_v1_1_small() -> ModelConfig:
-    """T5 1.1 small: gated GELU, n_heads * head_dim different from d_model, an untied output projection."""
+    """Return the config of T5 1.1 small.
+
+    It has a gated GELU, an untied output projection, and n_heads * head_dim different from d_model.
+    """
     return replace(
         t5_small(),
         n_encoder_layers=8,
@@ -158,7 +170,7 @@ def t5_v1_1_small() -> ModelConfig:
 
 
 def bart_base() -> ModelConfig:
-    """BART base (Lewis et al. 2020)."""
+    """Return the config of BART base (Lewis et al. 2020)."""
     return ModelConfig(
         vocab_size=50265,
         n_encoder_layers=6,
@@ -179,7 +191,7 @@ def bart_base() -> ModelConfig:
 
 
 def marian() -> ModelConfig:
-    """Marian (Junczys-Dowmunt et al. 2018) with the settings of the OPUS-MT translation models."""
+    """Return the config of Marian (Junczys-Dowmunt et al. 2018) with the settings of the OPUS-MT translation models."""
     return ModelConfig(
         vocab_size=58101,
         n_encoder_layers=6,
@@ -196,7 +208,7 @@ def marian() -> ModelConfig:
 
 
 def tiny(config: ModelConfig) -> ModelConfig:
-    """Return a config of the same family small enough for tests: 2 layers, width 16, 40 tokens."""
+    """Return `config` at a size for tests: at most 2 layers per stack, width 16 and a vocabulary of 40 tokens."""
     grouped = config.kv_heads != config.n_heads
     return replace(
         config,
@@ -231,7 +243,7 @@ PRESETS: tuple[str, ...] = (*FULL_SIZE, *(f"tiny-{name}" for name in FULL_SIZE))
 
 
 def preset(name: str, **changes: Any) -> ModelConfig:
-    """Return the config of a family, with `changes` to its fields. The prefix `tiny-` gives a size for tests.
+    """Return the config of the preset `name`, with `changes` to its fields. The prefix `tiny-` gives a size for tests.
 
     >>> import glassformer as gf
     >>> gf.preset("llama", n_decoder_layers=4).norm

@@ -1,4 +1,4 @@
-"""The base class of the three models: config, head, cache and gradient checkpointing."""
+"""The base class of the three kinds of model: config, head, cache and gradient checkpointing."""
 
 import torch
 from torch import Tensor, nn
@@ -10,11 +10,11 @@ from glassformer.nn import Embeddings, KVCache, Stack
 
 
 class Model(nn.Module):
-    """Base of `EncoderModel`, `DecoderModel` and `EncoderDecoderModel`."""
+    """Base class of `EncoderModel`, `DecoderModel` and `EncoderDecoderModel`: holds the config and the head."""
 
     kind: Kind
     plain_positions = False
-    """Whether padding counts as a position. Otherwise positions number the real tokens only."""
+    """Whether padding tokens count as positions. Otherwise positions number the real tokens only."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -26,20 +26,24 @@ class Model(nn.Module):
         self.config = config
 
     def n_parameters(self) -> int:
-        """Return the number of learned parameters. Shared ones count once."""
+        """Return the number of learned parameters. Shared parameters count once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     def set_gradient_checkpointing(self, on: bool = True) -> None:
-        """Save memory in training: store only the input of each layer, and recompute the layer in the backward pass.
+        """Turn gradient checkpointing on or off, which saves memory in training.
 
-        The results do not change, dropout included.
+        When it is on, each layer stores only its input and is recomputed in the backward pass. The results do not
+        change, including those of dropout.
         """
         for module in self.modules():
             if isinstance(module, Stack):
                 module.gradient_checkpointing = on
 
     def apply_head(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the head's output for hidden states (B, T, C), or the hidden states if there is no head."""
+        """Return the head's output for hidden states (B, T, C), or the hidden states if there is no head.
+
+        `mask` is (B, T), True for real tokens; None means all are real.
+        """
         return hidden if self.head is None else self.head(hidden, mask)
 
     def _add_head(self, embeddings: Embeddings) -> None:
@@ -63,7 +67,10 @@ class Model(nn.Module):
 
 
 def check_memory(memory: Tensor, target: Tensor, d_model: int, cache: KVCache | None = None) -> None:
-    """Raise unless `memory` is an encoder output that fits the target (B, T), the model's width and the cache."""
+    """Raise TypeError or ValueError unless `memory` is an encoder output (B, S, d_model) for the target ids (B, T).
+
+    With a cache, the batch size and length of `memory` must be the `memory_rows` and `memory_length` of the cache.
+    """
     if not isinstance(memory, Tensor):
         raise TypeError(f"memory is a {type(memory).__name__}: expected the encoder's output")
     if not torch.is_floating_point(memory):

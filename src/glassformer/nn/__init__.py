@@ -1,6 +1,7 @@
-"""PyTorch building blocks of Transformers. They take sizes and tensors, and know nothing of files, configs or tasks.
+"""PyTorch building blocks of Transformers.
 
-Shapes in docstrings and comments use these letters:
+They depend on sizes and tensors only, not on files, configs or tasks. Shapes in docstrings and comments use these
+letters:
 
     B batch     T query length     S key length     C width (d_model)     V vocabulary
     H heads     G key-value heads  D head size      F feed-forward width

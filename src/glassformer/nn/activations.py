@@ -1,8 +1,8 @@
 """Activation functions: their names, and the torch function of each. Importing this module does not import torch.
 
 To add one, add its name and its function here, and its NumPy value and derivative in `reference/blocks.py`. The model
-config, the command line and the feed-forward network take the new name without a change. `checkpoint/hf/values.py`
-translates the names of Hugging Face.
+config, the command line and the feed-forward network then accept the new name. `checkpoint/hf/values.py`
+translates the names that Hugging Face uses.
 """
 
 from collections.abc import Callable
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ActivationName = Literal["relu", "gelu", "gelu_tanh", "silu"]
-"""The activations of feed-forward networks: the values of `ModelConfig.activation`."""
+"""Names of the activations that a feed-forward network can use, as in `ModelConfig.activation`."""
 HeadActivationName = ActivationName | Literal["tanh"]
-"""The activations of heads. BERT's pooler uses "tanh"."""
+"""Names of the activations that a head can use: those of the feed-forward network, and "tanh" for BERT's pooler."""
 
 
 def activation_function(name: HeadActivationName) -> "Callable[[Tensor], Tensor]":
-    """Return the torch function of an activation."""
+    """Return the torch function for the activation `name`. Raises ValueError if the name is unknown."""
     import torch.nn.functional as F
 
     functions: dict[str, Callable[[Tensor], Tensor]] = {

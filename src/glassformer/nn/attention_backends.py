@@ -1,11 +1,11 @@
-"""Scaled dot-product attention, softmax(q kᵀ · scale + bias) v: the only place where scores become weights.
+"""Scaled dot-product attention, softmax(q kᵀ · scale + bias) v: the only torch code that turns scores into weights.
 
-Three backends compute the same function, up to rounding, with every mask, in training and in evaluation:
+Three backends compute the same function, up to rounding, with every mask:
 
 - `math` is the formula, line by line. Read this one first.
 - `sdpa` is torch's fused kernel, or one of ours (`kernels/`) for the few queries of a decoding step.
 - `flex` is torch's flex attention. Inside `torch.compile` it becomes a kernel that skips masked blocks; outside it is
-  slow.
+  slow. It does not support dropout.
 
 Shapes: B batch, H query heads, G key-value heads, T queries, S keys, D head size.
 
@@ -48,10 +48,11 @@ def attend(
     need_weights: bool = False,
     backend: Backend = "sdpa",
 ) -> Attended:
-    """Scaled dot-product attention (Vaswani et al. 2017, equation 1).
+    """Compute scaled dot-product attention (Vaswani et al. 2017, equation 1).
 
-    Two tokens, one head of size 1 and a causal mask. The first token sees only itself. The second sees both: its scores
-    are 0 and log 3, so its weights are 1/4 and 3/4, and its output is 1/4 · 4 + 3/4 · 8 = 7.
+    The example has two tokens, one head of size 1 and a causal mask. The first token attends only to itself. The
+    second attends to both: its scores are 0 and log 3, so its weights are 1/4 and 3/4, and its output is
+    1/4 · 4 + 3/4 · 8 = 7.
 
     >>> q, k = torch.tensor([[[[1.0], [1.0]]]]), torch.tensor([[[[0.0], [math.log(3)]]]])
     >>> v = torch.tensor([[[[4.0], [8.0]]]])
@@ -67,9 +68,9 @@ def attend(
         v: Values, (B, G, S, D).
         mask: Which keys each query may attend to. The default is all.
         bias: Added to the scores, broadcast to (B, H, T, S). Must be finite; use `mask` to exclude keys.
-        scale: Factor of the scores. The default is 1/√D.
+        scale: Factor that multiplies q kᵀ. The default is 1/√D.
         dropout: Probability of dropping a weight. Pass 0 outside training.
-        need_weights: Return the weights before dropout too. The output does not depend on it.
+        need_weights: Also return the weights, as they are before dropout. The output does not depend on this flag.
         backend: "sdpa", "math" or "flex"; see the module's docstring.
     """
     mask = Mask() if mask is None else mask
@@ -81,13 +82,17 @@ def attend(
 
 
 def attention_weights(q: Tensor, k: Tensor, *, mask: Mask, bias: Tensor | None, scale: float) -> Tensor:
-    """Return the attention weights (B, H, T, S). A row sums to 1, or to 0 if its query may attend to no key."""
+    """Return the attention weights (B, H, T, S). A query's weights sum to 1, or to 0 if it may attend to no key."""
     allowed = mask.dense(q.shape[2], k.shape[2], q.device)
     return masked_softmax(q, k, allowed, bias, scale)
 
 
 def masked_softmax(q: Tensor, k: Tensor, allowed: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
-    """Return the softmax over the allowed keys, (B, H, T, S), computed in at least float32, in the dtype of q."""
+    """Return the attention weights (B, H, T, S): the softmax of q kᵀ · scale + bias over the allowed keys.
+
+    `allowed` is a boolean tensor that broadcasts to (B, H, T, S); None allows every key. Half-precision queries are
+    computed in float32. The result has the dtype of q.
+    """
     dtype = q.dtype
     if dtype in (torch.float16, torch.bfloat16):
         q = q.float()  # the product of two numbers above 256 overflows float16
@@ -114,7 +119,7 @@ class Attend(nn.Module):
         self.backend: Backend = backend
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Mask | None, bias: Tensor | None) -> Tensor:
-        """Return `attend(...).output`, with dropout in training only."""
+        """Return `attend(...).output`, (B, H, T, D), with dropout in training only."""
         dropout = self.dropout if self.training else 0.0
         return attend(q, k, v, mask=mask, bias=bias, scale=self.scale, dropout=dropout, backend=self.backend).output
 
@@ -124,7 +129,10 @@ class Attend(nn.Module):
 
 
 def reads_unfilled(model: nn.Module, keys: Tensor, kernels: KernelSet) -> bool:
-    """Whether a decoding step of the model reads a cache like `keys` to its full capacity, not only the filled part."""
+    """Return whether a decoding step of the model reads the whole capacity of its cache, not only the filled part.
+
+    `keys` is one layer's cached keys, (B, G, capacity, D); `kernels` are the kernels that the step uses.
+    """
     is_fused = all(module.backend == "sdpa" for module in model.modules() if isinstance(module, Attend))
     return not (is_fused and kernels.reads_only_filled(keys, next(model.parameters())))
 
@@ -155,13 +163,13 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, dro
 
 
 def check_backend(backend: str) -> None:
-    """Raise unless `backend` is the name of a backend."""
+    """Raise ValueError unless `backend` is the name of an attention backend."""
     if backend not in _BACKENDS:
         raise ValueError(f"backend={backend!r}: expected one of {', '.join(_BACKENDS)}")
 
 
 def _repeat_heads(x: Tensor, n_heads: int) -> Tensor:
-    """Repeat each key-value head for the query heads that share it."""
+    """Repeat each key-value head for the query heads that share it: (B, G, S, D) -> (B, H, S, D)."""
     group_size = n_heads // x.shape[1]
     return x if group_size == 1 else x.repeat_interleave(group_size, dim=1)  # (B, H, S, D)
 

@@ -24,13 +24,16 @@ from glassformer.nn.masks import Mask
 
 
 class CapturedAttention(Mapping[str, Tensor]):
-    """Attention weights by module name. Each is (B, captured heads, captured rows, S)."""
+    """Captured attention weights by module name, such as "encoder.layers.0.self_attn".
+
+    Weights are (B, heads, queries, S), with only the heads and query positions that `capture_attention` was asked for.
+    """
 
     def __init__(self) -> None:
         self._records: dict[str, list[Tensor]] = defaultdict(list)
 
     def __getitem__(self, name: str) -> Tensor:
-        """Return the weights of the module's last forward pass."""
+        """Return the weights of the last forward pass of the module called `name`."""
         return self.steps(name)[-1]
 
     def __iter__(self) -> Iterator[str]:
@@ -40,14 +43,14 @@ class CapturedAttention(Mapping[str, Tensor]):
         return len(self._records)
 
     def steps(self, name: str) -> list[Tensor]:
-        """Return the weights of every forward pass of the module, oldest first."""
+        """Return the weights of every forward pass of the module called `name`, oldest first."""
         if name not in self._records:
             known = ", ".join(self._records) or "nothing, because no forward pass ran inside the block"
             raise KeyError(f"{name!r} was not captured; captured: {known}")
         return self._records[name]
 
     def add(self, name: str, weights: Tensor) -> None:
-        """Append the weights of one forward pass."""
+        """Append the weights of one forward pass of the module called `name`."""
         self._records[name].append(weights)
 
 
@@ -60,15 +63,16 @@ def capture_attention(
     rows: Sequence[int] | None = None,
     kinds: Sequence[str] | None = None,
 ) -> Iterator[CapturedAttention]:
-    """Record the attention weights of every forward pass inside the `with` block, on the CPU, without gradients.
+    """Context manager that records the attention weights of every forward pass in its block.
 
-    A layer that is shared by a whole stack adds one record per application.
+    It yields a `CapturedAttention`, which holds the weights on the CPU, without gradients. A layer that a whole stack
+    shares (ALBERT) adds one record per application.
 
     Args:
         layers: Indices of the layers to capture; negative ones count from the end. None captures all.
-        heads: Indices of the heads to capture, likewise.
-        rows: Indices of the query positions to capture, likewise.
-        kinds: Names of the attention modules to capture: "self_attn", "cross_attn". None captures all.
+        heads: Indices of the heads to capture; negative ones count from the end. None captures all.
+        rows: Indices of the query positions to capture; negative ones count from the end. None captures all.
+        kinds: Kinds of attention to capture: "self_attn", "cross_attn" or both. None captures all.
 
     >>> import torch
     >>> import glassformer as gf
@@ -94,7 +98,7 @@ def capture_attention(
 
 
 def _choose(model: nn.Module, layers: Sequence[int] | None, kinds: Sequence[str] | None) -> dict[str, Attend]:
-    """Return the attention modules of the chosen layers and kinds, by name."""
+    """Return the `Attend` modules to hook, keyed by the name of the attention module that contains each."""
     found = {n.removesuffix(".attend"): m for n, m in model.named_modules() if isinstance(m, Attend)}
     numbers = {name: int(match.group(1)) for name in found if (match := re.search(r"layers\.(\d+)\.", name))}
     depth = max(numbers.values(), default=-1) + 1
@@ -150,5 +154,5 @@ def _resolve(name: str, indices: Sequence[int], size: int) -> list[int]:
 
 
 def _pick(x: Any, dim: int, chosen: list[int]) -> Any:
-    """Select indices of one dimension. None and tensors that broadcast over it are returned unchanged."""
+    """Select the indices `chosen` along dimension `dim`. None, and tensors of size 1 there, are returned unchanged."""
     return x if x is None or x.shape[dim] == 1 else x[(slice(None),) * dim + (chosen,)]

@@ -1,7 +1,9 @@
-"""The key-value cache of decoding, owned by the caller. With it, each forward pass computes only the new tokens.
+"""The key-value cache of decoding. With it, each forward pass computes only the new tokens.
 
-`SelfSlot` is one layer's part of it for self-attention, `MemorySlot` that for cross-attention. A model makes an empty
-cache (`new_cache`) and keeps no reference to it; the caller, such as `runtime/step_runner.py`, passes it to each call.
+In this module, a row is one sequence of the batch, and a memory is an encoder output that rows attend to by
+cross-attention. A model creates an empty cache (`new_cache`) and keeps no reference to it; the caller, such as
+`runtime/step_runner.py`, owns the cache and passes it to each call. `SelfSlot` and `MemorySlot` give one layer access
+to its self-attention and cross-attention part.
 """
 
 from collections.abc import Sequence
@@ -19,22 +21,22 @@ class KVCache:
     """Preallocated keys and values of one batch, for all layers of a stack.
 
     Each layer writes its new keys and values; the stack calls `advance` once per forward pass. The caller may `reorder`
-    rows (beam search, finished sentences) and `truncate` (rejected tokens). Writes are in place, so the cache is for
-    inference only.
+    the sequences (beam search, finished sentences) and `truncate` them (rejected tokens). Writes are in place, so the
+    cache is for inference only.
 
     Args:
-        capacity: Number of tokens that self-attention can store per row.
+        capacity: Number of tokens that self-attention can store per sequence.
         memory_length: Number of tokens of the encoder's output, for cross-attention; 0 if there is no encoder.
-        memory_rows: Number of memories, a divisor of `batch_size`. Each group of batch_size / memory_rows neighboring
-            rows, such as the beams of one sentence, shares one. The default is one memory per row.
+        memory_rows: Number of encoder outputs, a divisor of `batch_size`. Each group of batch_size / memory_rows
+            neighboring sequences, such as the beams of one sentence, shares one. The default is one per sequence.
     """
 
     is_fixed = False
-    """Whether every forward pass is a single-token step over the whole capacity; see `FixedCache`."""
+    """Whether each forward pass takes one token per sequence and attends to the whole capacity; see `FixedCache`."""
     kernels: KernelSet = PLAIN
-    """How the steps that use this cache compute; the model's runtime sets it (`runtime/choose_runner.py`)."""
+    """Kernels that decoding steps with this cache use; set in `runtime/choose_runner.py`."""
     counts_real_tokens = False
-    """Whether a model with `plain_positions` numbers only the real tokens, so that padding does not shift positions."""
+    """Whether positions skip padding even in a model with `plain_positions`, so that padding does not shift them."""
 
     def __init__(
         self,
@@ -69,10 +71,10 @@ class KVCache:
 
     @classmethod
     def joined(cls, parts: "Sequence[KVCache]", *, lengths: Sequence[int], capacity: int) -> "KVCache":
-        """Concatenate the rows of several caches into a new one, right-aligned, with a capacity of `capacity` tokens.
+        """Return a new cache with the sequences of all `parts`, right-aligned, and a capacity of at least `capacity`.
 
-        `lengths` holds the number of tokens to keep of each row, counted from its end; earlier tokens are dropped.
-        Shorter rows are padded on the left, shorter memories on the right.
+        `lengths` holds how many tokens to keep of each sequence of the result, counted from its end; earlier tokens are
+        dropped. Shorter sequences are padded on the left, shorter encoder outputs on the right.
         """
         length, rows = max(lengths), sum(part.batch_size for part in parts)
         memory_length = max(part.memory_length for part in parts)
@@ -107,38 +109,40 @@ class KVCache:
 
     @property
     def batch_size(self) -> int:
-        """Number of rows."""
+        """Number of sequences in the batch."""
         return self.keys[0].shape[0]
 
     @property
     def capacity(self) -> int:
-        """Number of tokens that fit into one row."""
+        """Number of tokens that self-attention can store per sequence."""
         return self.keys[0].shape[2]
 
     @property
     def memory_rows(self) -> int:
-        """Number of memories, each shared by batch_size / memory_rows rows."""
+        """Number of encoder outputs, each shared by batch_size / memory_rows neighboring sequences."""
         return self.memory_keys[0].shape[0]
 
     @property
     def memory_length(self) -> int:
-        """Number of tokens of a memory."""
+        """Number of tokens of each encoder output; 0 if there is no encoder."""
         return self.memory_keys[0].shape[2]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all keys and values."""
+        """Size in bytes of all key and value tensors, at full capacity."""
         stores = self.keys, self.values, self.memory_keys, self.memory_values
         return sum(layer.nbytes for store in stores for layer in store)
 
     def layer(self, index: int) -> "LayerCache":
-        """Return the part that layer `index` reads and writes."""
+        """Return the object through which layer number `index` reads and writes its part of this cache."""
         return LayerCache(SelfSlot(self, index), MemorySlot(self, index))
 
     def note_real(self, real: Tensor | None, n_new: int) -> Tensor | None:
-        """Store which of the next `n_new` tokens are real, (B, n_new); None means all.
+        """Store which of the next `n_new` tokens are real and which are padding.
 
-        Returns the same for all tokens up to these, (B, S), or None if there is no padding.
+        `real` is (B, n_new), True for real tokens; None means that all are real. Returns the same for all tokens up to
+        these, (B, S), or None if the cache holds no padding. Raises ValueError if the tokens do not fit into the
+        capacity.
         """
         self.check_room(n_new)
         if real is not None:
@@ -149,15 +153,18 @@ class KVCache:
         return self.real[:, : self.length + n_new] if self.has_padding else None
 
     def n_keys(self, n_new: int) -> int:
-        """Return the number of keys that a forward pass of `n_new` tokens attends to."""
+        """Return the number of keys that the next forward pass, with `n_new` tokens, attends to."""
         return self.length + n_new
 
     def newest(self, keys: Tensor, n_new: int) -> Tensor:
-        """Return the part of `keys`, one value per key (B or 1, S), that belongs to the next `n_new` tokens."""
+        """Return the columns of `keys` that belong to the next `n_new` tokens.
+
+        `keys` holds one number per key, such as its position: (B or 1, S) -> (B or 1, n_new).
+        """
         return keys[:, self.length : self.length + n_new]
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Append a layer's new keys and values, (B, G, new, D), and return all of them, (B, G, S, D)."""
+        """Append keys and values (B, G, new, D) to those of layer number `layer`, and return them all, (B, G, S, D)."""
         end = self.length + k.shape[2]
         keys, values = self.keys[layer], self.values[layer]
         keys[:, :, self.length : end] = k
@@ -165,7 +172,7 @@ class KVCache:
         return keys[:, :, :end], values[:, :, :end]
 
     def check_room(self, n_new: int) -> None:
-        """Raise unless `n_new` more tokens fit into the capacity."""
+        """Raise ValueError unless `n_new` more tokens fit into the capacity."""
         if self.length + n_new > self.capacity:
             raise ValueError(
                 f"cache holds {self.length} tokens and {n_new} more were given: "
@@ -173,25 +180,28 @@ class KVCache:
             )
 
     def check_memory(self, length: int) -> None:
-        """Raise unless `length` is the memory length of this cache."""
+        """Raise ValueError unless `length`, the length of an encoder output, equals this cache's `memory_length`."""
         if length != self.memory_length:
             raise ValueError(f"memory has {length} tokens: expected the cache's memory_length={self.memory_length}")
 
     def check_layers(self, depth: int) -> None:
-        """Raise unless the cache was made for a stack of `depth` layers."""
+        """Raise ValueError unless the cache was made for a stack of `depth` layers."""
         if depth != len(self.keys):
             raise ValueError(f"cache is for {len(self.keys)} layers: expected {depth}, as the stack has")
 
     def advance(self, n_new: int) -> None:
-        """Add `n_new` to the length, after every layer has written its keys and values."""
+        """Add `n_new` to the cache's length and mark the encoder's keys and values as written.
+
+        The stack calls this at the end of a forward pass, after every layer has written.
+        """
         self.length += n_new
         self.memory_is_ready = self.memory_length > 0
 
     def reorder(self, rows: Tensor, memory_rows: Tensor | None = None) -> None:
-        """Replace row i by row `rows[i]`, for every i. Indices may repeat; fewer indices than rows shrink the batch.
+        """Replace sequence i by sequence `rows[i]`, for every i. Indices may repeat; fewer indices shrink the batch.
 
-        Memories that belong to one row each move with it. Shared memories stay in place, unless `memory_rows` holds the
-        indices of those to keep.
+        Encoder outputs that belong to one sequence each move with it. Shared encoder outputs stay in place, unless
+        `memory_rows` holds the indices of the ones to keep.
         """
         if len(rows) > self.batch_size:
             raise ValueError(f"rows has {len(rows)} entries: expected at most the cache's {self.batch_size} rows")
@@ -213,7 +223,10 @@ class KVCache:
         self.real = self.real[:n]
 
     def truncate(self, length: int) -> None:
-        """Keep only the first `length` tokens. Length 0 also invalidates the memory."""
+        """Keep only the first `length` tokens of each sequence.
+
+        Length 0 also marks the encoder's keys and values as unwritten.
+        """
         if not 0 <= length <= self.length:
             raise ValueError(f"length={length}: expected 0 to {self.length}, the tokens held")
         self.length = length
@@ -222,7 +235,7 @@ class KVCache:
 
 @dataclass(frozen=True)
 class SelfSlot:
-    """The self-attention cache of one layer: every call appends keys and values."""
+    """The self-attention part of a cache for layer number `index`. Each `update` appends keys and values."""
 
     cache: KVCache
     index: int
@@ -233,38 +246,41 @@ class SelfSlot:
         return self.cache.write(self.index, k, v)
 
     def read(self) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of all tokens, (B, G, S, D)."""
+        """Return the keys and values of all tokens of finished forward passes, (B, G, S, D)."""
         end = self.cache.length
         return self.cache.keys[self.index][:, :, :end], self.cache.values[self.index][:, :, :end]
 
 
 @dataclass(frozen=True)
 class MemorySlot:
-    """The cross-attention cache of one layer: written by the first call, only read by later ones."""
+    """The cross-attention part of a cache for layer number `index`.
+
+    The first forward pass writes the keys and values of the encoder's output; later passes only read them.
+    """
 
     cache: KVCache
     index: int
 
     @property
     def is_complete(self) -> bool:
-        """Whether the memory's keys and values have been written."""
+        """Whether the keys and values of the encoder's output have been written."""
         return self.cache.memory_is_ready
 
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store the memory's keys and values, (B, G, S, D)."""
+        """Store the keys and values of the encoder's output, (B, G, S, D), and return them."""
         self.cache.check_memory(k.shape[2])
         self.cache.memory_keys[self.index].copy_(k)
         self.cache.memory_values[self.index].copy_(v)
         return k, v
 
     def read(self) -> tuple[Tensor, Tensor]:
-        """Return the memory's keys and values, (B, G, S, D)."""
+        """Return the keys and values of the encoder's output, (B, G, S, D)."""
         return self.cache.memory_keys[self.index], self.cache.memory_values[self.index]
 
 
 @dataclass(frozen=True)
 class LayerCache:
-    """The cache of one layer."""
+    """One layer's access to a `KVCache`: a part for self-attention and a part for cross-attention."""
 
     self_attn: SelfSlot
     cross_attn: MemorySlot

@@ -1,7 +1,7 @@
 """Dropout with cheap random numbers on a CPU.
 
 On a CPU, torch draws a full random number per element, which took 7 % of a training step. This module draws 16 bits per
-element instead. On other devices it calls torch's kernel.
+element instead. On other devices, and inside `torch.compile`, it calls torch's dropout.
 """
 
 import torch
@@ -12,7 +12,7 @@ from typing_extensions import override
 from glassformer.nn.tensor_checks import check_probability
 
 LEVELS = 2**16
-"""On a CPU the drop probability is rounded to a multiple of 1 / LEVELS."""
+"""Number of values of a 16-bit random number. On a CPU the drop probability is rounded to a multiple of 1 / LEVELS."""
 
 
 def drop(x: Tensor, p: float) -> Tensor:
@@ -30,7 +30,7 @@ def drop(x: Tensor, p: float) -> Tensor:
 
 
 class Dropout(nn.Module):
-    """`drop` in training, the identity in evaluation."""
+    """Dropout module: it applies `drop` in training and returns its input unchanged in evaluation."""
 
     def __init__(self, p: float = 0.0):
         super().__init__()

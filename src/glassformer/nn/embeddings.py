@@ -1,4 +1,4 @@
-"""Token embeddings: look up, scale, add token types and positions, normalize, drop, project."""
+"""Token embeddings: look up, scale, add token types and positions, normalize, apply dropout, project."""
 
 import math
 
@@ -9,14 +9,15 @@ from glassformer.nn.tensor_checks import check_ids
 
 
 class Embeddings(nn.Module):
-    """Token ids to vectors, with positions and token types: the first module of every model.
+    """Map token ids to vectors and add token types and positions. This is the first module of every model.
 
     Args:
         width: Size of the embedding vectors.
-        positions: Module that maps position numbers to vectors; None if attention adds the positions.
+        positions: Module that maps position numbers to vectors; None if nothing is added to the embeddings, as with
+            rotary positions.
         n_token_types: Number of token types (BERT's segments); 0 for a model without them.
         scale: Multiply the token vectors by √width, as in Vaswani et al. (2017).
-        norm: Normalization of the sum, as in BERT.
+        norm: Normalization after token types and positions are added, as in BERT.
         projection: Maps `width` to the width of the model, as in ALBERT.
     """
 
@@ -42,7 +43,10 @@ class Embeddings(nn.Module):
         self.projection = projection
 
     def forward(self, tokens: Tensor, positions: Tensor, token_types: Tensor | None = None) -> Tensor:
-        """Embed token ids (B, T) at position numbers (B or 1, T); the result is (B, T, C)."""
+        """Return the embeddings (B, T, C) of token ids (B, T) at position numbers (B or 1, T).
+
+        `token_types` is (B, T); None gives every token type 0, if the model has token types.
+        """
         x = self.tokens(tokens)  # (B, T, C)
         if self.scale is not None:
             x = x * self.scale
@@ -57,7 +61,10 @@ class Embeddings(nn.Module):
         return x if self.projection is None else self.projection(x)
 
     def check(self, name: str, tokens: Tensor, token_types: Tensor | None = None) -> None:
-        """Raise unless all token ids and types (B, T) are inside their tables. `name` is the argument to blame."""
+        """Raise TypeError or ValueError unless all token ids and token types, each (B, T), are inside their tables.
+
+        `name` is the name of the token argument in error messages.
+        """
         check_ids(name, tokens, self.tokens.num_embeddings)
         if token_types is None:
             return

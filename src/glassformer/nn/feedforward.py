@@ -38,7 +38,7 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the network to every token of x (B, T, C)."""
+        """Apply the network to every token of x (B, T, C) and return the same shape."""
         check_width("feed-forward input", x, self.d_model)
         if self.gate_up_proj is not None:
             gate, up = self.gate_up_proj(x).chunk(2, -1)

@@ -8,7 +8,7 @@ layer is:
     x = x + cross_attn(norm(x), memory)    # only in the decoder of an encoder-decoder
     x = x + ffn(norm(x))
 
-Shapes: B batch, T tokens, S tokens of the memory (the encoder's output), C model width.
+`memory` is the encoder's output. Shapes: B batch, T tokens, S tokens of the encoder's output, C model width.
 """
 
 from collections.abc import Callable
@@ -29,8 +29,9 @@ NormPlacement = Literal["pre", "post"]
 class Sublayer(nn.Module):
     """A residual connection with normalization and dropout around a function f.
 
-    "post" is norm(x + f(x)), as in Vaswani et al. (2017). "pre" is x + f(norm(x)), as in GPT-2 and most later models;
-    it can be trained without warmup, because no norm lies between the residual sums (Xiong et al. 2020).
+    With `placement="post"` it is norm(x + f(x)), as in Vaswani et al. (2017). With "pre" it is x + f(norm(x)), as in
+    GPT-2 and most later models. Pre-norm models can be trained without warmup, because no norm lies between the
+    residual sums (Xiong et al. 2020).
     """
 
     def __init__(self, norm: nn.Module, *, placement: NormPlacement, dropout: float = 0.0):
@@ -42,7 +43,7 @@ class Sublayer(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
-        """Apply f to x (B, T, C) inside the residual connection."""
+        """Apply the function f to x (B, T, C) inside the residual connection and return the same shape."""
         if self.placement == "pre":
             return x + self.dropout(f(self.norm(x)))
         return self.norm(x + self.dropout(f(x)))
@@ -51,8 +52,8 @@ class Sublayer(nn.Module):
 class Layer(nn.Module):
     """A Transformer layer: self-attention, then cross-attention if the layer has one, then the feed-forward network.
 
-    Encoders and decoder-only models have no cross-attention; the decoder of an encoder-decoder has. Whether a layer is
-    causal is decided by the mask of the call.
+    Encoders and decoder-only models have no cross-attention; the decoder of an encoder-decoder has it. Whether a layer
+    is causal depends on the mask passed to `forward`.
 
     >>> layer = Layer(
     ...     MultiHeadAttention(8, n_heads=2),
@@ -63,7 +64,7 @@ class Layer(nn.Module):
     torch.Size([1, 5, 8])
 
     Args:
-        sublayer: Creates the residual connection around each part. Every call returns a new module.
+        sublayer: Function that returns a new residual connection, called once for each of the layer's parts.
     """
 
     def __init__(
@@ -93,14 +94,14 @@ class Layer(nn.Module):
         memory_mask: Mask | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        """Apply the layer to x (B, T, C).
+        """Apply the layer to x (B, T, C) and return the same shape.
 
         Args:
             mask: Which tokens of x, and of the cache, each token may attend to.
             bias: Added to the self-attention scores, broadcast to (B, H, T, S).
             rotation: Rotary position embedding of the tokens of x.
-            memory: Output of the encoder, (B, S, C).
-            memory_mask: Which tokens of the memory may be attended to.
+            memory: Output of the encoder, (B, S, C), for cross-attention.
+            memory_mask: Which tokens of the encoder's output may be attended to.
             cache: Keys and values of earlier calls.
         """
         self._check_memory(memory)

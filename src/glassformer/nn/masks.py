@@ -1,11 +1,11 @@
 """Attention masks. True always means *may attend*.
 
 A `Mask` describes its rules (causal, window, padding, segments) and builds the boolean tensor only when a backend needs
-it. A plain causal mask reaches the fused kernel as a flag. Queries are the *last* positions of the keys: with a cache,
-two new queries over nine keys stand at positions 7 and 8. The same rule therefore serves whole sequences, chunks and
-single tokens.
+it. A plain causal mask reaches the fused kernel as a flag. Queries are the *last* positions of the keys: with a cache
+of seven tokens, two new queries have nine keys and are at positions 7 and 8. The same rule therefore works for whole
+sequences, chunks and single tokens.
 
-`models/inputs.py` makes the mask of a model's tokens: causal in decoders, with padding and segments.
+`models/inputs.py` builds the mask of a model's input: causal in decoders, with padding and segments where given.
 """
 
 from dataclasses import dataclass, replace
@@ -20,25 +20,25 @@ from glassformer.nn.tensor_checks import check_broadcasts, check_positive, check
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Mask:
-    """Which keys each query may attend to: those that all of the rules below allow. `Mask()` allows every key."""
+    """Which keys each query may attend to: the keys that every given rule allows. `Mask()` allows every key."""
 
     causal: bool = False
-    """A query attends to keys at its own position and earlier ones."""
+    """A query may attend only to keys at its own and earlier positions."""
     window: int | None = None
-    """A query attends to keys fewer than this many positions away."""
+    """A query may attend only to keys fewer than this many positions away, in either direction."""
     query_positions: Tensor | None = None
-    """(B or 1, T), positions that the window uses instead of 0, 1, 2, ...; set together with `key_positions`."""
+    """(B or 1, T), query positions for the window rule instead of 0, 1, 2, ...; set together with `key_positions`."""
     key_positions: Tensor | None = None
     real: Tensor | None = None
-    """(B, S), True where the key is a real token."""
+    """(B, S), True where the key is a real token, False where it is padding."""
     query_segments: Tensor | None = None
-    """(B, T), the document that each query belongs to; set together with `key_segments`."""
+    """(B, T), number of the packed document that each query belongs to; set together with `key_segments`."""
     key_segments: Tensor | None = None
-    """(B, S), the document that each key belongs to. Packed documents do not attend to each other."""
+    """(B, S), number of the packed document that each key belongs to. Documents do not attend to each other."""
     attends_to_self: bool = False
     """The caller guarantees that every query may attend to its own key, so that no query is fully masked."""
     allowed: Tensor | None = None
-    """(B or 1, H or 1, T or 1, S or 1), any other rule as a boolean tensor."""
+    """(B or 1, H or 1, T or 1, S or 1), any other rule, as a boolean tensor: True = may attend."""
     additive: "AdditiveMask | None" = None
     """The additive form of this mask, shared by all layers of a stack; set by `with_additive`."""
 
@@ -55,12 +55,12 @@ class Mask:
 
     @property
     def is_only_causal(self) -> bool:
-        """Whether the causal rule is the only one. Kernels take it as a flag."""
+        """Whether the mask is causal and has no other rule, so that a kernel can take it as a flag."""
         others = self.window, self.real, self.key_segments, self.allowed
         return self.causal and all(rule is None for rule in others)
 
     def check(self, batch: int, n_heads: int, n_queries: int, n_keys: int) -> None:
-        """Raise unless every rule fits scores of shape (batch, n_heads, n_queries, n_keys)."""
+        """Raise ValueError unless every rule fits scores of shape (batch, n_heads, n_queries, n_keys)."""
         if self.real is not None:
             check_shape("mask real", self.real, (batch, n_keys))
         if self.query_segments is not None and self.key_segments is not None:
@@ -95,7 +95,8 @@ class Mask:
     ) -> "Mask":
         """Return this mask with its additive form, `bias` included, so that the layers of a stack compute it once.
 
-        The additive form has the dtype and device of `like`.
+        The additive form has the dtype and device of `like`; `kernels` are the kernels that may read it. The mask is
+        returned unchanged if there is nothing to add, or if a kernel can take it as a causal flag.
         """
         if bias is None and self.is_only_causal and n_queries == n_keys:
             return self  # the kernel takes a flag instead
@@ -121,17 +122,20 @@ class AdditiveMask(NamedTuple):
     values: Tensor
     """Broadcasts to (B, H, T, S): the bias where attention is allowed, -inf elsewhere."""
     fully_masked: Tensor | None = None
-    """True for queries that may attend to no key; their output must be set to 0. None if there are no such queries."""
+    """True for queries that may attend to no key, whose output must be set to 0.
+
+    None if no such correction is needed.
+    """
     unmasked_values: Tensor | None = None
-    """`values` with the fully masked queries unmasked. Some CUDA kernels return garbage for a row of -inf."""
+    """`values` with 0 for fully masked queries, because some CUDA kernels return garbage for a row of -inf."""
     key_end: Tensor | None = None
-    """(B or 1,), one past the last key that a row may attend to. Set where `kernels` can use it."""
+    """(B or 1,), one past the last key that any query of a sequence may attend to; None if no kernel uses it."""
     kernels: KernelSet | None = None
-    """The kernels of the model that the mask is for."""
+    """Kernels of the model that the mask is for; None for torch's own."""
 
     @property
     def safe_values(self) -> Tensor:
-        """The values for kernels that do not support fully masked queries."""
+        """Values for kernels that do not support fully masked queries: `unmasked_values` where set, else `values`."""
         return self.values if self.unmasked_values is None else self.unmasked_values
 
     @classmethod
@@ -144,7 +148,10 @@ class AdditiveMask(NamedTuple):
         like: Tensor,
         kernels: KernelSet | None = None,
     ) -> "AdditiveMask | None":
-        """Build it in the dtype and on the device of `like`. None if there is nothing to add."""
+        """Return the additive form of `mask` and `bias`, or None if there is nothing to add.
+
+        It has the dtype and device of `like`; `kernels` are the kernels that may read it.
+        """
         allowed = mask.dense(n_queries, n_keys, like.device)
         if allowed is None:
             return None if bias is None else cls(bias.to(like.dtype))
@@ -162,9 +169,10 @@ class AdditiveMask(NamedTuple):
 
 
 def as_mask(name: str, values: Tensor) -> Tensor:
-    """Convert a mask of True/False or 1/0, in any numeric dtype, to booleans.
+    """Convert a padding mask of True/False or 1/0, in any numeric dtype, to booleans.
 
-    Values other than 0 and 1 are refused: in an additive mask (0 and -inf) zero means the opposite.
+    On the CPU, other values raise ValueError: in an additive mask (0 and -inf), zero means the opposite. `name` is the
+    name of the argument in error messages.
     """
     if not isinstance(values, Tensor):
         raise TypeError(f"{name} is a {type(values).__name__}: expected a tensor of True/False or 1/0")

@@ -27,8 +27,8 @@ from glassformer.nn.tensor_checks import check_divides, check_positive, check_wi
 class MultiHeadAttention(nn.Module):
     """Multi-head attention with four projections: queries, keys, values and output.
 
-    The kind of attention follows from the call, not from the class: without `key` it is self-attention, a causal mask
-    makes it causal, and a cache makes it incremental.
+    The arguments of `forward` decide the kind of attention: without `key` it is self-attention, a causal mask makes it
+    causal, and a cache makes it incremental.
 
     >>> attention = MultiHeadAttention(d_model=8, n_heads=4, n_kv_heads=2)
     >>> x, memory = torch.zeros(1, 5, 8), torch.zeros(1, 3, 8)
@@ -41,8 +41,8 @@ class MultiHeadAttention(nn.Module):
         n_kv_heads: Number of key-value heads, each shared by n_heads / n_kv_heads query heads. Fewer than `n_heads` is
             grouped-query attention (Ainslie et al. 2023), 1 is multi-query attention. The default is `n_heads`.
         head_dim: Size of one head. The default is d_model / n_heads.
-        qk_norm: Normalize each head's queries and keys with this kind of norm before the product.
-        scale: Factor of the scores. The default is 1/√head_dim.
+        qk_norm: Normalize each head's queries and keys with this kind of norm before q kᵀ is computed. None does not.
+        scale: Factor that multiplies q kᵀ. The default is 1/√head_dim.
         dropout: Probability of dropping an attention weight in training.
         backend: Implementation of the attention; see `attend`.
     """
@@ -95,7 +95,7 @@ class MultiHeadAttention(nn.Module):
         rotation: Rotation | None = None,
         cache: SelfSlot | MemorySlot | None = None,
     ) -> Tensor:
-        """Attend from `query` (B, T, C) to `key` and `value` (B, S, C); the result is (B, T, C).
+        """Attend from `query` (B, T, C) to `key` and `value` (B, S, C) and return (B, T, C).
 
         Args:
             key: The default is `query`: self-attention.
@@ -105,12 +105,12 @@ class MultiHeadAttention(nn.Module):
             rotation: Rotary position embedding of the new queries and keys.
             cache: Keys and values of earlier calls. New ones are appended to it.
 
-        The hypotheses of a beam search share their sentence's memory, so a cache may hold fewer memories than `query`
-        has rows; see `KVCache.memory_rows`.
+        The hypotheses of a beam search share the encoder output of their sentence, so a cache may hold fewer encoder
+        outputs than `query` has sequences; see `KVCache.memory_rows`.
         """
         q, k, v = self.project(query, key, value, rotation=rotation, cache=cache)  # (B, H, T, D), 2 x (B, G, S, D)
         n_rows, n_memories = q.shape[0], k.shape[0]
-        if n_memories < n_rows:  # rows that share a memory become more queries of one row
+        if n_memories < n_rows:  # sequences that share an encoder output become more queries of one sequence
             mixed = self.attend(fold_rows(q, n_memories), k, v, mask=mask, bias=bias)
             return self.merge(unfold_rows(mixed, n_rows))
         return self.merge(self.attend(q, k, v, mask=mask, bias=bias))
@@ -124,7 +124,10 @@ class MultiHeadAttention(nn.Module):
         rotation: Rotation | None = None,
         cache: SelfSlot | MemorySlot | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the queries (B, H, T, D) and all keys and values (B, G, S, D), those in the cache included."""
+        """Return the queries (B, H, T, D) and all keys and values (B, G, S, D), including those in the cache.
+
+        The arguments are those of `forward`. New keys and values are written to the cache.
+        """
         key = query if key is None else key
         value = key if value is None else value
         for name, x in (("query", query), ("key", key), ("value", value)):
@@ -147,7 +150,7 @@ class MultiHeadAttention(nn.Module):
         return self.out_proj(merge_heads(mixed))
 
     def _prepare(self, x: Tensor, n_heads: int, norm: nn.Module | None, rotation: Rotation | None) -> Tensor:
-        """Split projected queries or keys into heads, normalize and rotate them."""
+        """Split projected queries or keys into heads, then apply `norm` and `rotation` where they are given."""
         x = split_heads(x, n_heads)  # (B, H, T, D)
         if norm is not None:
             x = norm(x)
@@ -165,12 +168,15 @@ def merge_heads(x: Tensor) -> Tensor:
 
 
 def fold_rows(x: Tensor, n_rows: int) -> Tensor:
-    """Turn each group of R neighboring rows into R times the queries of one row: (R·B, H, T, D) -> (B, H, R·T, D)."""
+    """Merge each group of R neighboring sequences into one with R times as many queries.
+
+    (R·B, H, T, D) -> (B, H, R·T, D), where `n_rows` is B. The sequences of a group attend to the same keys.
+    """
     _, heads, length, width = x.shape
     return x.view(n_rows, -1, heads, length, width).transpose(1, 2).reshape(n_rows, heads, -1, width)
 
 
 def unfold_rows(x: Tensor, n_rows: int) -> Tensor:
-    """Undo `fold_rows`: (B, H, R·T, D) -> (R·B, H, T, D)."""
+    """Undo `fold_rows`: (B, H, R·T, D) -> (R·B, H, T, D), where `n_rows` is R·B."""
     batch, heads, _, width = x.shape
     return x.view(batch, heads, n_rows // batch, -1, width).transpose(1, 2).reshape(n_rows, heads, -1, width)

@@ -1,4 +1,7 @@
-"""Normalization: layer norm, RMS norm, and the mean/std norm of documents 002 and 003."""
+"""Normalization: layer norm, RMS norm, and the mean/std norm of the tutorial documents 002 and 003.
+
+`docs/documents.md` describes the five tutorial documents that this project implements.
+"""
 
 from typing import Literal
 
@@ -11,9 +14,10 @@ NormKind = Literal["layer", "rms", "mean_std"]
 
 
 class MeanStdNorm(nn.Module):
-    """weight * (x - mean) / (std + eps) + bias over the last dimension, as documents 002 and 003 define layer norm.
+    """Layer norm as tutorial documents 002 and 003 define it: weight * (x - mean) / (std + eps) + bias.
 
-    torch's `nn.LayerNorm` divides by √(var + eps) with the biased variance instead.
+    Mean and unbiased standard deviation are over the last dimension. torch's `nn.LayerNorm` divides by √(var + eps)
+    with the biased variance instead.
     """
 
     def __init__(self, width: int, eps: float = 1e-6):
@@ -25,7 +29,7 @@ class MeanStdNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalize x (..., C) over its last dimension."""
+        """Normalize x (..., C) over its last dimension and return the same shape."""
         dtype = x.dtype
         if dtype in (torch.float16, torch.bfloat16):
             x = x.float()  # squares above 256 overflow float16
@@ -37,7 +41,7 @@ class MeanStdNorm(nn.Module):
 
 
 def make_norm(kind: NormKind, width: int, eps: float) -> nn.Module:
-    """Return a new norm over a last dimension of size `width`."""
+    """Return a new norm module of this kind over a last dimension of size `width`."""
     check_positive("norm width", width)
     if kind == "layer":
         return nn.LayerNorm(width, eps=eps)

@@ -39,7 +39,7 @@ def sinusoids(length: int, width: int, *, halves: bool = False) -> Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """Fixed sinusoidal positions, looked up in the table of `sinusoids`. There are no parameters."""
+    """Fixed sinusoidal positions, looked up in the table of `sinusoids`. The module has no parameters."""
 
     def __init__(self, max_len: int, width: int, *, halves: bool = False):
         super().__init__()
@@ -48,7 +48,7 @@ class SinusoidalPositions(nn.Module):
         self._tables: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the vectors of positions (B or 1, T) as (B or 1, T, C), computed in float64 and cast to `dtype`."""
+        """Return the vectors of position numbers (B or 1, T) as (B or 1, T, C), rounded from float64 to `dtype`."""
         key = dtype, positions.device
         if key not in self._tables:
             self._tables[key] = sinusoids(self.max_len, self.width, halves=self.halves).to(dtype).to(positions.device)
@@ -68,25 +68,28 @@ class LearnedPositions(nn.Module):
         self.weight = nn.Parameter(torch.empty(max_len + offset, width).normal_(std=0.02))
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the vectors of positions (B or 1, T) as (B or 1, T, C)."""
+        """Return the vectors of position numbers (B or 1, T) as (B or 1, T, C), cast to `dtype`."""
         return self.weight[positions + self.offset if self.offset else positions].to(dtype)
 
 
 class Rotation(NamedTuple):
-    """Cosine and sine of the rotation angles of some positions, each (B or 1, 1, T, D/2)."""
+    """Cosine and sine of the rotary angles of a batch's positions, each (B or 1, 1, T, D/2)."""
 
     cos: Tensor
     sin: Tensor
 
     def rotate(self, x: Tensor) -> Tensor:
-        """Rotate each pair (x[i], x[i + D/2]) of queries or keys (B, H, T, D) by its angle."""
+        """Return queries or keys x (B, H, T, D) with each pair (x[i], x[i + D/2]) rotated by its angle."""
         first, second = x.chunk(2, dim=-1)
         cos, sin = self.cos.to(x.dtype), self.sin.to(x.dtype)
         return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
 class Rotary(nn.Module):
-    """Rotary positions (Su et al. 2021): the product of a rotated query and key depends on their distance only."""
+    """Rotary positions (Su et al. 2021): rotations of queries and keys by angles proportional to their positions.
+
+    The product of a rotated query and key depends on their positions only through the distance between them.
+    """
 
     def __init__(self, head_dim: int, *, theta: float = 10000.0):
         super().__init__()
@@ -96,7 +99,10 @@ class Rotary(nn.Module):
         self.theta = theta
 
     def forward(self, positions: Tensor) -> Rotation:
-        """Return the rotation of positions (B or 1, T). Angles grow with the position, so they need float64."""
+        """Return the rotation for position numbers (B or 1, T).
+
+        Angles are computed in float64 where the device has it, because float32 is inexact at large positions.
+        """
         dtype = widest_float(positions.device)
         exponent = torch.arange(0, self.head_dim, 2, device=positions.device, dtype=dtype) / self.head_dim
         angle = positions[:, None, :, None].to(dtype) * self.theta**-exponent  # (B or 1, 1, T, D/2)
@@ -106,8 +112,9 @@ class Rotary(nn.Module):
 class RelativeBias(nn.Module):
     """T5's relative bias (Raffel et al. 2020, section 2.1): one learned number per head and bucket of distances.
 
-    The first half of the buckets hold one distance each. The other half grow logarithmically up to `max_distance`. A
-    bidirectional stack uses half of all buckets for keys after the query.
+    A bidirectional stack uses half of the buckets for keys after the query; otherwise all are for keys up to the query.
+    In each direction, the first half of the buckets hold one distance each; the second half hold ranges that widen
+    logarithmically up to `max_distance`.
     """
 
     def __init__(self, n_heads: int, *, n_buckets: int = 32, max_distance: int = 128, bidirectional: bool):
@@ -123,12 +130,12 @@ class RelativeBias(nn.Module):
         self.weight = nn.Parameter(torch.empty(n_buckets, n_heads).normal_(std=0.02))
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Return the bias of query positions (B or 1, T) and key positions (B or 1, S) as (B or 1, H, T, S)."""
+        """Return the bias for query positions (B or 1, T) and key positions (B or 1, S) as (B or 1, H, T, S)."""
         bias = self.weight[self.bucket(_relative_positions(queries, keys))]  # (B, T, S, H)
         return bias.permute(0, 3, 1, 2)  # (B, H, T, S)
 
     def bucket(self, relative: Tensor) -> Tensor:
-        """Return the bucket of each relative position (key minus query), in the same shape."""
+        """Return the bucket number of each relative position (key minus query), in the shape of `relative`."""
         n_buckets, offset = self.n_buckets, torch.zeros_like(relative)
         if self.bidirectional:
             n_buckets //= 2
@@ -143,7 +150,10 @@ class RelativeBias(nn.Module):
 
 
 class Alibi(nn.Module):
-    """Attention with linear biases (Press et al. 2022): scores decrease linearly with distance, by a slope per head."""
+    """Attention with linear biases (Press et al. 2022): scores decrease linearly with distance.
+
+    Each head has its own slope.
+    """
 
     def __init__(self, n_heads: int):
         super().__init__()
@@ -152,7 +162,7 @@ class Alibi(nn.Module):
         self._tables: dict[torch.device, Tensor] = {}
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Return the bias of query positions (B or 1, T) and key positions (B or 1, S) as (B or 1, H, T, S).
+        """Return the bias for query positions (B or 1, T) and key positions (B or 1, S) as (B or 1, H, T, S).
 
         The result is float64 where the device has it; the caller casts it to the dtype of the scores.
         """
@@ -164,9 +174,9 @@ class Alibi(nn.Module):
 
 
 def alibi_slopes(n_heads: int) -> list[float]:
-    """Return the slope of each head: 2^(-8/n), 2^(-16/n), ..., 2^-8 if n is a power of two.
+    """Return the ALiBi slope of each head: 2^(-8/n), 2^(-16/n), ..., 2^-8 if n = `n_heads` is a power of two.
 
-    Other counts take the slopes of the power of two below, then every second slope of the power of two above.
+    Otherwise the list has the slopes for the next lower power of two, then every second slope of the next higher one.
     """
     power = 2 ** math.floor(math.log2(n_heads))
     slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
@@ -175,10 +185,10 @@ def alibi_slopes(n_heads: int) -> list[float]:
 
 
 def widest_float(device: torch.device) -> torch.dtype:
-    """Return float64, or float32 on devices without float64."""
+    """Return float64, or float32 on devices that have no float64 (MPS)."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 def _relative_positions(queries: Tensor, keys: Tensor) -> Tensor:
-    """Return key position minus query position, for every pair."""
+    """Return key position minus query position for every pair: (B or 1, T), (B or 1, S) -> (B or 1, T, S)."""
     return keys[:, None, :] - queries[:, :, None]  # (B or 1, T, S)

@@ -1,7 +1,8 @@
-"""Linear layers with int8 weights: by our C++ kernel, or by torch's own where ours does not run.
+"""Linear layers with int8 weights, computed by our C++ kernel or, where that does not run, by torch's.
 
 `int8_layer_class` chooses between the two. `Int8Linear` calls the matrix product in `kernels/cpp/int8.h`;
-`TorchInt8Linear` is the fallback. Weights are quantized once, per output channel; activations on the fly, per row.
+`TorchInt8Linear` is the fallback. Weights are quantized once, with one scale per output channel; activations are
+quantized in each call, with one scale per token vector.
 """
 
 import itertools
@@ -23,7 +24,10 @@ from glassformer.kernels.kernel_registry import cpp_kernels, warn_of_fallback
 
 
 class Int8Linear(nn.Module):
-    """`nn.Linear` with int8 weights, computed by our C++ kernel; with `relu` a ReLU follows."""
+    """`nn.Linear` with int8 weights, computed by our C++ kernel.
+
+    With `relu=True` the kernel applies a ReLU to the output.
+    """
 
     def __init__(self, linear: nn.Linear, *, relu: bool = False):
         super().__init__()
@@ -42,13 +46,16 @@ class Int8Linear(nn.Module):
         self._linear = cpp_kernels().operations.linear.default
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., in) -> (..., out)."""
+        """Return the output of the layer for x: (..., in_features) -> (..., out_features)."""
         y: Tensor = self._linear(x, *self._weights)
         return y
 
 
 class PackedWeights:
-    """Weights in torch's int8 layout, with a number by which a compiled step, which cannot hold them, finds them."""
+    """Weights in torch's packed int8 layout, registered under a number.
+
+    A compiled graph cannot hold the packed object, so it stores the number and looks the weights up by it.
+    """
 
     def __init__(self, weights: Any):
         self.weights = weights
@@ -78,9 +85,9 @@ def _multiply(x: Tensor, weights: Any) -> Tensor:
 
 @cache
 def _sums_saturate() -> bool:
-    """Whether torch's kernel adds pairs of products in 16 bits, as x86 does without VNNI.
+    """Return whether torch's kernel adds pairs of products in 16 bits, as x86 CPUs do without VNNI.
 
-    Products of 8-bit numbers overflow 16 bits, so activations get 7 bits there.
+    The sum of two products of 8-bit numbers can overflow 16 bits, so activations are then limited to 7 bits.
     """
     allowed = os.environ.get("FBGEMM_ENABLE_INSTRUCTIONS", "VNNI")  # limits FBGEMM to older instructions
     return platform.machine() in X86 and not (torch.cpu._is_vnni_supported() and allowed.upper().endswith("VNNI"))
@@ -92,9 +99,9 @@ def _(x: Tensor, number: int, n_out: int) -> Tensor:
 
 
 class TorchInt8Linear(nn.Module):
-    """`nn.Linear` by torch's own dynamic int8 kernel.
+    """`nn.Linear` computed by torch's own dynamic int8 kernel.
 
-    The kernel has one scale for all activations, so each row is divided by its largest magnitude first.
+    The kernel uses one scale for all activations, so each token vector is first divided by its largest magnitude.
     """
 
     def __init__(self, linear: nn.Linear, *, engine: str | None = None):
@@ -110,7 +117,7 @@ class TorchInt8Linear(nn.Module):
             self._packed = PackedWeights(torch.ops.quantized.linear_prepack(quantized, None))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., in) -> (..., out)."""
+        """Return the output of the layer for x: (..., in_features) -> (..., out_features)."""
         largest = x.abs().amax(-1, keepdim=True).clamp_min(1e-30)
         rows = (x / largest).nan_to_num()  # `largest` brings NaN and infinity back, in their own row only
         if torch.compiler.is_compiling():
@@ -122,9 +129,10 @@ class TorchInt8Linear(nn.Module):
 
 
 def int8_layer_class() -> type[Int8Linear] | type[TorchInt8Linear]:
-    """Return the layer that runs here: ours, or torch's without a compiler or without AVX-512 VNNI, for example.
+    """Return the int8 layer class that runs on this machine: `Int8Linear`, or `TorchInt8Linear` as the fallback.
 
-    Raises KernelBuildError if neither runs.
+    The fallback is for machines where our C++ kernels cannot be built or run, such as without a compiler or without
+    AVX-512 VNNI. Raises KernelBuildError if neither runs.
     """
     try:
         cpp_kernels()
@@ -138,7 +146,10 @@ def int8_layer_class() -> type[Int8Linear] | type[TorchInt8Linear]:
 
 @cache
 def torch_int8_engine() -> str:
-    """Return the torch engine whose int8 products run on this CPU, or "". Engines that torch lists may still fail."""
+    """Return the name of a torch quantization engine whose int8 products run on this CPU, or "" if there is none.
+
+    Each engine is tried on a small layer, because engines that torch lists may still fail.
+    """
     for engine in dict.fromkeys((torch.backends.quantized.engine, *torch.backends.quantized.supported_engines)):
         try:
             found = TorchInt8Linear(nn.Linear(4, 4), engine=engine)(torch.zeros(1, 4))

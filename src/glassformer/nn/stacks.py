@@ -62,16 +62,16 @@ class Stack(nn.Module):
         memory_mask: Mask | None = None,
         cache: KVCache | None = None,
     ) -> Tensor:
-        """Apply all layers to x (B, T, C).
+        """Apply all layers and the final norm to x (B, T, C) and return the same shape.
 
         Args:
             positions: Position numbers of x, (B or 1, T).
-            key_positions: Position numbers of all keys, (B or 1, S), those in the cache included. The default is
+            key_positions: Position numbers of all keys, (B or 1, S), including those in the cache. The default is
                 `positions`.
             mask: Which tokens of x, and of the cache, each token may attend to.
             memory: Output of the encoder, (B, S, C), for cross-attention.
-            memory_mask: Which tokens of the memory may be attended to.
-            cache: Keys and values of earlier calls.
+            memory_mask: Which tokens of the encoder's output may be attended to.
+            cache: Keys and values of earlier calls. The new ones are written to it.
         """
         if cache is not None:
             cache.check_layers(self.depth)
@@ -83,7 +83,7 @@ class Stack(nn.Module):
             n_keys = x.shape[1] if cache is None else cache.n_keys(x.shape[1])
             mask = mask.with_additive(x.shape[1], n_keys, bias, _like_products_of(x), kernels)
         if memory is not None and memory_mask is not None:
-            group_size = x.shape[0] // max(memory.shape[0], 1)  # rows that share one memory
+            group_size = x.shape[0] // max(memory.shape[0], 1)  # sequences that share one encoder output
             n_queries = group_size * x.shape[1]
             memory_mask = memory_mask.with_additive(n_queries, memory.shape[1], None, _like_products_of(x), kernels)
         inputs: dict[str, Any] = {"mask": mask, "bias": bias, "rotation": rotation}
@@ -102,7 +102,7 @@ class Stack(nn.Module):
 
 
 def _like_products_of(x: Tensor) -> Tensor:
-    """Return an empty tensor with the device and dtype of a matrix product of x, which autocast may narrow."""
+    """Return an empty tensor with the device and dtype that a matrix product of x has, which autocast may narrow."""
     kind = x.device.type
     # torch.compile cannot trace is_autocast_available in older versions.
     can_cast = torch.compiler.is_compiling() or torch.amp.is_autocast_available(kind)

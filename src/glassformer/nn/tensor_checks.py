@@ -1,4 +1,4 @@
-"""Checks of tensor arguments. Each error names the argument, its value and what was expected."""
+"""Checks of tensor arguments. Each error message has the argument's `name`, its value and what was expected."""
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from glassformer.base.checks import shown as shown
 
 
 def check_width(name: str, x: Tensor, width: int) -> None:
-    """Raise unless x is a floating-point tensor of shape (batch, length, width)."""
+    """Raise ValueError or TypeError unless x is a floating-point tensor of shape (batch, length, width)."""
     if x.dim() != 3 or x.shape[-1] != width:
         raise ValueError(f"{name} has shape {tuple(x.shape)}: expected (batch, length, {width})")
     if not x.is_floating_point():
@@ -19,7 +19,7 @@ def check_width(name: str, x: Tensor, width: int) -> None:
 
 
 def check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
-    """Raise unless `ids` is an integer tensor (batch, length) of ids below `vocab_size`.
+    """Raise TypeError or ValueError unless `ids` is an integer tensor (batch, length) of ids from 0 to vocab_size - 1.
 
     The values are checked on the CPU only: on a GPU, reading them would synchronize the device at every step.
     """
@@ -38,19 +38,19 @@ def check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
 
 
 def check_length(name: str, length: int, limit: int | None) -> None:
-    """Raise if `length` is above the model's `max_len`. None is no limit."""
+    """Raise ValueError if `length` tokens are more than `limit`, the model's `max_len`. None is no limit."""
     if limit is not None and length > limit:
         raise ValueError(f"{name} reaches {length} tokens: expected at most max_len={limit}")
 
 
 def check_shape(name: str, x: Tensor, shape: tuple[int, ...]) -> None:
-    """Raise unless x has exactly this shape."""
+    """Raise ValueError unless x has exactly this shape."""
     if tuple(x.shape) != shape:
         raise ValueError(f"{name} has shape {tuple(x.shape)}: expected {shape}")
 
 
 def check_broadcasts(name: str, x: Tensor, shape: tuple[int, ...]) -> None:
-    """Raise unless x has as many dimensions as `shape` and each size is 1 or the expected one."""
+    """Raise ValueError unless x has as many dimensions as `shape`, each of size 1 or of the size in `shape`."""
     fits = x.dim() == len(shape) and all(size in (1, full) for size, full in zip(x.shape, shape, strict=True))
     if not fits:
         raise ValueError(f"{name} has shape {tuple(x.shape)}: expected one that broadcasts to {shape}")

@@ -1,8 +1,8 @@
-"""The Transformer from scratch in NumPy: forward, hand-written backward, training and decoding.
+"""The Transformer from scratch in NumPy: forward pass, hand-written backward pass, training and decoding.
 
 Read it in this order: text, config, parameters, blocks, positions, attention, layers, heads, models, initial, training,
-decoding. It imports nothing else of this project, so that it can serve as the oracle of the torch models: with the same
-parameters it must give the same outputs and gradients. `python -m glassformer.reference` trains a model to reverse
+decoding. It imports nothing else of this project, so that tests can check the torch models against it: with the same
+parameters, both must give the same outputs and gradients. `python -m glassformer.reference` trains a model to reverse
 sequences in under a minute.
 """
 

@@ -17,9 +17,10 @@ N_SYMBOLS, MIN_LENGTH, MAX_LENGTH = 10, 3, 6
 
 
 def batch(rng: np.random.Generator, size: int, *, held_out: bool = False) -> tuple[Array, Array, Array]:
-    """Return random sequences (B, S), their reversals after BEGIN (B, T), and the same before END (B, T).
+    """Return a batch of `size` random sequences (B, S) and their reversals as decoder input and expected output (B, T).
 
-    Sequences whose symbols sum to a multiple of ten, one in ten, are held out of training.
+    The decoder input starts with BEGIN, the expected output ends with END. Sequences whose token ids sum to a multiple
+    of ten, about one in ten, are held out of training; `held_out` draws only those.
     """
     source = np.zeros((size, MAX_LENGTH), dtype=int)
     target_in = np.zeros((size, MAX_LENGTH + 1), dtype=int)
@@ -41,7 +42,10 @@ def random_symbols(rng: np.random.Generator) -> Array:
 
 
 def learn_to_reverse(*, seconds: float = 55.0, seed: int = 0, show: bool = True) -> float:
-    """Train until held-out sequences are reversed correctly or the time is up. Returns the accuracy on 500 others."""
+    """Train until held-out sequences are reversed correctly or `seconds` have passed; `show` prints the progress.
+
+    Returns the share of 500 other held-out sequences that the model reverses exactly.
+    """
     config = Config(
         vocab_size=N_SYMBOLS + N_SPECIAL,
         n_encoder_layers=1,
@@ -81,7 +85,7 @@ def learn_to_reverse(*, seconds: float = 55.0, seed: int = 0, show: bool = True)
 
 
 def exact_match(model: EncoderDecoderModel, rng: np.random.Generator, size: int) -> float:
-    """Return the share of held-out sequences whose greedy output is exactly right."""
+    """Return the share of `size` held-out sequences for which greedy decoding gives exactly the reversed sequence."""
     source, _, target_out = batch(rng, size, held_out=True)
     right = 0
     for row in range(size):

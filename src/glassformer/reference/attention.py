@@ -1,4 +1,4 @@
-"""Attention from first principles: compare queries with keys, turn the scores into weights, mix the values.
+"""Attention from first principles: compare queries with keys, turn the scores into weights, sum the weighted values.
 
 Shapes: B batch, T queries, S keys, C width, H heads, G key-value heads, D head size.
 """
@@ -12,19 +12,19 @@ from glassformer.reference.positions import distance_ahead, turn
 
 
 def softmax(scores: Array) -> Array:
-    """Softmax over the last axis. Subtracting the maximum keeps exp from overflowing."""
+    """Return the softmax over the last axis. Subtracting the maximum keeps exp from overflowing."""
     powers = np.exp(scores - scores.max(-1, keepdims=True))
     return powers / powers.sum(-1, keepdims=True)
 
 
 def log_softmax(logits: Array) -> Array:
-    """Log-softmax over the last axis, without taking the logarithm of zero."""
+    """Return the log-softmax over the last axis, without taking the logarithm of zero."""
     shifted = logits - logits.max(-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
 def masked_softmax(scores: Array, allowed: Array) -> Array:
-    """Softmax over the allowed entries of each row. A row with none gives zeros."""
+    """Return the softmax over the allowed entries of the last axis. Where none is allowed, the result is all zeros."""
     highest = np.where(allowed, scores, -np.inf).max(-1, keepdims=True)
     highest = np.where(np.isfinite(highest), highest, 0.0)
     powers = np.where(allowed, np.exp(np.where(allowed, scores, highest) - highest), 0.0)
@@ -40,7 +40,13 @@ def allowed_pairs(
     real: Array | None = None,
     segments: Array | None = None,
 ) -> Array:
-    """Return which key positions each query may attend to (True): positions (B, T) -> (B, 1, T, T)."""
+    """Return which keys each query may attend to, as a boolean mask: positions (B, T) -> (B, 1, T, T).
+
+    Args:
+        window: A query attends only to keys fewer than this many positions away.
+        real: (B, T), True for real tokens, False for padding.
+        segments: (B, T), number of the packed document that each token belongs to.
+    """
     batch, length = positions.shape
     allowed = np.ones((batch, length, length), dtype=bool)
     if causal:
@@ -55,25 +61,28 @@ def allowed_pairs(
 
 
 def split_heads(x: Array, n_heads: int) -> Array:
-    """(B, T, H·D) -> (B, H, T, D)."""
+    """Split the last axis into heads: (B, T, H·D) -> (B, H, T, D)."""
     batch, length, width = x.shape
     return x.reshape(batch, length, n_heads, width // n_heads).transpose(0, 2, 1, 3)
 
 
 def merge_heads(x: Array) -> Array:
-    """(B, H, T, D) -> (B, T, H·D)."""
+    """Concatenate the heads: (B, H, T, D) -> (B, T, H·D)."""
     batch, n_heads, length, size = x.shape
     return x.transpose(0, 2, 1, 3).reshape(batch, length, n_heads * size)
 
 
 class ScaledDotProduct:
-    """softmax(q kᵀ · scale + bias) v."""
+    """Scaled dot-product attention with its backward pass: softmax(q kᵀ · scale + bias) v."""
 
     def __init__(self, scale: float):
         self.scale = scale
 
     def forward(self, q: Array, k: Array, v: Array, allowed: Array, bias: Array | None) -> Array:
-        """q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D)."""
+        """Return the attention output: q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D).
+
+        `allowed` is True where a query may attend to a key; it and `bias` broadcast to (B, H, T, S).
+        """
         self.q, self.k, self.v = q, k, v
         scores = q @ k.swapaxes(-1, -2) * self.scale  # (B, H, T, S)
         if bias is not None:
@@ -82,9 +91,9 @@ class ScaledDotProduct:
         return self.weights @ v
 
     def backward(self, dout: Array) -> tuple[Array, Array, Array, Array]:
-        """Return the gradients with respect to q, k, v and the scores.
+        """Return the gradients with respect to q, k, v and the scores, given the output's gradient `dout`.
 
-        Weights sum to 1, so the softmax gradient is weights * (dweights - their weighted mean).
+        Weights sum to 1, so the gradient of the scores is weights * (dweights - the weighted mean of dweights).
         """
         dv = self.weights.swapaxes(-1, -2) @ dout
         dweights = dout @ self.v.swapaxes(-1, -2)
@@ -93,7 +102,7 @@ class ScaledDotProduct:
 
 
 class MultiHeadAttention:
-    """Multi-head attention: project to Q, K and V, attend per head, concatenate the heads, project back."""
+    """Multi-head attention: project to Q, K and V, attend per head, concatenate the heads, project the result."""
 
     def __init__(self, params: Parameters, config: Config):
         self.config = config
@@ -108,7 +117,11 @@ class MultiHeadAttention:
     def forward(
         self, query: Array, memory: Array, allowed: Array, bias: Array | None = None, angles: Array | None = None
     ) -> Array:
-        """query (B, T, C), memory (B, S, C) -> (B, T, C). Self-attention passes the same array twice."""
+        """Attend from `query` (B, T, C) to `memory` (B, S, C) and return (B, T, C).
+
+        Self-attention passes the same array twice; cross-attention passes the encoder's output as `memory`. `angles`
+        are the rotary angles of the tokens.
+        """
         self.angles = angles
         q = split_heads(self.q_proj.forward(query), self.config.n_heads)
         k = split_heads(self.k_proj.forward(memory), self.config.kv_heads)
@@ -122,7 +135,7 @@ class MultiHeadAttention:
         return self.out_proj.forward(merge_heads(mixed))
 
     def backward(self, dy: Array) -> tuple[Array, Array, Array]:
-        """Return the gradients with respect to the query input, the memory, and the score bias (B, H, T, S)."""
+        """Return the gradients with respect to `query`, `memory` and the score bias (B, H, T, S)."""
         dmixed = split_heads(self.out_proj.backward(dy), self.config.n_heads)
         dq, dk, dv, dscores = self.core.backward(dmixed)
         dk, dv = self._sum_groups(dk), self._sum_groups(dv)

@@ -2,7 +2,7 @@
 
 Every block has a `forward`, which stores what `backward` needs. `backward` takes the gradient of the loss with respect
 to the output, adds the parameters' gradients to `params.grads`, and returns the gradient with respect to the input. An
-object may be used once per forward pass.
+object may be used only once per forward pass.
 """
 
 import math
@@ -14,19 +14,22 @@ from glassformer.reference.parameters import Array, Parameters
 
 
 class Linear:
-    """y = x Wᵀ + b, with W stored (out, in) as in torch. `tied` uses another parameter, the token table, as W."""
+    """Linear layer y = x Wᵀ + b, with W stored as (out, in) like torch's.
+
+    `tied` holds the weight to use as W instead of `params`, such as the token embedding table.
+    """
 
     def __init__(self, params: Parameters, *, tied: Parameters | None = None):
         self.params, self.owner = params, params if tied is None else tied
 
     def forward(self, x: Array) -> Array:
-        """(..., in) -> (..., out)."""
+        """Return the output of the layer for x: (..., in) -> (..., out)."""
         self.x = x
         y = x @ self.owner["weight"].T
         return y + self.params["bias"] if "bias" in self.params else y
 
     def backward(self, dy: Array) -> Array:
-        """Return dx. The weight's gradient is summed over all rows."""
+        """Return the gradient of x. The gradients of W and b are summed over all axes of x but the last."""
         rows, grads = self.x.reshape(-1, self.x.shape[-1]), dy.reshape(-1, dy.shape[-1])
         self.owner.add_grad("weight", grads.T @ rows)
         if "bias" in self.params:
@@ -35,70 +38,73 @@ class Linear:
 
 
 class Lookup:
-    """Embedding look-up: row `id` of a table for each id."""
+    """Embedding look-up: returns row `id` of a table for each token id."""
 
     def __init__(self, params: Parameters):
         self.params = params
 
     def forward(self, ids: Array) -> Array:
-        """(B, T) -> (B, T, C)."""
+        """Return the embeddings of token ids: (B, T) -> (B, T, C)."""
         self.ids = ids
         return self.params["weight"][ids]
 
     def backward(self, dy: Array) -> None:
-        """Add each position's gradient to the row it was copied from. Ids have no gradient."""
+        """Add the gradient at each position to the table row that was looked up there. Ids have no gradient."""
         grad = np.zeros_like(self.params["weight"])
         np.add.at(grad, self.ids, dy)
         self.params.add_grad("weight", grad)
 
 
 class LayerNorm:
-    """weight · (x - mean) / √(variance + eps) + bias."""
+    """Layer norm over the last axis: weight · (x - mean) / √(variance + eps) + bias."""
 
     def __init__(self, params: Parameters, eps: float):
         self.params, self.eps = params, eps
 
     def forward(self, x: Array) -> Array:
-        """(..., C) -> (..., C)."""
+        """Normalize x (..., C) over its last axis and return the same shape."""
         centred = x - x.mean(-1, keepdims=True)
         self.rate = 1 / np.sqrt((centred**2).mean(-1, keepdims=True) + self.eps)
         self.normal = centred * self.rate
         return self.params["weight"] * self.normal + self.params["bias"]
 
     def backward(self, dy: Array) -> Array:
-        """Return dx, including the gradients through the mean and the variance."""
+        """Return the gradient of x, which includes the paths through the mean and the variance."""
         _add_affine_grads(self.params, dy, self.normal)
         dn = dy * self.params["weight"]
         return self.rate * (dn - dn.mean(-1, keepdims=True) - self.normal * (dn * self.normal).mean(-1, keepdims=True))
 
 
 class RmsNorm:
-    """weight · x / √(mean of squares + eps): layer norm without the centring."""
+    """RMS norm over the last axis: weight · x / √(mean of squares + eps). Unlike layer norm it subtracts no mean."""
 
     def __init__(self, params: Parameters, eps: float):
         self.params, self.eps = params, eps
 
     def forward(self, x: Array) -> Array:
-        """(..., C) -> (..., C)."""
+        """Normalize x (..., C) over its last axis and return the same shape."""
         self.rate = 1 / np.sqrt((x**2).mean(-1, keepdims=True) + self.eps)
         self.normal = x * self.rate
         return self.params["weight"] * self.normal
 
     def backward(self, dy: Array) -> Array:
-        """Return dx, including the gradient through the root mean square."""
+        """Return the gradient of x, which includes the path through the root mean square."""
         _add_affine_grads(self.params, dy, self.normal)
         dn = dy * self.params["weight"]
         return self.rate * (dn - self.normal * (dn * self.normal).mean(-1, keepdims=True))
 
 
 class MeanStdNorm:
-    """weight · (x - mean) / (std + eps) + bias, with the unbiased std, as documents 002 and 003 write it."""
+    """Norm over the last axis with the unbiased standard deviation: weight · (x - mean) / (std + eps) + bias.
+
+    It is how documents 002 and 003, two of the five tutorial documents that this project implements, write layer norm.
+    """
 
     def __init__(self, params: Parameters, eps: float):
         self.params, self.eps = params, eps
 
     def forward(self, x: Array) -> Array:
-        """(..., C) -> (..., C)."""
+        """Normalize x (..., C) over its last axis and return the same shape."""
         self.centred = x - x.mean(-1, keepdims=True)
         variance = (self.centred**2).sum(-1, keepdims=True) / (x.shape[-1] - 1)
         self.std = np.sqrt(np.maximum(variance, np.finfo(x.dtype).tiny))  # never 0: backward divides by it
@@ -106,7 +112,7 @@ class MeanStdNorm:
         return self.params["weight"] * self.normal + self.params["bias"]
 
     def backward(self, dy: Array) -> Array:
-        """Return dx, through the numerator and the standard deviation, then through the mean."""
+        """Return the gradient of x, which includes the paths through the mean and the standard deviation."""
         _add_affine_grads(self.params, dy, self.normal)
         dn = dy * self.params["weight"]
         bottom = self.std + self.eps
@@ -119,7 +125,7 @@ Norm = LayerNorm | RmsNorm | MeanStdNorm
 
 
 def make_norm(kind: str, params: Parameters, eps: float) -> Norm:
-    """Return the norm of this kind."""
+    """Return the norm of this kind ("layer", "rms" or "mean_std") with these parameters."""
     forms: dict[str, type[Norm]] = {"layer": LayerNorm, "rms": RmsNorm, "mean_std": MeanStdNorm}
     return forms[kind](params, eps)
 
@@ -135,32 +141,32 @@ _erf = np.vectorize(math.erf, otypes=[np.float64])  # NumPy has no erf
 
 
 def relu(x: Array) -> tuple[Array, Array]:
-    """ReLU. Every activation here returns its value and its derivative at x."""
+    """Return ReLU and its derivative at x. Every activation function here returns this pair."""
     return np.maximum(x, 0), (x > 0).astype(x.dtype)
 
 
 def gelu(x: Array) -> tuple[Array, Array]:
-    """GELU: x times the standard normal cumulative distribution function of x."""
+    """Return GELU, x times the standard normal cumulative distribution function of x, and its derivative at x."""
     below = 0.5 * (1 + _erf(x / math.sqrt(2)))
     density = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
     return x * below, below + x * density
 
 
 def gelu_tanh(x: Array) -> tuple[Array, Array]:
-    """GPT-2's approximation of `gelu`."""
+    """Return the tanh approximation of GELU, as in GPT-2, and its derivative at x."""
     a, b = math.sqrt(2 / math.pi), 0.044715
     t = np.tanh(a * (x + b * x**3))
     return 0.5 * x * (1 + t), 0.5 * (1 + t) + 0.5 * x * (1 - t**2) * a * (1 + 3 * b * x**2)
 
 
 def silu(x: Array) -> tuple[Array, Array]:
-    """SiLU: x times the sigmoid of x."""
+    """Return SiLU, x times the sigmoid of x, and its derivative at x."""
     gate = 1 / (1 + np.exp(-x))
     return x * gate, gate * (1 + x * (1 - gate))
 
 
 def tanh(x: Array) -> tuple[Array, Array]:
-    """The hyperbolic tangent."""
+    """Return the hyperbolic tangent and its derivative at x."""
     t = np.tanh(x)
     return t, 1 - t**2
 
@@ -175,7 +181,7 @@ ACTIVATIONS: dict[str, Callable[[Array], tuple[Array, Array]]] = {
 
 
 class FeedForward:
-    """down(act(up(x))), or gated down(act(gate(x)) · up(x))."""
+    """Feed-forward network: down(act(up(x))), or with `gated` down(act(gate(x)) · up(x))."""
 
     def __init__(self, params: Parameters, activation: str, gated: bool):
         self.activation = ACTIVATIONS[activation]
@@ -183,13 +189,16 @@ class FeedForward:
         self.gate = Linear(params.at("gate_proj")) if gated else None
 
     def forward(self, x: Array) -> Array:
-        """(B, T, C) -> (B, T, C)."""
+        """Apply the network to every token of x (B, T, C) and return the same shape."""
         self.raised = self.up.forward(x)
         self.active, self.slope = self.activation(self.raised if self.gate is None else self.gate.forward(x))
         return self.down.forward(self.active if self.gate is None else self.active * self.raised)
 
     def backward(self, dy: Array) -> Array:
-        """Return dx. In the gated form, each factor of the hidden product gets the gradient times the other factor."""
+        """Return the gradient of x.
+
+        In the gated form, each factor of the hidden product gets the gradient times the other factor.
+        """
         dhidden = self.down.backward(dy)
         if self.gate is None:
             return self.up.backward(dhidden * self.slope)

@@ -1,7 +1,7 @@
-"""The config fields that affect a model's arithmetic.
+"""The model config of the NumPy models: the fields that affect a model's arithmetic in evaluation.
 
-These are the fields of the torch models' config with the same defaults; a test compares the two. Fields without effect
-in evaluation are listed in `EXEMPT`, each with a reason.
+The fields are those of `models/config.py`, with the same defaults; a test compares the two. Fields of that config
+without effect in evaluation are listed in `EXEMPT`, each with a reason.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ EXEMPT = {
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A model's architecture."""
+    """The architecture of a model. The fields have the meaning that `glassformer.ModelConfig` documents."""
 
     vocab_size: int
     source_vocab_size: int | None = None
@@ -66,7 +66,10 @@ class Config:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Config":
-        """Return a config from these values, ignoring exempt fields. An unknown name is an error."""
+        """Return a config with these field values; fields in `EXEMPT` are ignored.
+
+        An unknown name raises ValueError.
+        """
         known = {field.name for field in fields(cls)}
         unknown = [name for name in values if name not in known and name not in EXEMPT]
         if unknown:
@@ -75,30 +78,30 @@ class Config:
 
     @property
     def kv_heads(self) -> int:
-        """Return the number of key-value heads, which defaults to the number of heads."""
+        """Number of key-value heads: `n_kv_heads`, or `n_heads` if it is None."""
         return self.n_kv_heads or self.n_heads
 
     @property
     def head_size(self) -> int:
-        """Return the width of one head."""
+        """Size of one attention head: `head_dim`, or d_model / n_heads if it is None."""
         return self.head_dim or self.d_model // self.n_heads
 
     @property
     def scale(self) -> float:
-        """Return the factor of the attention scores, by default 1/√d_k."""
+        """Factor on attention scores: `attention_scale`, or 1/√head_size if it is None."""
         return self.head_size**-0.5 if self.attention_scale is None else self.attention_scale
 
     @property
     def table_width(self) -> int:
-        """Return the width of the embedding tables."""
+        """Width of the embedding tables: `embedding_width`, or `d_model` if it is None."""
         return self.embedding_width or self.d_model
 
     @property
     def pool_by(self) -> str:
-        """Return the pooling method: by default the first token for encoders, the last token for decoders."""
+        """How a head pools a sequence: `pooling`, or if it is None, "last" with a decoder and "first" without."""
         return self.pooling or ("last" if self.n_decoder_layers else "first")
 
     @property
     def has_final_norm(self) -> bool:
-        """Return whether the stack ends with a norm, by default with pre-norm only."""
+        """Whether a norm follows the last layer of a stack: `final_norm`, or if it is None, only with pre-norm."""
         return self.norm_placement == "pre" if self.final_norm is None else self.final_norm

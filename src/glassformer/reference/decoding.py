@@ -1,7 +1,7 @@
 """Greedy and beam search.
 
-Both call `next_log_probs` for the log-probabilities (N, V) of the token after N prefixes (N, T), so they work with any
-model. Nothing is cached: slow, but easy to verify.
+Both take a function `next_log_probs`, which returns the log-probabilities (N, V) of the next token after each of N
+prefixes (N, T), so they work with any model. Nothing is cached: this is slow, but easy to verify.
 """
 
 from collections.abc import Callable
@@ -17,19 +17,19 @@ NextLogProbs = Callable[[Array], Array]
 
 
 class Hypothesis(NamedTuple):
-    """A finished hypothesis: the tokens after the prefix, and its score."""
+    """A finished hypothesis: the generated tokens, without the prefix, and the score of the search."""
 
     tokens: list[int]
     score: float
 
 
 def continues(model: DecoderModel) -> NextLogProbs:
-    """Return the `next_log_probs` of a decoder-only model."""
+    """Return the function `next_log_probs` of a decoder-only model, for `greedy` and `beam_search`."""
     return lambda prefixes: log_softmax(model.forward(prefixes)[:, -1])
 
 
 def translates(model: EncoderDecoderModel, source: Array) -> NextLogProbs:
-    """Return the `next_log_probs` of an encoder-decoder for one source sentence (S,)."""
+    """Return the function `next_log_probs` of an encoder-decoder for one source sentence of token ids (S,)."""
 
     def next_log_probs(prefixes: Array) -> Array:
         sources = np.broadcast_to(source, (len(prefixes), len(source)))
@@ -39,7 +39,10 @@ def translates(model: EncoderDecoderModel, source: Array) -> NextLogProbs:
 
 
 def greedy(next_log_probs: NextLogProbs, begin: list[int], end: int, max_new: int) -> Hypothesis:
-    """Greedy search until `end` or `max_new` tokens. The score is the sum of log-probabilities."""
+    """Generate the most probable token at each step after the prefix `begin`, until `end` or `max_new` tokens.
+
+    The score of the returned hypothesis is the sum of its tokens' log-probabilities.
+    """
     tokens: list[int] = []
     score = 0.0
     for _ in range(max_new):
@@ -55,12 +58,13 @@ def greedy(next_log_probs: NextLogProbs, begin: list[int], end: int, max_new: in
 def beam_search(
     next_log_probs: NextLogProbs, begin: list[int], end: int, max_new: int, *, width: int, length_penalty: float = 1.0
 ) -> list[Hypothesis]:
-    """Return the `width` best hypotheses, best first, scored by log-probability / length ** length_penalty.
+    """Return up to `width` hypotheses, best first, scored by log-probability / length ** length_penalty.
 
-    Ties between candidates go to the higher-ranked beam, then the likelier token, then the lower id. Ties between
-    finished hypotheses go to the one that finished earlier, then the higher-ranked one. The search stops when no
-    unfinished hypothesis can still enter the result: log-probabilities only decrease, so its score is bounded by its
-    current log-probability at the most favorable length.
+    Hypotheses follow the prefix `begin` and finish at the token `end` or after `max_new` tokens. Ties between
+    candidates go to the higher-ranked beam, then the likelier token, then the lower id. Ties between finished
+    hypotheses go to the one that finished earlier, then the higher-ranked one. The search stops when no unfinished
+    hypothesis can still enter the result: log-probabilities only decrease, so its score is bounded by its current
+    log-probability at the most favorable length.
     """
     alive: list[tuple[list[int], float]] = [([], 0.0)]
     finished: list[Hypothesis] = []

@@ -1,4 +1,4 @@
-"""Heads: language model, classification, span and embedding."""
+"""Heads, which turn hidden states into logits, class scores, span scores or an embedding of the sequence."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from glassformer.reference.parameters import Array, Parameters
 
 
 class Transform:
-    """A dense layer, an activation and, before a vocabulary, a norm."""
+    """A dense layer, an activation and, in a language-model head, a norm; applied before a head's projection."""
 
     def __init__(self, params: Parameters, config: Config, activation: str, *, norm: bool):
         self.dense = Linear(params.at("dense"))
@@ -16,12 +16,12 @@ class Transform:
         self.norm = make_norm(config.norm, params.at("norm"), config.norm_eps) if norm else None
 
     def forward(self, x: Array) -> Array:
-        """(..., C) -> (..., C')."""
+        """Return the transformed x: (..., C) -> (..., C'), where C' is the width of the dense layer's output."""
         y, self.slope = self.activation(self.dense.forward(x))
         return y if self.norm is None else self.norm.forward(y)
 
     def backward(self, dy: Array) -> Array:
-        """Return dx, back through norm, activation and dense layer."""
+        """Return the gradient of x, through the norm, the activation and the dense layer."""
         if self.norm is not None:
             dy = self.norm.backward(dy)
         return self.dense.backward(dy * self.slope)
@@ -34,7 +34,10 @@ class Pool:
         self.kind = kind
 
     def forward(self, hidden: Array, real: Array | None) -> Array:
-        """(B, T, C) -> (B, C), as a weighted sum over T."""
+        """Return one vector per sequence, (B, T, C) -> (B, C), as a weighted sum of its tokens.
+
+        `real` is (B, T), True for real tokens; None means all are real.
+        """
         real = np.ones(hidden.shape[:2], dtype=bool) if real is None else real
         if self.kind == "mean":
             self.weights = real / np.maximum(real.sum(1, keepdims=True), 1)
@@ -45,12 +48,15 @@ class Pool:
         return np.einsum("bt,btc->bc", self.weights, hidden)
 
     def backward(self, dpooled: Array) -> Array:
-        """(B, C) -> (B, T, C)."""
+        """Return the gradient of the hidden states: (B, C) -> (B, T, C)."""
         return self.weights[:, :, None] * dpooled[:, None, :]
 
 
 class Head:
-    """A head: pooling, transform, scaling, projection or normalization to unit length, as the config says."""
+    """The head that `config.head` names, with pooling, transform and scaling where the config asks for them.
+
+    It ends with a projection, or, for an embedding, with a division by the Euclidean norm.
+    """
 
     def __init__(self, params: Parameters, config: Config, tied: Parameters | None):
         is_words = config.head == "language_model"
@@ -63,7 +69,11 @@ class Head:
         self.projection = None if config.head == "embedding" else Linear(params.at("out_proj"), tied=tied)
 
     def forward(self, hidden: Array, real: Array | None) -> Array:
-        """(B, T, C) -> (B, T, V), (B, T, labels), (B, labels) or (B, C)."""
+        """Return the head's output for hidden states (B, T, C).
+
+        It is (B, T, V) for a language model, (B, T, labels) for token classes and spans, (B, labels) for sequence
+        classes and (B, C) for an embedding. `real` is (B, T), True for real tokens; None means all are real.
+        """
         x = hidden if self.pool is None else self.pool.forward(hidden, real)
         if self.transform is not None:
             x = self.transform.forward(x)

@@ -1,4 +1,4 @@
-"""Names, shapes and initial values of all parameters."""
+"""Names, shapes and initial values of all parameters of a model."""
 
 import math
 
@@ -11,7 +11,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def initial_parameters(config: Config, rng: np.random.Generator) -> dict[str, Array]:
-    """Initialize matrices Xavier-uniform (document 002), norm weights with 1 and biases with 0."""
+    """Return initial parameters by name: Xavier-uniform matrices, norm weights of 1 and biases of 0."""
     return {name: _start(name, shape, rng) for name, shape in parameter_shapes(config).items()}
 
 
@@ -23,7 +23,7 @@ def _start(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> Array
 
 
 def parameter_shapes(config: Config) -> Shapes:
-    """Return the shape of every parameter by name. Tied parameters are listed once."""
+    """Return the shape of every parameter by its name in the torch model. Tied parameters are listed once."""
     shapes: Shapes = {}
     if config.n_encoder_layers and config.n_decoder_layers:
         is_shared = config.tie in ("embeddings", "all")

@@ -1,4 +1,4 @@
-"""Residual connections, layers and stacks."""
+"""Residual connections, Transformer layers and stacks of layers."""
 
 from collections.abc import Callable
 
@@ -12,20 +12,23 @@ from glassformer.reference.positions import RelativeBias, alibi, rotary_angles
 
 
 class Sublayer:
-    """The residual rule: norm(x + f(x)) for post-norm, x + f(norm(x)) for pre-norm."""
+    """A residual connection around a function f: norm(x + f(x)) for post-norm, x + f(norm(x)) for pre-norm."""
 
     def __init__(self, params: Parameters, config: Config):
         self.norm = make_norm(config.norm, params.at("norm"), config.norm_eps)
         self.is_pre = config.norm_placement == "pre"
 
     def forward(self, x: Array, step: Callable[[Array], Array]) -> Array:
-        """(B, T, C) -> (B, T, C)."""
+        """Apply the function `step` to x (B, T, C) inside the residual connection."""
         if self.is_pre:
             return x + step(self.norm.forward(x))
         return self.norm.forward(x + step(x))
 
     def backward(self, dy: Array, step: Callable[[Array], Array]) -> Array:
-        """Return dx: the sum of the gradients through the sublayer and through the residual."""
+        """Return the gradient of x: the sum of the paths through the function and through the residual.
+
+        `step` is the backward pass of the function that `forward` applied.
+        """
         if self.is_pre:
             return dy + self.norm.backward(step(dy))
         dsum = self.norm.backward(dy)
@@ -33,7 +36,7 @@ class Sublayer:
 
 
 class Layer:
-    """Self-attention, cross-attention (in a decoder with memory) and feed-forward, each in a residual connection."""
+    """A Transformer layer: self-attention, cross-attention if `cross`, and feed-forward, each with a residual."""
 
     def __init__(self, params: Parameters, config: Config, *, cross: bool):
         self.self_attn = MultiHeadAttention(params.at("self_attn"), config)
@@ -54,7 +57,15 @@ class Layer:
         memory: Array | None,
         memory_allowed: Array | None,
     ) -> Array:
-        """(B, T, C) -> (B, T, C)."""
+        """Apply the layer to x (B, T, C) and return the same shape.
+
+        Args:
+            allowed: Which tokens each token may attend to, broadcast to (B, H, T, T).
+            bias: Added to the self-attention scores, broadcast to (B, H, T, T).
+            angles: Rotary angles of the tokens.
+            memory: The encoder's output, (B, S, C), for cross-attention.
+            memory_allowed: Which tokens of the encoder's output may be attended to.
+        """
         x = self.self_attn_sublayer.forward(x, lambda y: self.self_attn.forward(y, y, allowed, bias, angles))
         cross = self.cross_attn
         if cross is not None and memory is not None and memory_allowed is not None:
@@ -62,7 +73,7 @@ class Layer:
         return self.ffn_sublayer.forward(x, self.ffn.forward)
 
     def backward(self, dy: Array) -> tuple[Array, Array | None, Array]:
-        """Return the gradients with respect to the input, the memory (or None), and the self-attention score bias."""
+        """Return the gradients of x, of the encoder's output (None without cross-attention) and of the score bias."""
         dmemory: Array | None = None
         dbias: Array = np.zeros(())
 
@@ -85,7 +96,7 @@ class Layer:
 
 
 class Stack:
-    """A stack of layers (encoder or decoder) with its final norm."""
+    """A stack of layers (encoder or decoder) with an optional final norm and the position terms of attention."""
 
     def __init__(self, params: Parameters, config: Config, depth: int, *, bidirectional: bool, cross: bool):
         self.config = config
@@ -106,7 +117,10 @@ class Stack:
         memory: Array | None = None,
         memory_allowed: Array | None = None,
     ) -> Array:
-        """(B, T, C) -> (B, T, C)."""
+        """Apply all layers and the final norm to x (B, T, C) and return the same shape.
+
+        `positions` are the position numbers (B, T). The other arguments are those of `Layer.forward`.
+        """
         bias, angles = None, None
         if self.relative_bias is not None:
             bias = self.relative_bias.forward(positions)
@@ -119,7 +133,10 @@ class Stack:
         return x if self.norm is None else self.norm.forward(x)
 
     def backward(self, dy: Array) -> tuple[Array, Array | None]:
-        """Return the gradients with respect to the input and the memory, summed over all layers."""
+        """Return the gradients of x and of the encoder's output.
+
+        The latter is summed over all layers, and None if the layers have no cross-attention.
+        """
         dmemory, dbias = None, None
         if self.norm is not None:
             dy = self.norm.backward(dy)

@@ -1,7 +1,7 @@
-"""The three Transformers whole: encoder, decoder, encoder-decoder.
+"""The three complete Transformers: encoder, decoder and encoder-decoder.
 
-Each takes the `state_dict()` of the torch model of the same config, as arrays under the same names, and gives the
-same numbers:
+Each takes the `state_dict()` of the torch model of the same config, as arrays under the same names, and computes the
+same outputs and gradients:
 
     oracle = EncoderModel(config, state)
     answer = oracle.forward(tokens)
@@ -24,7 +24,10 @@ from glassformer.reference.positions import sinusoids
 
 
 class Embeddings:
-    """Token embeddings: look-up, scaling, token types, positions, norm and projection."""
+    """Token embeddings: look-up, scaling, token types, positions, norm and projection.
+
+    `table` holds the token table and projection to use, if another `Embeddings` owns them.
+    """
 
     def __init__(self, params: Parameters, config: Config, table: Parameters | None = None):
         self.config = config
@@ -38,7 +41,10 @@ class Embeddings:
         self.projection = Linear(source.at("projection")) if is_projected else None
 
     def forward(self, tokens: Array, positions: Array, types: Array | None) -> Array:
-        """(B, T) -> (B, T, C)."""
+        """Return the embeddings (B, T, C) of token ids (B, T) at position numbers (B, T).
+
+        `types` are token types (B, T); None gives every token type 0, if the model has token types.
+        """
         x = self.tokens.forward(tokens) * self.scale
         if self.types is not None:
             x = x + self.types.forward(np.zeros_like(tokens) if types is None else types)
@@ -52,7 +58,7 @@ class Embeddings:
         return x if self.projection is None else self.projection.forward(x)
 
     def backward(self, dx: Array) -> None:
-        """Add the gradients of the embedding tables. Token ids have no gradient."""
+        """Add the gradients of all embedding parameters, given that of the output. Token ids have no gradient."""
         if self.projection is not None:
             dx = self.projection.backward(dx)
         if self.norm is not None:
@@ -65,7 +71,10 @@ class Embeddings:
 
 
 class Model:
-    """Base of the three models: parameters, config and head."""
+    """Base class of the three models: holds the config and the parameters, and builds the head.
+
+    `state` maps parameter names to arrays, as in the torch model's `state_dict()`.
+    """
 
     def __init__(self, config: Config, state: Mapping[str, Array], *, dtype: type = np.float64):
         self.config = config
@@ -79,7 +88,7 @@ class Model:
 
 
 class EncoderModel(Model):
-    """An encoder with bidirectional attention."""
+    """An encoder-only model with bidirectional attention."""
 
     stack_name, causal = "encoder", False
 
@@ -98,7 +107,10 @@ class EncoderModel(Model):
         token_types: Array | None = None,
         segments: Array | None = None,
     ) -> Array:
-        """tokens (B, T), mask (B, T) True = a real token -> the head's answer, or the hidden states."""
+        """Return the head's output for token ids (B, T), or the last hidden states if there is no head.
+
+        `mask` is (B, T), True for real tokens. `segments` (B, T) numbers the packed document of each token.
+        """
         positions = count_positions(tokens, mask, segments)
         window = self.config.sliding_window
         allowed = allowed_pairs(positions, causal=self.causal, window=window, real=mask, segments=segments)
@@ -107,7 +119,7 @@ class EncoderModel(Model):
         return hidden if self.head is None else self.head.forward(hidden, mask)
 
     def backward(self, dy: Array) -> None:
-        """Store every parameter's gradient in `params.grads`."""
+        """Add every parameter's gradient to `params.grads`, given the gradient `dy` of the output."""
         if self.head is not None:
             dy = self.head.backward(dy)
         dx, _ = self.stack.backward(dy)
@@ -115,13 +127,13 @@ class EncoderModel(Model):
 
 
 class DecoderModel(EncoderModel):
-    """A decoder: the same as the encoder, with a causal mask."""
+    """A decoder-only model: the same computation as the encoder's, with a causal mask."""
 
     stack_name, causal = "decoder", True
 
 
 class EncoderDecoderModel(Model):
-    """An encoder-decoder."""
+    """An encoder, and a causal decoder that attends to the encoder's output."""
 
     def __init__(self, config: Config, state: Mapping[str, Array], *, dtype: type = np.float64):
         super().__init__(config, state, dtype=dtype)
@@ -146,7 +158,10 @@ class EncoderDecoderModel(Model):
         source_mask: Array | None = None,
         target_mask: Array | None = None,
     ) -> Array:
-        """source (B, S), target (B, T), masks True = a real token -> the head's answer, or the hidden states."""
+        """Return the head's output for source ids (B, S) and target ids (B, T), or the hidden states without a head.
+
+        The masks have the shapes of their tokens: True for real tokens, False for padding.
+        """
         window = self.config.sliding_window
         source_positions = count_positions(source, source_mask)
         x = self.source_embeddings.forward(source, source_positions, None)
@@ -162,7 +177,7 @@ class EncoderDecoderModel(Model):
         return hidden if self.head is None else self.head.forward(hidden, target_mask)
 
     def backward(self, dy: Array) -> None:
-        """Store every parameter's gradient in `params.grads`, through the decoder, the memory and the encoder."""
+        """Add every parameter's gradient to `params.grads`, given the gradient `dy` of the output."""
         if self.head is not None:
             dy = self.head.backward(dy)
         dy, dmemory = self.decoder.backward(dy)
@@ -175,14 +190,17 @@ class EncoderDecoderModel(Model):
 def build_model(
     config: Config, state: Mapping[str, Array], *, dtype: type = np.float64
 ) -> EncoderModel | EncoderDecoderModel:
-    """Return the model of this config with these parameters."""
+    """Return the encoder, decoder or encoder-decoder that the config describes, with the parameters in `state`."""
     if config.n_encoder_layers and config.n_decoder_layers:
         return EncoderDecoderModel(config, state, dtype=dtype)
     return (DecoderModel if config.n_decoder_layers else EncoderModel)(config, state, dtype=dtype)
 
 
 def count_positions(tokens: Array, mask: Array | None = None, segments: Array | None = None) -> Array:
-    """Return the position of each token: the number of real tokens before it in its document, (B, T) -> (B, T)."""
+    """Return each token's position, the number of real tokens before it in its packed document: (B, T) -> (B, T).
+
+    `mask` is True for real tokens; `segments` numbers the packed document of each token.
+    """
     real = np.ones(tokens.shape, dtype=int) if mask is None else mask.astype(int)
     positions = np.zeros(tokens.shape, dtype=int)
     for t in range(1, tokens.shape[1]):

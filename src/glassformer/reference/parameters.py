@@ -1,4 +1,4 @@
-"""Parameters by name, each with the gradient that a backward pass adds."""
+"""A model's parameters by name, and the gradients that a backward pass adds up."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,10 @@ Array = np.ndarray
 
 
 class Parameters:
-    """Arrays by dotted name. `at("encoder.layers.0")` is a view of the parameters below that name."""
+    """Parameters by dotted name, and their gradients.
+
+    `at("encoder.layers.0")` returns a view whose names are relative to that prefix.
+    """
 
     def __init__(self, values: Mapping[str, Array], *, dtype: type = np.float64):
         self.values: dict[str, Array] = {name: np.asarray(value, dtype=dtype) for name, value in values.items()}
@@ -16,7 +19,7 @@ class Parameters:
         self._prefix = ""
 
     def at(self, name: str) -> "Parameters":
-        """Return a view of the parameters below `name`."""
+        """Return a view of the parameters whose names start with `name` and a dot. It shares values and gradients."""
         part = object.__new__(Parameters)
         part.values, part.grads, part._prefix = self.values, self.grads, f"{self._prefix}{name}."
         return part
@@ -28,10 +31,10 @@ class Parameters:
         return self._prefix + name in self.values
 
     def add_grad(self, name: str, grad: Array) -> None:
-        """Add to a parameter's gradient. A tied parameter gets the sum over its uses."""
+        """Add `grad` to the gradient of the parameter `name`. A tied parameter gets the sum over its uses."""
         full = self._prefix + name
         self.grads[full] = self.grads[full] + grad if full in self.grads else grad
 
     def clear_grads(self) -> None:
-        """Clear the gradients before the next backward pass."""
+        """Remove all gradients, before the next backward pass."""
         self.grads.clear()

@@ -1,4 +1,4 @@
-"""Position information: sinusoids added to tokens, rotary angles, and biases of attention scores."""
+"""Position information: sinusoids that are added to embeddings, rotary angles, and biases of attention scores."""
 
 import math
 
@@ -29,7 +29,10 @@ def rotary_angles(positions: Array, head_size: int, theta: float) -> Array:
 
 
 def turn(x: Array, angles: Array) -> Array:
-    """Rotate each pair (x[i], x[i + D/2]) by its angle. Rotating by the negative angle is the backward pass."""
+    """Rotate each pair (x[i], x[i + D/2]) of queries or keys (B, H, T, D) by its rotary angle.
+
+    The backward pass is the rotation by the negative angle.
+    """
     half = x.shape[-1] // 2
     first, second = x[..., :half], x[..., half:]
     cos, sin = np.cos(angles), np.sin(angles)
@@ -37,12 +40,12 @@ def turn(x: Array, angles: Array) -> Array:
 
 
 def distance_ahead(positions: Array) -> Array:
-    """Return key position minus query position: (B, T) -> (B, T, T), queries first."""
+    """Return key position minus query position for every pair of tokens: (B, T) -> (B, query, key)."""
     return positions[:, None, :] - positions[:, :, None]
 
 
 def alibi(n_heads: int, positions: Array) -> Array:
-    """Return the ALiBi bias (Press et al. 2022), minus slope times distance: (B, T) -> (B, H, T, T)."""
+    """Return the ALiBi score bias (Press et al. 2022), minus slope times distance: (B, T) -> (B, H, T, T)."""
     power = 2 ** int(math.log2(n_heads))
     slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
     slopes += [2 ** (-8 * (h + 0.5) / power) for h in range(power)][: n_heads - power]
@@ -56,19 +59,20 @@ class RelativeBias:
         self.params, self.max_distance, self.bidirectional = params, max_distance, bidirectional
 
     def forward(self, positions: Array) -> Array:
-        """(B, T) -> (B, H, T, T)."""
+        """Return the bias of the attention scores for position numbers (B, T) as (B, H, T, T)."""
         self.buckets = np.vectorize(self.bucket, otypes=[int])(distance_ahead(positions))
         return self.params["weight"][self.buckets].transpose(0, 3, 1, 2)
 
     def backward(self, dbias: Array) -> None:
-        """Add up the gradients of all token pairs in the same bucket."""
+        """Add the gradient of each bucket's values: the sum of `dbias` over all token pairs in the bucket."""
         grad = np.zeros_like(self.params["weight"])
         np.add.at(grad, self.buckets, dbias.transpose(0, 2, 3, 1))
         self.params.add_grad("weight", grad)
 
     def bucket(self, ahead: int) -> int:
-        """Return the bucket of a distance. Small distances have their own bucket, larger ones share logarithmic
-        buckets.
+        """Return the bucket number of a relative position, key minus query.
+
+        Small distances have a bucket each; larger distances share buckets that widen logarithmically.
         """
         n_buckets, offset, distance = len(self.params["weight"]), 0, max(0, -int(ahead))
         if self.bidirectional:

@@ -4,12 +4,12 @@ from collections.abc import Iterable
 
 
 def simple_tokenizer(text: str) -> list[str]:
-    """Split a text into lower-cased words: "Hello Transformer world" -> ["hello", "transformer", "world"]."""
+    """Split a text at whitespace into lowercase words: "Hello World" -> ["hello", "world"]."""
     return text.lower().split()
 
 
 class Vocabulary:
-    """Maps tokens to ids. The first four are special and never result from a text."""
+    """A mapping between words and ids. The first four ids are special; text never encodes to PAD, BEGIN or END."""
 
     PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3
     SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
@@ -23,7 +23,7 @@ class Vocabulary:
         return len(self.tokens)
 
     def encode(self, text: str, *, begin: bool = False, end: bool = False) -> list[int]:
-        """Return the ids of a text's words. An unknown word becomes UNKNOWN."""
+        """Return the ids of a text's words, between BEGIN and END if asked for. An unknown word becomes UNKNOWN."""
         ids = [self.ids.get(token, self.UNKNOWN) for token in simple_tokenizer(text)]
         return [self.BEGIN] * begin + ids + [self.END] * end
 

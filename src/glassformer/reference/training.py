@@ -11,7 +11,7 @@ from glassformer.reference.parameters import Array
 def label_smoothed_cross_entropy(
     logits: Array, targets: Array, *, smoothing: float = 0.0, ignore: int | None = None
 ) -> tuple[float, Array]:
-    """Return the mean loss over real tokens and its gradient with respect to the logits.
+    """Return the mean loss per token and its gradient with respect to the logits (..., V).
 
     The target distribution gives 1 - smoothing to the target and spreads the rest evenly over all V tokens. Targets
     equal to `ignore` (padding) do not count.
@@ -28,7 +28,10 @@ def label_smoothed_cross_entropy(
 
 
 class Adam:
-    """Adam (Kingma and Ba 2015): the step is the mean gradient over the root of the mean squared gradient."""
+    """The Adam optimizer (Kingma and Ba 2015) for parameters in NumPy arrays.
+
+    Each update is `lr` times the running mean of the gradient over the root of the running mean of its square.
+    """
 
     def __init__(
         self, values: Mapping[str, Array], *, lr: float, betas: tuple[float, float] = (0.9, 0.98), eps: float = 1e-9
@@ -39,7 +42,7 @@ class Adam:
         self.steps = 0
 
     def step(self, grads: Mapping[str, Array]) -> None:
-        """Update every parameter in place with bias-corrected first and second moments of its gradient."""
+        """Update every parameter in place from its gradient in `grads`, with bias-corrected running means."""
         self.steps += 1
         first, second = self.betas
         for name, grad in grads.items():
