@@ -143,8 +143,8 @@ def export_ct2(model: EncoderDecoderModel, folder: Path, vocabulary: Vocabulary,
 def blocking_ct2(config: ModelConfig) -> list[str]:
     """Return the settings that CTranslate2 cannot express, each as `name=value (expected ...)`.
 
-    These are the settings outside `LIMITS`, a `head_dim` other than d_model / n_heads, and a `final_norm` that does not
-    follow from the norm placement.
+    These are the settings that `LIMITS` rules out, a `head_dim` other than d_model / n_heads, a final norm in a
+    post-norm model, and the lack of one in a pre-norm model.
     """
     problems = {
         f"head_dim={config.head_dim} (expected d_model / n_heads, {config.d_model / config.n_heads:g})": (

@@ -88,7 +88,7 @@ def load_model(
 def verify_seal(path: Path) -> None:
     """Raise CorruptFolderError if an HF folder that Glassformer wrote differs from the checksums in its manifest.
 
-    A folder without a manifest, or with another program's manifest, is not checked.
+    A folder without a manifest, or with one that is unreadable or another program's, is not checked.
     """
     manifest = path / MANIFEST
     try:

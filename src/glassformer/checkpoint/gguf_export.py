@@ -37,7 +37,7 @@ Numbers = Literal["f32", "f16", "q8_0"]
 
 
 def _limits(architecture: str, **biases_and_norms: tuple[bool, ...]) -> FormatLimits:
-    """Return the limits of a llama.cpp architecture. All of them have a SiLU gate, RMSNorm and rotary positions.
+    """Return the limits of a llama.cpp architecture. All three have a SiLU gate, RMSNorm and rotary positions.
 
     `biases_and_norms` holds the allowed values of the settings in which the architectures differ.
     """
@@ -289,7 +289,7 @@ def _blocking_tokenizer(contents: Mapping[str, Any]) -> list[str]:
 
 
 def _rule_of_words(contents: Mapping[str, Any]) -> str | None:
-    """Return llama.cpp's name for the pre-tokenizer of a byte-level `tokenizer.json`, or None if it has no name."""
+    """Return llama.cpp's name for the pre-tokenizer of a byte-level `tokenizer.json`; None if llama.cpp lacks it."""
     cutter = contents.get("pre_tokenizer") or {}
     steps = cutter.get("pretokenizers", []) if cutter.get("type") == "Sequence" else [cutter]
     patterns = [pattern for step in steps for pattern in _patterns(step)]

@@ -28,7 +28,7 @@ POSITION_FIELDS = {
     "relative": ("relative_buckets", "relative_max_distance"),
     "sinusoidal": ("sinusoid_halves",),
 }
-"""Fields that have an effect only with this kind of position encoding."""
+"""By kind of position encoding: the fields that have an effect only with that kind."""
 
 
 @dataclass(frozen=True, kw_only=True)

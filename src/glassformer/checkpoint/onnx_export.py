@@ -381,7 +381,7 @@ def _compare_writing(folder: Path, model: AnyModel, seed: int) -> Iterator[Compa
 
 
 def _uneven_rows(vocab_size: int, length: int, seed: int, *, left: bool) -> tuple[Tensor, Tensor]:
-    """Return tokens and mask of three random sequences: `length`, 2/3 and 1/3 of it, padded left or right."""
+    """Return tokens and mask of three random sequences of 3/3, 2/3 and 1/3 of `length`, padded left or right."""
     tokens = torch.randint(vocab_size, (3, length), generator=torch.Generator().manual_seed(seed))
     mask = torch.arange(length) < torch.tensor([[length], [2 * length // 3], [length // 3]])
     return tokens, mask.flip(1) if left else mask

@@ -75,7 +75,10 @@ class SealedFolder:
         return file
 
     def check_listed(self, names: Iterable[str]) -> None:
-        """Raise CorruptFolderError if one of these files exists but is not in the manifest, or is in it but changed."""
+        """Raise CorruptFolderError if one of the files exists and is not in the manifest, or is in it and has changed.
+
+        A file that neither exists nor is in the manifest is allowed.
+        """
         for name in names:
             if self.has(name):
                 self.file(name)

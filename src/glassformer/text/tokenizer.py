@@ -203,7 +203,7 @@ class Tokenizer:
     def offsets_batch(self, texts: Sequence[tuple[str, str | None]]) -> list[Encoded]:
         """Encode single texts (the second is None) or pairs of texts, with END after each text.
 
-        The result also holds the character span, the segment number and the text of each token.
+        The result also holds, for each token, the number of its text (0 or 1) and its character span in that text.
         """
         flat = [part for pair in texts for part in pair if part is not None]
         encodings = iter(self._inner.encode_batch(flat, add_special_tokens=False))
@@ -221,7 +221,7 @@ class Tokenizer:
         return found
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of token ids. Special tokens are omitted, and so is the space of `prefix_space`."""
+        """Return the text of token ids without special tokens, and without the space that `prefix_space` adds."""
         kept = [index for index in ids if index not in self._special]
         # Remove the space that encoding put before the text.
         return self._inner.decode(kept, skip_special_tokens=False).removeprefix(self._prefix)
@@ -234,7 +234,7 @@ class Tokenizer:
         return [self._special.get(i) or self._inner.decode([i], skip_special_tokens=False) for i in ids]
 
     def to_json(self) -> str:
-        """Return the contents of `tokenizer.json`."""
+        """Return the tokenizer as the contents of a `tokenizer.json`."""
         return self._inner.to_str(pretty=True)
 
     @classmethod

@@ -1,6 +1,6 @@
 """Import and export Hugging Face (HF) Transformers models.
 
-A family, such as BERT or Llama, is a module that converts configs and maps tensor names in both directions.
+A `Family`, such as BERT or Llama, converts configs and maps tensor names in both directions.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def export_model(model: AnyModel, family: Family | None = None) -> tuple[dict[st
 
 
 def family_by_type(model_type: object) -> Family:
-    """Return the family with this `model_type`. Raises UnsupportedModelError listing the supported ones."""
+    """Return the family with this `model_type`. If there is none, the UnsupportedModelError lists all families."""
     if isinstance(model_type, str) and model_type in FAMILIES:
         return FAMILIES[model_type]
     near = nearest(model_type, FAMILIES)

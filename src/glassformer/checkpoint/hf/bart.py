@@ -162,7 +162,7 @@ def table(kind: str, config: ModelConfig) -> list[NameRule]:
 
 
 def _write_only_rules(kind: str, config: ModelConfig) -> Iterator[NameRule]:
-    """Yield rules for tables that HF's untied model expects in the file but does not use."""
+    """Yield rules for embedding tables that HF expects in the file of an untied model but does not use."""
     source = ("source_embeddings.tokens.weight",)
     if config.tie == "embeddings":
         for side in SIDES:

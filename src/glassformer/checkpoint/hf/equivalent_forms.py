@@ -60,8 +60,8 @@ def _fold_scale(config: ModelConfig, parameters: Parameters) -> dict[str, Tensor
 FOLD_EMBEDDING_SCALE = Rewrite(_without_scale, _fold_scale)
 """Multiply the embedding table by its scale, for families without `scale_embeddings`.
 
-A tied output stays tied: the final norm is divided by the scale. Without such a norm the output gets an unscaled copy
-of the table.
+A tied output stays tied if the final norm can be divided by the scale. Otherwise the output gets an unscaled copy of
+the table.
 """
 
 
@@ -128,4 +128,4 @@ def _add_zero_token_type(config: ModelConfig, parameters: Parameters) -> dict[st
 
 
 ADD_ZERO_TOKEN_TYPE = Rewrite(_with_types, _add_zero_token_type)
-"""Add a token type table with one row of zeros, for families that always add a token type."""
+"""Add a token type table with one row of zeros, for families that always add a token type embedding."""

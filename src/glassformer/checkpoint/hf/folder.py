@@ -147,11 +147,11 @@ class SafeTensors:
                 self._places[name] = path, 8 + size + begin, end - begin, about["dtype"], tuple(about["shape"])
 
     def keys(self) -> Iterator[str]:
-        """Return the names of all tensors."""
+        """Return an iterator over the names of all tensors."""
         return iter(self._places)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return a tensor's shape."""
+        """Return a tensor's shape without reading its values."""
         return self._places[name][4]
 
     def __getitem__(self, name: str) -> Tensor:
@@ -209,11 +209,11 @@ class PickledTensors:
             self._tensors |= found
 
     def keys(self) -> Iterator[str]:
-        """Return the names of all tensors."""
+        """Return an iterator over the names of all tensors."""
         return iter(self._tensors)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return a tensor's shape."""
+        """Return a tensor's shape without reading its values."""
         return tuple(self._tensors[name].shape)
 
     def __getitem__(self, name: str) -> Tensor:
