@@ -1,4 +1,7 @@
-"""Model files: safetensors and JSON with checksums, written atomically and checked when they are read."""
+"""Read and write models: Glassformer's folders (safetensors and JSON with checksums) and other libraries' formats.
+
+Folders are written atomically, and their checksums are verified when they are read.
+"""
 
 from typing import TYPE_CHECKING
 

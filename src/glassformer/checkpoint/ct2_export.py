@@ -67,7 +67,7 @@ LIMITS = FormatLimits(
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """The source and target tokens in id order, and the special tokens."""
+    """What CTranslate2 stores of the tokenizers: the source and target tokens in id order, and the special tokens."""
 
     source: Sequence[str]
     target: Sequence[str]
@@ -76,13 +76,13 @@ class Vocabulary:
     end: str
     unknown: str
     reads_end: bool = True
-    """Whether CTranslate2 appends `end` to the source."""
+    """Whether CTranslate2 appends `end` to every source text before it encodes the text."""
 
 
 def export_ct2(model: EncoderDecoderModel, folder: Path, vocabulary: Vocabulary, *, overwrite: bool = False) -> None:
-    """Write a CTranslate2 model folder. Raises UnsupportedModelError naming the settings it cannot express.
+    """Write a CTranslate2 model folder. An existing model folder is replaced only with `overwrite`.
 
-    An existing model folder is replaced only with `overwrite`.
+    Raises UnsupportedModelError naming the model's settings that CTranslate2 cannot express.
     """
     config = model.config
     refuse("CTranslate2", blocking_ct2(config))
@@ -141,7 +141,11 @@ def export_ct2(model: EncoderDecoderModel, folder: Path, vocabulary: Vocabulary,
 
 
 def blocking_ct2(config: ModelConfig) -> list[str]:
-    """Return the settings that block an export, including those that must agree with each other."""
+    """Return the settings that CTranslate2 cannot express, each as `name=value (expected ...)`.
+
+    These are the settings that `LIMITS` rules out, a `head_dim` other than d_model / n_heads, a final norm in a
+    post-norm model, and the lack of one in a pre-norm model.
+    """
     problems = {
         f"head_dim={config.head_dim} (expected d_model / n_heads, {config.d_model / config.n_heads:g})": (
             config.head_size * config.n_heads != config.d_model
@@ -194,7 +198,7 @@ def _embed(spec: Any, embeddings: Embeddings) -> None:
 
 
 def _linear(spec: Any, linears: list[nn.Linear]) -> None:
-    """Set one CTranslate2 linear layer from ours, concatenated."""
+    """Set the weight and bias of CTranslate2's layer `spec` to those of `linears`, concatenated by output feature."""
     spec.weight = _array(torch.cat([linear.weight for linear in linears]))
     if linears[0].bias is not None:
         spec.bias = _array(torch.cat([linear.bias for linear in linears]))

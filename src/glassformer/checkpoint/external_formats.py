@@ -1,4 +1,4 @@
-"""Load models of other libraries: Hugging Face folders, GGUF files and llama2.c files."""
+"""Load a model of any supported format: Glassformer and Hugging Face folders, GGUF files and llama2.c files."""
 
 from __future__ import annotations
 
@@ -25,12 +25,18 @@ ORIGIN = "origin.json"
 
 
 def is_external(path: Path) -> bool:
-    """Return whether another library wrote `path`. Our own config.json has no `model_type`."""
+    """Return whether `path` is in another library's format: any file, or a folder in Hugging Face's format.
+
+    Only Hugging Face's config.json has a `model_type`; Glassformer's has none.
+    """
     return path.is_file() or (path.is_dir() and is_hf_folder(path))
 
 
 def read_origin(folder: Path) -> dict[str, Any] | None:
-    """Return what a converted folder says about its original: the model family and special token ids."""
+    """Return the contents of a folder's `origin.json`; None if the folder was not converted from another format.
+
+    The file holds the original's HF model family (`model_type`) and special token ids.
+    """
     if not (folder / MANIFEST).is_file():
         return None  # `load_model` refuses a folder of ours without one
     sealed = SealedFolder(folder)
@@ -38,7 +44,10 @@ def read_origin(folder: Path) -> dict[str, Any] | None:
 
 
 def read_external(path: Path, *, allow_pickle: bool = False) -> ExternalModel:
-    """Open a model of another library. Tensors are read only when they are accessed."""
+    """Open a model in another library's format. Its tensors are read only when they are accessed.
+
+    `allow_pickle` permits weights in `pytorch_model.bin`, which torch's tensors-only unpickler reads.
+    """
     if path.is_dir():
         return read_hf_folder(path, allow_pickle=allow_pickle)
     if not path.exists():
@@ -61,8 +70,9 @@ def load_model(
 ) -> EncoderModel | DecoderModel | EncoderDecoderModel:
     """Load a model folder or file of any supported format, in eval mode, on the CPU.
 
-    `adapt` may change the config of an external model before it is built, for example to replace its head. The weights
-    of an external model are converted to `dtype` (default float32).
+    The options apply only to external models, that is, models in another library's format. `adapt` may change the
+    config before the model is built, for example to replace its head. The weights are converted to `dtype` (default
+    float32). `allow_pickle` permits weights in `pytorch_model.bin`.
     """
     from glassformer.checkpoint.model_folder import load_model as load_own
 
@@ -76,7 +86,10 @@ def load_model(
 
 
 def verify_seal(path: Path) -> None:
-    """Verify the checksums of an HF folder that Glassformer wrote. Other libraries' manifests are ignored."""
+    """Raise CorruptFolderError if an HF folder that Glassformer wrote differs from the checksums in its manifest.
+
+    A folder without a manifest, or with one that is unreadable or another program's, is not checked.
+    """
     manifest = path / MANIFEST
     try:
         is_ours = manifest.is_file() and isinstance(read_json_object(manifest).get("sha256"), dict)

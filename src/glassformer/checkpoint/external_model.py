@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class Tensors(Protocol):
-    """A lazy mapping from tensor names to tensors, so that a file may be larger than memory."""
+    """A lazy mapping from tensor names to tensors. Each access reads one tensor, so a file may be larger than RAM."""
 
     def keys(self) -> Iterator[str]:
-        """Return the names of all tensors."""
+        """Return an iterator over the names of all tensors."""
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return a tensor's shape without reading its values."""
@@ -23,17 +23,17 @@ class Tensors(Protocol):
         """Return the number format of a stored tensor, such as F32, BF16 or Q4_K."""
 
     def __getitem__(self, name: str) -> Tensor:
-        """Read one tensor."""
+        """Read the values of one tensor and return it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExternalModel:
-    """A model as every reader returns it: HF's `config.json` values and HF's tensor names, whatever the format."""
+    """An opened model in another library's format. Its config and tensor names are HF's, whatever the format."""
 
     config: Mapping[str, Any]
     """The values of HF's `config.json`, including `model_type`."""
     tensors: Tensors
     tokenizer_json: str | None = None
-    """The contents of a `tokenizer.json` (`tokenizers` library), if the format stores a vocabulary."""
+    """The tokenizer of a GGUF or llama2.c model, as the contents of a `tokenizer.json`; None for an HF folder."""
     tokenizer_config: Mapping[str, Any] = field(default_factory=dict)
-    """The known keys of HF's `tokenizer_config.json`: `chat_template`, `bos_token`, `eos_token`, `pad_token`."""
+    """Values of HF's `tokenizer_config.json` for `tokenizer_json`, such as `bos_token` and `chat_template`."""

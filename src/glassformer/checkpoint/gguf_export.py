@@ -37,7 +37,10 @@ Numbers = Literal["f32", "f16", "q8_0"]
 
 
 def _limits(architecture: str, **biases_and_norms: tuple[bool, ...]) -> FormatLimits:
-    """Return the limits of a llama.cpp architecture, whose activation, norm and positions are fixed."""
+    """Return the limits of a llama.cpp architecture. All three have a SiLU gate, RMSNorm and rotary positions.
+
+    `biases_and_norms` holds the allowed values of the settings in which the architectures differ.
+    """
     return FormatLimits(
         format=f"llama.cpp's architecture {architecture!r}",
         written=frozenset(
@@ -104,11 +107,15 @@ def write_gguf(
     chat_template: str | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write a GGUF file atomically. `numbers` is the format of matrices; vectors stay float32.
+    """Write a model and its tokenizer to a GGUF file atomically.
 
-    An existing GGUF file is replaced only with `overwrite`. A missing folder is created.
+    An existing GGUF file is replaced only with `overwrite`. Missing parent folders are created.
 
-    The tokenizer must be a byte-level BPE or a SentencePiece-style BPE. `roles` maps `bos` and `eos` to token ids.
+    Args:
+        numbers: Number format of the matrices; vectors stay float32. A matrix whose row length is not a multiple of 32
+            is stored in f16 instead of q8_0.
+        tokenizer_json: Contents of a `tokenizer.json`: a byte-level BPE or a SentencePiece-style BPE.
+        roles: Token ids of the special tokens, by `bos`, `eos` and `pad`. None leaves one out.
     """
     contents = None if tokenizer_json is None else json.loads(tokenizer_json)
     kind = _architecture_of(model.config, contents)
@@ -140,7 +147,7 @@ def write_gguf(
 
 
 def blocking_gguf(config: ModelConfig) -> dict[str, list[str]]:
-    """Return, for each supported llama.cpp architecture, the settings that block an export."""
+    """Return, for each supported llama.cpp architecture, the settings of `config` that it cannot express."""
     found = {}
     for kind, limits in LIMITS.items():
         plain = rewritten(FAMILIES[kind], config)
@@ -156,7 +163,10 @@ def blocking_gguf(config: ModelConfig) -> dict[str, list[str]]:
 
 
 def _architecture_of(config: ModelConfig, tokenizer: Mapping[str, Any] | None) -> str:
-    """Return the architecture to write. The error names everything that blocks the closest one, tokenizer included."""
+    """Return the llama.cpp architecture to write: the one with the fewest settings that it cannot express.
+
+    Raises UnsupportedModelError naming these settings and the unsupported parts of the tokenizer, if there are any.
+    """
     found = blocking_gguf(config)
     nearest = min(found, key=lambda kind: len(found[kind]))
     of_tokenizer = [] if tokenizer is None else _blocking_tokenizer(tokenizer)
@@ -165,7 +175,7 @@ def _architecture_of(config: ModelConfig, tokenizer: Mapping[str, Any] | None) -
 
 
 def gguf_name(name: str) -> str:
-    """Convert an HF tensor name to llama.cpp's."""
+    """Convert an HF tensor name to llama.cpp's: `model.layers.0.mlp.up_proj.weight` to `blk.0.ffn_up.weight`."""
     module, kind = name.rsplit(".", 1)
     if module.startswith("model.layers."):
         number, inner = module.removeprefix("model.layers.").split(".", 1)
@@ -174,7 +184,10 @@ def gguf_name(name: str) -> str:
 
 
 def pairs_from_halves(rows: NDArray[Any], n_heads: int) -> NDArray[Any]:
-    """Reorder the rows of each head from HF's order (first halves, then second) to llama.cpp's (pair by pair)."""
+    """Reorder the rows of a Q or K projection from HF's rotary order to llama.cpp's, within each head.
+
+    HF stores the first elements of all rotary pairs and then the second ones; llama.cpp stores pair after pair.
+    """
     split = rows.reshape(n_heads, 2, len(rows) // n_heads // 2, *rows.shape[1:])
     return split.swapaxes(1, 2).reshape(rows.shape)
 
@@ -191,9 +204,9 @@ def _add(writer: Any, gguf: Any, name: str, array: NDArray[Any], numbers: Number
 
 
 def _write_tensors(writer: Any) -> None:
-    """Write the tensors like `GGUFWriter.write_tensors_to_file`, but with Python's writes.
+    """Write the tensors like `GGUFWriter.write_tensors_to_file`, but with the `write` method of Python's files.
 
-    The library uses NumPy's `tofile`, which ignores a full disk and leaves a truncated file.
+    The gguf package uses NumPy's `tofile`, which ignores a full disk and leaves a truncated file.
     """
     writer.write_ti_data_to_file()
     (file,), (tensors,) = writer.fout, writer.tensors
@@ -252,7 +265,10 @@ def _write_tokenizer(
 
 
 def _blocking_tokenizer(contents: Mapping[str, Any]) -> list[str]:
-    """Return the parts of a `tokenizer.json` that llama.cpp does not support, with the setting that caused them."""
+    """Return descriptions of the parts of a `tokenizer.json` that llama.cpp does not support, for an error message.
+
+    A description names the `TokenizerConfig` setting that causes it, `lowercase` or `prefix_space`, if there is one.
+    """
     inner, normalizer, cutter = contents["model"], contents.get("normalizer"), contents.get("pre_tokenizer") or {}
     if inner.get("type") != "BPE":
         return [f"a tokenizer of type {inner.get('type')!r} (expected 'BPE')"]
@@ -273,7 +289,7 @@ def _blocking_tokenizer(contents: Mapping[str, Any]) -> list[str]:
 
 
 def _rule_of_words(contents: Mapping[str, Any]) -> str | None:
-    """Return llama.cpp's name for a byte-level pre-tokenizer, or None."""
+    """Return llama.cpp's name for the pre-tokenizer of a byte-level `tokenizer.json`; None if llama.cpp lacks it."""
     cutter = contents.get("pre_tokenizer") or {}
     steps = cutter.get("pretokenizers", []) if cutter.get("type") == "Sequence" else [cutter]
     patterns = [pattern for step in steps for pattern in _patterns(step)]
@@ -281,7 +297,10 @@ def _rule_of_words(contents: Mapping[str, Any]) -> str | None:
 
 
 def _patterns(step: Mapping[str, Any]) -> list[str]:
-    """Return the split patterns of one `pre_tokenizer` step; a pattern that matches no rule if it is unsupported."""
+    """Return the regular expressions by which one `pre_tokenizer` step splits text, for `_rule_of_words`.
+
+    An unsupported step returns a text that differs from every pattern of llama.cpp.
+    """
     kind = step.get("type")
     if kind == "ByteLevel" and not step.get("add_prefix_space"):
         return [GPT2_WORDS] if step.get("use_regex", True) else []

@@ -1,7 +1,7 @@
-"""Read GGUF files (llama.cpp's format) as if HF had written them. Quantized tensors are dequantized.
+"""Read GGUF files (llama.cpp's format) with HF's config values and tensor names. Quantized tensors are dequantized.
 
-We parse the header ourselves and check every length against the file size, because the `gguf` package's reader trusts
-the lengths and takes seconds for a vocabulary. The package dequantizes the blocks.
+This module parses the header and checks every length against the file size, because the reader of the `gguf` package
+trusts the lengths and takes seconds for a vocabulary. The package is used to dequantize the tensors.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ PARTS = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-"""Layer tensor names: GGUF -> HF."""
+"""Names of the modules of one layer: GGUF's -> HF's."""
 
 
 def read_gguf(path: Path) -> ExternalModel:
     """Open a GGUF file of architecture llama, qwen2 or qwen3. Tensors are read when they are accessed.
 
-    Tensors are returned in float32 and in HF's row order, whatever the file stores.
+    Every tensor is returned in float32, and Q and K with their rows in HF's order, whatever the file stores.
     """
     path, gguf = Path(path), _library()
     header = _Header(path, gguf)
@@ -78,12 +78,18 @@ def read_gguf(path: Path) -> ExternalModel:
 
 
 def halves_from_pairs(rows: NDArray[np.float32], n_heads: int) -> NDArray[np.float32]:
-    """Reorder Q or K rows from neighboring rotary pairs to HF's order: first elements of all pairs, then second."""
+    """Reorder the rows of a Q or K projection from llama.cpp's rotary order to HF's, within each head.
+
+    llama.cpp stores pair after pair; HF stores the first elements of all rotary pairs and then the second ones.
+    """
     return rows.reshape(n_heads, -1, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
 class GgufTensors:
-    """The tensors of a GGUF file under HF's names."""
+    """Lazy access to the tensors of a GGUF file by HF's names (see `Tensors`).
+
+    The constructor raises ValueError unless the file has exactly the tensors that `config` implies, in their shapes.
+    """
 
     def __init__(self, header: _Header, config: Mapping[str, Any], gguf: ModuleType):
         self._header, self._config, self._gguf = header, config, gguf
@@ -102,7 +108,7 @@ class GgufTensors:
             self._check_kind(kind)
 
     def keys(self) -> Iterator[str]:
-        """Return the names of all tensors."""
+        """Return an iterator over the HF names of all tensors."""
         return iter(self._names)
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -110,7 +116,7 @@ class GgufTensors:
         return self._header.tensors[self._names[name]].shape
 
     def __getitem__(self, name: str) -> Tensor:
-        """Read one tensor in float32."""
+        """Read one tensor, dequantize it and return it in float32."""
         import torch
 
         stored = self._header.tensors[self._names[name]]
@@ -139,7 +145,7 @@ class GgufTensors:
 
 @dataclass(frozen=True)
 class _Stored:
-    """Location and format of a tensor in the file."""
+    """Shape, number format (`kind`) and byte range (`start`, `size`) of one tensor in a GGUF file."""
 
     shape: tuple[int, ...]
     kind: Any
@@ -172,7 +178,7 @@ class _Header:
         self.tensors = self._places(n_tensors, gguf)
 
     def _take(self, count: int) -> memoryview:
-        """Return the next `count` bytes after checking that the file has them."""
+        """Return the next `count` bytes. Raises CorruptFolderError past the end of the file or `MAX_HEADER` bytes."""
         start, end = self._at, self._at + count
         if end > len(self._view):
             raise CorruptFolderError(f"{self.path} ends at byte {len(self._view)}: its header expects {end} or more")
@@ -216,7 +222,7 @@ class _Header:
         return np.frombuffer(self._take(count * struct.calcsize(code)), code).tolist()
 
     def _texts(self, count: int) -> list[str]:
-        """Read an array of strings quickly, for vocabularies."""
+        """Read an array of `count` strings in one loop, because `_text` per string is slow for a vocabulary."""
         view, at, texts, length_at = self._view, self._at, [], struct.Struct("<Q").unpack_from
         last = min(len(view), MAX_HEADER)
         for _ in range(count):
@@ -233,7 +239,7 @@ class _Header:
         return texts
 
     def _places(self, count: int, gguf: ModuleType) -> dict[str, _Stored]:
-        """Read the tensor locations and check that they lie in the file and do not overlap."""
+        """Read the entries of `count` tensors and check that their byte ranges lie in the file and do not overlap."""
         found: dict[str, _Stored] = {}
         for _ in range(count):
             name, n_dims = self._text(), self._number("I")
@@ -264,7 +270,7 @@ class _Header:
 
 
 def _config(header: _Header) -> dict[str, Any]:
-    """Return the header as HF's `config.json` values."""
+    """Convert the header's metadata to HF's `config.json` values. Raises ValueError for an unsupported model."""
     values, tensors = header.metadata, header.tensors
     kind = values.get("general.architecture")
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
@@ -326,7 +332,7 @@ def _refuse_unsupported(values: Mapping[str, Any], kind: str, tensors: Mapping[s
 
 
 def _expected(config: Mapping[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Map HF's tensor names to (GGUF name, expected shape)."""
+    """Return the tensors that a model of this config has: HF's name -> (GGUF's name, shape)."""
     width, inner, vocab_size = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
     head_dim = config.get("head_dim", width // config["num_attention_heads"])
     q_rows, k_rows = config["num_attention_heads"] * head_dim, config["num_key_value_heads"] * head_dim

@@ -12,22 +12,24 @@ READ_FILES = (
     *("special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "vocab.txt", "vocab.json", "merges.txt"),
     *("source.spm", "target.spm", "tokenizer.model", "spiece.model", "sentence_bert_config.json", "1_Pooling"),
 )
-"""All files that are read from a model folder. Each one present must have a checksum in the manifest."""
+"""Everything that is read from a model folder. A folder with a manifest must list each of these names that exists."""
 # Limits for hostile files where no tensor bounds the size. Real models stay far below them.
 MAX_SHARED_LAYERS = 1 << 10
 MAX_SINUSOIDS = 1 << 16
 MAX_PLAUSIBLE = 1 << 21
-"""No dimension of a real tensor is larger. Building such a model on the meta device costs no memory."""
+"""The largest size that a real model may have. `check_sizes` looks for missing tensors only up to this size."""
 
 
 def check_sizes(
     config: ModelConfig, shapes: Sequence[tuple[int, ...]], missing: Callable[[], Sequence[str]] = lambda: ()
 ) -> None:
-    """Raise ValueError for config sizes that tensors of these shapes cannot have, before the model is built.
+    """Raise ValueError if `config` has a size that a model file with tensors of these shapes cannot have.
 
-    Every size is a dimension of some tensor, so none exceeds the element count of the largest tensor, and every layer
-    has tensors. `missing` returns the names of tensors that the config needs and the file lacks. It is called only for
-    a size that is too large for the file but plausible, because then the largest tensor may be the missing one.
+    It is called before the model is built, so that a hostile config cannot ask for a huge model. Every layer has
+    tensors, and every size is a dimension of some tensor, so no size may exceed the largest tensor's element count.
+
+    `missing` returns the names of the tensors that the config needs and the file lacks, for the error message. It is
+    called only for a size that is too large for the file but plausible: then the largest tensor may be missing.
     """
     # Shared layers are stored once and sinusoids are computed, so the tensors do not bound their number.
     depth = MAX_SHARED_LAYERS if config.share_layers else len(shapes)
@@ -50,7 +52,7 @@ def check_sizes(
 
 
 def _sizes(config: ModelConfig) -> dict[str, int]:
-    """Return the config's sizes that are tensor dimensions."""
+    """Return the sizes of `config` that are tensor dimensions, by the name that an error message shows."""
     sizes = {
         "vocab_size": config.vocab_size,
         "source_vocab_size": config.source_vocab,

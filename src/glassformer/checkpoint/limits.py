@@ -28,14 +28,15 @@ POSITION_FIELDS = {
     "relative": ("relative_buckets", "relative_max_distance"),
     "sinusoidal": ("sinusoid_halves",),
 }
-"""Fields that matter only for one kind of positions."""
+"""By kind of position encoding: the fields that have an effect only with that kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FormatLimits:
-    """The config fields that a format stores and those it restricts.
+    """Which config fields an export format stores, and which it restricts to some values.
 
-    Every field is in `written` or `required`, except training fields and fields of position kinds that are not allowed.
+    Every field is in `written` or `required`, except training fields and the fields of position encodings that the
+    format does not support.
     """
 
     format: str
@@ -45,7 +46,7 @@ class FormatLimits:
     """Fields that the file does not store, with the values that the format's runtime implements."""
 
     def blocking(self, config: ModelConfig) -> list[str]:
-        """Return the settings with values that the format does not support, each with the supported values."""
+        """Return the settings of `config` that the format does not support, each as `name=value (expected ...)`."""
         return [
             blocking_setting(name, value, self.required[name])
             for name, value in effective_settings(config).items()
@@ -60,13 +61,16 @@ def blocking_setting(name: str, value: object, expected: Collection[object]) -> 
 
 
 def refuse(format: str, blocking: Sequence[str]) -> None:
-    """Raise UnsupportedModelError naming all `blocking` settings, if there are any."""
+    """Raise UnsupportedModelError naming the export format and all `blocking` settings, if there are any."""
     if blocking:
         raise UnsupportedModelError(f"{format} cannot express {', '.join(blocking)}")
 
 
 def effective_settings(config: ModelConfig) -> dict[str, Any]:
-    """Return the fields that affect the outputs of a trained model. Equivalent values get one spelling."""
+    """Return the config fields that affect the outputs of a trained model, by name.
+
+    Values with the same meaning become equal: `n_kv_heads=None`, for example, becomes the number of heads.
+    """
     no_effect = {
         *TRAINING_FIELDS,
         *(key for kind, keys in POSITION_FIELDS.items() if kind != config.positions for key in keys),

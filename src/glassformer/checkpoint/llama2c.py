@@ -1,4 +1,7 @@
-"""Read llama2.c files: a header of seven integers, then a Llama's float32 weights grouped by kind."""
+"""Read the model files of llama2.c (Karpathy's Llama in C): a header of seven integers, then float32 weights.
+
+The weights are grouped by kind: the Q projections of all layers, then the K projections of all layers, and so on.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
 HEADER = struct.Struct("<7i")
 LATER_VERSIONS = 0x616B3432
-"""First integer of files of version 1 and later."""
+"""The first integer of files of version 1 and later, which cannot be read."""
 SPECIAL = ("<unk>", "<s>", "</s>")
 # Limits for hostile files.
 MAX_LAYERS = 1 << 12
@@ -31,7 +34,8 @@ MAX_TOKENIZER = 1 << 26
 def read_llama2c(path: Path, tokenizer: Path | None = None) -> ExternalModel:
     """Open a llama2.c `.bin` file of version 0. Tensors are read when they are accessed.
 
-    `tokenizer` is its `tokenizer.bin`. By default, `tokenizer.bin` or the only `tok*.bin` beside the model is used.
+    `tokenizer` is llama2.c's `tokenizer.bin`. The default is the file `tokenizer.bin` in the model's folder, or else
+    the only other `tok*.bin` there. Without one the model has no tokenizer.
     """
     path = Path(path)
     config = _config(path)
@@ -52,7 +56,7 @@ def read_llama2c(path: Path, tokenizer: Path | None = None) -> ExternalModel:
 
 
 class Llama2cTensors:
-    """The tensors of a llama2.c file under HF's names."""
+    """Lazy access to the tensors of a llama2.c file by HF's names (see `Tensors`)."""
 
     def __init__(self, path: Path, config: Mapping[str, Any]):
         self._config = config
@@ -66,7 +70,7 @@ class Llama2cTensors:
                 at += math.prod(shape)
 
     def keys(self) -> Iterator[str]:
-        """Return the names of all tensors."""
+        """Return an iterator over the HF names of all tensors."""
         return (name for name in self._places if name not in ANGLES)
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -74,7 +78,7 @@ class Llama2cTensors:
         return self._places[name][1]
 
     def __getitem__(self, name: str) -> Tensor:
-        """Read one tensor, with Q and K in HF's row order."""
+        """Read one tensor and return it. The rows of Q and K are reordered to HF's rotary order."""
         import torch
 
         at, shape = self._places[name]
@@ -86,16 +90,16 @@ class Llama2cTensors:
         return torch.from_numpy(values)
 
     def stored_as(self, name: str) -> str:
-        """Return the number format, which is always F32."""
+        """Return the number format of a stored tensor, which is always F32."""
         return "F32"
 
 
 ANGLES = ("freq_cis_real", "freq_cis_imag")
-"""The stored rotary table. It is not read, because the model computes it."""
+"""Names of the rotary tables in the file. They are not read, because the model computes them."""
 
 
 def _kinds(config: Mapping[str, Any]) -> list[tuple[str, tuple[int, ...]]]:
-    """Return names and shapes in file order."""
+    """Return the HF name and shape of each kind of tensor, in file order. A name with `{}` occurs in every layer."""
     width, inner, n_heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
     table = (config["vocab_size"], width)
     head_dim = width // n_heads
@@ -119,7 +123,7 @@ def _kinds(config: Mapping[str, Any]) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def _config(path: Path) -> dict[str, Any]:
-    """Return the header as HF's `config.json` values, after checking the file size against it."""
+    """Return the header as HF's `config.json` values. Raises CorruptFolderError if the file size does not match it."""
     size = path.stat().st_size
     if size < HEADER.size:
         raise CorruptFolderError(f"{path} has {size} bytes: expected a header of {HEADER.size}")
@@ -173,7 +177,7 @@ def _tokenizer_beside(path: Path) -> Path | None:
 
 
 def _tokenizer(path: Path, count: int) -> str:
-    """Read a vocabulary of `count` pieces, each stored as score, length and text."""
+    """Convert a llama2.c vocabulary of `count` tokens, each stored as score, length and text, to a `tokenizer.json`."""
     size = path.stat().st_size
     if not len(SPECIAL) <= count <= size <= MAX_TOKENIZER:
         raise CorruptFolderError(

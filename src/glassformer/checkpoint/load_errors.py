@@ -1,4 +1,4 @@
-"""Context managers that make load errors short and let them name the file or folder."""
+"""Context managers that shorten the messages of load errors and add the name of the file or folder to them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,12 +8,12 @@ from glassformer.base.checks import shortened
 from glassformer.checkpoint.safe_files import CorruptFolderError
 
 WRONG_VALUES = (TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-"""Exceptions that Python raises for values of the wrong type or of an absurd size."""
+"""Exceptions that Python raises when a config holds a value of the wrong type or of an absurd size."""
 
 
 @contextmanager
 def naming_errors(path: Path) -> Iterator[None]:
-    """Prefix errors that do not mention `path` with it, and shorten long messages."""
+    """Context manager that shortens the message of a ValueError or OSError and prefixes `path` if it is not named."""
     try:
         yield
     except (ValueError, OSError) as error:
@@ -30,7 +30,10 @@ def naming_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def refusing_wrong_values(path: Path) -> Iterator[None]:
-    """Raise CorruptFolderError naming the file if its values have the wrong type or size."""
+    """Context manager that converts the exceptions in `WRONG_VALUES` to a CorruptFolderError naming the file `path`.
+
+    A ValueError or OSError passes through `naming_errors`.
+    """
     try:
         with naming_errors(path):
             yield

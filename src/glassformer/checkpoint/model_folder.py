@@ -3,12 +3,14 @@
     my-model/
         config.json          the fields of `ModelConfig`
         model.safetensors    each parameter once, by its name in the model
-        manifest.json        SHA-256 of every file
+        manifest.json        SHA-256 of every other file
         tokenizer.json, README.md, ...
 
-`save_model` writes a folder beside the target and renames it, so that a crash leaves the old model readable.
-`load_model` checks everything before it allocates anything: the checksums, the config, then the names and shapes of
-the tensors against a model on the meta device, which has shapes but no memory. No file can run code, unlike a pickle.
+`save_model` writes a temporary folder next to the target and renames it, so that a crash leaves the old model readable.
+
+`load_model` verifies the checksums and the config, reads all tensors, and then compares their names and shapes with a
+model on the meta device, which has shapes but no memory. Only then are the model's parameters allocated, so a config
+that does not match the weights costs no more memory than the weights file. No file can run code, unlike a pickle.
 """
 
 import json
@@ -50,9 +52,10 @@ def save_model(
     overwrite: bool = False,
     owner: str = "",
 ) -> None:
-    """Write a model folder atomically. `texts` are further files, such as `tokenizer.json` and `README.md`.
+    """Write a model folder atomically. `texts` maps names of further files, such as `README.md`, to their contents.
 
-    An existing model folder is replaced only with `overwrite`, or if the same `owner` (a training run) wrote it.
+    An existing model folder is replaced only with `overwrite`, or if the same `owner` (a training run) wrote it and its
+    files are unchanged. `owner` is stored in the manifest.
     """
     with new_folder(folder, overwrite=overwrite, owner=owner) as work:
         write_text(work / CONFIG, json.dumps(model.config.to_dict(), indent=2))
@@ -62,7 +65,11 @@ def save_model(
 
 
 def load_model(folder: Path) -> EncoderModel | DecoderModel | EncoderDecoderModel:
-    """Load a model folder in eval mode on the CPU, after verifying its checksums."""
+    """Load a model folder that Glassformer wrote: in float32, in eval mode, on the CPU.
+
+    Raises CorruptFolderError if a file is damaged, or read but not in the manifest, and ValueError if the tensors do
+    not match the config.
+    """
     recover_folder(folder)
     if not folder.is_dir():
         raise FileNotFoundError(no_such_model(folder))
@@ -81,12 +88,15 @@ def load_model(folder: Path) -> EncoderModel | DecoderModel | EncoderDecoderMode
 
 
 def own_parameters(model: nn.Module) -> dict[str, Tensor]:
-    """Return each parameter once, by its canonical name. Tied tables appear once."""
+    """Return the model's parameters by name, detached. A tied parameter appears once, under its first name."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
 def load_parameters(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
-    """Copy tensors into the model's parameters. Names and shapes must match exactly."""
+    """Copy tensors into the model's parameters, in place.
+
+    Raises ValueError, prefixed with `where`, unless the names and shapes match exactly.
+    """
     own = _check_match(model, tensors, where)
     with torch.no_grad():
         for name, parameter in own.items():
@@ -94,7 +104,11 @@ def load_parameters(model: nn.Module, tensors: Mapping[str, Tensor], where: str)
 
 
 def fill_parameters(model: nn.Module, values: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> None:
-    """Replace the meta parameters of a model with real values, one tensor at a time."""
+    """Replace the parameters of a model on the meta device with the named tensors of `values`, converted to `dtype`.
+
+    Tied parameters stay tied. One tensor is taken from `values` at a time. Raises ValueError for a tensor that is not
+    stored in floating point.
+    """
     places: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
     for module in model.modules():
         for key, parameter in module.named_parameters(recurse=False):
@@ -112,7 +126,7 @@ def fill_parameters(model: nn.Module, values: Iterable[tuple[str, Tensor]], dtyp
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read all tensors of a safetensors file."""
+    """Return all tensors of a safetensors file by name. Raises CorruptFolderError if it cannot be read."""
     if not path.is_file():  # opening a pipe would block
         raise CorruptFolderError(f"{path} is missing: expected a file")
     try:
@@ -122,7 +136,10 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file. An error names the file and the next step."""
+    """Write a safetensors file. An operating system error, such as a full disk, is raised as a WriteError.
+
+    `metadata` is stored in the file's header.
+    """
     try:
         save_file(dict(tensors), file, metadata=metadata)
     except SafetensorError as error:  # safetensors reports an OSError only in the message text
@@ -133,7 +150,7 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: dict[str,
 
 
 def _check_match(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> dict[str, nn.Parameter]:
-    """Return the model's parameters after checking that the tensors have the same names and shapes."""
+    """Return the model's parameters by name. Raises ValueError unless `tensors` has the same names and shapes."""
     own = dict(model.named_parameters())
     missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     if missing or unknown:

@@ -1,13 +1,14 @@
-"""Export models to ONNX, for onnxruntime. Caches are inputs and outputs of the graphs.
+"""Export models to ONNX, for onnxruntime. KV caches are inputs and outputs of the graphs.
 
 The graphs are traced from the model's modules in float32. Batch size and lengths are dynamic; P, the number of past
 tokens, may be 0. Masks are True for real tokens. L is the number of layers.
 
-- encoder: `model.onnx`, tokens and mask (B, T) -> answer. A decoder without a language-model head has the same form.
+- encoder: `model.onnx`, tokens and mask (B, T), and token_types if the model has them -> answer, the head's output.
+  A decoder without a language-model head is exported in the same form.
 - decoder: `decoder.onnx`, tokens (B, T), mask (B, P+T), past_keys and past_values (L, B, G, P, D) -> logits
   (B, T, V), keys and values (L, B, G, P+T, D), which are the past of the next step.
-- encoder-decoder: `encoder.onnx`, source and source_mask (B, S) -> memory (B, S, C); `memory.onnx`, memory ->
-  cross_keys and cross_values (L, B, G, S, D); and `decoder.onnx`, which takes these and source_mask as well.
+- encoder-decoder: `encoder.onnx`, source and source_mask (B, S) -> memory (B, S, C), the encoder's output;
+  `memory.onnx`, memory -> cross_keys and cross_values (L, B, G, S, D); `decoder.onnx`, with these and source_mask too.
 """
 
 import copy
@@ -38,14 +39,14 @@ from glassformer.nn.layers import Layer
 AnyModel = EncoderModel | DecoderModel | EncoderDecoderModel
 MODEL, ENCODER, MEMORY, DECODER = "model.onnx", "encoder.onnx", "memory.onnx", "decoder.onnx"
 MAX_FILE_BYTES = 2**30
-"""Weights above this size go to a file beside the graph, because protobuf is limited to 2 GiB."""
+"""Larger weights go to a second file next to the graph's, because a protobuf file is limited to 2 GiB."""
 PROMPT, GREEDY_STEPS = 6, 16
 
 
 def export_onnx(
     model: AnyModel, folder: Path, texts: Mapping[str, str] | None = None, *, overwrite: bool = False
 ) -> None:
-    """Write a folder of ONNX graphs. `texts` are further files.
+    """Write a folder of ONNX graphs. `texts` maps the names of further text files to their contents.
 
     An existing model folder is replaced only with `overwrite`.
     """
@@ -68,7 +69,7 @@ def export_onnx(
 
 
 def blocking_onnx(config: ModelConfig) -> list[str]:
-    """Return the settings that block an export. Encoder-decoders need a language-model head."""
+    """Return the settings that block an export: an encoder-decoder's head that is not a language-model head."""
     if config.kind == "encoder_decoder" and config.head != "language_model":
         return [blocking_setting("head", config.head, ["language_model"])]
     return []
@@ -78,9 +79,9 @@ def blocking_onnx(config: ModelConfig) -> list[str]:
 def verify_onnx(folder: Path, model: AnyModel, *, seed: int = 0) -> tuple[float, float]:
     """Return the largest difference between onnxruntime's and the model's outputs, and the share of equal argmaxes.
 
-    The input is three rows of random tokens with different lengths. Models with a decoder graph generate 16 greedy
-    steps after a prompt given in two pieces. Each step is compared with an uncached forward, and both continue with the
-    model's token. Other models are compared on their outputs.
+    The input is a batch of three random token sequences of different lengths. Models with a decoder graph read the
+    prompt in two pieces and generate up to 16 tokens greedily. Each step is compared with the model's uncached forward
+    pass, and both continue with the model's token. For other models the outputs of one forward pass are compared.
     """
     plain = _plain(model)
     pairs = list((_compare_reading if (folder / MODEL).exists() else _compare_writing)(folder, plain, seed))
@@ -90,9 +91,9 @@ def verify_onnx(folder: Path, model: AnyModel, *, seed: int = 0) -> tuple[float,
 
 
 class TensorCache(KVCache):
-    """A functional KV cache: past keys and values come in as tensors (L, B, G, P, D), longer ones go out.
+    """A KV cache without in-place writes: it takes past keys and values (L, B, G, P, D) and returns longer ones.
 
-    `real` (B, P+T) is the mask of past and new tokens. `memory` holds the complete keys and values of cross-attention.
+    `real` (B, P+T) is True for real tokens, past and new. `memory` holds cross-attention's keys and values, if any.
     """
 
     def __init__(self, keys: Tensor, values: Tensor, real: Tensor, memory: tuple[Tensor, Tensor] | None = None):
@@ -116,29 +117,29 @@ class TensorCache(KVCache):
 
     @override
     def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Return past and new keys and values, (B, G, P+T, D), instead of writing in place."""
+        """Return a layer's past and new keys and values, each (B, G, P+T, D), and keep them for `result`."""
         longer = torch.cat((self.keys[layer], k), 2), torch.cat((self.values[layer], v), 2)
         self._longer.append(longer)
         return longer
 
     @override
     def advance(self, n_new: int) -> None:
-        """Do nothing: every forward gets a new cache."""
+        """Do nothing, because every forward pass gets a new cache."""
 
     def result(self) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of all tokens, (L, B, G, P+T, D), after the forward."""
+        """Return the keys and values of past and new tokens, each (L, B, G, P+T, D), after the forward pass."""
         return torch.stack([k for k, _ in self._longer]), torch.stack([v for _, v in self._longer])
 
 
 class DecoderStep(nn.Module):
-    """A decoder step with the cache as tensors."""
+    """The module behind a decoder's `decoder.onnx`: one forward pass with the KV cache as input and output tensors."""
 
     def __init__(self, model: DecoderModel):
         super().__init__()
         self.model = model
 
     def forward(self, tokens: Tensor, mask: Tensor, past_keys: Tensor, past_values: Tensor) -> tuple[Tensor, ...]:
-        """Return logits, keys and values."""
+        """Return the logits, and the keys and values of past and new tokens (see `TensorCache.result`)."""
         new = mask[:, past_keys.shape[3] :]
         cache = TensorCache(past_keys, past_values, mask)
         logits = self.model(tokens, new, cache=cache)
@@ -146,7 +147,7 @@ class DecoderStep(nn.Module):
 
 
 class EncoderDecoderStep(nn.Module):
-    """A decoder step of an encoder-decoder, with the cross-attention keys and values as inputs."""
+    """Like `DecoderStep`, for an encoder-decoder: cross-attention's keys and values are inputs too."""
 
     def __init__(self, model: EncoderDecoderModel):
         super().__init__()
@@ -162,7 +163,7 @@ class EncoderDecoderStep(nn.Module):
         cross_keys: Tensor,
         cross_values: Tensor,
     ) -> tuple[Tensor, ...]:
-        """Return logits, keys and values."""
+        """Return the logits, and the keys and values of past and new tokens (see `TensorCache.result`)."""
         new = mask[:, past_keys.shape[3] :]
         cache = TensorCache(past_keys, past_values, mask, (cross_keys, cross_values))
         # `decode` requires a memory but does not read it, because its keys are given. The exporter drops it.
@@ -172,39 +173,39 @@ class EncoderDecoderStep(nn.Module):
 
 
 class ReadSegments(nn.Module):
-    """A model with token types (BERT's segments), with all inputs positional."""
+    """A model with token types (BERT's segments) as a positional input, because export passes no keyword arguments."""
 
     def __init__(self, model: EncoderModel | DecoderModel):
         super().__init__()
         self.model = model
 
     def forward(self, tokens: Tensor, mask: Tensor, token_types: Tensor) -> Tensor:
-        """Return the head's output."""
+        """Return the output of the model's head."""
         answer: Tensor = self.model(tokens, mask, token_types=token_types)
         return answer
 
 
 class Encode(nn.Module):
-    """The encoder of an encoder-decoder."""
+    """The module behind `encoder.onnx`: the encoder of an encoder-decoder."""
 
     def __init__(self, model: EncoderDecoderModel):
         super().__init__()
         self.model = model
 
     def forward(self, source: Tensor, source_mask: Tensor) -> Tensor:
-        """(B, S) -> (B, S, C)."""
+        """Return the encoder's output, (B, S, C), for token ids and a mask of (B, S)."""
         return self.model.encode(source, source_mask)
 
 
 class MemoryKeys(nn.Module):
-    """The cross-attention keys and values of every decoder layer, computed once per source."""
+    """The module behind `memory.onnx`: cross-attention's keys and values in every decoder layer, once per source."""
 
     def __init__(self, model: EncoderDecoderModel):
         super().__init__()
         self.decoder = model.decoder
 
     def forward(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, S, C) -> keys and values, each (L, B, G, S, D)."""
+        """Return keys and values, each (L, B, G, S, D), for the encoder's output, `memory` (B, S, C)."""
         made = []
         for index in range(self.decoder.depth):
             layer = self.decoder.layers[index % len(self.decoder.layers)]
@@ -216,14 +217,14 @@ class MemoryKeys(nn.Module):
 
 @dataclass(frozen=True)
 class OnnxGraph:
-    """One ONNX file: a module, its example inputs with axis names, and its output names."""
+    """What one ONNX file is traced from: a module, its example inputs with axis names, and its output names."""
 
     module: nn.Module
     inputs: dict[str, tuple[Tensor, tuple[str, ...]]]
     outputs: tuple[str, ...]
 
     def write(self, path: Path) -> None:
-        """Trace and save the module. Axes with a lower-case name are dynamic."""
+        """Trace the module and save it as an ONNX file. Input axes with a lower-case name are dynamic."""
         examples = {name: example for name, (example, _) in self.inputs.items()}
         axes = {
             name: {axis: word for axis, word in enumerate(sizes) if word.islower()}
@@ -257,9 +258,9 @@ class OnnxGraph:
 
 
 def check_weights_beside(path: Path) -> None:
-    """Raise WriteError if the file with a graph's weights is truncated.
+    """Raise WriteError if the separate weights file of the graph at `path` is truncated.
 
-    The library writes it with NumPy's `tofile`, which ignores a full disk.
+    The exporter writes that file with NumPy's `tofile`, which ignores a full disk.
     """
     onnx = _needs("onnx")
     for tensor in onnx.load(path, load_external_data=False).graph.initializer:
@@ -272,7 +273,7 @@ def check_weights_beside(path: Path) -> None:
 
 
 def _graphs(model: AnyModel) -> dict[str, OnnxGraph]:
-    """Return a model's graphs by file name. Example sizes differ and exceed 1, so that tracing keeps axes dynamic."""
+    """Return a model's graphs by file name. The sizes in examples differ and exceed 1, so that axes stay dynamic."""
     config, batch, past, new, source_length = model.config, 2, 3, 4, 5
     tokens = torch.zeros(batch, new, dtype=torch.long), ("batch", "length")
     if isinstance(model, EncoderModel) or (isinstance(model, DecoderModel) and config.head != "language_model"):
@@ -308,7 +309,7 @@ def _graphs(model: AnyModel) -> dict[str, OnnxGraph]:
 
 
 def _plain(model: AnyModel, *, for_tracing: bool = False) -> AnyModel:
-    """Return a float32 copy on the CPU in eval mode."""
+    """Return a float32 copy on the CPU in eval mode. Raises TypeError for a quantized model."""
     plain = copy.deepcopy(model).cpu().float().eval()
     for name, module in plain.named_modules():
         if name.endswith("q_proj") and not isinstance(module, nn.Linear):
@@ -328,7 +329,7 @@ def _needs(package: str) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the logging and the warnings of torch's exporter."""
+    """Context manager that silences the log messages and warnings of torch's exporter."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -341,7 +342,7 @@ def _quiet() -> Iterator[None]:
 
 
 Compared = tuple[Tensor, Tensor, bool]
-"""onnxruntime's output, the model's output, and whether to compare argmaxes."""
+"""onnxruntime's output, the model's output, and whether `verify_onnx` compares their argmaxes."""
 Run = Callable[..., tuple[Tensor, ...]]
 
 
@@ -380,14 +381,14 @@ def _compare_writing(folder: Path, model: AnyModel, seed: int) -> Iterator[Compa
 
 
 def _uneven_rows(vocab_size: int, length: int, seed: int, *, left: bool) -> tuple[Tensor, Tensor]:
-    """Return three rows of random tokens, filled to 3/3, 2/3 and 1/3, padded on the left or right."""
+    """Return tokens and mask of three random sequences of 3/3, 2/3 and 1/3 of `length`, padded left or right."""
     tokens = torch.randint(vocab_size, (3, length), generator=torch.Generator().manual_seed(seed))
     mask = torch.arange(length) < torch.tensor([[length], [2 * length // 3], [length // 3]])
     return tokens, mask.flip(1) if left else mask
 
 
 def _open(path: Path) -> Run:
-    """Open an ONNX file as a function: tensors by name in, a tuple of outputs in file order out."""
+    """Open an ONNX file as a function from keyword tensors, by input name, to the tuple of outputs in file order."""
     session = _needs("onnxruntime").InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
     def run(**inputs: Tensor) -> tuple[Tensor, ...]:

@@ -1,7 +1,8 @@
-"""Output folders: written atomically, and never over files that Glassformer did not write.
+"""Write output folders atomically, and never over files that Glassformer did not write.
 
-A folder is written under a temporary name, gets a manifest, and is renamed. To replace an older folder, the two names
-are exchanged in one system call (Linux, macOS), so that a complete folder always exists under the name.
+A folder is written under a temporary name, gets a manifest (the checksum of every file), and is renamed. To replace an
+older folder on Linux and macOS, the two names are exchanged in one system call, so that the output's name always leads
+to a complete folder. Where this is not supported, it takes two renames; `recover_folder` repairs a kill between them.
 
 `safe_files.py` writes single files atomically.
 """
@@ -35,7 +36,7 @@ except ImportError:  # Windows
 MAX_NAME = 255
 """Maximum length of a file name in bytes, on most systems."""
 SHOWN = 5
-"""How many unlisted files an error names."""
+"""How many of the files that are not in the manifest an error names."""
 
 
 class OutputExistsError(ValueError):
@@ -43,12 +44,12 @@ class OutputExistsError(ValueError):
 
 
 class FolderInUseError(ValueError):
-    """Another process is using the folder."""
+    """Another process has locked the folder, or has just removed it."""
 
 
 @contextmanager
 def new_folder(path: Path, *, overwrite: bool = False, owner: str = "") -> Iterator[Path]:
-    """Yield a temporary folder to write into, then write its manifest and rename it to `path`.
+    """Context manager that yields a temporary folder to write into, then writes its manifest and renames it to `path`.
 
     Raises OutputExistsError if `path` may not be replaced (see `check_output`); nothing is written in that case. If the
     block fails, the temporary folder is removed and `path` stays as it was. Write errors name the file in `path` and
@@ -76,9 +77,9 @@ def new_folder(path: Path, *, overwrite: bool = False, owner: str = "") -> Itera
 def check_output(path: Path, *, overwrite: bool = False, owner: str = "") -> None:
     """Raise OutputExistsError unless a folder may be written to `path`.
 
-    It may if `path` is missing, is an empty folder, or is a folder that the same `owner` wrote, whose files are all
-    listed in its manifest and unchanged. `overwrite` allows another owner and changed files. Files that the manifest
-    does not list are never replaced or removed.
+    This is allowed if `path` is missing, is an empty folder, or is a folder that the same `owner` wrote, whose files
+    are all listed in its manifest and unchanged. `overwrite` also allows another owner and changed files. Files that
+    the manifest does not list are never replaced or removed.
     """
     if not path.name or len(os.fsencode(_temporary(path, "0" * 8).name)) > MAX_NAME:
         raise OutputExistsError(f"{path}: expected the name of a new folder, of at most {MAX_NAME - 20} bytes")
@@ -114,7 +115,8 @@ def check_output(path: Path, *, overwrite: bool = False, owner: str = "") -> Non
 def check_output_file(path: Path, magic: bytes, *, overwrite: bool = False) -> None:
     """Raise OutputExistsError unless a file may be written to `path`.
 
-    It may if `path` is missing, or with `overwrite` if it starts with `magic`, that is, has the same format.
+    This is allowed if `path` is missing. With `overwrite` it is also allowed if the existing file starts with the bytes
+    `magic`, that is, has the same format.
     """
     if not path.exists():
         return
@@ -131,7 +133,10 @@ def check_output_file(path: Path, magic: bytes, *, overwrite: bool = False) -> N
 
 
 def clean_leftovers(path: Path) -> None:
-    """Remove the temporary folders of killed processes beside `path`, and restore `path` if a kill left it renamed."""
+    """Remove what killed processes left of earlier writes to `path`: temporary folders in the same parent folder.
+
+    `path` itself is restored if a kill left it renamed (`recover_folder`). Folders of running processes stay.
+    """
     old = path.with_name(f".{path.name}.old")
     if old.is_dir():
         recover_folder(path)
@@ -151,9 +156,9 @@ def clean_leftovers(path: Path) -> None:
 
 
 def recover_folder(path: Path) -> None:
-    """Rename `path` back if a kill between two renames left it as `.name.old`.
+    """Restore `path` from `.name.old` in the same parent folder, if `path` is missing and the old folder is intact.
 
-    This happens only where names cannot be exchanged. The folder must pass the verification of its manifest.
+    A kill between the two renames of `_put_in_place` leaves this state, on systems that cannot exchange two names.
     """
     if path.exists() or not path.name:
         return
@@ -168,7 +173,7 @@ def recover_folder(path: Path) -> None:
 
 
 def discard_folder(path: Path) -> None:
-    """Remove a folder of ours. It is renamed first, so that a partly removed folder is never read."""
+    """Remove a folder, such as a training checkpoint. It is renamed first, so that no reader finds half of it."""
     doomed = path.with_name(f".{path.name}.removed")
     shutil.rmtree(doomed, ignore_errors=True)
     path.rename(doomed)
@@ -177,9 +182,10 @@ def discard_folder(path: Path) -> None:
 
 @contextmanager
 def lock_folder(folder: Path, name: str = "lock") -> Iterator[None]:
-    """Lock `folder` for this process. The system releases the lock when the process ends.
+    """Context manager that locks `folder` for this process, through a lock file called `name` in the folder.
 
-    Raises FolderInUseError if another process holds it.
+    Raises FolderInUseError if another process holds the lock. The operating system releases the lock when the process
+    ends. On Windows nothing is locked.
     """
     file = folder / name
     with naming_write_errors(file):
@@ -207,7 +213,10 @@ def lock_folder(folder: Path, name: str = "lock") -> Iterator[None]:
 
 @contextmanager
 def _hold(folder: Path) -> Iterator[None]:
-    """Lock the temporary folder itself, because a lock file would become part of the output."""
+    """Context manager that locks a temporary folder without a lock file, which would become part of the output.
+
+    `clean_leftovers` does not remove a locked folder. Raises FolderInUseError if another process holds the lock.
+    """
     if fcntl is None:
         yield
         return
@@ -223,18 +232,18 @@ def _hold(folder: Path) -> Iterator[None]:
 
 
 def _temporary(path: Path, suffix: str) -> Path:
-    """Return the temporary name of a folder while it is written."""
+    """Return the temporary path under which the folder `path` is written. `suffix` makes it unique."""
     return path.with_name(f".{path.name}.part-{suffix}") if path.name else path
 
 
 def _changed_file(folder: Path) -> Path | None:
-    """Return the first listed file whose checksum differs from the manifest."""
+    """Return the first file that differs from its checksum in the folder's manifest, or None."""
     digests = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["sha256"]
     return next((folder / name for name in sorted(digests) if sha256(folder / name) != digests[name]), None)
 
 
 def _manifest(folder: Path) -> tuple[str, set[str]]:
-    """Return a manifest's owner and listed files; empty if there is no readable manifest."""
+    """Return the owner and the file names in a folder's manifest; "" and an empty set if it cannot be read."""
     try:
         values = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         return str(values.get("owner", "")), {str(name) for name in values["sha256"]}
@@ -255,7 +264,10 @@ def _put_in_place(work: Path, path: Path) -> None:
 
 
 def _remove_replaced(old: Path, new: Path) -> None:
-    """Remove the listed files of a replaced folder and move the others to the new folder."""
+    """Remove the folder `old`, which the folder `new` has replaced, but keep files that its manifest does not list.
+
+    Unlisted files are moved to `new`. If a name is taken there, `old` stays with its listed files.
+    """
     _, listed = _manifest(old)
     for file in [*old.iterdir()]:
         if file.name in listed or file.name == MANIFEST:
@@ -272,7 +284,7 @@ def _remove_replaced(old: Path, new: Path) -> None:
 
 
 def _exchange(one: Path, two: Path) -> bool:
-    """Exchange two names in one system call. Return False if the system does not support it."""
+    """Exchange the names of two folders in one system call. Return False if that failed or is not supported."""
     library = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
     first, second = os.fsencode(one), os.fsencode(two)
     if sys.platform == "darwin" and hasattr(library, "renamex_np"):

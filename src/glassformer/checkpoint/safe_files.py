@@ -1,6 +1,7 @@
-"""Files on disk: atomic writes, paths confined to their folder, strict JSON, folders with a manifest of checksums.
+"""Safe file access: atomic writes, paths that cannot leave their folder, strict JSON, and manifests of checksums.
 
-Whole output folders are replaced atomically by `output_folder.py`.
+A manifest (`manifest.json`) lists the SHA-256 of every other file of its folder. `output_folder.py` writes whole
+folders atomically.
 """
 
 import hashlib
@@ -19,15 +20,18 @@ from glassformer.base.write_errors import naming_write_errors
 
 MANIFEST = "manifest.json"
 MAX_JSON_BYTES = 64 * 2**20
-"""No real config, tokenizer or manifest is larger."""
+"""The largest JSON file that is read. No real config, tokenizer or manifest is larger."""
 
 
 class CorruptFolderError(ValueError):
-    """A file is missing, damaged, or not what the folder's manifest lists."""
+    """A model file is missing or damaged, or differs from its folder's manifest."""
 
 
 def seal_folder(folder: Path, *, owner: str = "") -> None:
-    """Fsync every file and write the manifest: the SHA-256 of each file, and the `owner` if given."""
+    """Fsync every file of a new folder and write its manifest: the SHA-256 of each file, and the `owner` if given.
+
+    `owner` names the training run that may later replace the folder. All files get the same permissions.
+    """
     files = sorted(file for file in folder.iterdir() if file.is_file() and file.name != MANIFEST)
     for file in files:
         with file.open("rb") as stream:
@@ -42,9 +46,9 @@ def seal_folder(folder: Path, *, owner: str = "") -> None:
 
 
 class SealedFolder:
-    """Reads a folder through its manifest. A file that the manifest does not list is refused.
+    """A folder with a manifest. Only files that the manifest lists can be read.
 
-    A file's checksum is compared when the file is first requested.
+    The checksum of a file is compared when the file is first requested.
     """
 
     def __init__(self, path: Path):
@@ -53,11 +57,11 @@ class SealedFolder:
         self._verified: set[str] = set()
 
     def has(self, name: str) -> bool:
-        """Return whether the folder or its manifest has a file of this name."""
+        """Return whether a file of this name exists in the folder or is listed in its manifest."""
         return name in self._sums or os.path.lexists(self.path / name)
 
     def file(self, name: str) -> Path:
-        """Return the path of a listed file after verifying its checksum. Raises CorruptFolderError otherwise."""
+        """Return the path of a file. Raises CorruptFolderError unless it is listed in the manifest and unchanged."""
         file = self.path / name
         if name not in self._sums:
             if not os.path.lexists(file):
@@ -71,13 +75,16 @@ class SealedFolder:
         return file
 
     def check_listed(self, names: Iterable[str]) -> None:
-        """Raise CorruptFolderError if one of these files exists but is not listed in the manifest."""
+        """Raise CorruptFolderError if one of the files exists and is not in the manifest, or is in it and has changed.
+
+        A file that neither exists nor is in the manifest is allowed.
+        """
         for name in names:
             if self.has(name):
                 self.file(name)
 
     def verify(self) -> None:
-        """Raise CorruptFolderError unless every listed file is present and unchanged."""
+        """Raise CorruptFolderError unless every file in the manifest exists and is unchanged."""
         for name in self._sums:
             self.file(name)
 
@@ -92,9 +99,9 @@ class SealedFolder:
 
 
 def confined_path(folder: Path, name: object) -> Path:
-    """Return the path of a file in `folder`. Raises CorruptFolderError for a name or link that leads outside.
+    """Return the path of the file `name` in `folder`, where `name` may come from an untrusted index or manifest.
 
-    `name` comes from an untrusted file, such as a weights index or a manifest.
+    Raises CorruptFolderError if the file is missing, or if the name or a symbolic link leads out of the folder.
     """
     if not isinstance(name, str) or not _is_plain_name(name):
         raise CorruptFolderError(f"{folder} refers to the file {shown(name)}: expected a file name without a folder")
@@ -107,19 +114,22 @@ def confined_path(folder: Path, name: object) -> Path:
 
 
 def _is_plain_name(name: str) -> bool:
-    """Return whether the name is that of a file, without a folder."""
+    """Return whether `name` is a file name without any folder in front of it."""
     return Path(name).name == name and name not in ("", ".", "..")
 
 
 def verify_folder(folder: Path) -> SealedFolder:
-    """Verify every file of the folder's manifest and return the folder for reading."""
+    """Verify the checksum of every file in a folder's manifest, and return the folder for reading.
+
+    Raises CorruptFolderError if the manifest or a file is missing or damaged.
+    """
     sealed = SealedFolder(folder)
     sealed.verify()
     return sealed
 
 
 def _read_manifest(file: Path) -> dict[str, str]:
-    """Return a manifest's checksums by file name."""
+    """Return the checksums in a manifest by file name. Raises CorruptFolderError if the manifest is malformed."""
     if not file.exists():
         folder = file.parent
         hint = f"use {folder.with_suffix('')}" if folder.suffix == ".run" else "check the name"
@@ -140,9 +150,9 @@ def _read_manifest(file: Path) -> dict[str, str]:
 
 
 def read_json(file: Path, *, strict: bool = True) -> Any:
-    """Read a JSON file. `strict` refuses NaN, Infinity and duplicate keys.
+    """Return the contents of a JSON file. `strict` refuses NaN, Infinity and duplicate keys.
 
-    Raises CorruptFolderError naming the file for any problem.
+    Raises CorruptFolderError naming the file if it is missing, not JSON, or larger than `MAX_JSON_BYTES`.
     """
     if not file.is_file():  # opening a pipe would block
         raise CorruptFolderError(f"{file} is missing: expected a file")
@@ -161,7 +171,7 @@ def read_json(file: Path, *, strict: bool = True) -> Any:
 
 
 def read_json_object(file: Path, *, strict: bool = True) -> dict[str, Any]:
-    """Read a JSON object. `strict` is as in `read_json`."""
+    """Return the contents of a JSON file, like `read_json`. Raises CorruptFolderError unless it holds an object."""
     values = read_json(file, strict=strict)
     if not isinstance(values, dict):
         raise CorruptFolderError(f"{file} holds {shown(values)}: expected a JSON object")
@@ -189,7 +199,7 @@ def _finite(text: str) -> float:
 
 
 def sha256(file: Path) -> str:
-    """Return the SHA-256 of a file."""
+    """Return the SHA-256 of a file's contents in hexadecimal."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -202,9 +212,9 @@ def write_text(file: Path, text: str) -> None:
 
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
-    """Yield a temporary path to write to, then rename it to `file`. On failure the old file stays.
+    """Context manager that yields a temporary path to write to, then renames it to `file`.
 
-    Write errors name `file` and the next step.
+    If the block fails, an existing `file` stays as it was. Write errors name `file` and the next step.
     """
     work = file.with_name(f".{file.name}.part")
     with naming_write_errors(file, work):

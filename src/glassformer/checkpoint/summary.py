@@ -1,4 +1,7 @@
-"""A model's config, size and number formats, read from headers. Needs no torch and reads no weights."""
+"""Summarize a model from its config and the headers of its weight files, without torch and without loading weights.
+
+The bytes of weight files are read only to verify checksums and to find tied tensors that a file stores twice.
+"""
 
 import math
 from collections import Counter
@@ -22,23 +25,23 @@ from glassformer.models.costs import count_parameters
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSummary:
-    """A model without its weights."""
+    """What `summarize` finds: a model's config, its number of parameters and the number formats of its weights."""
 
     config: ModelConfig
     n_parameters: int
     """Equal to `build_model(config).n_parameters()`: tied tables count once."""
     stored: Mapping[str, int]
-    """The count of stored numbers of each type (F32, BF16, Q4_K), most frequent first."""
+    """How many numbers the files store in each number format (F32, BF16, Q4_K), most frequent format first."""
     family: str | None
-    """HF's `model_type`, if the model comes from another library."""
+    """HF's `model_type`, if the model is in another library's format or was converted from one."""
     foreign: ExternalModel | None
-    """The opened external model, or None for our own folders."""
+    """The opened model in another library's format; None for a folder in Glassformer's format."""
 
 
 def summarize(path: Path | str, *, allow_pickle: bool = False) -> ModelSummary:
-    """Summarize a model folder, a GGUF file or a llama2.c file. A folder's checksums are verified.
+    """Summarize a model folder, a GGUF file or a llama2.c file. The checksums of a folder that has them are verified.
 
-    torch is needed only for weights in pytorch_model.bin (with `allow_pickle`).
+    torch is needed only for weights in `pytorch_model.bin`, which `allow_pickle` permits.
     """
     path = Path(path)
     with naming_errors(path):

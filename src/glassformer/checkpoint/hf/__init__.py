@@ -1,4 +1,7 @@
-"""Import and export HF Transformers models. Each family is a config mapping and a name table."""
+"""Import and export Hugging Face (HF) Transformers models.
+
+A `Family`, such as BERT or Llama, converts configs and maps tensor names in both directions.
+"""
 
 from __future__ import annotations
 
@@ -56,9 +59,10 @@ def import_model(
 ) -> AnyModel:
     """Build a model from HF's `config.json` values and tensors, in eval mode.
 
-    The model is built on the meta device; then the tensors are checked, read one at a time and assigned. `adapt` may
-    change the config first, for example to replace the head; the tensors of the old head are then skipped. Weights are
-    converted to `dtype` (default float32).
+    The model is built on the meta device, which has shapes but no memory. The names and shapes of the tensors are
+    checked; then the tensors are read and converted to `dtype` (default float32) one at a time.
+
+    `adapt` may change the config first, for example to replace the head; the tensors of the old head are then skipped.
     """
     import torch
 
@@ -81,7 +85,11 @@ def import_model(
 def read_config(
     values: Mapping[str, Any], tensors: Tensors, are_equal: Callable[[Tensors, str, str], bool] | None = None
 ) -> ModelConfig:
-    """Convert `config.json` to our config. `are_equal` compares two stored tensors (default: with torch)."""
+    """Convert HF's `config.json` values to a `ModelConfig`.
+
+    In some families the output counts as tied if a file stores an equal copy of the embedding table. The callable
+    `are_equal(tensors, name, other)` compares two stored tensors; the default uses torch.
+    """
     family = family_by_type(values.get("model_type"))
     names = frozenset(tensors.keys())
     hidden = equal_copies(family, tensors, are_equal) if family.ties_by_tensors else frozenset()
@@ -89,10 +97,10 @@ def read_config(
 
 
 def export_model(model: AnyModel, family: Family | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the `config.json` values and the tensors of a model in the names of its HF family.
+    """Return a model's `config.json` values and its tensors by HF's names, as the HF family (default `family_of`).
 
-    The model is first rewritten in an equivalent form that the family can express. Raises UnsupportedModelError if
-    there is none.
+    If necessary, the model is first rewritten in an equivalent form that the family can express. Raises
+    UnsupportedModelError if there is none.
     """
     family = family or family_of(model.config)
     lost = blocking_settings(family, model.config)
@@ -109,7 +117,7 @@ def export_model(model: AnyModel, family: Family | None = None) -> tuple[dict[st
 
 
 def family_by_type(model_type: object) -> Family:
-    """Return the family with this `model_type`. Raises UnsupportedModelError listing the supported ones."""
+    """Return the family with this `model_type`. If there is none, the UnsupportedModelError lists all families."""
     if isinstance(model_type, str) and model_type in FAMILIES:
         return FAMILIES[model_type]
     near = nearest(model_type, FAMILIES)
@@ -120,7 +128,10 @@ def family_by_type(model_type: object) -> Family:
 
 
 def family_of(config: ModelConfig) -> Family:
-    """Return the first family that can express this config. The error names the settings that block the closest one."""
+    """Return the first HF family that can express this config.
+
+    If none can, the UnsupportedModelError names the settings that block the family with the fewest such settings.
+    """
     families = [family for family in FAMILIES.values() if family.kind == config.kind]
     lost: dict[str, list[str]] = {}
     for family in families:
@@ -137,14 +148,14 @@ def family_of(config: ModelConfig) -> Family:
 
 
 def rewritten(family: Family, config: ModelConfig) -> ModelConfig:
-    """Return the equivalent config that the family saves."""
+    """Return the config that the family saves in place of `config`: equivalent to it, after the family's rewrites."""
     for rewrite in family.rewrites:
         config = rewrite.config(config)
     return config
 
 
 def blocking_settings(family: Family, config: ModelConfig) -> list[str]:
-    """Return the settings that change when the family writes this config and reads it back.
+    """Return the settings that the family cannot express: those that change when it writes and reads this config.
 
     Each is shown with the value that the family would use: `gated=True (expected False)`.
     """
@@ -186,5 +197,5 @@ def _shapes_of(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def _used_names(family: Family, config: ModelConfig, names: frozenset[str]) -> set[str]:
-    """Return the tensors that a model of this config reads from a file with these names."""
+    """Return the names of the tensors that a model of this config reads from a file that holds the tensors `names`."""
     return {rule.hf_name for rule in rules_for_file(family, config, names, _shapes_of(config))}

@@ -1,4 +1,7 @@
-"""BART (learned positions), Marian (sinusoidal positions) and Pegasus (sinusoidal, pre-norm)."""
+"""HF's BART (learned positions), Marian (sinusoidal positions) and Pegasus (sinusoidal positions, pre-norm).
+
+`kind` is the family's `model_type`: bart, marian or pegasus.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ CLASSES = {
     "pegasus": ("PegasusModel", "PegasusForConditionalGeneration"),
 }
 WITH_SINUSOIDS = ("marian", "pegasus")
-"""Families with sinusoidal positions, all sines before all cosines."""
+"""Families with sinusoidal positions, in which all sines precede all cosines."""
 POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 SIDES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 LAYER = {
@@ -51,7 +54,10 @@ LAYER = {
 
 
 def read_config(kind: str, values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig:
-    """Convert HF's config to ours."""
+    """Convert HF's `config.json` values to a `ModelConfig`.
+
+    `names` are the stored tensors. They determine `output_bias`, and `tie` where the config leaves it open (`_tie`).
+    """
     for key in ("normalize_before", "add_final_layer_norm"):
         require(values, key, False)
     sizes = {}
@@ -93,7 +99,11 @@ def read_config(kind: str, values: Mapping[str, Any], names: frozenset[str]) -> 
 
 
 def _tie(is_shared: bool, is_tied: bool, names: frozenset[str]) -> Literal["none", "output", "embeddings", "all"]:
-    """Return which tables are tied. HF before version 5 stored the two embeddings as one table without a config key."""
+    """Return the `tie` setting. `is_shared`: source and target share embeddings; `is_tied`: the output is tied to them.
+
+    If only `is_shared` is true, the stored tensors `names` decide. HF before version 5 stored one table for source and
+    target; later versions store two, which are then not tied unless they are equal.
+    """
     if is_tied:
         return "all" if is_shared else "output"
     has_one_table = not any(name.removeprefix("model.") in SIDES for name in names)
@@ -101,7 +111,7 @@ def _tie(is_shared: bool, is_tied: bool, names: frozenset[str]) -> Literal["none
 
 
 def write_config(kind: str, config: ModelConfig) -> dict[str, Any]:
-    """Convert our config to HF's."""
+    """Convert a `ModelConfig` to the family's `config.json` values."""
     values = {
         "architectures": [CLASSES[kind][config.head != "none"]],
         "vocab_size": config.source_vocab,
@@ -133,7 +143,7 @@ def write_config(kind: str, config: ModelConfig) -> dict[str, Any]:
 
 
 def table(kind: str, config: ModelConfig) -> list[NameRule]:
-    """Return the name table."""
+    """Return the rules that map the family's tensor names to our parameter names."""
     shared = "model.shared" if config.ties_embeddings else "model.encoder.embed_tokens"
     parts = {"source_embeddings.tokens": shared, "target_embeddings.tokens": "model.decoder.embed_tokens"}
     if kind == "pegasus":
@@ -152,7 +162,7 @@ def table(kind: str, config: ModelConfig) -> list[NameRule]:
 
 
 def _write_only_rules(kind: str, config: ModelConfig) -> Iterator[NameRule]:
-    """Yield rules for tables that HF's untied model expects in the file but does not use."""
+    """Yield rules for embedding tables that HF expects in the file of an untied model but does not use."""
     source = ("source_embeddings.tokens.weight",)
     if config.tie == "embeddings":
         for side in SIDES:

@@ -1,4 +1,7 @@
-"""BERT, RoBERTa, DistilBERT, ALBERT, ELECTRA and Megatron-BERT: one encoder with different tensor names."""
+"""HF's BERT, RoBERTa, DistilBERT, ALBERT, ELECTRA and Megatron-BERT: variants of one encoder, with other tensor names.
+
+The body is the model without its head.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -55,17 +58,21 @@ ALBERT_LAYER = {
 
 @dataclass(frozen=True, kw_only=True)
 class BertVariant:
-    """The HF names of one BERT variant: its modules and its classes."""
+    """The HF names of one BERT variant: the prefix of its classes, and its modules. "none" means no such module."""
 
     model_type: str
     class_name: str
     layers: str
+    """The module list that holds the layers."""
     layer: Mapping[str, str]
+    """The modules of one layer: our name -> HF's name."""
     masked_lm_head: Mapping[str, str]
-    """HF modules of the masked-language-model head. `head.out_proj` is the module that holds the bias."""
+    """The modules of the masked-language-model head: our name -> HF's name. `head.out_proj` maps to the module that
+    holds the output bias."""
     classification_head: Mapping[str, str]
-    """HF modules of the sequence classification head. Empty if its shape differs from ours."""
+    """The modules of the sequence classification head. Empty if Glassformer has no such head."""
     projection: str = "none"
+    """The projection from the width of the embeddings to the width of the model."""
     body: str = ""
     """The module that holds the body, if its name is not `model_type`."""
     final_norm: str = "none"
@@ -73,7 +80,7 @@ class BertVariant:
 
     @property
     def prefix(self) -> str:
-        """Return the module that holds the body."""
+        """Return the name of the module that holds the body."""
         return self.body or self.model_type
 
     @property
@@ -170,7 +177,7 @@ HEADS = {
 
 
 def read_config(variant: BertVariant, values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig:
-    """Convert HF's config to ours."""
+    """Convert a variant's `config.json` values to a `ModelConfig`. BERT does not use `names`, the stored tensors."""
     for key, allowed in (
         ("is_decoder", False),
         ("position_embedding_type", "absolute"),
@@ -240,7 +247,7 @@ def _with_head(variant: BertVariant, body: ModelConfig, values: Mapping[str, Any
 
 
 def write_config(variant: BertVariant, config: ModelConfig) -> dict[str, Any]:
-    """Convert our config to HF's."""
+    """Convert a `ModelConfig` to the variant's `config.json` values."""
     suffix = {head: name for name, head in HEADS.items() if name != "ForPreTraining"}.get(config.head, "Model")
     is_distil = variant.model_type == "distilbert"
     values: dict[str, Any] = {
@@ -270,7 +277,7 @@ def write_config(variant: BertVariant, config: ModelConfig) -> dict[str, Any]:
 
 
 def table(variant: BertVariant, config: ModelConfig) -> list[NameRule]:
-    """Return the name table."""
+    """Return the rules that map the variant's tensor names to our parameter names."""
     body = variant.prefix
     head: dict[str, Mapping[str, str]] = {
         "language_model": {k: v for k, v in variant.masked_lm_head.items() if k != "head.out_proj"},
@@ -303,9 +310,10 @@ def table(variant: BertVariant, config: ModelConfig) -> list[NameRule]:
 
 
 def _output(variant: BertVariant) -> tuple[str, str]:
-    """Return the modules of the masked-language-model head and of its projection to the vocabulary.
+    """Return the names of the masked-language-model head's output module and of its projection to the vocabulary.
 
-    In BERT, RoBERTa and ALBERT both have a bias. A tied output uses the head's bias, an untied one the projection's.
+    In DistilBERT and ELECTRA they are the same module. In the other variants both have a bias: a tied output uses the
+    output module's, an untied one the projection's.
     """
     words = variant.masked_lm_head["head.out_proj"]
     return words, words if variant.model_type in ("distilbert", "electra") else f"{words}.decoder"

@@ -1,7 +1,7 @@
-"""Equivalent reparametrizations applied before a model is saved: other settings and tensors, the same function.
+"""Rewrite a model before it is saved as an HF family: other settings and tensors, the same function.
 
-A family may lack a setting but support an equivalent one. A rewrite keeps the operations and their exact result; in
-float32 only the order of summation may differ.
+A family may lack a setting but support an equivalent one. In exact arithmetic the rewritten model has the same outputs;
+in float32 they may differ by rounding.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # `glassformer info` imports this without torch
 
 @dataclass(frozen=True)
 class Rewrite:
-    """One reparametrization. `parameters` is called only if `config` returns a changed config."""
+    """One way to rewrite a model. `parameters` is called only if `config` returns a changed config."""
 
     config: Callable[[ModelConfig], ModelConfig]
     """Return the equivalent config, or the same config if nothing changes."""
@@ -38,7 +38,10 @@ def _without_scale(config: ModelConfig) -> ModelConfig:
 
 
 def _keeps_tie(config: ModelConfig) -> bool:
-    """Return whether the final norm can absorb the inverse of the factor, so that the output stays tied."""
+    """Return whether the output can stay tied when the embedding scale is folded into the table.
+
+    It can if the final norm directly precedes the output, because the norm can then be divided by the scale.
+    """
     is_one_stack = config.kind != "encoder_decoder"
     return config.ties_output and is_one_stack and config.has_final_norm and not config.head_transform
 
@@ -57,13 +60,13 @@ def _fold_scale(config: ModelConfig, parameters: Parameters) -> dict[str, Tensor
 FOLD_EMBEDDING_SCALE = Rewrite(_without_scale, _fold_scale)
 """Multiply the embedding table by its scale, for families without `scale_embeddings`.
 
-A tied output stays tied: the final norm is divided by the scale. Without such a norm the output gets an unscaled copy
-of the table.
+A tied output stays tied if the final norm can be divided by the scale. Otherwise the output gets an unscaled copy of
+the table.
 """
 
 
 def _with_sines_first(config: ModelConfig) -> ModelConfig:
-    # A head transform or an embedding projection has channels of its own, which this order does not fit.
+    # A head transform or an embedding projection has other channels than the model, which this order does not fit.
     is_plain = not config.head_transform and config.embedding_width is None
     changes = config.positions == "sinusoidal" and not config.sinusoid_halves and is_plain
     return replace(config, sinusoid_halves=True) if changes else config
@@ -72,7 +75,7 @@ def _with_sines_first(config: ModelConfig) -> ModelConfig:
 CHANNEL_COLUMNS = r"(q_proj|k_proj|v_proj|gate_proj|up_proj|embeddings\.tokens|^head\.out_proj)\.weight$"
 """Matrices whose columns are model channels."""
 CHANNEL_ROWS = r"((self|cross)_attn\.out_proj|down_proj|(^encoder|^decoder|embeddings|sublayer)\.norm)\.(weight|bias)$"
-"""Tensors whose rows are model channels."""
+"""Tensors whose rows, or elements of a vector, are model channels."""
 NO_CHANNELS = r"((q_proj|k_proj|v_proj|gate_proj|up_proj|^head\.out_proj)\.bias|(q|k)_norm\.(weight|bias))$"
 
 
@@ -94,7 +97,7 @@ def _reorder_channels(config: ModelConfig, parameters: Parameters) -> dict[str, 
 
 
 SINES_FIRST = Rewrite(_with_sines_first, _reorder_channels)
-"""Reorder the model's channels so that positions have all sines before all cosines, as in Marian."""
+"""Reorder the model's channels so that sinusoidal positions have all sines before all cosines, as in Marian."""
 
 
 def _with_table(config: ModelConfig) -> ModelConfig:
@@ -110,7 +113,7 @@ def _add_position_table(config: ModelConfig, parameters: Parameters) -> dict[str
 
 
 TABULATE_SINUSOIDS = Rewrite(_with_table, _add_position_table)
-"""Store sinusoidal positions as a table, for families with learned positions."""
+"""Store sinusoidal positions as a table of learned positions, for families that have only these."""
 
 
 def _with_types(config: ModelConfig) -> ModelConfig:
@@ -125,4 +128,4 @@ def _add_zero_token_type(config: ModelConfig, parameters: Parameters) -> dict[st
 
 
 ADD_ZERO_TOKEN_TYPE = Rewrite(_with_types, _add_zero_token_type)
-"""Add a token type table with one row of zeros, for families that always add a token type."""
+"""Add a token type table with one row of zeros, for families that always add a token type embedding."""

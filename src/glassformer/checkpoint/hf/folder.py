@@ -1,8 +1,9 @@
 """Read and write Hugging Face folders: `config.json` and weights in one file or in shards, read one tensor at a time.
 
-The contents are untrusted. File names, those of the weights index among them, are confined to the folder by
-`confined_path` (`checkpoint/safe_files.py`). Sizes are checked before anything is allocated. Pickles can run code when
-opened, so they are refused unless `allow_pickle` is given, and then read by torch's tensors-only unpickler.
+The contents are untrusted. File names, such as those in the weights index, cannot lead out of the folder
+(`confined_path` in `checkpoint/safe_files.py`). The offsets in a safetensors file are validated before a tensor is
+read. Pickles can run code when opened, so they are refused unless `allow_pickle` is given, and then read by torch's
+tensors-only unpickler.
 """
 
 from __future__ import annotations
@@ -31,13 +32,16 @@ BLOCK = 1 << 20
 
 
 def read_hf_folder(folder: Path, *, allow_pickle: bool = False) -> ExternalModel:
-    """Open an HF folder. Tensors are read only when they are accessed."""
+    """Open an HF folder. Tensors are read only when they are accessed. The tokenizer's files are not read.
+
+    `allow_pickle` permits weights in `pytorch_model.bin`.
+    """
     values = read_json_table(confined_path(folder, CONFIG))
     return ExternalModel(config=values, tensors=_open_weights(folder, allow_pickle))
 
 
 def is_hf_folder(folder: Path) -> bool:
-    """Return whether the folder's config.json has a `model_type`. Ours has none."""
+    """Return whether the folder is in HF's format: its config.json has a `model_type`, unlike Glassformer's."""
     path = folder / CONFIG
     return path.is_file() and "model_type" in read_json_table(path)
 
@@ -51,9 +55,12 @@ def save_hf_folder(
     texts: Mapping[str, str] | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write a folder that HF Transformers loads. `values` are added to its config, `texts` are further files.
+    """Write a folder that HF Transformers loads. An existing model folder is replaced only with `overwrite`.
 
-    An existing model folder is replaced only with `overwrite`.
+    Args:
+        family: HF model family to save as; the default is the first that can express the model.
+        values: Added to `config.json`, such as special token ids. They may not change the model.
+        texts: Contents of further files by name, such as `tokenizer.json`.
     """
     from glassformer.checkpoint.model_folder import write_tensors
 
@@ -70,7 +77,11 @@ def save_hf_folder(
 
 
 def _check_values(config: Mapping[str, Any], whole: Mapping[str, Any], names: frozenset[str]) -> None:
-    """Raise UnsupportedModelError if the added values change the model, as RoBERTa's `pad_token_id` does."""
+    """Raise UnsupportedModelError if the values added to `config.json` change the model.
+
+    RoBERTa's `pad_token_id` may do so, because it sets the first position. `whole` is `config` with the added values,
+    `names` are the stored tensors.
+    """
     family = family_by_type(config["model_type"])
     one, two = (effective_settings(family.read_config(values, names)) for values in (config, whole))
     changed = [blocking_setting(key, value, [two[key]]) for key, value in one.items() if two.get(key, value) != value]
@@ -79,7 +90,7 @@ def _check_values(config: Mapping[str, Any], whole: Mapping[str, Any], names: fr
 
 
 def read_json_table(path: Path) -> dict[str, Any]:
-    """Read a JSON object of another library, which may contain NaN and Infinity."""
+    """Return the JSON object in a file of another library, which may contain NaN, Infinity and duplicate keys."""
     return read_json_object(path, strict=False)
 
 
@@ -111,10 +122,10 @@ DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat1
 
 
 class SafeTensors:
-    """Lazy access to the tensors of safetensors files.
+    """Lazy access to the tensors of one or more safetensors files (see `Tensors`).
 
     The safetensors library validates the header and the offsets. Values are read with plain reads rather than mmap,
-    because mapped pages would count as this process's memory beside the model.
+    because mapped pages would count as this process's memory in addition to the model.
     """
 
     def __init__(self, paths: list[Path]):
@@ -136,15 +147,15 @@ class SafeTensors:
                 self._places[name] = path, 8 + size + begin, end - begin, about["dtype"], tuple(about["shape"])
 
     def keys(self) -> Iterator[str]:
-        """Return the names of all tensors."""
+        """Return an iterator over the names of all tensors."""
         return iter(self._places)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return a tensor's shape."""
+        """Return a tensor's shape without reading its values."""
         return self._places[name][4]
 
     def __getitem__(self, name: str) -> Tensor:
-        """Read one tensor into its own memory."""
+        """Read one tensor into newly allocated memory."""
         import torch
 
         path, start, size, kind, shape = self._places[name]
@@ -165,7 +176,7 @@ class SafeTensors:
         return self._places[name][3]
 
     def have_equal_bytes(self, name: str, other: str) -> bool:
-        """Return whether two stored tensors are equal. Compares bytes, without torch."""
+        """Return whether two stored tensors have the same number format, shape and bytes. Needs no torch."""
         (path, start, size, *kind), (other_path, other_start, other_size, *other_kind) = map(
             self._places.__getitem__, (name, other)
         )
@@ -181,7 +192,7 @@ class SafeTensors:
 
 
 class PickledTensors:
-    """Tensors of `pytorch_model.bin` files, read by torch's tensors-only unpickler."""
+    """The tensors of `pytorch_model.bin` files, read by torch's tensors-only unpickler (see `Tensors`)."""
 
     def __init__(self, paths: list[Path]):
         import torch
@@ -198,18 +209,18 @@ class PickledTensors:
             self._tensors |= found
 
     def keys(self) -> Iterator[str]:
-        """Return the names of all tensors."""
+        """Return an iterator over the names of all tensors."""
         return iter(self._tensors)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return a tensor's shape."""
+        """Return a tensor's shape without reading its values."""
         return tuple(self._tensors[name].shape)
 
     def __getitem__(self, name: str) -> Tensor:
-        """Return one tensor."""
+        """Return one tensor, whose values are mapped from the file."""
         return self._tensors[name]
 
     def stored_as(self, name: str) -> str:
-        """Return the number format of a tensor, in safetensors' spelling."""
+        """Return the number format of a stored tensor by its name in safetensors, such as BF16."""
         found = str(self._tensors[name].dtype).removeprefix("torch.")
         return {long: short for short, long in DTYPES.items()}.get(found, found)

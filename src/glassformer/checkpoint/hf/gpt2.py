@@ -1,4 +1,4 @@
-"""GPT-2. Its matrices are stored transposed, and Q, K and V in one matrix."""
+"""HF's GPT-2. The matrices of its layers are stored transposed, and Q, K and V in one matrix."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,7 +20,7 @@ from glassformer.models import ModelConfig, preset
 
 
 def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig:
-    """Convert HF's config to ours."""
+    """Convert GPT-2's `config.json` values to a `ModelConfig`. GPT-2 does not use `names`, the stored tensors."""
     require(values, "scale_attn_weights", True)
     require(values, "scale_attn_by_inverse_layer_idx", False)
     require(values, "add_cross_attention", False)
@@ -45,7 +45,7 @@ def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig
 
 
 def write_config(config: ModelConfig) -> dict[str, Any]:
-    """Convert our config to HF's."""
+    """Convert a `ModelConfig` to GPT-2's `config.json` values."""
     return {
         "architectures": ["GPT2Model" if config.head == "none" else "GPT2LMHeadModel"],
         "vocab_size": config.vocab_size,
@@ -64,7 +64,10 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
 
 
 def table(config: ModelConfig) -> list[NameRule]:
-    """Return the name table: Q, K and V are one tensor of HF's, and its matrices are transposed."""
+    """Return the rules that map GPT-2's tensor names to our parameter names.
+
+    HF stores Q, K and V as one tensor, and the matrices of a layer transposed.
+    """
     layers = "decoder.layers", "transformer.h", config.n_decoder_layers
     fused = [
         NameRule(

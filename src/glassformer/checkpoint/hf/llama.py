@@ -1,6 +1,6 @@
-"""Llama, Mistral, Qwen2, Qwen3 and SmolLM. They differ in biases, Q/K norms and sliding windows.
+"""HF's Llama (SmolLM included), Mistral, Qwen2 and Qwen3. They differ in biases, Q/K norms and sliding windows.
 
-`table` maps our parameters to HF's, such as `q_proj`; `name_tables.py` applies it in both directions.
+`table` maps our parameter names to HF's tensor names; `name_tables.py` applies it in both directions.
 """
 
 from collections.abc import Mapping
@@ -28,11 +28,11 @@ from glassformer.models import ModelConfig, preset
 
 NAMES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 KV_HEADS = {"mistral": 8, "qwen2": 32, "qwen3": 32}
-"""HF's default of `num_key_value_heads` if the key is absent. null means as many as heads."""
+"""HF's default of `num_key_value_heads` if the key is absent. A null value means as many as query heads."""
 
 
 def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig:
-    """Convert HF's config to ours."""
+    """Convert HF's `config.json` values to a `ModelConfig`. These families do not use `names`, the stored tensors."""
     kind = values["model_type"]
     require(values, "pretraining_tp", 1)
     attention_bias = kind in ("llama", "qwen3") and read_bool(values, "attention_bias", default=False)
@@ -67,7 +67,10 @@ def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig
 
 
 def _window(values: Mapping[str, Any]) -> int | None:
-    """Return the sliding window of all layers, or None. Layers with different windows are refused."""
+    """Return the sliding window that all layers have, or None if none has one.
+
+    Raises UnsupportedModelError if only some layers have a window.
+    """
     kind = values["model_type"]
     if kind == "llama":
         return None
@@ -94,7 +97,7 @@ def _window(values: Mapping[str, Any]) -> int | None:
 
 
 def write_config(kind: str, config: ModelConfig) -> dict[str, Any]:
-    """Convert our config to HF's."""
+    """Convert a `ModelConfig` to the `config.json` values of the family with `model_type` `kind`."""
     values = {
         "architectures": [NAMES[kind] + ("Model" if config.head == "none" else "ForCausalLM")],
         "vocab_size": config.vocab_size,
@@ -126,7 +129,7 @@ def write_config(kind: str, config: ModelConfig) -> dict[str, Any]:
 
 
 def table(config: ModelConfig) -> list[NameRule]:
-    """Return the name table: our module -> HF's module, for the model and each layer."""
+    """Return the rules that map HF's tensor names to our parameter names, for the whole model and each layer."""
     pairs = {
         "self_attn.q_proj": "self_attn.q_proj",
         "self_attn.k_proj": "self_attn.k_proj",

@@ -1,8 +1,9 @@
 """Name tables: which of our parameters each tensor of an HF checkpoint holds.
 
-A `Family` lists its tensors as `NameRule`s. The same rules load a checkpoint (`from_hf_tensors`) and save one
-(`to_hf_tensors`), so that the two directions cannot disagree. A rule covers the three ways in which checkpoints differ:
-another name, one tensor for several parameters, and a transposed matrix. GPT-2 has all three:
+A `Family` (such as Llama or BERT) lists its tensors as `NameRule`s. The same rules load a checkpoint
+(`from_hf_tensors`) and save one (`to_hf_tensors`), so that the two directions cannot disagree. A rule covers the main
+ways in which checkpoints differ from our models: another name, one tensor for several parameters, and a transposed
+matrix. GPT-2 has all three:
 
 >>> rule = NameRule("h.0.attn.c_attn.weight", ("layers.0.q", "layers.0.k", "layers.0.v"), transposed=True)
 >>> shapes = dict.fromkeys(rule.names, (4, 4))  # ours are (out, in)
@@ -33,30 +34,30 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class NameRule:
-    """One tensor of an HF checkpoint and the parameters of ours that it holds.
+    """One tensor of an HF checkpoint and those of our parameters that it holds.
 
-    Several parameters are concatenated along the first axis, as in GPT-2's fused Q, K and V.
+    Several parameters are concatenated along the first axis (before transposing), as in GPT-2's fused Q, K and V.
     """
 
     hf_name: str
     names: tuple[str, ...]
     """The names of our parameters, in the order in which HF concatenates them."""
     transposed: bool = False
-    """HF stores (in, out), as in GPT-2, instead of (out, in)."""
+    """Whether HF stores the matrix as (in, out), as in GPT-2, instead of (out, in)."""
     leading_axis: bool = False
-    """HF's tensor has an extra first axis of size 1."""
+    """Whether HF's tensor has an extra first axis of size 1."""
     write_only: bool = False
-    """HF's model has this tensor but does not use it. We write it, so that HF finds it, and never read it."""
+    """Whether HF's model has this tensor but does not use it: it is written, so that HF finds it, and never read."""
 
     def hf_shape(self, shapes: Shapes) -> tuple[int, ...]:
-        """Return the shape of HF's tensor for parameters of these shapes."""
+        """Return the shape of HF's tensor. `shapes` holds the shapes of our parameters by name."""
         rest = shapes[self.names[0]][1:]
         shape = (sum(shapes[name][0] for name in self.names), *rest)
         shape = shape[::-1] if self.transposed else shape
         return (1, *shape) if self.leading_axis else shape
 
     def split(self, tensor: Tensor, shapes: Shapes) -> dict[str, Tensor]:
-        """Split HF's tensor into our parameters, which are views of it where possible."""
+        """Split HF's tensor into our parameters, by name. They are views of it. `shapes` holds their shapes."""
         tensor = tensor[0] if self.leading_axis else tensor
         tensor = tensor.T if self.transposed else tensor
         import torch
@@ -65,7 +66,7 @@ class NameRule:
         return dict(zip(self.names, parts, strict=True))
 
     def join(self, parameters: Mapping[str, Tensor]) -> Tensor:
-        """Join our parameters into HF's tensor."""
+        """Return HF's tensor, made from our parameters: the inverse of `split`."""
         import torch
 
         tensor = torch.cat([parameters[name] for name in self.names]) if self.names[1:] else parameters[self.names[0]]
@@ -78,14 +79,14 @@ Table = Sequence[NameRule]
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """An HF model family: how its config and its tensor names map to ours."""
+    """An HF model family, that is, one `model_type`: how its config and its tensor names map to ours."""
 
     model_type: str
     """The value of `model_type` in `config.json`."""
     kind: Kind
     """Encoder, decoder or encoder-decoder."""
     prefix: str
-    """Prefix of the body's tensor names in a model with a head. A body that was saved without a head has no prefix."""
+    """Prefix of tensor names in the body (the model without its head). A body saved without a head has no prefix."""
     read_config: Callable[[Mapping[str, Any], frozenset[str]], ModelConfig]
     """Convert the values of `config.json` to our config. The second argument holds the names of all stored tensors."""
     write_config: Callable[[ModelConfig], dict[str, Any]]
@@ -96,14 +97,15 @@ class Family:
     """(copy, original) names of tied tensors that a file may store twice. Both must then be equal. If a file stores
     only the copy, it is read in place of the original."""
     ties_by_tensors: bool = False
-    """Hide copies that equal their original from `read_config`, because the config alone does not say what is tied."""
+    """Whether the tensors decide what is tied, because the config does not say it: copies that equal their original are
+    left out of the names that `read_config` gets."""
     computed: Mapping[str, Callable[[ModelConfig], Tensor]] = field(default_factory=dict)
     """Tensors that follow from the config, such as sinusoidal positions. If a file stores them, it must store these
     values."""
     stores_computed: bool = False
-    """Whether HF expects the computed tensors in files of models with a head. Without a head it always does."""
+    """Whether HF expects the computed tensors in checkpoints with a head. Without a head it always expects them."""
     rewrites: Sequence[Rewrite] = ()
-    """Equivalent reparametrizations, applied before a model is saved, that let the family express more models."""
+    """Rewrites to an equivalent model, applied before a model is saved, so that the family can express more models."""
     ignored: str = r"(?!)"
     """Regular expression for stored tensors to ignore: buffers, and heads other than the one in the config."""
 
@@ -113,21 +115,30 @@ class TensorMismatchError(ValueError):
 
 
 def module_rules(pairs: Mapping[str, str]) -> Iterator[NameRule]:
-    """Yield the rules for the weight and the bias of each module in `pairs`, our name -> HF's name."""
+    """Yield the rules for the weight and the bias of each module in `pairs`, which maps our names to HF's.
+
+    Rules for a bias that the model lacks do no harm: `needed_rules` drops them.
+    """
     for name, hf_name in pairs.items():
         for kind in ("weight", "bias"):
             yield NameRule(f"{hf_name}.{kind}", (f"{name}.{kind}",))
 
 
 def layer_rules(stack: str, hf_stack: str, n_layers: int, pairs: Mapping[str, str]) -> Iterator[NameRule]:
-    """Yield the rules of every layer. `stack` and `hf_stack` hold the layers: `decoder.layers` and `model.layers`."""
+    """Yield the rules for the modules in `pairs` (our names -> HF's) of every layer.
+
+    `stack` and `hf_stack` name the lists that hold the layers, such as `decoder.layers` and `model.layers`.
+    """
     for index in range(n_layers):
         named = {f"{stack}.{index}.{name}": f"{hf_stack}.{index}.{hf_name}" for name, hf_name in pairs.items()}
         yield from module_rules(named)
 
 
 def needed_rules(family: Family, config: ModelConfig, shapes: Shapes) -> list[NameRule]:
-    """Return the rules whose parameters the model has. Raises ValueError if a parameter has no rule."""
+    """Return the family's rules for parameters that the model has. `shapes` holds its parameters' shapes by name.
+
+    Raises ValueError if a parameter has no rule.
+    """
     chosen = [rule for rule in family.table(config) if rule.names[0] in shapes]
     known = {name for rule in chosen for name in rule.names}
     unmapped = sorted(shapes.keys() - known)
@@ -139,7 +150,10 @@ def needed_rules(family: Family, config: ModelConfig, shapes: Shapes) -> list[Na
 
 
 def rules_for_file(family: Family, config: ModelConfig, names: frozenset[str], shapes: Shapes) -> list[NameRule]:
-    """Return the needed rules with the names that this file uses: without the prefix, or a copy's name."""
+    """Return the `needed_rules` with the tensor names that a file uses, given the `names` of all its tensors.
+
+    A file's name may lack the family's prefix, or be that of a tied copy if the original is not stored.
+    """
     in_file = naming_in_file(family, names)
     rules = [replace(rule, hf_name=in_file(rule.hf_name)) for rule in needed_rules(family, config, shapes)]
     taken = {rule.hf_name for rule in rules}
@@ -152,7 +166,10 @@ def rules_for_file(family: Family, config: ModelConfig, names: frozenset[str], s
 
 
 def naming_in_file(family: Family, names: frozenset[str]) -> Callable[[str], str]:
-    """Return the function that maps a family's tensor name to this file's name, with or without the prefix."""
+    """Return the function that maps a family's tensor name to the name in a file that holds the tensors `names`.
+
+    It removes the family's prefix if no tensor of the file has it.
+    """
     has_prefix = any(name.startswith(family.prefix) for name in names)
     return (lambda name: name) if has_prefix else (lambda name: name.removeprefix(family.prefix))
 
@@ -160,7 +177,10 @@ def naming_in_file(family: Family, names: frozenset[str]) -> Callable[[str], str
 def equal_copies(
     family: Family, tensors: Tensors, are_equal: Callable[[Tensors, str, str], bool] | None = None
 ) -> frozenset[str]:
-    """Return the stored copies whose original is stored too and is equal. `are_equal` defaults to `torch.equal`."""
+    """Return the names of stored copies (see `Family.copies`) whose original is stored too and is equal.
+
+    `are_equal(tensors, name, other)` compares two tensors; the default uses `torch.equal`.
+    """
     are_equal = are_equal or _are_equal
     names = frozenset(tensors.keys())
     in_file = naming_in_file(family, names)
@@ -171,11 +191,15 @@ def equal_copies(
 def from_hf_tensors(
     family: Family, config: ModelConfig, tensors: Tensors, shapes: Shapes, *, known: Collection[str] = ()
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield our parameters with their values, reading one tensor at a time.
+    """Yield the names and values of our parameters, reading one HF tensor at a time.
 
-    All names and shapes are checked before the first tensor is read. Raises TensorMismatchError for a missing,
-    misshapen or unexpected tensor, and for a copy or a computed tensor with other values. Names in `known` may be
-    stored without being used, such as the tensors of a head that was removed.
+    All names and shapes are checked before the first parameter is yielded. Raises TensorMismatchError for a missing,
+    misshapen or unexpected tensor, for a copy that differs from its original, and for a computed tensor with other
+    values.
+
+    Args:
+        shapes: The shapes of our parameters by name.
+        known: Tensors that may be stored without being used, such as those of a head that was removed.
     """
     names = frozenset(tensors.keys())
     all_rules = rules_for_file(family, config, names, shapes)
@@ -197,13 +221,13 @@ def from_hf_tensors(
 
 
 def missing_names(family: Family, config: ModelConfig, names: frozenset[str], shapes: Shapes) -> list[str]:
-    """Return the tensors that a model of this config needs and that are not in `names`."""
+    """Return the HF names of the tensors that a model of this config needs and that are not in `names`."""
     needed = (rule.hf_name for rule in rules_for_file(family, config, names, shapes) if not rule.write_only)
     return sorted({*needed} - names)
 
 
 def to_hf_tensors(family: Family, config: ModelConfig, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Convert our parameters to HF's tensors, by HF's names."""
+    """Convert our parameters to HF's tensors, by HF's names, including the computed tensors that HF expects."""
     shapes = {name: tuple(value.shape) for name, value in parameters.items()}
     tensors = {rule.hf_name: rule.join(parameters) for rule in needed_rules(family, config, shapes)}
     if config.head == "none" or family.stores_computed:
@@ -221,7 +245,11 @@ def _is_ignored(family: Family, name: str) -> bool:
 def _check_unused(
     family: Family, config: ModelConfig, tensors: Tensors, unused: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Check the tensors that no rule reads. Return the unexpected names and a message for each tensor that differs."""
+    """Check the tensors that no rule reads, for `from_hf_tensors`.
+
+    Return the names that the family does not know, and a message for each tied copy that differs from its original or
+    computed tensor that differs from the computed values.
+    """
     names = frozenset(tensors.keys())
     in_file = naming_in_file(family, names)
     copies = [(in_file(name), in_file(source)) for name, source in family.copies if in_file(source) in names]

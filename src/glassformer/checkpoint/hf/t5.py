@@ -1,4 +1,7 @@
-"""T5 1.0 and 1.1. The first layer stores the relative position biases; the output may be tied, scaled, or neither."""
+"""HF's T5 family (versions 1.0 and 1.1): config conversion and name table.
+
+The first layer of each stack stores the relative position biases. The output may be tied, scaled, both or neither.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -29,7 +32,10 @@ FEED_FORWARD: dict[str, tuple[ActivationName, bool]] = {
 
 
 def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig:
-    """Convert HF's config to ours."""
+    """Convert T5's `config.json` values to a `ModelConfig`.
+
+    `names` are the stored tensors. With `lm_head.weight` among them, the output is not tied to the embeddings.
+    """
     act, gated = read_choice(values, "feed_forward_proj", default="relu", known=FEED_FORWARD)
     # HF also stores the two parts of feed_forward_proj; they take precedence.
     act = read_activation(values, "dense_act_fn", default=TO_HF_ACTIVATION[act])
@@ -69,7 +75,7 @@ def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig
 
 
 def write_config(config: ModelConfig) -> dict[str, Any]:
-    """Convert our config to HF's."""
+    """Convert a `ModelConfig` to T5's `config.json` values."""
     kinds = {kind: name for name, kind in FEED_FORWARD.items()}
     return {
         "architectures": ["T5Model" if config.head == "none" else "T5ForConditionalGeneration"],
@@ -93,7 +99,7 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
 
 
 def table(config: ModelConfig) -> list[NameRule]:
-    """Return the name table."""
+    """Return the rules that map T5's tensor names to our parameter names."""
     gate = {"ffn.gate_proj": "wi_0", "ffn.up_proj": "wi_1"} if config.gated else {"ffn.up_proj": "wi"}
     found = [
         NameRule("shared.weight", ("source_embeddings.tokens.weight",)),

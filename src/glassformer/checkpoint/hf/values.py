@@ -1,4 +1,8 @@
-"""Read values of HF's `config.json`: old and new keys, type checks, and errors for unsupported values."""
+"""Read values of HF's `config.json`: old and new keys, type checks, and errors for unsupported values.
+
+In every function, `values` is the parsed `config.json`, and `keys` are the names of one setting in different families
+and versions of HF.
+"""
 
 import reprlib
 import sys
@@ -12,7 +16,7 @@ Choice = TypeVar("Choice")
 _MISSING = object()
 
 MAX_INT = 2**31 - 1
-"""The largest accepted integer. torch's sizes allow it, and no real model needs more."""
+"""The largest integer that is accepted. No real model needs more."""
 
 FROM_HF_ACTIVATION: dict[str, ActivationName] = {
     "relu": "relu",
@@ -27,7 +31,10 @@ TO_HF_ACTIVATION: dict[ActivationName, str] = {"relu": "relu", "gelu": "gelu", "
 
 
 def read_value(values: Mapping[str, Any], *keys: str, default: Any = _MISSING) -> Any:
-    """Return the value of the first key that is present. None counts as absent."""
+    """Return the value of the first key that is present, or `default`. A value of None counts as absent.
+
+    Raises ValueError if no key is present and there is no default.
+    """
     for key in keys:
         if values.get(key) is not None:
             return values[key]
@@ -37,7 +44,7 @@ def read_value(values: Mapping[str, Any], *keys: str, default: Any = _MISSING) -
 
 
 def read_int(values: Mapping[str, Any], *keys: str, default: Any = _MISSING) -> Any:
-    """Like `read_value`, for an integer."""
+    """Return an integer like `read_value`. Raises ValueError for another type or above `MAX_INT`."""
     found = read_value(values, *keys, default=default)
     if found is not default and (type(found) is not int or abs(found) > MAX_INT):
         raise ValueError(
@@ -47,7 +54,7 @@ def read_int(values: Mapping[str, Any], *keys: str, default: Any = _MISSING) -> 
 
 
 def read_float(values: Mapping[str, Any], *keys: str, default: float) -> float:
-    """Like `read_value`, for a finite float."""
+    """Return a finite number like `read_value`, as a float. Raises ValueError for any other value."""
     found = read_value(values, *keys, default=default)
     if type(found) not in (int, float) or not abs(found) <= sys.float_info.max:
         raise ValueError(f"config.json has {_key(values, keys)}={shown(found)}: expected a finite number")
@@ -55,7 +62,7 @@ def read_float(values: Mapping[str, Any], *keys: str, default: float) -> float:
 
 
 def read_n_heads(values: Mapping[str, Any], *keys: str, width: int, default: Any = _MISSING) -> int:
-    """Like `read_int`, for a number of heads from 1 to `width`."""
+    """Return a number of attention heads like `read_int`. Raises ValueError unless it is from 1 to `width`."""
     found: int = read_int(values, *keys, default=default)
     if not 1 <= found <= width:
         raise ValueError(
@@ -65,7 +72,7 @@ def read_n_heads(values: Mapping[str, Any], *keys: str, width: int, default: Any
 
 
 def read_bool(values: Mapping[str, Any], *keys: str, default: bool) -> bool:
-    """Like `read_value`, for a bool."""
+    """Return a bool like `read_value`. Raises ValueError for any other value."""
     found = read_value(values, *keys, default=default)
     if not isinstance(found, bool):
         raise ValueError(f"config.json has {_key(values, keys)}={shown(found)}: expected true or false")
@@ -73,7 +80,10 @@ def read_bool(values: Mapping[str, Any], *keys: str, default: bool) -> bool:
 
 
 def read_choice(values: Mapping[str, Any], *keys: str, default: str, known: Mapping[str, Choice]) -> Choice:
-    """Look up the value of a key in `known`. Raises UnsupportedModelError for any other value."""
+    """Read a string like `read_value` and return what `known` maps it to.
+
+    Raises UnsupportedModelError for a value that is not in `known`.
+    """
     name = read_value(values, *keys, default=default)
     if not isinstance(name, str) or name not in known:
         key = _key(values, keys)
@@ -84,17 +94,17 @@ def read_choice(values: Mapping[str, Any], *keys: str, default: str, known: Mapp
 
 
 def _key(values: Mapping[str, Any], keys: tuple[str, ...]) -> str:
-    """Return the first key that is present, for error messages."""
+    """Return the first of `keys` that is present, or else the first one, for error messages."""
     return next((key for key in keys if values.get(key) is not None), keys[0])
 
 
 def shown(found: object) -> str:
-    """Return a short repr, however long or deep the value is."""
+    """Return a short `repr` of a value for an error message, however long or deeply nested the value is."""
     return reprlib.repr(found)
 
 
 def require(values: Mapping[str, Any], key: str, *allowed: Any) -> None:
-    """Raise UnsupportedModelError unless the key is absent or has one of the allowed values."""
+    """Raise UnsupportedModelError unless the key is absent, is None or has one of the allowed values."""
     if values.get(key) is not None and values[key] not in allowed:
         raise UnsupportedModelError(
             f"config.json has {key}={shown(values[key])}, which is not supported: "
@@ -103,12 +113,15 @@ def require(values: Mapping[str, Any], key: str, *allowed: Any) -> None:
 
 
 def read_activation(values: Mapping[str, Any], *keys: str, default: str) -> ActivationName:
-    """Return our name of an activation."""
+    """Read the name of an activation function like `read_value` and return our name for it."""
     return read_choice(values, *keys, default=default, known=FROM_HF_ACTIVATION)
 
 
 def read_rope_theta(values: Mapping[str, Any], *, default: float = 10000.0) -> float:
-    """Return the RoPE base from `rope_parameters` or the older `rope_theta`. Scaled RoPE is refused."""
+    """Return the RoPE base from `rope_parameters` or the older key `rope_theta`.
+
+    Raises UnsupportedModelError for scaled RoPE, for partial RoPE and for parameters per layer type.
+    """
     parameters = read_value(values, "rope_parameters", default={})
     scaling = read_value(values, "rope_scaling", default={})
     for name, found in (("rope_parameters", parameters), ("rope_scaling", scaling)):
@@ -128,16 +141,16 @@ def read_rope_theta(values: Mapping[str, Any], *, default: float = 10000.0) -> f
 
 
 def read_architecture(values: Mapping[str, Any]) -> str:
-    """Return the HF class that saved the model, or ""."""
+    """Return the name of the HF class that saved the model, the first in `architectures`; "" if there is none."""
     names = read_value(values, "architectures", default=[])
     return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
 
 
 def has_lm_head(values: Mapping[str, Any], base: str, *heads: str) -> bool:
-    """Return whether the file holds a language-model head.
+    """Return whether the checkpoint has a language-model head, by the HF class in `architectures`.
 
-    The class in `architectures` must be one of `heads` (with a head) or `base` (without). A file without
-    `architectures` counts as having one. Any other class is refused, because its head is not implemented.
+    `base` is the class without a head, `heads` are those with a language-model head. A config without `architectures`
+    counts as having the head. Raises UnsupportedModelError for any other class, whose head is not implemented.
     """
     name = read_architecture(values)
     if name and name not in (base, *heads):
@@ -149,7 +162,7 @@ def has_lm_head(values: Mapping[str, Any], base: str, *heads: str) -> bool:
 
 
 def read_n_labels(values: Mapping[str, Any]) -> int:
-    """Return the number of classes of a classification head."""
+    """Return the number of classes of a classification head: the length of `id2label`, or else `num_labels` or 2."""
     labels = read_value(values, "id2label", default=None)
     if labels is None:
         return int(read_int(values, "num_labels", default=2))
