@@ -1,4 +1,4 @@
-"""The device and the precision to compute with."""
+"""Choose the device and the floating-point precision of training, and the autocast context for them."""
 
 import statistics
 from contextlib import AbstractContextManager, nullcontext
@@ -13,7 +13,10 @@ Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the torch device of this name; "auto" is cuda if available, else cpu."""
+    """Return the torch device of this name; "auto" is cuda if available, else cpu.
+
+    Raises ValueError if torch does not know the device or cannot compute on it.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -33,11 +36,15 @@ def choose_device(name: str) -> torch.device:
 
 
 WIDE = 384
-"""Width from which bf16 matrix units of a CPU save more time than the conversions cost (measured)."""
+"""Median width of a model's matrices from which a CPU with matrix units (AMX) trains faster in bf16 than in fp32: below
+it, the conversions cost more than they save (measured)."""
 
 
 def choose_precision(precision: Precision, device: torch.device, model: nn.Module) -> Literal["fp32", "bf16", "fp16"]:
-    """Resolve "auto": bf16 if the device has hardware for it and the model is wide enough to profit, else fp32."""
+    """Return `precision`, with "auto" replaced by bf16 if that is likely faster, else by fp32.
+
+    On CUDA that is so if the device supports bf16; on a CPU, if it has AMX and the matrices of the model are wide.
+    """
     if precision != "auto":
         return precision
     if device.type == "cuda":
@@ -50,7 +57,7 @@ def choose_precision(precision: Precision, device: torch.device, model: nn.Modul
 
 
 def autocast(precision: Literal["fp32", "bf16", "fp16"], device: torch.device) -> AbstractContextManager[object]:
-    """Return the autocast context of this precision. Parameters stay float32."""
+    """Return a context manager that computes in this precision. Parameters stay float32; fp32 changes nothing."""
     if precision == "fp32":
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16 if precision == "bf16" else torch.float16)

@@ -105,7 +105,7 @@ class TrainConfig(Checked):
 
     @property
     def passes(self) -> int:
-        """Number of forward and backward passes over each batch."""
+        """Number of forward and backward passes over each batch: two in adversarial training, else one."""
         return 2 if self.adversarial else 1
 
     def __post_init__(self) -> None:
