@@ -146,7 +146,7 @@ class Answering(Seq2SeqTask[Question]):
     @override
     @classmethod
     def demo(cls) -> AnsweringConfig:
-        """Return the config of a small model on generated stories."""
+        """Return the config of a small model that is trained on generated stories."""
         return AnsweringConfig(
             data=QuestionData(corpus="made-stories"),
             model=small_encoder_decoder(

@@ -138,7 +138,7 @@ class Classification(EncoderTask[LabeledExample]):
 
     @override
     def unused(self) -> set[str]:
-        """Return the options without effect: with `multi_label` also those that only a softmax over labels defines."""
+        """Return the names of options without effect: BPE-dropout, and with `multi_label` those that need a softmax."""
         return {"bpe_dropout", *(("r_drop", "word_dropout", "label_smoothing") if self.config.data.multi_label else ())}
 
     @override

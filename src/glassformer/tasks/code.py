@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from glassformer.pipelines.code_model import CodeModel
 
 CHARACTERS = 2
-"""Assumed number of characters per token, a low one, so that a piece of code cut in three fits into the context."""
+"""Assumed number of characters per token, chosen low, so that a piece of `CHARACTERS * context` characters fits into
+the context."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +37,7 @@ class CodeData(DocumentData):
     suffixes: tuple[str, ...] = (".py",)
     """Endings of the files that are read in a folder."""
     corpus: str = ""
-    """Use a named corpus instead of files: standard-library, the source of Python's own."""
+    """Use a named corpus instead of files: standard-library, the source code of Python's standard library."""
 
     def _corpus(self) -> SplitDocuments:
         return standard_library("code")
@@ -127,7 +128,7 @@ class Code(DecoderTask):
 
     @override
     def unused(self) -> set[str]:
-        """Return the options without effect; also word dropout, which would hide the special tokens of a gap."""
+        """Return the names of refused options: those of all decoders, and word dropout, which would hide gap tokens."""
         return {*super().unused(), "word_dropout"}
 
     @override

@@ -147,9 +147,9 @@ class EncoderTask(Task[Example, "LabeledBatch"]):
         return found
 
     def in_batches(self, versions: "Sequence[Sequence[LabeledRow]]", pad: int) -> "Batches[LabeledBatch]":
-        """Return training batches of at most `train.max_tokens` tokens, from one version of the rows after the other.
+        """Return training batches of at most `train.max_tokens` tokens, padded with the token id `pad`.
 
-        `pad` is the id of the padding token.
+        With several versions of the rows, each epoch uses the next one.
         """
         from glassformer.data.batching.labeled_batches import LabeledBatches, PairedBatches
         from glassformer.data.batching.pair_batches import CycledBatches

@@ -40,7 +40,7 @@ class DocumentData(FileData[Document]):
     document_separator: str = ""
     """Line between two documents of a text file; blank is an empty line."""
     corpus: str = ""
-    """Use a named corpus instead of files: standard-library, the documentation in Python's own."""
+    """Use a named corpus instead of files: standard-library, the docstrings of Python's standard library."""
 
     @override
     def splits(self) -> Splits[Document]:
@@ -115,6 +115,6 @@ class Language(DecoderTask):
     @override
     @classmethod
     def demo(cls) -> LanguageConfig:
-        """Return the config of a model that is trained on the documentation in Python's standard library."""
+        """Return the config of a model that is trained on the docstrings of Python's standard library."""
         config = LanguageConfig(data=DocumentData(corpus="standard-library"))
         return replace(config, train=replace(config.train, minutes=2.0, eval_every=1000, save_every=1000))

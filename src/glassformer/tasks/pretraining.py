@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from glassformer.training.run_folder import RunFolder
 
 MAX_VALID = 2000
-"""Number of texts that each validation scores."""
+"""Largest number of texts that each validation scores."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -110,7 +110,8 @@ class TaggingConfig(TaskConfig):
 
     data: TaggedData = field(default_factory=TaggedData)
     swap_entities: Probability = 0.0
-    """Probability that an entity of the training text is replaced by another one of its label; see bpe_versions."""
+    """Probability that an entity of the training text is replaced by another one of its label, drawn anew for each of
+    --bpe-versions versions of the text."""
     model: ModelConfig = field(default_factory=small_tagger)
     """The architecture of a new model. Its vocab_size is the most tokens the tokenizer may learn."""
     train: TrainConfig = field(

@@ -97,9 +97,9 @@ class Task(ABC, Generic[Example, Batch]):
 
     @abstractmethod
     def sides(self, example: Example) -> tuple[str, str]:
-        """Return the text that an encoder reads and the text that a decoder writes; empty if the model lacks one.
+        """Return the text that the encoder reads and the text that the decoder writes, to measure the corpus size.
 
-        The size of the corpus is measured on these texts.
+        A text is empty if the model has no encoder or no decoder.
         """
 
     def unused(self) -> set[str]:

@@ -53,7 +53,7 @@ class TimeBudget:
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Durations of the parts of a run, in seconds."""
+    """Seconds that one update, one validation, one save and the ending of a run take."""
 
     update: float
     validation: float = 0.0
@@ -65,8 +65,8 @@ class Costs:
 def updates_that_fit(seconds: float, costs: Costs, config: TrainConfig, position: int = 0) -> int:
     """Return how many more updates fit into `seconds`, together with their validations, saves and the ending.
 
-    `position` is the number of updates before. The result is at least 1, and limited by `config.max_updates`, which
-    counts all updates of the run.
+    `position` is the number of updates made before. The result is at least 1, and limited by `config.max_updates`,
+    which counts all updates of the run.
     """
 
     def times(every: int, end: int) -> int:
@@ -137,7 +137,7 @@ class Planner:
         self._corrected_at = budget.clock()
 
     def correct(self, state: TrainState) -> Plan | None:
-        """Measure, correct and record the plan if a correction is due before the next update; else return None."""
+        """Correct and record the plan if a correction is due before the next update, and return it; else None."""
         if self._mark is None:
             self._first = self._mark = state.update, self._busy(state)
             self._corrected_at = self._budget.clock()

@@ -308,7 +308,7 @@ def _wait_for(device: torch.device) -> None:
 def _measure_memory(trainer: Trainer[Batch], step: int) -> int:
     """Return the peak bytes of the forward and backward pass of a step, without the weights.
 
-    Measured on CUDA. On other devices it is a sum over the tensors that autograd saves.
+    On CUDA they are measured. On other devices they are estimated from the tensors that autograd saves.
     """
     learned = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
     if trainer.device.type == "cuda":

@@ -70,7 +70,7 @@ with `--continue`; settings whose names end in "dropout" can."""
 
 
 class RunMismatchError(ValueError):
-    """The run folder was started with other settings or other data."""
+    """Raised if a run would be resumed with other settings or other data than it was started with."""
 
 
 @dataclass

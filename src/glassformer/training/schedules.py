@@ -130,7 +130,7 @@ class Plan:
         return self.start_lr + (planned - self.start_lr) * passed / ramp
 
     def _place(self, update: int) -> float:
-        """Return the update of the uncorrected schedule, as a fraction, that `update` corresponds to."""
+        """Return the (fractional) update of the schedule as first planned that `update` corresponds to."""
         since, place, end = self.start, float(self.start), self.updates
         for one in self.corrections:
             if one.update >= update:

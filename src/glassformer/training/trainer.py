@@ -190,7 +190,7 @@ class Trainer(Generic[Batch]):
         return self._choose_parameters()
 
     def save(self) -> None:
-        """Write a checkpoint, then remove old ones: `keep_last` regular ones, the newest and the best stay."""
+        """Write a checkpoint, then remove all but the newest, the best and the last `keep_last` regular ones."""
         began = time.perf_counter()
         is_new = not checkpoint_path(self.folder, self.state.position).exists()
         try:
