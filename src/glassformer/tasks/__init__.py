@@ -1,1 +1,1 @@
-"""How models are trained: a base class per architecture, and one file per task with its data, config and loss."""
+"""Training tasks, such as translation: a base class per architecture; per task a module with data, config and loss."""

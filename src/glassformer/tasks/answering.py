@@ -1,4 +1,7 @@
-"""Answering: a question and a text to an answer that the model writes."""
+"""Answering: train an encoder-decoder to write the answer to a question about a text.
+
+`extraction` instead selects words of the text as the answer.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -21,11 +24,12 @@ from glassformer.tasks.seq2seq_task import Seq2SeqTask
 from glassformer.training.train_config import TrainConfig
 
 N_GENERATED = {"train": 8000, "valid": 500, "test": 1000}
+"""Number of generated questions in each split of the corpus made-stories."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionData(FileData[Question]):
-    """Options of questions about texts, with answers."""
+    """Options of the data for answering: questions about texts, with answers."""
 
     CORPORA = ("made-stories",)
     NO_FILES = "no data: expected at least one .jsonl, .tsv or .csv file, or a corpus"
@@ -57,7 +61,7 @@ class QuestionData(FileData[Question]):
 
     @property
     def layout(self) -> dict[str, Any]:
-        """How a question and a context become one source text: the options of `as_source`."""
+        """Keyword arguments of `as_source`, which joins a question and its context into one source text."""
         return {"number_sentences": self.number_sentences, "last_sentences": self.last_sentences}
 
     @override
@@ -66,7 +70,10 @@ class QuestionData(FileData[Question]):
 
     @override
     def examples(self) -> list[Question]:
-        """Return all examples of the named files. Scoring needs no evidence, so its column may be missing."""
+        """Return all examples of the `data` files, or the test split of a corpus, for `eval`.
+
+        Scoring needs no evidence, so the column of the evidence may be missing.
+        """
         return super().examples() if not self.evidence_column else replace(self, evidence_column="").examples()
 
     @override
@@ -97,7 +104,7 @@ class QuestionData(FileData[Question]):
 
 
 def as_answers(cell: object, column: str) -> tuple[str, ...]:
-    """Return the answers of a cell that holds one answer or a list of them."""
+    """Return the answers in a cell of the column `column`, which holds one answer or a list of alternatives."""
     if isinstance(cell, list):
         return tuple(as_text(answer, column) for answer in cell)
     if isinstance(cell, str) and not cell.strip():
@@ -107,7 +114,7 @@ def as_answers(cell: object, column: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class AnsweringConfig(TaskConfig):
-    """The recipe of an answerer."""
+    """The complete config of training an encoder-decoder to answer questions."""
 
     FIRST_OPTIONS = ("data", "valid", "question_column", "context_column", "answer_column")
 
@@ -139,7 +146,7 @@ class Answering(Seq2SeqTask[Question]):
     @override
     @classmethod
     def demo(cls) -> AnsweringConfig:
-        """Return the config of a small model on generated stories."""
+        """Return the config of a small model that is trained on generated stories."""
         return AnsweringConfig(
             data=QuestionData(corpus="made-stories"),
             model=small_encoder_decoder(

@@ -12,34 +12,38 @@ if TYPE_CHECKING:
     from glassformer.training.state import TrainState
 
 MAX_NAMED = 5
-"""Number of file names that are listed. Further files are only counted."""
+"""Number of names that `in_short` lists; further ones are counted."""
 
 
 class CardFacts(NamedTuple):
-    """The contents of a card."""
+    """The contents of a model card."""
 
     title: str
+    """Heading of the card."""
     task: str
+    """Name of the task."""
     facts: Sequence[tuple[str, str]]
-    """Rows of the first table, in Markdown."""
+    """Rows of the first table, each a name and a value in Markdown."""
     state: "TrainState"
+    """Counters at the end of the training run."""
     scores: Scores
+    """Final scores."""
     scored_on: str
-    """On what and how the scores were computed."""
+    """Decoding method and data of the final scores."""
     validation: str
-    """On what and how each validation scored."""
+    """Decoding method and data of the validations."""
     is_test: bool
     """Whether the scores are of test examples, which were not used to choose the checkpoint."""
     folder: str
     """The name of the model folder."""
     sample_line: str
-    """An example of an input line."""
+    """An example of an input line of the model."""
     recipe: str
-    """The recipe in TOML."""
+    """The config of the training as a TOML recipe."""
 
 
 def write_card(card: CardFacts) -> str:
-    """Return the card in Markdown."""
+    """Return the text of the model card in Markdown."""
     state = card.state
     chosen = (
         "They were held out from the training, and the checkpoint was not chosen by them."
@@ -94,7 +98,10 @@ def write_card(card: CardFacts) -> str:
 
 
 def size_in_words(config: ModelConfig, kind: str, n_parameters: int) -> str:
-    """Describe a model's size: "encoder_decoder, 1,038,208 parameters; 1 + 1 layers, d_model 128, vocabulary 5,000"."""
+    """Return a line about a model's kind and size.
+
+    Such as "encoder_decoder, 1,038,208 parameters; 1 + 1 layers, d_model 128, 4 heads, vocabulary 5,000".
+    """
     layers = " + ".join(str(n) for n in (config.n_encoder_layers, config.n_decoder_layers) if n)
     return (
         f"{kind}, {n_parameters:,} parameters; {layers} layers, d_model {config.d_model}, {config.n_heads} heads, "
@@ -103,14 +110,14 @@ def size_in_words(config: ModelConfig, kind: str, n_parameters: int) -> str:
 
 
 def in_short(names: Iterable[str]) -> str:
-    """Join names with commas. Of many names, list the first few and count the rest."""
+    """Return names joined with commas; of more than MAX_NAMED names, the first ones and the number of the rest."""
     known = list(names)
     more = [f"and {len(known) - MAX_NAMED:,} more"] if len(known) > MAX_NAMED else []
     return ", ".join([*known[:MAX_NAMED], *more])
 
 
 def code(text: object) -> str:
-    """Return a name as Markdown code, even if it contains backticks."""
+    """Return text as Markdown inline code, with enough backticks around it if it contains some."""
     shown = " ".join(str(text).split())
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", shown)), default=0))
     space = " " if "`" in shown else ""
@@ -118,16 +125,16 @@ def code(text: object) -> str:
 
 
 def _cell(text: str) -> str:
-    """Escape text for a table cell."""
+    """Return text escaped for a cell of a Markdown table."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
 def _block(text: str, language: str) -> list[str]:
-    """Return a fenced code block whose fence is longer than any in the text."""
+    """Return the lines of a Markdown code block, with a fence longer than any run of backticks in the text."""
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
     return [f"{fence}{language}", text, fence]
 
 
 def _argument(name: str) -> str:
-    """Quote a folder name for a shell command, so that it is not parsed as an option."""
+    """Return a folder name quoted for the shell, with ./ before a leading hyphen, which would start an option."""
     return shlex.quote(f"./{name}" if name.startswith("-") else name)

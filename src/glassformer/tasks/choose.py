@@ -1,4 +1,4 @@
-"""Choose a task's defaults: measure the speed of the machine and apply the rules in `configs/defaults.py`."""
+"""Choose the options that the user did not give: measure this machine's speed and apply `configs/defaults.py`."""
 
 import time
 from collections.abc import Mapping
@@ -23,20 +23,23 @@ from glassformer.training.estimate import rough_duration
 from glassformer.training.training_speed import fastest_threads, measure_training_speed
 
 REFERENCE_SPEED = 3e10
-"""Operations per second of two slow CPU cores."""
+"""Floating-point operations per second of training on two slow CPU cores."""
 
 
 def choose(
     config: TaskConfig, given: Mapping[str, Any], corpus: CorpusSize, *, size: Size, began: float
 ) -> dict[str, Any]:
-    """Return values for the options of a task that were not given, by dotted name.
+    """Return values for the options of a task that the user did not give, by dotted name.
+
+    A new model gets options that fit the corpus, the time and the speed of this machine, which is measured here.
+    Fine-tuning (`--from`) gets fixed options.
 
     Args:
-        config: The defaults with the given options.
+        config: The task's config with the given options and its fixed defaults.
         given: The given options, by dotted name.
         corpus: The size of the training data.
         size: The size of the model, or "auto".
-        began: When the command began, by `time.perf_counter`. The time since then is not left for training.
+        began: Value of `time.perf_counter` when the command began. The time since then is already used up.
     """
     kind = type(config)
     if config.start_from is not None:
@@ -53,7 +56,7 @@ def choose(
 
 
 def in_words(chosen: Mapping[str, Any], given: Mapping[str, Any]) -> str:
-    """Return the chosen options in one line, as command-line flags."""
+    """Return one line for the user with the options in `chosen` that are not in `given`, as command-line flags."""
     flags = []
     for path, value in chosen.items():
         name = path.rpartition(".")[2]
@@ -69,7 +72,7 @@ def in_words(chosen: Mapping[str, Any], given: Mapping[str, Any]) -> str:
 
 
 def _threads(config: TaskConfig, corpus: CorpusSize, minutes: float) -> int:
-    """Measure with a small model how many threads are fastest. 0 is torch's default."""
+    """Measure with a small model which number of threads trains fastest, and return it; 0 is torch's default."""
     kind = type(config)
     unmeasured = TrainingBudget(TRAINING_SHARE * 60 * minutes, 0, lambda config: REFERENCE_SPEED)
     small = make_config(kind, choose_defaults(kind, {}, corpus, unmeasured))

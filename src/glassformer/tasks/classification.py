@@ -1,4 +1,4 @@
-"""Classification: a text, or a pair of texts, to one label or several."""
+"""Classification: train an encoder to assign one or several labels to a text or a pair of texts."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LabeledData(FileData[LabeledExample]):
-    """Options of labeled texts."""
+    """Options of the data for classification: labeled texts from files or a corpus."""
 
     CORPORA = LABELED_CORPORA
 
@@ -87,13 +87,16 @@ class LabeledData(FileData[LabeledExample]):
 
 
 def _by_text(least: int, growth: float, step: int, most: int) -> Callable[[CorpusSize], int]:
-    """Return a rule: `least` up to 60,000 tokens of text, above that in proportion to their number ** `growth`."""
+    """Return a function from the size of a corpus to a value: `least` up to 60,000 tokens of text.
+
+    For n times as many tokens it is `least` * n ** `growth`, rounded to a multiple of `step` and at most `most`.
+    """
     return lambda corpus: min(most, round(least * max(1.0, corpus.tokens / 60_000) ** growth / step) * step)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassificationConfig(TaskConfig):
-    """The recipe of a classifier."""
+    """The complete config of training a classifier."""
 
     FIRST_OPTIONS = ("data", "valid", "text_column", "label_column")
     ENCODER_RULE = EncoderRule(
@@ -135,7 +138,7 @@ class Classification(EncoderTask[LabeledExample]):
 
     @override
     def unused(self) -> set[str]:
-        """With `multi_label` each label has a sigmoid, where these options are not defined."""
+        """Return the names of options without effect: BPE-dropout, and with `multi_label` those that need a softmax."""
         return {"bpe_dropout", *(("r_drop", "word_dropout", "label_smoothing") if self.config.data.multi_label else ())}
 
     @override
@@ -182,7 +185,7 @@ class Classification(EncoderTask[LabeledExample]):
     @override
     @classmethod
     def demo(cls) -> ClassificationConfig:
-        """Return the config of a classifier of 20 languages, some of them as close as Danish and Norwegian."""
+        """Return the config of a classifier of interface texts by their language, one of 20."""
         return ClassificationConfig(
             data=LabeledData(corpus="interface-languages"),
             model=small_encoder(n_encoder_layers=1, dropout=0.1, embedding_dropout=0.1),
@@ -193,7 +196,7 @@ class Classification(EncoderTask[LabeledExample]):
 
     @override
     def baseline(self, splits: Splits[LabeledExample]) -> tuple[str, Scores]:
-        """Predict the most frequent label of the training data for every text."""
+        """Return the scores of predicting the most frequent label of the training data for every text."""
         counts = Counter(example.labels for example in splits.train)
         (labels, _), *_ = counts.most_common(1)
         true = [example.labels for example in splits.test or splits.valid]

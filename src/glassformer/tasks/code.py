@@ -26,17 +26,18 @@ if TYPE_CHECKING:
     from glassformer.pipelines.code_model import CodeModel
 
 CHARACTERS = 2
-"""Least number of characters per token, about: a file that is cut in three should fit into the context."""
+"""Assumed number of characters per token, chosen low, so that a piece of `CHARACTERS * context` characters fits into
+the context."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CodeData(DocumentData):
-    """Options of source files."""
+    """Options of the data for code modeling: source files, folders of them, or a corpus."""
 
     suffixes: tuple[str, ...] = (".py",)
     """Endings of the files that are read in a folder."""
     corpus: str = ""
-    """Use a named corpus instead of files: standard-library, the source of Python's own."""
+    """Use a named corpus instead of files: standard-library, the source code of Python's standard library."""
 
     def _corpus(self) -> SplitDocuments:
         return standard_library("code")
@@ -44,7 +45,7 @@ class CodeData(DocumentData):
 
 @dataclass(frozen=True, kw_only=True)
 class CodeConfig(LanguageConfig):
-    """The recipe of a code model."""
+    """The complete config of training a code model."""
 
     FIRST_OPTIONS = ("data", "valid", "suffixes")
 
@@ -57,7 +58,7 @@ class CodeConfig(LanguageConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class CodeEvalOptions(EvalOptions):
-    """Options of scoring programs that the model writes."""
+    """Options that `glassformer eval` has for code models only, to score programs that the model writes."""
 
     problems: Path | None = None
     """Problems with tests (.jsonl with text and test_list, as MBPP), to score by pass@k; programs run in a sandbox."""
@@ -81,12 +82,15 @@ class Code(DecoderTask):
 
     @override
     def has_documents(self, train: Iterable[Document]) -> bool:
-        """Return True: a piece with its middle last is a separate document."""
+        """Return True, because each piece of code that is cut for fill-in-the-middle is a separate document."""
         return True
 
     @override
     def write(self, folder: Path, documents: Iterable[Document], pipeline: Any) -> "TokenStream":
-        """Write the training code as a stream of tokens. Some pieces have their middle last, to learn infilling."""
+        """Tokenize the training code and write it as one stream of tokens to `folder`.
+
+        Some pieces are written with their middle last (fill-in-the-middle), so that the model learns to fill gaps.
+        """
         from glassformer.data.batching.packed_windows import write_stream
 
         config, tokenizer = self.config, pipeline.tokenizer
@@ -110,7 +114,7 @@ class Code(DecoderTask):
     @override
     @classmethod
     def evaluate(cls, pipeline: "CodeModel", data: CodeData, options: CodeEvalOptions) -> ScoreReport:
-        """Score the programs for `options.problems` by pass@k, or without problems the text of `data`.
+        """Return pass@k of programs for `options.problems`; without problems, the scores on the text of `data`.
 
         Prints on stderr which protections of the sandbox are active.
         """
@@ -124,13 +128,13 @@ class Code(DecoderTask):
 
     @override
     def unused(self) -> set[str]:
-        """Word dropout would hide the special tokens of a gap."""
+        """Return the names of refused options: those of all decoders, and word dropout, which would hide gap tokens."""
         return {*super().unused(), "word_dropout"}
 
     @override
     @classmethod
     def demo(cls) -> CodeConfig:
-        """Return the config of a model of Python's standard library."""
+        """Return the config of a model that is trained on the source code of Python's standard library."""
         data, model = CodeData(corpus="standard-library"), small_decoder(vocab_size=4096)
         config = CodeConfig(data=data, context=128, model=model, fim=0.25)
         return replace(config, train=replace(config.train, minutes=2.4, eval_every=1000, save_every=1000))

@@ -26,15 +26,18 @@ if TYPE_CHECKING:
     from glassformer.training.run_folder import RunFolder
 
 MAX_VALID = 1 << 18
-"""Number of characters that each validation scores."""
+"""Largest number of characters that each validation scores."""
 
 
 class DecoderTask(Task[Document, "PackedBatch"]):
-    """A task of a decoder that predicts the next token of documents, which are packed into windows of `context`."""
+    """Base class of tasks of a decoder, which predicts the next token of documents.
+
+    The documents are packed into windows of `config.context` tokens.
+    """
 
     unit, sample_line = "documents", "Once upon a time"
     special_tokens: ClassVar[tuple[str, ...]] = ()
-    """Special tokens that the tokenizer has beside the usual ones."""
+    """Special tokens that the tokenizer has in addition to the usual ones."""
 
     @override
     def initialize(self, train: Iterable[Document], run: "RunFolder | None" = None) -> Initialized:
@@ -65,7 +68,7 @@ class DecoderTask(Task[Document, "PackedBatch"]):
         return Initialized(self.pipeline_class()(model, tokenizer, has_documents=has_documents))
 
     def has_documents(self, train: Iterable[Document]) -> bool:
-        """Return whether there are several documents, so that an end token separates them in the stream."""
+        """Whether the data is several documents, separated by an end token, instead of one long text."""
         return not is_one_text(train)
 
     @override
@@ -103,7 +106,7 @@ class DecoderTask(Task[Document, "PackedBatch"]):
         )
 
     def write(self, folder: Path, documents: Iterable[Document], pipeline: Any) -> "TokenStream":
-        """Write the training text as a stream of tokens to the folder `folder`."""
+        """Tokenize the training documents and write them as one stream of tokens to `folder`."""
         from glassformer.data.batching.packed_windows import write_stream
 
         texts = (document.text for document in documents)
@@ -113,7 +116,7 @@ class DecoderTask(Task[Document, "PackedBatch"]):
     def describe(
         self, stream: "TokenStream", valid: Sequence[Document], tokenizer: Tokenizer, batches: "PackedBatches"
     ) -> str:
-        """Describe the training text, for a note."""
+        """Return the line about the training text that is printed before training: its bytes, tokens and batches."""
         kind = f"{stream.n_documents:,} documents" if stream.has_documents else "one long text"
         unknown = f", {stream.n_unknown:,} of them unknown" if stream.n_unknown else ""
         n_valid = sum(len(document.text.encode()) for document in valid)
@@ -133,9 +136,9 @@ class DecoderTask(Task[Document, "PackedBatch"]):
 
     @override
     def corpus(self) -> CorpusSize:
-        """Return the size of the training data, with `examples` estimated as the number of context windows.
+        """Return the size of the training data, counting context windows as examples.
 
-        Windows are counted instead of documents because documents are packed.
+        Documents do not count as examples because they are packed. The number of windows is an estimate.
         """
         found = super().corpus()
         window = CHARACTERS_PER_TOKEN * self.config.context
@@ -161,7 +164,10 @@ class DecoderTask(Task[Document, "PackedBatch"]):
 
     @override
     def baseline(self, splits: Splits[Document]) -> tuple[str, Scores]:
-        """Compress the text that the model predicts, lower-cased if the tokenizer does so, with xz."""
+        """Return the bits per byte of xz on the validation text, alone and after the training text.
+
+        The text is lower-cased if the tokenizer lower-cases it.
+        """
         lowercase = self.config.tokenizer.lowercase
         train, valid = (
             [document.text.lower() if lowercase else document.text for document in side]
@@ -173,7 +179,7 @@ class DecoderTask(Task[Document, "PackedBatch"]):
 
 
 def first_characters(documents: Sequence[Document], limit: int) -> list[Document]:
-    """Return the first documents up to `limit` characters in all. The last one is cut."""
+    """Return the first documents, up to a total of `limit` characters. The last one is cut to fit."""
 
     def cut() -> Iterator[Document]:
         left = limit

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class DenoisingConfig(TaskConfig):
-    """The recipe of a denoising encoder-decoder."""
+    """The complete config of pretraining an encoder-decoder by denoising."""
 
     FIRST_OPTIONS = ("data", "valid", "text_column", "noise")
 
@@ -45,8 +45,8 @@ class DenoisingConfig(TaskConfig):
     """The architecture of a new model. Its vocab_size is the most tokens the tokenizer may learn."""
     train: TrainConfig = field(default_factory=lambda: TrainConfig(updates=10_000, label_smoothing=0.0))
     noise: NoiseName = "spans"
-    """What the model restores: spans writes only the hidden spans, as T5; infilling writes the whole text, whose
-    sentences were also shuffled, as BART."""
+    """How texts are corrupted: spans hides spans and the model writes only these, as T5; infilling also shuffles the
+    sentences and the model writes the whole text, as BART."""
     share: float = 0.0
     """Share of the tokens that is hidden; 0 takes the papers' values, 0.15 for spans and 0.3 for infilling."""
     mean_span: float = 3.0
@@ -59,7 +59,7 @@ class DenoisingConfig(TaskConfig):
 
     @property
     def hidden_share(self) -> float:
-        """Share of the tokens that is hidden, with the paper's value for 0."""
+        """Share of the tokens that is hidden: `share`, or the paper's value if `share` is 0."""
         return self.share or {"spans": 0.15, "infilling": 0.3}[self.noise]
 
 
@@ -134,7 +134,7 @@ class Denoising(Task[PlainText, "PairBatch"]):
     @override
     @classmethod
     def demo(cls) -> DenoisingConfig:
-        """Return the config of a small model of the standard library's docstrings."""
+        """Return the config of a small model that is trained on the docstrings of Python's standard library."""
         usual = DenoisingConfig()
         return DenoisingConfig(
             data=TextData(corpus="docstrings"),
@@ -146,7 +146,7 @@ class Denoising(Task[PlainText, "PairBatch"]):
 
     @override
     def baseline(self, splits: Splits[PlainText]) -> tuple[str, Scores]:
-        """Predict the most frequent token everywhere."""
+        """Return the scores of predicting the most frequent target token of the training texts at every position."""
         pipeline, _ = self.initialize(splits.train)
 
         def wanted(texts: Iterable[PlainText]) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:
@@ -162,12 +162,15 @@ class Denoising(Task[PlainText, "PairBatch"]):
 
     @override
     def sides(self, example: PlainText) -> tuple[str, str]:
-        """With `spans` the target is about a quarter of the text, with `infilling` the whole text."""
+        """Return the text as source, and as target a text of the expected length, to estimate the corpus size.
+
+        With the noise `spans` the target is about a quarter of the text, with `infilling` the whole text.
+        """
         return example.text, example.text[: len(example.text) // 4] if self.config.noise == "spans" else example.text
 
     @override
     def show(self, example: PlainText) -> tuple[str, str]:
-        """Return a text with a blank, and the text without it."""
+        """Return the first words of a text with a blank in the middle, and the same words without the blank."""
         words = example.text.split()[:12]
         half = len(words) // 2
         return " ".join([*words[:half], BLANK, *words[half + 1 :]]), " ".join(words)

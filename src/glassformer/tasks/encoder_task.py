@@ -1,4 +1,4 @@
-"""The base class of tasks that train an encoder under a head. Importing it does not import torch."""
+"""The base class of tasks that train an encoder with a task-specific head. Importing it does not import torch."""
 
 from abc import abstractmethod
 from collections import Counter
@@ -23,46 +23,53 @@ if TYPE_CHECKING:
     from glassformer.training.trainer import Batches
 
 Texts = tuple[str, str | None]
-"""An input of the encoder: one text, or two."""
+"""An input of the encoder: a text, and a second text or None."""
 
 
 class EncoderTask(Task[Example, "LabeledBatch"]):
-    """A task of an encoder. A subclass defines the head, the rows (tokens with targets) and the loss."""
+    """Base class of tasks of an encoder.
+
+    A subclass defines the head, the rows (token sequences with their targets) and the loss.
+    """
 
     per_token: ClassVar[bool] = False
     """Whether each token has a target, instead of the whole text."""
     separate_encoding: ClassVar[bool] = False
-    """Whether an example's two texts are encoded separately, instead of as one input. `rows` then returns two rows for
-    each example, one after the other."""
+    """Whether the two texts of an example are encoded separately, instead of as one input. `rows` then returns two rows
+    for each example, one after the other."""
     when_long: ClassVar[str] = "were cut"
-    """What happens to texts that are longer than the model's limit, for the note about them."""
+    """End of the printed note about texts that are longer than the model's limit, which says what happens to them."""
 
     @abstractmethod
     def texts(self, example: Example) -> Texts:
-        """Return what the model reads of an example."""
+        """Return the text or the two texts of an example that the model reads."""
 
     @abstractmethod
     def head_settings(self, train: Sequence[Example]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the head's fields of the model config and the settings of the pipeline, such as the labels.
+        """Return the fields of the model config for the head, and keyword arguments of the pipeline, such as labels.
 
-        Raise a ValueError if nothing can be learned from these examples.
+        Raise ValueError if nothing can be learned from the training examples `train`.
         """
 
     @abstractmethod
     def rows(self, pipeline: Any, examples: Sequence[Example]) -> "list[LabeledRow]":
-        """Return the tokens of each example and its target."""
+        """Return the token sequences of the examples with their targets, tokenized by the pipeline."""
 
     @abstractmethod
     def describe(self, splits: Splits[Example]) -> str:
-        """Describe the number of examples and their balance, for a note."""
+        """Return the line about the number of examples and their balance that is printed before training."""
 
     def calibrate(self, pipeline: Any, valid: Sequence[Example]) -> None:
-        """Choose settings of the pipeline on the validation examples, such as a threshold, before each scoring."""
+        """Set options of the pipeline, such as a threshold, by the validation examples; called before each scoring.
+
+        By default it does nothing.
+        """
 
     def versions(self, pipeline: Any, train: Sequence[Example]) -> "list[Callable[[], list[LabeledRow]]]":
-        """Return functions that tokenize the training rows: one, or one for each of several versions of the data.
+        """Return one function per version of the training data, which tokenizes it and returns the rows.
 
-        Epoch e uses version e mod n. A run calls each function once and stores the rows.
+        By default there is one version. If there are n, epoch e uses version e mod n. A run calls each function once
+        and stores the rows.
         """
         return [lambda: self.rows(pipeline, train)]
 
@@ -123,7 +130,10 @@ class EncoderTask(Task[Example, "LabeledBatch"]):
         )
 
     def tokenize(self, run: "RunFolder", pipeline: Any, train: Sequence[Example]) -> "list[RowFiles]":
-        """Write the training rows to files, one for each version. A resumed run uses those that it stored."""
+        """Tokenize each version of the training data and store it in the run folder.
+
+        A resumed run returns the versions that it stored.
+        """
         from glassformer.data.batching.labeled_row_files import RowFiles, write_row_files
 
         found, limit = [], pipeline.model.config.max_len
@@ -137,7 +147,10 @@ class EncoderTask(Task[Example, "LabeledBatch"]):
         return found
 
     def in_batches(self, versions: "Sequence[Sequence[LabeledRow]]", pad: int) -> "Batches[LabeledBatch]":
-        """Return the versions of the rows in batches of at most `train.max_tokens` tokens."""
+        """Return training batches of at most `train.max_tokens` tokens, padded with the token id `pad`.
+
+        With several versions of the rows, each epoch uses the next one.
+        """
         from glassformer.data.batching.labeled_batches import LabeledBatches, PairedBatches
         from glassformer.data.batching.pair_batches import CycledBatches
 
@@ -149,13 +162,16 @@ class EncoderTask(Task[Example, "LabeledBatch"]):
         return batches[0] if len(batches) == 1 else CycledBatches(batches)
 
     def outputs(self, model: "nn.Module", batch: "LabeledBatch") -> "Tensor":
-        """Return the head's outputs for a batch in float32."""
+        """Return the outputs of the model's head for a batch, in float32."""
         from glassformer.pipelines.encoder_pipeline import read_batch
 
         return read_batch(model, batch).float()
 
     def class_loss(self, model: "nn.Module", batch: "LabeledBatch") -> "Tensor":
-        """Return the smoothed cross-entropy of a head that chooses among labels, with word dropout and R-Drop."""
+        """Return the summed training loss of a head that predicts one label per text or per token.
+
+        It is cross-entropy with label smoothing, word dropout and R-Drop as configured.
+        """
         import torch
 
         from glassformer.data.batching.labeled_batches import IGNORED, LabeledBatch
@@ -176,7 +192,7 @@ class EncoderTask(Task[Example, "LabeledBatch"]):
         )
 
     def hidden(self, batch: "LabeledBatch") -> "Tensor":
-        """Draw the tokens that word dropout hides: (B, T), True where hidden."""
+        """Return a random mask (B, T) for word dropout, True for tokens that are hidden."""
         import torch
 
         return torch.rand(batch.tokens.shape, device=batch.tokens.device) < self.config.train.word_dropout

@@ -12,24 +12,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class EvalOptions:
-    """Options that `eval` has for models of one task alone. A task that has some declares a subclass."""
+    """Base class of options that `glassformer eval` has for models of one task only; most tasks have none."""
 
     @property
     def needs_data(self) -> bool:
-        """Whether examples must be given. False if other options name what is scored."""
+        """Whether `eval` needs example data; False if another option names what to score."""
         return True
 
 
 class ScoreReport(NamedTuple):
-    """The scores of a model, and what they were computed on."""
+    """The scores of a model, with a description of the data that they were computed on."""
 
     scores: "Mapping[str, Scores]"
-    """The scores by the name of the search. If there is only one search, its name is empty."""
+    """Scores by decoding method, such as "greedy" and "beam 4"; the key is "" if there is only one method."""
     scored_on: str
     """The decoding method and the data: "beam 4, 1,000 texts from test.tsv"."""
 
 
 def describe_scored(data: Any, count: int, unit: str, method: str = "") -> str:
-    """Describe `count` examples of the files or the corpus of `data`, after the decoding method."""
+    """Return a description of the scored data: "beam 4, 1,000 pairs from test.tsv".
+
+    Args:
+        data: The data options, with the corpus or the files.
+        count: Number of examples.
+        unit: Name of the examples, such as "pairs".
+        method: The decoding method; left out if empty.
+    """
     origin = f"of {data.corpus}" if data.corpus else f"from {in_short(str(path) for path in data.training_files())}"
     return f"{method}, " * bool(method) + f"{count:,} {unit} {origin}"

@@ -1,4 +1,4 @@
-"""Extraction: a question and a text to the words of the text that answer it."""
+"""Extraction: train an encoder to find the words of a text that answer a question."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SpanData(FileData[SpanQuestion]):
-    """Options of questions about texts, with answers that stand in the text."""
+    """Options of the data for extraction: questions about texts, with answers that are words of the text."""
 
     CORPORA = ("made-stories",)
     NO_FILES = "no data: expected at least one .json, .jsonl, .tsv or .csv file, or a corpus"
@@ -72,7 +72,7 @@ def _generated(side: str) -> list[SpanQuestion]:
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractionConfig(TaskConfig):
-    """The recipe of an extractor of answers."""
+    """The complete config of training an encoder to extract answers."""
 
     FIRST_OPTIONS = ("data", "valid", "question_column", "context_column", "answer_column")
 
@@ -125,7 +125,10 @@ class Extraction(EncoderTask[SpanQuestion]):
 
     @override
     def rows(self, pipeline: "Extractor", examples: Sequence[SpanQuestion]) -> "list[LabeledRow]":
-        """Return one row per window. The target of a window without the answer is its first token."""
+        """Return one token sequence per window of a context, with the first and last token of the answer as target.
+
+        A window without the answer has its first token, number 0, as both.
+        """
         from glassformer.data.batching.labeled_batches import LabeledRow
         from glassformer.pipelines.extractor import span_places
 
@@ -142,7 +145,7 @@ class Extraction(EncoderTask[SpanQuestion]):
 
     @override
     def loss(self, model: "nn.Module", batch: "LabeledBatch") -> "Tensor":
-        """Return the cross-entropy of the answer's first token and of its last token among all tokens."""
+        """Return the summed cross-entropy of choosing the answer's first token, and its last, among all tokens."""
         from glassformer.training.losses import label_smoothed_cross_entropy
 
         scores = self.outputs(model, batch).masked_fill(~batch.mask[:, :, None], float("-inf"))  # (B, T, 2)
@@ -163,7 +166,7 @@ class Extraction(EncoderTask[SpanQuestion]):
     @override
     @classmethod
     def demo(cls) -> ExtractionConfig:
-        """Return the config of a small model on generated stories."""
+        """Return the config of a small model that is trained on generated stories."""
         return ExtractionConfig(
             data=SpanData(corpus="made-stories"),
             model=small_encoder(

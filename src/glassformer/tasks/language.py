@@ -19,7 +19,7 @@ from glassformer.training.train_config import TrainConfig
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentData(FileData[Document]):
-    """Options of documents."""
+    """Options of the data for language modeling: documents from files, folders or a corpus."""
 
     CORPORA = ("standard-library",)
     NO_FILES = "no data: expected at least one text file, .jsonl file or folder, or a corpus"
@@ -40,7 +40,7 @@ class DocumentData(FileData[Document]):
     document_separator: str = ""
     """Line between two documents of a text file; blank is an empty line."""
     corpus: str = ""
-    """Use a named corpus instead of files: standard-library, the documentation in Python's own."""
+    """Use a named corpus instead of files: standard-library, the docstrings of Python's standard library."""
 
     @override
     def splits(self) -> Splits[Document]:
@@ -71,14 +71,15 @@ class DocumentData(FileData[Document]):
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageConfig(TaskConfig):
-    """The recipe of a language model."""
+    """The complete config of training a language model."""
 
     FIRST_OPTIONS = ("data", "valid", "text_column")
 
     data: DocumentData = field(default_factory=DocumentData)
     tokenizer: TokenizerConfig = field(default_factory=lambda: TokenizerConfig(prefix_space=False))
     model: ModelConfig = field(default_factory=small_decoder)
-    """Its vocab_size is the most tokens the tokenizer may learn; its max_len is `context`."""
+    """The architecture of a new model. Its vocab_size is the most tokens the tokenizer may learn; its max_len is set to
+    `context`."""
     train: TrainConfig = field(
         default_factory=lambda: TrainConfig(
             updates=5000,
@@ -114,6 +115,6 @@ class Language(DecoderTask):
     @override
     @classmethod
     def demo(cls) -> LanguageConfig:
-        """Return the config of a model of the documentation in Python's standard library."""
+        """Return the config of a model that is trained on the docstrings of Python's standard library."""
         config = LanguageConfig(data=DocumentData(corpus="standard-library"))
         return replace(config, train=replace(config.train, minutes=2.0, eval_every=1000, save_every=1000))

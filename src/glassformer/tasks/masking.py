@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class MaskingConfig(TaskConfig):
-    """The recipe of a masked language model. A model of `--from` keeps its masked-word head if it has one."""
+    """The complete config of pretraining a masked language model."""
 
     FIRST_OPTIONS = ("data", "valid", "text_column")
 
@@ -56,7 +56,10 @@ class MaskingConfig(TaskConfig):
 
 
 class Masking(Task[PlainText, "MaskedBatch"]):
-    """Pretrain an encoder on masked words."""
+    """Pretrain an encoder to predict masked tokens.
+
+    A model of `--from` keeps its language-model head if it has one; otherwise it gets a new one.
+    """
 
     name, title, unit, sample_line = "masking", "An encoder", "texts", f"the {BLANK} sleeps"
     Config = MaskingConfig
@@ -135,7 +138,7 @@ class Masking(Task[PlainText, "MaskedBatch"]):
     @override
     @classmethod
     def demo(cls) -> MaskingConfig:
-        """Return the config of a small model of the standard library's docstrings."""
+        """Return the config of a small model that is trained on the docstrings of Python's standard library."""
         usual = MaskingConfig()
         return MaskingConfig(
             data=TextData(corpus="docstrings"),
@@ -145,7 +148,7 @@ class Masking(Task[PlainText, "MaskedBatch"]):
 
     @override
     def baseline(self, splits: Splits[PlainText]) -> tuple[str, Scores]:
-        """Predict the most frequent token everywhere."""
+        """Return the scores of predicting the most frequent masked token of the training texts at every mask."""
         from glassformer.data.batching.labeled_batches import IGNORED
 
         pipeline, _ = self.initialize(splits.train)
@@ -167,7 +170,7 @@ class Masking(Task[PlainText, "MaskedBatch"]):
 
     @override
     def show(self, example: PlainText) -> tuple[str, str]:
-        """Return a text with a blank, and the text without it."""
+        """Return the first words of a text with one of them replaced by a blank, and the same words without it."""
         words = example.text.split()[:12]
         hidden = [*words]
         hidden[len(words) // 2] = BLANK

@@ -1,4 +1,4 @@
-"""The base classes of tasks that compare two texts by the cosine of their vectors. Importing it imports no torch."""
+"""Base classes of tasks that compare two texts by the cosine of their vectors. Importing this imports no torch."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredPairData(FileData[ScoredPair]):
-    """Options of pairs of texts with scores. A subclass adds the column of the scores and reads its cells."""
+    """Options of pairs of texts with scores; a subclass adds the column of the scores and reads its cells."""
 
     CORPORA = ("made-pairs",)
     SCORE_FIELD: ClassVar[str]
-    """The field that names the column of the scores."""
+    """Name of the field of this class that holds the name of the score column."""
 
     text_column: str = "text"
     """Column of the first texts."""
@@ -39,7 +39,7 @@ class ScoredPairData(FileData[ScoredPair]):
 
     @abstractmethod
     def score_of(self, cell: object) -> float:
-        """Return the score in a cell of a file. Raise a ValueError that says what was expected."""
+        """Return the score in a cell of the score column. Raise ValueError if it is not a valid score."""
 
     @override
     def corpus_splits(self) -> Splits[ScoredPair]:
@@ -62,7 +62,7 @@ class ScoredPairData(FileData[ScoredPair]):
 
 @dataclass(frozen=True, kw_only=True)
 class PairConfig(TaskConfig):
-    """The recipe of a model that compares two texts. A subclass adds its data."""
+    """The complete config of training a model that compares two texts; a subclass adds the data options."""
 
     model: ModelConfig = field(default_factory=lambda: small_encoder(dropout=0.1, embedding_dropout=0.1))
     """The architecture of a new model. Its vocab_size is the most tokens the tokenizer may learn."""
@@ -74,23 +74,26 @@ class PairConfig(TaskConfig):
 
 
 class PairTask(EncoderTask[ScoredPair]):
-    """A task of an encoder that turns each of two texts into a vector. A subclass defines the loss of the cosines."""
+    """Base class of tasks whose encoder turns each text of a pair into a vector.
+
+    A subclass defines the loss, from the cosine of the two vectors.
+    """
 
     separate_encoding = True
     unit, sample_line = "pairs", "a first text\ta second text"
     ONE_SCORE: ClassVar[str] = "all pairs have the score {:g}: expected different ones"
-    """The error where all training pairs have the same score."""
+    """Format of the error message if all training pairs have the same score."""
 
     @abstractmethod
     def cosine_loss(self, cosines: "Tensor", targets: "Tensor") -> "Tensor":
-        """Return the loss of each pair from the cosine of its vectors and its target: (B,), (B,) -> (B,)."""
+        """Return the losses (B,) of B pairs from the cosines (B,) of their vectors and their targets (B,)."""
 
     def target(self, pipeline: Any, pair: ScoredPair) -> float:
-        """Return what the loss compares a pair's cosine with."""
+        """Return the target of a pair for `cosine_loss`; by default its score."""
         return pair.score
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings of the pipeline, beside its model and tokenizer."""
+        """Return the keyword arguments of the task's pipeline, in addition to model and tokenizer."""
         return {}
 
     @override
@@ -109,7 +112,7 @@ class PairTask(EncoderTask[ScoredPair]):
 
     @override
     def rows(self, pipeline: Any, examples: Sequence[ScoredPair]) -> "list[LabeledRow]":
-        """Return two rows for each pair, one per text, both with the pair's target."""
+        """Return two token sequences for each pair, one per text, both with the pair's target."""
         from glassformer.data.batching.labeled_batches import LabeledRow
 
         targets = [self.target(pipeline, pair) for pair in examples]
@@ -123,9 +126,9 @@ class PairTask(EncoderTask[ScoredPair]):
 
     @classmethod
     def demo_on_made_pairs(cls, **training: Any) -> Any:
-        """Return the config of a demo on sentences made of synonyms, which share meaning and not words.
+        """Return the config of a demo on generated pairs, whose sentences express the same facts in different words.
 
-        `training` are options of the training, beside those that all tasks on pairs share.
+        `training` are training options in addition to those that the demos of all pair tasks share.
         """
         config: Any = cls.Config
         return config(

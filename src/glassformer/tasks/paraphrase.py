@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LABELS = {"same": 1.0, "1": 1.0, "true": 1.0, "different": 0.0, "0": 0.0, "false": 0.0}
-"""The labels of a pair in lower case, and its score."""
+"""Score of a pair for each label in lower case: 1 for paraphrases, 0 for other pairs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParaphraseData(ScoredPairData):
-    """Options of pairs of texts that are labeled as paraphrases or not."""
+    """Options of the data for paraphrase detection: pairs of texts labeled same or different."""
 
     SCORE_FIELD = "label_column"
 
@@ -49,7 +49,7 @@ class ParaphraseData(ScoredPairData):
 
 @dataclass(frozen=True, kw_only=True)
 class ParaphraseConfig(PairConfig):
-    """The recipe of a paraphrase detector."""
+    """The complete config of training a paraphrase detector."""
 
     FIRST_OPTIONS = ("data", "valid", "text_column", "second_column", "label_column")
 
@@ -67,7 +67,10 @@ class Paraphrase(PairTask):
 
     @override
     def cosine_loss(self, cosines: "Tensor", targets: "Tensor") -> "Tensor":
-        """Return the contrastive margin loss: 1 - cosine of the same, max(0, cosine - margin) of different texts."""
+        """Return the contrastive margin loss of each pair.
+
+        It is 1 - cosine for paraphrases (target 1), and max(0, cosine - margin) for other pairs (target 0).
+        """
         return targets * (1 - cosines) + (1 - targets) * (cosines - self.config.margin).relu()
 
     @override

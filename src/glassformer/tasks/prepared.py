@@ -1,4 +1,4 @@
-"""The inputs of a training run that a task prepares: pipeline, batches and evaluation. Imports no torch."""
+"""The result of `Task.prepare`, which a training run starts from: pipeline, batches, evaluation. Imports no torch."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -14,49 +14,56 @@ if TYPE_CHECKING:
 Batch = TypeVar("Batch")
 SplitName = Literal["validation", "test"]
 MORE_DATA = "expected files for it (--valid), or more data: one example in 25 is held out for it"
+"""End of the error message about missing validation data."""
 
 
 class Initialized(NamedTuple):
-    """A pipeline whose model is ready for its first update."""
+    """The result of `Task.initialize`: a pipeline whose model is ready for its first update."""
 
     pipeline: Any
+    """The task's pipeline, with model and tokenizer."""
     new_parameters: Collection[str] = ()
-    """Names of the parameters that the checkpoint of `--from` did not have: those of a new head."""
+    """Names of the parameters of a new head, which the checkpoint of `--from` does not have."""
 
 
 class Prepared(NamedTuple, Generic[Example, Batch]):
-    """Everything that training needs: the model in its pipeline, the batches and the evaluation."""
+    """The result of `Task.prepare`: the pipeline with its model, the training batches and the evaluation."""
 
     pipeline: Any
+    """The task's pipeline, with the model to train."""
     batches: "Batches[Any]"
+    """The training batches, by step number."""
     evaluate: Callable[[], dict[str, float]]
-    """Returns the scores of a validation."""
+    """Scores the model on the validation examples and returns the scores by name."""
     test: Sequence[Example]
     """The examples that the final scores are computed on."""
     notes: Sequence[str] = ()
-    """Printed before the first update: numbers of examples, balance, what was cut."""
+    """Lines to print before the first update, about the number of examples, their balance and cut texts."""
     new_parameters: Collection[str] = ()
-    """Names of the parameters that the checkpoint of `--from` did not have: those of a new head."""
+    """Names of the parameters of a new head, which the checkpoint of `--from` does not have."""
     n_train: int = 0
     """Number of training examples."""
     is_test: bool = False
     """Whether `test` holds test examples. Otherwise it holds the validation examples again."""
     validation: str = ""
-    """On what and how `evaluate` scores: "greedy, 500 validation pairs"."""
+    """Decoding method and data of `evaluate`: "greedy, 500 validation pairs"."""
     finish: Callable[[], None] = lambda: None
-    """Called with the trained weights, before the final scores."""
+    """Called when the model has its trained weights, before the final scores, to choose a threshold for example."""
 
 
 def stored_tokenizer(
     run: "RunFolder | None", train: Callable[[], Tokenizer], name: str = "tokenizer.json"
 ) -> Tokenizer:
-    """Return the tokenizer that a run stored. A new run trains and stores it; without a run it is only trained."""
+    """Return the tokenizer that the run stored as `name`. A new run calls `train` and stores the tokenizer.
+
+    If `run` is None, the tokenizer is trained and not stored.
+    """
     if run is None:
         return train()
     return Tokenizer.from_json(run.keep(name, lambda: train().to_json()), where=str(run.path / name))
 
 
 def skipped_note(skipped: Counter[str]) -> list[str]:
-    """Return a note about the bad records that were skipped, or an empty list if there are none."""
+    """Return one note about the skipped bad records, given as a count per problem; an empty list if there are none."""
     reasons = ", ".join(f"{count:,} with {problem}" for problem, count in skipped.most_common())
     return [f"skipped {skipped.total():,} bad records: {reasons}"] if skipped else []

@@ -1,4 +1,4 @@
-"""Code shared by the pretraining tasks masking and denoising: data options, tokenized rows, checks of settings."""
+"""Code that the pretraining tasks masking and denoising share: data options, tokenized texts, checks of settings."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from glassformer.training.run_folder import RunFolder
 
 MAX_VALID = 2000
-"""Number of texts that each validation scores."""
+"""Largest number of texts that each validation scores."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextData(FileData[PlainText]):
-    """Options of plain texts."""
+    """Options of the data for pretraining: plain texts from files or a corpus."""
 
     CORPORA = ("docstrings",)
     NO_FILES = "no data: expected files with one text per line, or a corpus"
@@ -53,7 +53,10 @@ class TextData(FileData[PlainText]):
 
 
 def token_rows(run: "RunFolder", examples: Iterable[PlainText], encode: EncodeBatch, longest: int) -> TextRows:
-    """Write the texts as rows of at most `longest` tokens. A resumed run uses the rows that it stored."""
+    """Tokenize the texts, cut them into sequences of at most `longest` tokens, and store these in the run folder.
+
+    A resumed run returns the sequences that it stored.
+    """
     folder = run.tokens / "rows"
     if run.has_tokens(folder.name):
         return TextRows(folder)
@@ -61,13 +64,13 @@ def token_rows(run: "RunFolder", examples: Iterable[PlainText], encode: EncodeBa
 
 
 def check_tokenizer(config: TokenizerConfig) -> None:
-    """Raise if BPE-dropout is asked for. Pretraining varies which tokens are hidden, not how a text is tokenized."""
+    """Raise ValueError if BPE-dropout is on: pretraining varies which tokens are hidden, not the tokenization."""
     if config.bpe_dropout:
         raise ValueError(f"bpe_dropout={config.bpe_dropout}: expected 0, because this task hides tokens instead")
 
 
 def check_noise(share: float, mean_span: float = 1.0) -> None:
-    """Raise unless some tokens are hidden and some are not."""
+    """Raise ValueError unless the `share` of hidden tokens is between 0 and 1, and the mean span at least one token."""
     if not 0 < share < 1:
         raise ValueError(f"share={share}: expected more than 0 and less than 1")
     if not mean_span >= 1:

@@ -1,4 +1,4 @@
-"""Recipes: TOML files whose tables are the parts of a task's config. Missing keys keep their defaults."""
+"""Read and write recipes: TOML files whose tables are the parts of a task's config. Missing keys have defaults."""
 
 import json
 import tomllib
@@ -17,7 +17,10 @@ Config = TypeVar("Config")
 
 
 def load_recipe(path: Path, kind: type[Config]) -> Config:
-    """Return the task config of a recipe. The error about an unknown key or a wrong value names it."""
+    """Return the config of the class `kind` that a recipe file describes.
+
+    Raises ValueError, with the file and the key, for an unknown key or a wrong value.
+    """
     try:
         return make_config(kind, read_recipe(path, kind))
     except (ValueError, TypeError) as error:
@@ -25,7 +28,7 @@ def load_recipe(path: Path, kind: type[Config]) -> Config:
 
 
 def read_recipe(path: Path, kind: type[Any]) -> dict[str, Any]:
-    """Return the values of a recipe, by dotted name (`train.lr`)."""
+    """Return the values in a recipe file by dotted name (`train.lr`), checked against the config class `kind`."""
     check_file(path)
     text = read_text(path)
     try:
@@ -46,7 +49,7 @@ def read_recipe(path: Path, kind: type[Any]) -> dict[str, Any]:
 
 
 def recipe_text(config: Any) -> str:
-    """Return a config as a TOML recipe, which `read_recipe` reads back. Options that are None are left out."""
+    """Return a config as the TOML text of a recipe, which `read_recipe` reads. Options that are None are left out."""
     tables: dict[str, list[str]] = {"": []}
     for option in options_of(type(config)).values():
         table, _, name = option.path.rpartition(".")
@@ -80,7 +83,7 @@ def _checked(path: Path, name: str, value: Any, options: dict[str, Option], tabl
 
 
 def _unknown(name: str, is_table: bool, options: dict[str, Option], tables: list[str]) -> str:
-    """Return the error about a key that is no option."""
+    """Return the error message about a key or table of a recipe that is not an option, with a suggestion."""
     table, _, key = name.rpartition(".")
     if is_table and not table:
         return f"unknown table [{name}]: {suggestion(name, tables)}"

@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from glassformer.training.train_config import TrainConfig
 
 MAX_VALID = 500
-"""Number of texts that each validation generates."""
+"""Largest number of validation pairs whose targets each validation generates."""
 Example = TypeVar("Example", bound=TextPair)
 
 
 class Seq2SeqTask(Task[Example, "PairBatch"]):
-    """A task of an encoder-decoder. An example has a `source` that the model reads and a `target` that it writes."""
+    """Base class of tasks of an encoder-decoder, which reads the `source` of an example and writes its `target`."""
 
     unit = "pairs"
     cuts_long: ClassVar[bool] = False
-    """Whether a source that is too long is cut. Otherwise the pair is left out."""
+    """Whether a source that is longer than the model's limit is cut. If not, the pair is left out."""
 
     def settings(self) -> Mapping[str, Any]:
-        """Return the settings of the pipeline, beside its model and tokenizers."""
+        """Return the keyword arguments of the task's pipeline, in addition to model and tokenizers."""
         return {}
 
     @override
@@ -57,7 +57,10 @@ class Seq2SeqTask(Task[Example, "PairBatch"]):
         return Initialized(kind(EncoderDecoderModel(shape), source, target, **self.settings()))
 
     def _train_tokenizers(self, train: Iterable[Example], run: "RunFolder | None") -> tuple[Tokenizer, Tokenizer]:
-        """Return the source and the target tokenizer. They are the same unless the model has a `source_vocab_size`."""
+        """Train, or read from the run, the source and the target tokenizer.
+
+        They are one object unless the model has a `source_vocab_size`.
+        """
         how, size, source_size = (
             self.config.tokenizer,
             self.config.model.vocab_size,
@@ -119,9 +122,9 @@ class Seq2SeqTask(Task[Example, "PairBatch"]):
     def tokenize(
         self, run: "RunFolder", pipeline: Any, pairs: Iterable[Example], *, is_train: bool = True
     ) -> list[TokenFiles]:
-        """Write the pairs as token files: one, or with BPE-dropout one for each version of the training pairs.
+        """Tokenize the pairs and store them in the run folder. A resumed run returns what it stored.
 
-        A resumed run uses the files that it stored.
+        The list has one element, or for training pairs with BPE-dropout `bpe_versions` different tokenizations.
         """
         config, tokenizers = self.config, (pipeline.source_tokenizer, pipeline.target_tokenizer)
         versions: list[list[EncodeBatch]] = [[tokenizer.encode_batch for tokenizer in tokenizers]]
@@ -142,7 +145,7 @@ class Seq2SeqTask(Task[Example, "PairBatch"]):
         return found
 
     def check(self, pipeline: Any, pairs: Sequence[Example]) -> Mapping[str, float]:
-        """Return the scores of a validation. It decodes greedily, because that is faster than a beam search."""
+        """Return the scores of the pipeline on the validation pairs, decoded greedily: faster than a beam search."""
         own, pipeline.generation = pipeline.generation, replace(pipeline.generation, num_beams=1)
         try:
             return pipeline.score(pairs).values
@@ -184,7 +187,7 @@ def pair_loss(model: "nn.Module", config: "TrainConfig", batch: "PairBatch") -> 
 
 
 def pair_flops(model: "Model", config: "TrainConfig", batch: "PairBatch") -> int:
-    """Return the number of operations of training on a batch."""
+    """Return the number of floating-point operations of training on a batch, twice as many with R-Drop."""
     from glassformer.models.costs import training_flops
 
     (rows, source_length), target_length = batch.source.shape, batch.target_in.shape[1]
@@ -193,7 +196,7 @@ def pair_flops(model: "Model", config: "TrainConfig", batch: "PairBatch") -> int
 
 
 def validation_loss(model: "EncoderDecoderModel", batches: "TokenBudgetBatches") -> float:
-    """Return the mean negative log-probability of a target token, without smoothing."""
+    """Return the mean cross-entropy per target token of all batches, without label smoothing."""
     from glassformer.text.tokenizer import PAD
     from glassformer.training.losses import label_smoothed_cross_entropy
 

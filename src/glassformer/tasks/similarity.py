@@ -1,4 +1,4 @@
-"""Similarity: score how similar two texts are, by the cosine of their vectors."""
+"""Similarity: train an encoder to score how similar two texts are, by the cosine of their vectors."""
 
 import math
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarityData(ScoredPairData):
-    """Options of pairs of texts with scores."""
+    """Options of the data for similarity: pairs of texts with similarity scores."""
 
     SCORE_FIELD = "score_column"
 
@@ -54,7 +54,7 @@ class SimilarityData(ScoredPairData):
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarityConfig(PairConfig):
-    """The recipe of a comparer of texts."""
+    """The complete config of training an encoder to score the similarity of texts."""
 
     FIRST_OPTIONS = ("data", "valid", "text_column", "second_column", "score_column")
 
@@ -62,7 +62,7 @@ class SimilarityConfig(PairConfig):
 
 
 class Similarity(PairTask):
-    """Train an encoder on pairs of texts with scores: the cosine of their vectors becomes the score."""
+    """Train an encoder on pairs of texts with scores, so that the cosine of their vectors predicts the score."""
 
     name, title = "similarity", "A comparer of texts"
     Config = SimilarityConfig
@@ -73,12 +73,12 @@ class Similarity(PairTask):
 
     @override
     def target(self, pipeline: Any, pair: ScoredPair) -> float:
-        """Return the cosine that the pair's vectors should have: its score on a scale from 0 to 1."""
+        """Return the cosine that the vectors of a pair should have: the pair's score, rescaled to 0 to 1."""
         return (pair.score - pipeline.lowest) / (pipeline.highest - pipeline.lowest)
 
     @override
     def cosine_loss(self, cosines: "Tensor", targets: "Tensor") -> "Tensor":
-        """Return the squared errors of the cosines."""
+        """Return the squared difference between the cosine and the target of each pair."""
         return (cosines - targets).square()
 
     @override
@@ -96,7 +96,7 @@ class Similarity(PairTask):
 
     @override
     def baseline(self, splits: Splits[ScoredPair]) -> tuple[str, Scores]:
-        """Predict the share of words that both texts have in common."""
+        """Return the scores of predicting the similarity by the share of words that both texts have in common."""
         held_out = list(splits.test) or list(splits.valid)
         words = [[set(text.lower().split()) for text in pair[:2]] for pair in held_out]
         overlaps = [len(a & b) / max(len(a | b), 1) for a, b in words]

@@ -1,4 +1,4 @@
-"""Summarization: a long text to a short one that says the same."""
+"""Summarization: train an encoder-decoder to write a short summary of a text."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,12 +23,12 @@ from glassformer.text.sentences import split_sentences
 from glassformer.training.train_config import TrainConfig
 
 PROMPT_WORDS = 3
-"""Number of a sentence's first words that ask for a copy of it."""
+"""Number of first words of a sentence that a copying pair of `copies` starts with."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SummaryData(FileData[Summary]):
-    """Options of texts with summaries."""
+    """Options of the data for summarization: texts with summaries from files or a corpus."""
 
     CORPORA = ("docstrings",)
     NO_FILES = "no data: expected at least one .jsonl, .tsv or .csv file, or a corpus"
@@ -49,7 +49,7 @@ class SummaryData(FileData[Summary]):
 
     @override
     def splits(self) -> Splits[Summary]:
-        """Return the splits, whose training pairs are made by `TrainingPairs`."""
+        """Return the splits of the data. The training split is a `TrainingPairs`."""
         found = super().splits()
         return found._replace(train=TrainingPairs(found.train, self))
 
@@ -79,7 +79,9 @@ class SummaryData(FileData[Summary]):
 
 @dataclass(frozen=True)
 class TrainingPairs:
-    """Training pairs for summarization: one per reference summary, and `copy_sentences` copying pairs per text.
+    """Training pairs for summarization: one per reference summary, and per text `copy_sentences` copying pairs.
+
+    Iterating yields the pairs; `copies` makes the copying pairs.
 
     With `best_sentence`, the target is the sentence of the text with the highest ROUGE against the summary.
     """
@@ -89,7 +91,7 @@ class TrainingPairs:
 
     @property
     def skipped(self) -> Counter[str]:
-        """Bad records of the last pass, by what was wrong with them."""
+        """Number of bad records that the last pass over the files skipped, by problem."""
         return Counter(getattr(self.examples, "skipped", ()))
 
     def __iter__(self) -> Iterator[Summary]:
@@ -101,7 +103,7 @@ class TrainingPairs:
 
 
 def copies(example: Summary, count: int) -> Iterator[Summary]:
-    """Yield `count` pairs that teach the model to copy a sentence of the text.
+    """Yield `count` training pairs that teach the model to copy a sentence of the text.
 
     The source is the sentence's first words and the text's sentences in random order, so that the model must find the
     sentence wherever it is. In every second pair the words of all sentences are shuffled too: knowledge of the language
@@ -122,7 +124,10 @@ def _summary(sentences: Sequence[str], source: str, references: tuple[str, ...])
 
 
 def _texts(cell: object, column: str) -> list[str]:
-    """Return the texts of a cell that holds one text or a list of them. Blank entries of a list are skipped."""
+    """Return the texts in a cell of the column `column`, which holds one text or a list.
+
+    Blank entries of a list are left out. Raises ValueError if no text remains.
+    """
     texts = [text for text in cell if text != "" and not str(text).isspace()] if isinstance(cell, list) else [cell]
     if not texts:
         raise ValueError(f"empty {column}")
@@ -131,7 +136,7 @@ def _texts(cell: object, column: str) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class SummarizationConfig(TaskConfig):
-    """The recipe of a summarizer."""
+    """The complete config of training a summarizer."""
 
     FIRST_OPTIONS = ("data", "valid", "source_column", "target_column")
 
@@ -153,7 +158,7 @@ class Summarization(Seq2SeqTask[Summary]):
     @override
     @classmethod
     def demo(cls) -> SummarizationConfig:
-        """Return the config of a small model of the standard library's docstrings."""
+        """Return the config of a small model that is trained on the docstrings of Python's standard library."""
         return SummarizationConfig(
             data=SummaryData(corpus="docstrings"),
             model=small_encoder_decoder(
@@ -177,6 +182,6 @@ class Summarization(Seq2SeqTask[Summary]):
 
 
 def lead(examples: Sequence[Summary], count: int) -> Scores:
-    """Return the scores of the first `count` sentences of each text as its summary."""
+    """Return the scores of the lead baseline, which takes the first `count` sentences of a text as its summary."""
     found = [" ".join(example.sentences[:count]) for example in examples]
     return score_summaries(found, [example.references for example in examples])

@@ -1,4 +1,4 @@
-"""Tagging: find entities in sentences, such as names, and label them."""
+"""Tagging: train an encoder to find entities in sentences, such as names, and label them."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TaggedData(FileData[TaggedSentence]):
-    """Options of tagged sentences."""
+    """Options of the data for tagging: sentences with tagged entities from files or a corpus."""
 
     CORPORA = ("made-sentences",)
     NO_FILES = "no data: expected at least one file of CoNLL's columns, or a .jsonl"
@@ -88,7 +88,7 @@ class TaggedData(FileData[TaggedSentence]):
 
 @dataclass(frozen=True, kw_only=True)
 class TaggingConfig(TaskConfig):
-    """The recipe of a tagger."""
+    """The complete config of training a tagger."""
 
     FIRST_OPTIONS = ("data", "valid", "word_column", "tag_column")
     ENCODER_RULE = EncoderRule(
@@ -110,7 +110,8 @@ class TaggingConfig(TaskConfig):
 
     data: TaggedData = field(default_factory=TaggedData)
     swap_entities: Probability = 0.0
-    """Probability that an entity of the training text is replaced by another one of its label; see bpe_versions."""
+    """Probability that an entity of the training text is replaced by another one of its label, drawn anew for each of
+    --bpe-versions versions of the text."""
     model: ModelConfig = field(default_factory=small_tagger)
     """The architecture of a new model. Its vocab_size is the most tokens the tokenizer may learn."""
     train: TrainConfig = field(
@@ -153,7 +154,10 @@ class Tagging(EncoderTask[TaggedSentence]):
 
     @override
     def versions(self, pipeline: "Tagger", train: Sequence[TaggedSentence]) -> "list[Callable[[], list[LabeledRow]]]":
-        """Return `bpe_versions` versions with BPE-dropout or swapped entities: their tokens or names differ."""
+        """Return one function per version of the training data, which returns its rows.
+
+        With BPE-dropout or swapped entities there are `bpe_versions` versions, with different tokens or names.
+        """
         config, tokenizer = self.config, pipeline.reader.tokenizer
         chance, seed = config.tokenizer.bpe_dropout, config.train.seed
         dropper = BpeDropout(tokenizer, chance, seed) if chance and isinstance(tokenizer, Tokenizer) else None
@@ -171,7 +175,7 @@ class Tagging(EncoderTask[TaggedSentence]):
     def _rows_with_bpe_dropout(
         self, pipeline: "Tagger", example: TaggedSentence, dropper: BpeDropout, version: int
     ) -> "list[LabeledRow]":
-        """Return the rows of a sentence with BPE-dropout; without it if the sentence would become too long."""
+        """Return the rows of a sentence, tokenized with BPE-dropout unless it would then be too long for the model."""
         from glassformer.data.batching.labeled_batches import IGNORED, LabeledRow
 
         ids: list[int] = []
@@ -190,7 +194,10 @@ class Tagging(EncoderTask[TaggedSentence]):
 
     @override
     def hidden(self, batch: "LabeledBatch") -> "Tensor":
-        """Draw the words that word dropout hides: all tokens of a word, so that the context decides its tag."""
+        """Return a random mask (B, T) for word dropout, True for hidden tokens.
+
+        All tokens of a word are hidden together, so that the context decides its tag.
+        """
         import torch
 
         from glassformer.data.batching.labeled_batches import IGNORED
@@ -225,7 +232,7 @@ class Tagging(EncoderTask[TaggedSentence]):
     @override
     @classmethod
     def demo(cls) -> TaggingConfig:
-        """Return the config of a tagger of generated names; the test split has other names."""
+        """Return the config of a tagger of generated sentences, whose test split has other names."""
         return TaggingConfig(
             data=TaggedData(corpus="made-sentences"),
             model=small_tagger(vocab_size=600, d_model=64, d_ff=128, dropout=0.1, embedding_dropout=0.1),
@@ -236,7 +243,7 @@ class Tagging(EncoderTask[TaggedSentence]):
 
     @override
     def baseline(self, splits: Splits[TaggedSentence]) -> tuple[str, Scores]:
-        """Give each word its most frequent tag in the training data."""
+        """Return the scores of giving each word its most frequent label in the training data."""
         from glassformer.pipelines.tagger import compare
 
         seen: dict[str, Counter[str]] = {}
@@ -254,12 +261,12 @@ class Tagging(EncoderTask[TaggedSentence]):
 
 
 def _labels(entities: Sequence[Entity], length: int) -> list[str]:
-    """Return the label of each word; empty outside of entities."""
+    """Return the entity label of each of `length` words; empty for words outside of entities."""
     return ["" if tag == "O" else tag[2:] for tag in tags_of(entities, length, "iob2")]
 
 
 def _with_answers(rows: "Sequence[LabeledRow]") -> "list[LabeledRow]":
-    """Leave out rows without any target: sentences without tokens."""
+    """Return the rows that have at least one target. Sentences without tokens have none."""
     from glassformer.data.batching.labeled_batches import IGNORED
 
     return [row for row in rows if any(number != IGNORED for number in row.answer)]

@@ -1,8 +1,8 @@
-"""The base class of all tasks: how a model is trained to do something. Importing it does not import torch.
+"""The base class of all tasks, such as translation or tagging. Importing it does not import torch.
 
-A task is one file beside this one: the options of its data, its config, and a subclass of `EncoderTask`, `Seq2SeqTask`
-or `DecoderTask`. `task_registry.py` finds tasks by name. The trained model is used through the task's pipeline in
-`glassformer.pipelines`; `pipelines/pipeline_registry.py` is the table from the name of a task to its pipeline.
+A task is one module of this package: the options of its data, its config, and a subclass of `Task`, mostly by way of
+`EncoderTask`, `Seq2SeqTask` or `DecoderTask`. `task_registry.py` finds tasks by name. The trained model is used through
+the task's pipeline in `glassformer.pipelines`; `pipelines/pipeline_registry.py` maps task names to pipelines.
 """
 
 from abc import ABC, abstractmethod
@@ -32,7 +32,7 @@ Batch = TypeVar("Batch")
 
 
 class Task(ABC, Generic[Example, Batch]):
-    """How a model is trained to do something: its data, its model and its loss."""
+    """Base class of a training task: it defines the data, the model, the loss and the scores."""
 
     name: ClassVar[str]
     """The task's name on the command line."""
@@ -43,8 +43,9 @@ class Task(ABC, Generic[Example, Batch]):
     sample_line: ClassVar[str] = "a line of text"
     """An example of an input line, for the model card."""
     Config: ClassVar[type[TaskConfig]]
+    """Class of the task's config."""
     EvalOptions: ClassVar[type[EvalOptions]] = EvalOptions
-    """Options of `glassformer eval` for models of this task alone."""
+    """Class of the options that `glassformer eval` has for models of this task only."""
 
     def __init__(self, config: Any):
         if not isinstance(config, self.Config):
@@ -53,48 +54,56 @@ class Task(ABC, Generic[Example, Batch]):
             )
         self.config: Any = config
         self.given: Mapping[str, Any] | None = None
-        """The options that the user gave, by dotted name, if the others are to be chosen; None if `config` is
+        """Options that the user gave, by dotted name; `train` then chooses the remaining ones. None if `config` is
         complete."""
         self.size: Size = "auto"
+        """Size of the model, for the choice of the remaining options."""
 
     @classmethod
     def data_class(cls) -> type[Any]:
-        """Return the class of the config's `data`."""
+        """Return the class of the task's data options, the field `data` of its config."""
         found: type[Any] = get_type_hints(cls.Config)["data"]
         return found
 
     @classmethod
     def with_chosen_defaults(cls, given: Mapping[str, Any], size: Size = "auto") -> Self:
-        """Return a task that chooses the options that are not given, for its data and its time, when it trains."""
+        """Return a task with the options `given`, by dotted name, such as "train.lr".
+
+        When it trains, it chooses the remaining options for its data, its time and this machine.
+        """
         task = cls(make_config(cls.Config, given))
         task.given, task.size = given, size
         return task
 
     @abstractmethod
     def initialize(self, train: Iterable[Example], run: "RunFolder | None" = None) -> Initialized:
-        """Make the pipeline with a new model and tokenizer, or with those of `config.start_from`.
+        """Return the pipeline with a new model and tokenizer, or with those of `config.start_from`.
 
-        A resumed run uses the tokenizer that it stored. Without a run, nothing is stored.
+        `train` are the training examples, on which a new tokenizer is trained. A resumed run uses the tokenizer that it
+        stored. If `run` is None, nothing is stored.
         """
 
     @abstractmethod
     def prepare(self, run: "RunFolder") -> Prepared[Example, Batch]:
-        """Read the data, initialize the pipeline and make the batches. A resumed run uses the files that it stored."""
+        """Read the data, initialize the pipeline and make the batches. A resumed run reuses its tokenized data."""
 
     @abstractmethod
     def loss(self, model: "nn.Module", batch: Batch) -> "Tensor":
-        """Return the sum of the losses of a batch's targets."""
+        """Return the training loss of a batch, summed over its targets."""
 
     @abstractmethod
     def flops(self, model: "Model", batch: Batch) -> int:
-        """Return the number of arithmetic operations of training on a batch."""
+        """Return the number of floating-point operations of a forward and backward pass over a batch."""
 
     @abstractmethod
     def sides(self, example: Example) -> tuple[str, str]:
-        """Return the text that the model reads and the text that it writes; the second is empty for an encoder."""
+        """Return the text that the encoder reads and the text that the decoder writes, to measure the corpus size.
+
+        A text is empty if the model has no encoder or no decoder.
+        """
 
     def unused(self) -> set[str]:
-        """Return the names of training or tokenizer options that have no effect on this task. They are refused."""
+        """Return the names of training or tokenizer options without effect on this task; `train` refuses them."""
         return set()
 
     def train(
@@ -109,10 +118,10 @@ class Task(ABC, Generic[Example, Batch]):
         on_evaluation: "OnEvaluation | None" = None,
         on_save: "OnSave | None" = None,
     ) -> Scores:
-        """Train into the model folder `out`. What the run needs to resume is in `out.run` beside it.
+        """Train a model and save it in the folder `out`. The folder `out.run` next to it holds the checkpoints.
 
-        Called again with the same config and data, it resumes. Returns the scores on the test examples, or on the
-        validation examples if there is no test split.
+        Called again with the same config and data, it resumes an interrupted run. Returns the scores on the test
+        examples, or on the validation examples if there is no test split.
 
         Args:
             out: A new or empty folder, or one that this run wrote before.
@@ -120,7 +129,7 @@ class Task(ABC, Generic[Example, Batch]):
             accept_changes: Continue from the newest checkpoint with other settings or other data; `--continue` on the
                 command line.
             overwrite: Replace a model in `out` that another run wrote. Other files are never replaced.
-            began: When the command began, by `time.perf_counter`, so that `minutes` counts from there; None is now.
+            began: Value of `time.perf_counter` when the command began, from which `minutes` counts; None is now.
             on_step: Called after each update. If a callback raises, a checkpoint is saved and the run can be resumed.
             on_evaluation: Called after each validation.
             on_save: Called after each new checkpoint, and after the model was saved.
@@ -139,13 +148,16 @@ class Task(ABC, Generic[Example, Batch]):
 
     @classmethod
     def evaluate(cls, pipeline: Any, data: Any, options: Any) -> ScoreReport:
-        """Score a trained model of this task on the examples of `data`. `options` are the task's `EvalOptions`."""
+        """Return the scores of a trained pipeline of this task on the examples of the data options `data`.
+
+        `options` is an instance of the task's `EvalOptions`.
+        """
         examples = data.examples()
         scored_on = describe_scored(data, len(examples), cls.unit, pipeline.scoring_method())
         return ScoreReport({"": pipeline.score(examples)}, scored_on)
 
     def inputs(self) -> dict[str, str]:
-        """Return a fingerprint of each input by its content: data files, a named corpus, the pretrained model."""
+        """Return a fingerprint (hash of the content) of each input: data files or corpus, and the model of `--from`."""
         data = self.config.data
         if data.corpus:
             found = {
@@ -158,7 +170,7 @@ class Task(ABC, Generic[Example, Batch]):
         return found
 
     def corpus(self) -> CorpusSize:
-        """Return the size of the training data."""
+        """Return the numbers of examples and characters of the training data, from which defaults are chosen."""
         return CorpusSize.measure(self.sides(example) for example in self.config.data.splits().train)
 
     @classmethod
@@ -167,15 +179,21 @@ class Task(ABC, Generic[Example, Batch]):
         raise NotImplementedError
 
     def baseline(self, splits: Splits[Example]) -> tuple[str, Scores]:
-        """Return the name of a simple baseline, such as the most frequent class, and its scores."""
+        """Return the name of a simple baseline, such as the most frequent class, and its scores on the test split.
+
+        Without a test split they are on the validation split.
+        """
         raise NotImplementedError
 
     def show(self, example: Example) -> tuple[str, str]:
-        """Return an example as an input line of the pipeline and the correct output line."""
+        """Return the input line of the pipeline for an example, and the correct output line."""
         raise NotImplementedError
 
     def scored_on(self, split: SplitName, count: int, method: str = "") -> str:
-        """Describe the decoding method and the data of some scores: "beam 4, 511 test pairs of interface-texts"."""
+        """Return a description of scores on `count` examples: "beam 4, 511 test pairs of interface-texts".
+
+        `method` is the decoding method; it is left out if empty.
+        """
         data = self.config.data
         named = data.validation_files() if split == "validation" else []
         if data.corpus:
@@ -187,7 +205,7 @@ class Task(ABC, Generic[Example, Batch]):
         return f"{method}, " * bool(method) + f"{count:,} {split} {self.unit} {origin}"
 
     def data_facts(self) -> list[tuple[str, str]]:
-        """Return the model card's rows about the training data."""
+        """Return the table rows of the model card about the training data, each a name and a value in Markdown."""
         data = self.config.data
         if data.corpus:
             return [("corpus", code(data.corpus))]

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 TASKS = PIPELINES
-"""All tasks by name. The class of the task `tagging` is `Tagging` in `tagging.py` beside this file."""
+"""All tasks by name. The class of a task is in the module of its name: `Tagging` in `glassformer.tasks.tagging`."""
 
 
 def task_named(name: str) -> "type[Task[Any, Any]]":
-    """Return the class of a task. Does not import torch."""
+    """Return the class of the task with this name; ValueError if there is none. Does not import torch."""
     if name not in TASKS:
         raise ValueError(unknown_task(name))
     found: type[Task[Any, Any]] = getattr(import_module(f"glassformer.tasks.{name}"), name.capitalize())
@@ -31,17 +31,17 @@ def task_named(name: str) -> "type[Task[Any, Any]]":
 
 
 def config_named(name: str) -> "type[TaskConfig]":
-    """Return the class of a task's config. Does not import torch."""
+    """Return the config class of the task with this name. Does not import torch."""
     return task_named(name).Config
 
 
 def data_named(name: str) -> type[Any]:
-    """Return the class of the options of a task's data. Does not import torch."""
+    """Return the class of the data options of the task with this name. Does not import torch."""
     return task_named(name).data_class()
 
 
 def unknown_task(name: str) -> str:
-    """Return the error message about a name that is not a task."""
+    """Return the error message for a name that is not a task: its new name if it was renamed, or a suggestion."""
     if name in RENAMED_TASKS:
         return f"the task {name} is called {RENAMED_TASKS[name]} now: use train {RENAMED_TASKS[name]}"
     return f"{shown(name)} is not a task: {suggestion(name, TASKS)}"

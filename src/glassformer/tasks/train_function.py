@@ -1,4 +1,4 @@
-"""`glassformer.train`: train with one call, with the options of the command line."""
+"""The function `glassformer.train`, which trains a model with the options of the command line."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,25 +38,25 @@ def train(
     >>> 0 <= scores["accuracy"] <= 100
     True
 
-    Called again with the same options, it resumes. The scores are those of the test examples, or of the validation
-    examples where there are none; `glassformer.load(out)` loads the model.
+    Called again with the same options, it resumes an interrupted run. The scores are on the test examples, or on the
+    validation examples if there is no test split. `glassformer.load(out)` loads the model.
 
     Args:
         task: A task, such as "translation" or "classification".
-        out: The model folder to write. What the run needs to resume is in `out.run` beside it.
+        out: The model folder to write. The folder `out.run` next to it holds the checkpoints.
         recipe: A TOML file with options. `options` override it.
         restart: Discard the run in `out.run` and start anew.
         accept_changes: Continue from the newest checkpoint with other settings or other data. `**{"continue": True}`,
             as the command line spells it, is the same.
         overwrite: Replace a model in `out` that another run wrote. Other files are never replaced.
         size: The size of the model: "tiny", "small", "base", or "auto" to fit it to the data and the time.
-        preset: A family whose architecture the model has, such as "llama"; the size is chosen all the same.
+        preset: A model family whose architecture to use, such as "llama"; the size is still chosen by `size`.
         on_step: Called after each update. If a callback raises, a checkpoint is saved and the run can be resumed.
         on_evaluation: Called after each validation.
         on_save: Called after each new checkpoint, and after the model was saved.
         options: Any option of the command line with underscores for hyphens: `source`, `minutes`, `d_model`, `lr`, and
-            `start_from` for `--from`. Paths may be `str` or `Path`; where the command line takes several values, one
-            value or a list.
+            `start_from` for `--from`. Paths may be `str` or `Path`. Options that take several values on the command
+            line accept one value or a list.
     """
     kind = config_named(task)
     accept_changes = accept_changes or bool(options.pop("continue", False))
@@ -74,16 +74,18 @@ def train(
 
 
 class TrainRequest(NamedTuple):
-    """A task and its checked options. Does not import torch."""
+    """The name of a task and its checked options. Creating it does not import torch."""
 
     task: str
     config: TaskConfig
+    """The given options, with defaults for the remaining ones."""
     given: Mapping[str, Any] | None
-    """The given options by dotted name, if the others are to be chosen; None if `config` is complete."""
+    """Given options by dotted name; training chooses the remaining ones. None if `config` is complete."""
     size: Size
+    """Size of the model, for that choice."""
 
     def make(self) -> "Task[Any, Any]":
-        """Return the task, ready to train."""
+        """Return a task object with these options, whose `train` can be called."""
         made = task_named(self.task)(self.config)
         made.given, made.size = self.given, self.size
         return made
@@ -92,9 +94,10 @@ class TrainRequest(NamedTuple):
 def read_request(
     task: str, given: Mapping[str, Any], *, recipe: Path | None = None, size: Size = "auto", preset: str = ""
 ) -> TrainRequest:
-    """Check the options of a task, by dotted name. Without a recipe, the others are chosen for the data and the time.
+    """Check the options `given` for a task, by dotted name, and return them as a request.
 
-    A recipe is complete: its other options have fixed defaults, so that it gives the same model on every machine.
+    Without a recipe, training chooses the remaining options for the data and the time. With a recipe they have fixed
+    defaults, so that the same recipe gives the same model on every machine; `given` overrides the recipe.
     """
     kind = config_named(task)
     if recipe is None:

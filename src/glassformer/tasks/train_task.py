@@ -1,4 +1,4 @@
-"""Train a task into a model folder: open the run, choose defaults, prepare, train, score and save."""
+"""Train the model of a task from start to end: choose defaults, prepare the data, train, score and save the model."""
 
 import time
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ from glassformer.training.state import TrainState
 from glassformer.training.training_speed import using_threads
 
 AnyTask = Any
-"""A `glassformer.tasks.task.Task`, whose module imports this one."""
+"""A `glassformer.tasks.task.Task`. That module imports this one, so it cannot be named here."""
 
 
 def train_task(
@@ -43,7 +43,10 @@ def train_task(
     overwrite: bool = False,
     began: float | None = None,
 ) -> Scores:
-    """Train a task. `Task.train` describes the arguments."""
+    """Train the model of a task, save it in the folder `out`, and return its scores: the body of `Task.train`.
+
+    `Task.train` describes the arguments.
+    """
     began = time.perf_counter() if began is None else began
     if restart and accept_changes:
         raise ValueError("--restart discards the run and --continue keeps it: expected one of them")
@@ -116,7 +119,7 @@ def _train(
 
 
 def make_card(task: AnyTask, out: Path, ready: Prepared[Any, Any], state: TrainState, scores: Scores) -> str:
-    """Return the model card in Markdown: data, size, scores, use and recipe."""
+    """Return the model card of a trained task in Markdown: data, size, scores, use and recipe."""
     model: Model = ready.pipeline.model
     checkpoint = task.config.start_from
     facts = [
@@ -144,7 +147,7 @@ def make_card(task: AnyTask, out: Path, ready: Prepared[Any, Any], state: TrainS
 
 
 def _check_output_is_no_input(config: Any, out: Path) -> None:
-    """Raise if the output would become part of the training data, or would replace the model of `--from`."""
+    """Raise ValueError if `out` is inside a data folder, or is the model folder of `--from`."""
     for name, path in paths_of(config.data).items():
         # Of --folder only the files of a corpus are read, which have fixed names.
         if name != "folder" and path.is_dir() and out.is_relative_to(path.resolve()):
@@ -157,7 +160,7 @@ def _check_output_is_no_input(config: Any, out: Path) -> None:
 
 
 def _check_options(task: AnyTask) -> None:
-    """Raise if an option is given that has no effect on this task."""
+    """Raise ValueError if an option is set that has no effect on this task, or LoRA without a model to adapt."""
     train = task.config.train
     for name in task.unused():
         value = getattr(train, name, None) or getattr(task.config.tokenizer, name, None)
@@ -168,7 +171,10 @@ def _check_options(task: AnyTask) -> None:
 
 
 def _choose_defaults(task: AnyTask, run: RunFolder, began: float) -> list[str]:
-    """Complete the config if the task asks for it, and return a note about it. A resumed run keeps its choice."""
+    """Choose the options that the user did not give, set `task.config`, and return a note about them.
+
+    A resumed run keeps the options that it chose. If the config is complete, nothing changes and there is no note.
+    """
     given: Mapping[str, Any] | None = task.given
     if given is None:
         return []

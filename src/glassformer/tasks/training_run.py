@@ -1,4 +1,4 @@
-"""Run a training: the estimate, the plan, the journal and the trainer. All tasks use it."""
+"""Run the training of any task: estimate its cost, plan the number of updates, open the log and run the trainer."""
 
 import time
 import warnings
@@ -32,12 +32,12 @@ from glassformer.training.trainer import Batches, Trainer
 
 Batch = TypeVar("Batch", bound=TrainBatch)
 MIN_SAMPLE, SAMPLE_SHARE = 16, 16
-"""The timing of the final scores uses one example in SAMPLE_SHARE, but at least MIN_SAMPLE."""
+"""`rehearse` times the scoring of one example in SAMPLE_SHARE, but of at least MIN_SAMPLE examples."""
 FIRST_SAMPLE, SAMPLE_GROWTH, SAMPLE_SECONDS = 2, 4, 0.2
-"""The samples whose memory is measured before the run: the size of the first one, the factor to the next one, and the
-processor time below which a larger sample follows."""
+"""Samples that `score_samples` scores: the number of examples of the first sample, the factor from each to the next,
+and the processor time in seconds below which a larger sample follows."""
 TOLD_SHARE = 0.1
-"""A correction of the plan is printed if it changes the number of updates by more than this share."""
+"""A correction of the plan is printed if it changes the number of updates by more than this fraction."""
 
 
 def train_run(
@@ -57,24 +57,24 @@ def train_run(
     validation: str = "",
     callbacks: Callbacks | None = None,
 ) -> TrainState:
-    """Train `model` in place, from the run's newest checkpoint, and return the state at the end.
+    """Train `model` in place, from the run's newest checkpoint if there is one, and return the final counters.
 
     Args:
         run: The folder with the checkpoints and the plan.
         model: The model to train.
         config: The training options.
         batches: The batches, by step number.
-        loss: Returns the loss function of a model, compiled or not.
+        loss: Takes the model, compiled or not, and returns the function from a batch to its summed loss.
         evaluate: Returns the scores of a validation.
-        flops: Counts the operations of training on a batch.
-        notes: Printed first.
+        flops: Returns the floating-point operations of training on a batch.
+        notes: Lines to print before training.
         score: Computes the final scores of some examples. It is called on samples here, to measure time and memory.
         test: The examples of the final scores.
-        began: When the command began, by `time.perf_counter`; None is now. `minutes` counts from there.
-        warmup_is_given: The user asked for this warm-up: a run of few updates does not shorten it, unless `minutes`
-            chose their number.
-        validation: Describes on what and how each validation scores.
-        callbacks: Called after the journal.
+        began: Value of `time.perf_counter` when the command began, from which `minutes` counts; None is now.
+        warmup_is_given: Whether the user chose the warm-up. It is then not shortened to fit a run of few updates,
+            unless `minutes` decides the number of updates.
+        validation: Decoding method and data of the validations, to print with their scores.
+        callbacks: The user's callbacks, called after the log was written.
     """
     began = time.perf_counter() if began is None else began
     if config.compile:
@@ -140,7 +140,7 @@ def train_run(
 
 
 def _tell_plan(journal: Journal, plan: Plan, config: TrainConfig, state: TrainState) -> None:
-    """Print what is special about this plan, if anything."""
+    """Print a line if the warm-up was shortened or is never completed, if the run resumes, or if it is complete."""
     if 1 <= config.warmup > plan.warmup:
         journal.say(
             f"the learning rate rises over {plan.warmup:,} of them, not {config.warmup:,}: the run has too few updates"
@@ -154,7 +154,7 @@ def _tell_plan(journal: Journal, plan: Plan, config: TrainConfig, state: TrainSt
 
 
 def rehearse(model: nn.Module, score: Callable[[Sequence[Any]], Any], test: Sequence[Any]) -> float:
-    """Return the seconds that the final scores would take now: the time of a sample, scaled to all examples."""
+    """Return the estimated seconds of the final scoring, from the time that a sample of the `test` examples takes."""
     size = min(len(test), max(MIN_SAMPLE, len(test) // SAMPLE_SHARE))
     if not size:
         return 0.0
@@ -165,9 +165,9 @@ def rehearse(model: nn.Module, score: Callable[[Sequence[Any]], Any], test: Sequ
 
 
 def score_samples(model: nn.Module, score: Callable[[Sequence[Any]], Any], test: Sequence[Any]) -> None:
-    """Score growing samples of the longest examples while that is fast, so that their memory is measured.
+    """Score growing samples of the longest examples until one takes SAMPLE_SECONDS, for the memory estimate.
 
-    A validation sorts its examples by length, so the longest ones are in its largest batch.
+    The caller measures the memory. A validation sorts its examples by length, so the longest are in its largest batch.
     """
     longest = sorted(test, key=lambda example: -len(repr(example)))
     size, taken = 0, 0.0
@@ -179,7 +179,7 @@ def score_samples(model: nn.Module, score: Callable[[Sequence[Any]], Any], test:
 
 
 def _score_quietly(model: nn.Module, score: Callable[[Sequence[Any]], Any], sample: Sequence[Any]) -> None:
-    """Score some examples to measure time or memory. Errors are ignored: scores of few examples may be undefined."""
+    """Score some examples to measure time or memory. ValueErrors are ignored: few examples may have no valid score."""
     was_training = model.training
     model.eval()
     with torch.inference_mode(), warnings.catch_warnings(), suppress(ValueError):
@@ -199,8 +199,8 @@ def make_plan(
 ) -> Plan:
     """Return the plan of a run: the recorded one, or a new one if the run is new or its training options changed.
 
-    A changed plan starts at the newest checkpoint. With `minutes`, the number of updates comes from the estimate and
-    from the time since the command `began`.
+    A changed plan starts at the newest checkpoint, whose counters are `state`. With `minutes`, the number of updates is
+    what fits into the rest of that time, counted from `began`, at the estimated speed.
     """
     recorded = run.plan()
     if recorded is None:
@@ -225,7 +225,7 @@ def make_plan(
 
 
 def _fitting(config: TrainConfig, estimate: Estimate, state: TrainState, began: float | None) -> int:
-    """Return the number of updates that fit into the rest of `minutes`; 0 without `minutes`."""
+    """Return the number of further updates that fit into the rest of `config.minutes`; 0 if that is 0."""
     if not config.minutes:
         return 0
     budget = TimeBudget(seconds=60 * config.minutes, began=time.perf_counter() if began is None else began)
@@ -234,6 +234,9 @@ def _fitting(config: TrainConfig, estimate: Estimate, state: TrainState, began: 
 
 
 def _warmup(config: TrainConfig, updates: int, is_given: bool) -> int:
-    """Return the warm-up, shortened to fit the plan unless the user gave both it and the number of updates."""
+    """Return the number of warm-up updates, limited to a quarter of `updates`.
+
+    The limit does not apply if the user gave the warm-up (`is_given`) and the number of updates.
+    """
     fitted = warmup_updates if is_given and not config.minutes else fit_warmup
     return fitted(config.warmup, updates)

@@ -1,4 +1,4 @@
-"""Translation: a sentence in one language to a sentence in another."""
+"""Translation: train an encoder-decoder to translate sentences from one language to another."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -24,20 +24,21 @@ if TYPE_CHECKING:
     from glassformer.pipelines.translator import Translator
 
 LanguageOrigin = Literal["", "option", "corpus", "file names"]
-"""How a language is known: by --source-language or --target-language, as the default of a named corpus, or guessed from
-file names; empty where it is not."""
+"""Where the language of a side is known from: an option (--source-language or --target-language), the default of a
+named corpus, or the file names; empty if the language is unknown."""
 
 FIRST_LANGUAGES = {"source_language": "en", "target_language": "de"}
-"""Default languages of older versions. Their folders have them even if no option was given, and no
-language_origins."""
+"""Default languages of older versions of Glassformer. Model folders of these versions store them even if the user gave
+no option, and do not store `language_origins`."""
 
 
 class SideLanguage(NamedTuple):
-    """The language of one side."""
+    """The language of one side of a translation pair, source or target."""
 
     code: str
-    """As the user or the file names spell it; empty if it is not known."""
+    """The language's code as the user or the file names spell it, such as en; empty if it is unknown."""
     origin: LanguageOrigin
+    """Where the code comes from."""
 
     def __str__(self) -> str:
         return f"{self.code} (guessed from the file names)" if self.origin == "file names" else self.code
@@ -45,7 +46,7 @@ class SideLanguage(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class PairData(TaskData[Pair]):
-    """Options of sentence pairs: files, or a named corpus."""
+    """Options of the data for translation: sentence pairs from files or a named corpus."""
 
     FILE_FIELDS = ("source", "target", "valid_source", "valid_target")
     SOURCE_FIELDS = TaskData.SOURCE_FIELDS | {*FILE_FIELDS, "folder"}
@@ -92,7 +93,7 @@ class PairData(TaskData[Pair]):
         return list(self.splits().test if self.corpus else self._read(self.source, self.target))
 
     def languages(self) -> tuple[SideLanguage, SideLanguage]:
-        """Return the languages of source and target, and how they are known."""
+        """Return the language of the source and of the target, each with where it is known from."""
         return (
             _language(self.source_language, "en" if self.corpus else "", self.source),
             _language(self.target_language, "de" if self.corpus else "", self.target),
@@ -100,7 +101,7 @@ class PairData(TaskData[Pair]):
 
     @override
     def settings(self) -> dict[str, Any]:
-        """Return how the data was read, with the languages as far as they are known, and how they are known."""
+        """Return the settings that `task.json` stores about the data, with each side's language and its origin."""
         found, sides = super().settings(), dict(zip(("source", "target"), self.languages(), strict=True))
         found["data"] |= {f"{side}_language": language.code for side, language in sides.items()}
         return {**found, "language_origins": {side: language.origin for side, language in sides.items()}}
@@ -108,7 +109,10 @@ class PairData(TaskData[Pair]):
     @override
     @classmethod
     def changed_settings(cls, about: Mapping[str, Any]) -> dict[str, Any]:
-        """Leave out the languages, except those of older folders that are not the default of that time."""
+        """Return the data options in a `task.json` that are not the default, without languages.
+
+        A `task.json` of an older version has no origins; its languages are included if they were not the default then.
+        """
         found = super().changed_settings(about)
         if "language_origins" in about:
             return {name: value for name, value in found.items() if name not in FIRST_LANGUAGES}
@@ -117,7 +121,10 @@ class PairData(TaskData[Pair]):
     @override
     @classmethod
     def stored_languages(cls, about: Mapping[str, Any]) -> dict[str, dict[str, str] | None] | None:
-        """Return the language of each side; None for a folder of a version that did not store them."""
+        """Return the languages in a `task.json`, by side: code and origin, or None if the language is unknown.
+
+        The result is None for a `task.json` of an older version, which did not store the origins.
+        """
         origins, data = about.get("language_origins"), about.get("data")
         if not isinstance(origins, dict) or not isinstance(data, dict):
             return None
@@ -134,22 +141,22 @@ class PairData(TaskData[Pair]):
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationConfig(TaskConfig):
-    """The recipe of a translator."""
+    """The complete config of training a translator."""
 
     FIRST_OPTIONS = ("source", "target", "valid_source", "valid_target")
 
     data: PairData = field(default_factory=PairData)
     model: ModelConfig = field(default_factory=small_encoder_decoder)
-    """The architecture. Its vocab_size is the most tokens the tokenizer may learn; with a source_vocab_size each side
-    has a tokenizer of its own."""
+    """The architecture. Its vocab_size is the most tokens the tokenizer may learn; with a source_vocab_size, source and
+    target have different tokenizers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationEvalOptions(EvalOptions):
-    """Options of scoring translations."""
+    """Options that `glassformer eval` has for translators only."""
 
     beam: Count | None = None
-    """Beam width that is scored beside greedy search (default: the model's own)."""
+    """Beam width that is scored in addition to greedy search (default: that of the model)."""
     tokenized: str = ""
     """Language of the target, such as de, to add lower-cased tokenized BLEU as older papers report it."""
 
@@ -163,7 +170,10 @@ class Translation(Seq2SeqTask[Pair]):
     @override
     @classmethod
     def evaluate(cls, pipeline: "Translator", data: PairData, options: TranslationEvalOptions) -> ScoreReport:
-        """Score greedy and beam search, each with tokenized BLEU if `options.tokenized` names a language."""
+        """Return the scores of greedy search and of beam search on the pairs of `data`.
+
+        Both include tokenized BLEU if `options.tokenized` names a language.
+        """
         pairs, beam = data.examples(), options.beam or pipeline.generation.num_beams
         scores = {
             name: _score(pipeline, pairs, width, options.tokenized)
@@ -173,7 +183,7 @@ class Translation(Seq2SeqTask[Pair]):
 
     @override
     def data_facts(self) -> list[tuple[str, str]]:
-        """Return the rows about the corpus or the files, and about the language of each side."""
+        """Return the table rows of the model card about the corpus or the files, and the language of each side."""
         data: PairData = self.config.data
         if data.corpus in CORPORA:
             corpus = CORPORA[data.corpus]
@@ -221,4 +231,4 @@ nd ne ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc
 sr ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu
 """
 LANGUAGE_CODES = frozenset(CODES.split())
-"""The two-letter codes of ISO 639-1."""
+"""The two-letter language codes of ISO 639-1."""

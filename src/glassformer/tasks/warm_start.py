@@ -1,4 +1,4 @@
-"""Initialize a task's model from a trained one (`--from`): the checkpoint's weights and its tokenizer."""
+"""Load the weights and the tokenizer of the trained model that `--from` names, to start training from them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,9 +22,10 @@ def load_checkpoint(
     head: str | None = None,
     adapt: Callable[[ModelConfig], ModelConfig] | None = None,
 ) -> AnyModel:
-    """Load the model of a folder, ours or of another library. Raise if it is of another kind or has another head.
+    """Load the model in a folder that Glassformer or another library, such as Hugging Face, wrote.
 
     `adapt` changes the config of another library's model before the model is built, to leave out its head for example.
+    Raises ValueError if the model is not of the class `kind`, or if `head` is given and the model has another head.
     """
     if not folder.exists():
         raise FileNotFoundError(f"--from {folder}: no such folder")
@@ -37,30 +38,33 @@ def load_checkpoint(
 
 
 def load_encoder(folder: Path, head: str, settings: Mapping[str, Any]) -> tuple[EncoderModel, Reader]:
-    """Load the body of an encoder under a new head with these settings, and its tokenizer."""
+    """Load an encoder without its head, add a new `head` with these settings, and load its tokenizer."""
     body = load_checkpoint(folder, EncoderModel, adapt=lambda config: config.with_head("none"))
     return body.under(body.config.with_head(head, **settings)), load_reader(folder)
 
 
 def load_reader(folder: Path) -> Reader:
-    """Load the tokenizer of an encoder's folder, ours or of another library."""
+    """Load the tokenizer of an encoder from a folder that Glassformer or another library wrote."""
     return Reader.from_folder(folder, read_about(folder).get("tokenizer") if (folder / TASK).exists() else "pretrained")
 
 
 def new_head_parameters(model: EncoderModel) -> list[str]:
-    """Return the names of the parameters of a head that was created: no checkpoint has them."""
+    """Return the names of the head's parameters of a model whose head is new, so that LoRA trains them fully."""
     return [name for name, _ in model.named_parameters() if name.startswith("head.")]
 
 
 def load_seq2seq(folder: Path) -> tuple[EncoderDecoderModel, Tokenizer, Tokenizer]:
-    """Load an encoder-decoder that a task of ours trained, and its source and target tokenizers."""
+    """Load an encoder-decoder that Glassformer trained, with its source and target tokenizers."""
     model = load_checkpoint(folder, EncoderDecoderModel, head="language_model")
     _check_own_tokenizer(folder, "an encoder-decoder")
     return model, *load_tokenizers(folder)
 
 
 def load_decoder(folder: Path, special_tokens: Sequence[str], task: str) -> tuple[DecoderModel, Tokenizer]:
-    """Load a decoder that a task of ours trained, and its tokenizer, which must have these special tokens."""
+    """Load a decoder that Glassformer trained, with its tokenizer, which must have these special tokens.
+
+    `task` is the name of the task, for the error message.
+    """
     model = load_checkpoint(folder, DecoderModel, head="language_model")
     _check_own_tokenizer(folder, "a decoder")
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
@@ -73,12 +77,12 @@ def load_decoder(folder: Path, special_tokens: Sequence[str], task: str) -> tupl
 
 
 def was_trained_here(folder: Path) -> bool:
-    """Return whether a task of ours wrote this folder, so that its tokenizer can be used for training."""
+    """Whether Glassformer trained the model in this folder, so that any task can train on with its tokenizer."""
     return (folder / TASK).is_file() or not (is_external(folder) or read_origin(folder) is not None)
 
 
 def _check_own_tokenizer(folder: Path, kind: str) -> None:
-    # Models of other libraries pad, begin and end their texts with other tokens than ours.
+    # Models of other libraries have other padding, start and end tokens than Glassformer.
     if not was_trained_here(folder):
         raise ValueError(
             f"--from {folder}: the model was not trained by Glassformer, and its tokenizer cannot be used for this "

@@ -1,4 +1,4 @@
-"""How models learn."""
+"""Training: the loop, optimizers, schedules, losses, checkpoints, and the estimates of time and memory."""
 
 from typing import TYPE_CHECKING
 

@@ -1,8 +1,8 @@
-"""Adversarial training (Miyato, Dai and Goodfellow 2017): learn every batch a second time, made harder.
+"""Adversarial training (Miyato, Dai and Goodfellow 2017): train on every batch a second time, with harder embeddings.
 
-Let θ be the token embeddings and g the gradient of the loss at θ. The second pass uses θ + radius · g / |g|, the point
-at this distance where the loss has grown most, as far as its slope tells. A model that is right there too does not
-depend on details of single embeddings, which matters most where there are few examples.
+Let θ be the token embeddings and g the gradient of the loss at θ. The second pass uses θ + radius · g / |g|: to first
+order, the point at this distance where the loss is largest. A model that is also right there does not depend on details
+of single embeddings, which matters most if there are few examples.
 """
 
 from collections.abc import Iterator
@@ -15,16 +15,16 @@ from glassformer.nn.embeddings import Embeddings
 
 
 def token_tables(model: nn.Module) -> list[Tensor]:
-    """Return the tables of token embeddings that are learned."""
+    """Return the token embedding tables of the model that are not frozen, each once."""
     tables = [module.tokens.weight for module in model.modules() if isinstance(module, Embeddings)]
     return list({id(table): table for table in tables if table.requires_grad}.values())
 
 
 @contextmanager
 def shifted_embeddings(model: nn.Module, radius: float) -> Iterator[None]:
-    """Add `radius` · g / |g| to the token embeddings inside the block, where g is their gradient now.
+    """Context manager that adds `radius` · g / |g| to the token embeddings, where g is their current gradient.
 
-    |g| is the norm over all tables. At the end the tables have their old bits. Nothing is shifted if |g| is 0.
+    |g| is the norm over all embedding tables; if it is 0, nothing is added. At the end the exact old values return.
     """
     tables = token_tables(model)
     before = [table.detach().clone() for table in tables]

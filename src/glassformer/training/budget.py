@@ -1,9 +1,9 @@
 """The time budget of `--minutes`: how many updates fit into it, and how that number is corrected during the run.
 
 `--minutes` covers the whole command: reading and tokenizing, updates, validations, saves and the final scores. Before
-the first update only the speed of an update is known, from the pilot. During the run the `Planner` measures the others
-and corrects the number of updates at fixed fractions of the plan. Each correction is recorded before the next update,
-so that a resumed run repeats it.
+the first update only the duration of an update is known, from the pilot, which times a few updates. During the run the
+`Planner` also measures validations, saves and a sample of the final scoring, and corrects the number of updates at
+fixed fractions of the plan. Each correction is recorded before the next update, so that a resumed run repeats it.
 """
 
 import math
@@ -17,31 +17,34 @@ from glassformer.training.train_config import TrainConfig
 from glassformer.training.trainer import Trainer
 
 POINTS = (0.03, 0.1, 0.25, 0.45, 0.65, 0.8, 0.9, 0.96)
-"""Fractions of the planned updates after which their number is corrected."""
+"""Fractions of the planned updates after which the number of updates is corrected."""
 MAX_WAIT = 0.25
-"""Fraction of the time after which the number is corrected in any case, because the machine may be slower now."""
+"""Fraction of the whole time. After this time without a correction the number of updates is corrected in any case,
+because the machine may have become slower."""
 REHEARSALS = frozenset({0.25, 0.65, 0.9})
-"""Fractions of the plan at which a sample of the final scoring is timed."""
+"""Those of `POINTS` at which a sample of the final scoring is timed."""
 VALIDATION_POINT = 0.65
-"""Fraction of the plan at which a run makes its first validation at the latest, to know the cost of one."""
+"""Fraction of the planned updates after which a run without a validation makes one, to measure its duration."""
 MAX_VALIDATION_SHARE = 0.25
-"""Largest fraction of the time that this validation may take."""
+"""The validation at `VALIDATION_POINT` is left out if it would take more than this fraction of the whole time."""
 UNKNOWN_SHARE = 0.1
-"""Fraction of the time reserved for validations and final scores until they are measured."""
+"""Fraction of the whole time that is reserved for everything after the updates until the final scoring is timed."""
 NEGLIGIBLE_SHARE = 0.01
-"""Final scores that take a smaller fraction of the time than this are not timed again."""
+"""The final scoring is not timed again once it takes less than this fraction of the whole time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimeBudget:
-    """The time that a command may take, and how much of it is left."""
+    """The time that a training command may take, and how much of it is left."""
 
     seconds: float
+    """The whole time, from `--minutes`."""
     began: float
     """Value of `clock` at the start of the command."""
     earlier: float = 0.0
     """Seconds that earlier processes spent on training, validations and saves of this plan."""
     clock: Callable[[], float] = lambda: time.perf_counter()
+    """Returns the current time in seconds."""
 
     def left(self) -> float:
         """Return the seconds that are left; negative if the time is over."""
@@ -50,7 +53,7 @@ class TimeBudget:
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Durations of the parts of a run, in seconds."""
+    """Seconds that one update, one validation, one save and the ending of a run take."""
 
     update: float
     validation: float = 0.0
@@ -60,9 +63,10 @@ class Costs:
 
 
 def updates_that_fit(seconds: float, costs: Costs, config: TrainConfig, position: int = 0) -> int:
-    """Return how many more updates fit into a time, with their validations and saves.
+    """Return how many more updates fit into `seconds`, together with their validations, saves and the ending.
 
-    It is at least 1, and no more than `config.max_updates` leaves after `position` updates.
+    `position` is the number of updates made before. The result is at least 1, and limited by `config.max_updates`,
+    which counts all updates of the run.
     """
 
     def times(every: int, end: int) -> int:
@@ -87,18 +91,18 @@ def updates_that_fit(seconds: float, costs: Costs, config: TrainConfig, position
 
 
 def guess_costs(budget: TimeBudget, update: float) -> Costs:
-    """Return the costs to assume while only the duration of an update is known."""
+    """Return the costs to assume while only `update`, the seconds of an update, is known."""
     return Costs(update=update, ending=UNKNOWN_SHARE * budget.seconds)
 
 
 def _point_at(plan: Plan, update: int) -> float:
-    """Return the last correction point that an update has reached; 0 before the first."""
+    """Return the last fraction of `POINTS` that the plan has reached after `update` updates; 0 before the first."""
     length = plan.end - plan.start
     return max((point for point in POINTS if update >= plan.start + math.ceil(point * length)), default=0.0)
 
 
 class Planner:
-    """Corrects the plan of a running trainer, so that the command ends in time."""
+    """Corrects the number of updates of a running trainer, so that the command ends within its time budget."""
 
     def __init__(
         self,
@@ -110,11 +114,13 @@ class Planner:
         record: Callable[[Plan], None],
         rehearse: Callable[[], float],
     ):
-        """Create a planner.
+        """Create the planner of a run; pass its `correct` and `wants_validation` to the trainer.
 
         Args:
+            plan: The number of updates and the schedule to start from.
             update_seconds: Duration of an update, as measured by the pilot.
-            rehearse: Returns the estimated duration of the final scoring, from a sample of it.
+            record: Called with each corrected plan, to write it to the run folder.
+            rehearse: Returns the estimated seconds of the final scoring, from a sample of it.
         """
         self.plan = plan
         self._trainer = trainer
@@ -125,13 +131,13 @@ class Planner:
         self._scoring: float | None = None
         self._rehearsing = 0.0
         self._first: tuple[int, float] | None = None
-        """Number of updates and busy time at the start of this process."""
+        """Number of updates and value of `_busy` at the start of this process."""
         self._mark: tuple[int, float] | None = None
-        """Number of updates and busy time at the last correction."""
+        """Number of updates and value of `_busy` at the last correction."""
         self._corrected_at = budget.clock()
 
     def correct(self, state: TrainState) -> Plan | None:
-        """Return the corrected plan if a correction is due before the next update, else None."""
+        """Correct and record the plan if a correction is due before the next update, and return it; else None."""
         if self._mark is None:
             self._first = self._mark = state.update, self._busy(state)
             self._corrected_at = self._budget.clock()
@@ -155,7 +161,7 @@ class Planner:
         return is_point and is_cheap and not state.evaluations
 
     def _due_point(self, state: TrainState) -> float | None:
-        """Return the point that was reached since the last correction, if any."""
+        """Return the fraction of `POINTS` that was reached since the last correction; None if there is none."""
         point, last = _point_at(self.plan, state.update), 0.0
         if self.plan.corrections:
             before = replace(self.plan, corrections=self.plan.corrections[:-1])
@@ -163,15 +169,15 @@ class Planner:
         return point if point > last else None
 
     def _last_correction(self) -> int:
-        """Return the update of the last correction. After a resume it may be later than the current update."""
+        """Return the number of updates at the last correction. A resumed run may be before it."""
         return self.plan.corrections[-1].update if self.plan.corrections else self.plan.start
 
     def _busy(self, state: TrainState) -> float:
-        """Return the time spent on updates: the whole time without validations, saves and rehearsals."""
+        """Return the clock minus the time of validations, saves and rehearsals: differences are time of updates."""
         return self._budget.clock() - state.other_seconds - self._rehearsing
 
     def _measure(self, state: TrainState, *, rehearses: bool) -> None:
-        """Measure the duration of an update since the last correction, and at some points of the final scoring.
+        """Measure the mean duration of an update since the last correction; if `rehearses`, of the final scoring too.
 
         If updates have become faster, only half of the gain is used, because they may become slower again.
         """

@@ -1,7 +1,7 @@
-"""Callbacks of a training run: functions of the caller, called after each update, validation and save.
+"""Callbacks of a training run: functions that the user passes to `train`, called after an update, validation or save.
 
-They receive copies, so they cannot change the training. An exception in a callback saves a checkpoint and ends the run;
-the same call of `train` resumes it.
+They receive copies of the numbers, so they cannot change the training. If a callback raises, a checkpoint is saved and
+the run ends; the same call of `train` resumes it.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from glassformer.training.trainer import Trainer, Update
 
 
 class StepEvent(NamedTuple):
-    """What an `on_step` callback receives: the loss, learning rate, gradient norm and time of an update."""
+    """The argument of an `on_step` callback: loss, learning rate, gradient norm and duration of one update."""
 
     update: int
     """Updates made so far, this one included."""
@@ -32,7 +32,7 @@ class StepEvent(NamedTuple):
 
 
 class EvaluationEvent(NamedTuple):
-    """What an `on_evaluation` callback receives: the scores of a validation."""
+    """The argument of an `on_evaluation` callback: the scores of one validation."""
 
     update: int
     """Updates made so far."""
@@ -41,7 +41,7 @@ class EvaluationEvent(NamedTuple):
 
 
 class SaveEvent(NamedTuple):
-    """A checkpoint or the finished model was saved."""
+    """The argument of an `on_save` callback: the folder of a checkpoint or of the finished model."""
 
     update: int
     """Updates made so far."""
@@ -59,7 +59,7 @@ OnSave = Callable[[SaveEvent], None]
 
 
 class Callbacks(TypedDict, total=False):
-    """Callbacks by their argument names of `Task.train`: `task.train("m", **callbacks)`."""
+    """The callback arguments of `Task.train` as a dictionary, to pass with `task.train("m", **callbacks)`."""
 
     on_step: OnStep | None
     on_evaluation: OnEvaluation | None
@@ -73,7 +73,12 @@ def attach(
     on_update: Callable[[Update], None],
     on_evaluation: Callable[[Evaluation], None],
 ) -> None:
-    """Connect a trainer to the run's journal, given as two functions, and to the caller's callbacks after it."""
+    """Set the hooks of a trainer, so that it calls the run's journal and then the user's callbacks.
+
+    Args:
+        on_update: The journal's function for an update.
+        on_evaluation: The journal's function for a validation.
+    """
     step, evaluated, saved = callbacks.get("on_step"), callbacks.get("on_evaluation"), callbacks.get("on_save")
 
     def after_update(update: Update) -> None:
@@ -103,14 +108,14 @@ def attach(
 
 
 def tell_model_saved(callbacks: Callbacks, update: int, path: Path, scores: Mapping[str, float]) -> None:
-    """Call `on_save` for the finished model folder."""
+    """Call the `on_save` callback, if there is one, for the finished model in the folder `path`."""
     saved = callbacks.get("on_save")
     if saved is not None:
         saved(SaveEvent(update, path, True, _read_only(scores)))
 
 
 def _call(trainer: Trainer[Any], callback: Callable[[Any], None], event: StepEvent | EvaluationEvent) -> None:
-    """Call a callback. If it raises, save a checkpoint before the exception ends the run."""
+    """Call a callback with an event. If it raises, save a checkpoint, then let the exception end the run."""
     try:
         callback(event)
     except Exception:

@@ -1,8 +1,8 @@
 """Estimate the time, memory and operations of a training run before it starts, and compare with the actual values.
 
-Operations are computed from the shapes of the batches. Time and memory of a step are measured on three batches, without
-changing the model. The memory estimate includes validations, by a sample. The time estimate is for updates alone, as
-`TrainState.seconds` is.
+Floating-point operations are computed from the shapes of the batches. Time and memory of a step are measured on three
+batches, without changing the model. The memory estimate includes validations: on a CPU their memory is measured on a
+sample of the validation data. The time estimate covers updates only, like `TrainState.seconds`.
 """
 
 import copy
@@ -22,59 +22,64 @@ from glassformer.training.resident_memory import forget_peak, give_back_freed, p
 from glassformer.training.trainer import Trainer
 
 LOOKED_AT = 64
-"""Number of batches whose shapes are averaged."""
+"""Number of batches whose floating-point operations are averaged, from the first batch on."""
 TIMED = 2
-"""Number of batches that are timed, after one for warm-up."""
+"""Number of batches that are timed, after one batch that warms up allocator and kernels."""
 FLOAT32 = 4
-"""Bytes of a parameter or a gradient."""
+"""Bytes of one float32 number, the type of parameters and gradients."""
 
 KEPT_BYTES = 20 * 10**6
-"""Memory that validations on a CPU take beyond the measured sample: larger batches, and fragmentation of the
-allocator."""
+"""Bytes that are added on a CPU for validations: the whole validation data has larger batches than the measured sample,
+and the allocator fragments."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """The expected cost of a whole run."""
+    """The expected cost of a whole training run."""
 
     parameters: int
+    """Number of parameters, frozen ones included."""
     flops: int
+    """Floating-point operations of all updates."""
     memory_bytes: int
-    """Peak memory of updates and validations: weights, gradients, optimizer moments, activations, workspace. On a CPU
-    it is the weights plus the growth of the process's resident memory."""
+    """Peak memory of updates and validations: weights, gradients, optimizer moments, activations and workspace. On a
+    CPU it also contains memory that the allocator reserves, because there the growth of the process is measured."""
     seconds: float
     """Time of the updates, without validations and saves."""
     device: str
+    """Type of the device, such as cpu or cuda."""
     base_bytes: int | None = None
     """On a CPU: resident memory of the process before the run, without the weights. None if unknown."""
 
     @property
     def peak_bytes(self) -> int:
-        """Expected peak memory of the device, or on a CPU of this process."""
+        """Expected peak memory: on a CPU of the whole process, on other devices of the run."""
         return self.memory_bytes + (self.base_bytes or 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredCost:
-    """The actual cost of a run."""
+    """The measured cost of a finished training run, to compare with its `Estimate`."""
 
     flops: int
-    """Operations of the updates made; fewer than planned if patience ended the run."""
+    """Floating-point operations of the updates made; fewer than estimated if the run ended early."""
     peak_bytes: int | None
-    """Peak memory of the device, or on a CPU of this process; None if unknown."""
+    """Peak memory: on a CPU of the whole process, on other devices of the run; None if unknown."""
     seconds: float
+    """Time of the updates, without validations and saves."""
 
 
 def estimate_run(
     trainer: Trainer[Batch], flops_of: Callable[[Batch], int], validate: Callable[[], object] | None = None
 ) -> Estimate:
-    """Estimate the cost of `trainer.run()` from its first update to its last.
+    """Estimate the cost of `trainer.run()` for a run that starts at its first update.
 
-    Parameters, gradients, optimizer state and random state are left unchanged.
+    A few batches are trained to measure time and memory. Afterwards parameters, gradients, optimizer state and random
+    state are as before.
 
     Args:
-        flops_of: Returns the operations of training on a batch.
-        validate: Scores a sample of the validation data, to measure its memory on a CPU.
+        flops_of: Returns the floating-point operations of a forward and backward pass over a batch.
+        validate: Scores a sample of the validation data; called on a CPU only, to measure the memory it needs.
     """
     config = trainer.config
     n_batches = config.updates * config.accumulate
@@ -122,7 +127,7 @@ def estimate_run(
 
 
 def in_words(estimate: Estimate) -> str:
-    """Format the estimate as one line, to print before the run."""
+    """Return the estimate as one line of text, to print before the run."""
     memory = f"{with_unit(estimate.peak_bytes, 'B')} of {'memory' if estimate.device == 'cpu' else 'device memory'}"
     if estimate.base_bytes is not None:
         memory += f" ({with_unit(estimate.memory_bytes, 'B')} for training, the rest for Python and its libraries)"
@@ -133,7 +138,7 @@ def in_words(estimate: Estimate) -> str:
 
 
 def compare(estimate: Estimate, truth: MeasuredCost) -> str:
-    """Format the actual cost beside the estimate as one line, to print after the run."""
+    """Return one line of text with the actual cost `truth` and the estimate, to print after the run."""
     parts = [f"took {clock(truth.seconds)} (estimated {clock(estimate.seconds)})"]
     if truth.peak_bytes is not None:
         parts.append(f"{with_unit(truth.peak_bytes, 'B')} (estimated {with_unit(estimate.peak_bytes, 'B')})")
@@ -144,7 +149,7 @@ def compare(estimate: Estimate, truth: MeasuredCost) -> str:
 
 
 def rough_duration(seconds: float) -> str:
-    """Format a duration with two digits: 0.4 s, 59 s, 4 min, 1.5 h, 3 days."""
+    """Format a duration rounded to two significant digits: 0.4 s, 59 s, 4 min, 1.5 h, 3 days."""
     rounded = float(f"{seconds:.2g}")  # round first, so that 59.9 becomes 1 min instead of 60 s
     for size, unit, least in ((86400, "days", 2), (3600, "h", 1), (60, "min", 1)):
         if rounded >= least * size:
@@ -153,7 +158,7 @@ def rough_duration(seconds: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Format a duration like a clock: 0.4 s, 59 s, 4:12, 1:00:00, 3 days 0:04:12."""
+    """Format a duration to the second, with colons from one minute on: 0.4 s, 59 s, 4:12, 1:00:00, 3 days 0:04:12."""
     if seconds < 59.5:
         return f"{_two_digits(seconds)} s"
     minutes, second = divmod(round(seconds), 60)
@@ -176,29 +181,33 @@ def with_unit(number: float, unit: str) -> str:
 
 
 class ResidentGrowth:
-    """Measures the growth of the process's resident memory since this object was created.
+    """Measures how much the resident memory of this process has grown since the object was created.
 
-    Freed memory is returned to the system first, if possible; otherwise it would be reused without growth.
+    The constructor returns freed memory to the operating system, if possible. Otherwise the process would reuse that
+    memory, and the measured growth would be too small.
     """
 
     def __init__(self) -> None:
         give_back_freed()
         forget_peak()
-        # If the system cannot reset the peak, it is an older one, higher than the current use.
+        # If the system cannot reset the peak, this is the peak before the measurement, above the current use.
         self._older_peak = peak_resident() or 0
         self.before = resident() or self._older_peak or None
 
     def peak(self) -> int | None:
-        """Return the growth up to the peak so far; None if unknown, or if an older, higher peak hides it."""
+        """Return the peak so far minus the memory at the start, in bytes.
+
+        It is None if the system does not report it, or if the process had a higher peak before, which hides this one.
+        """
         now = peak_resident()
         return None if now is None or self.before is None or now <= self._older_peak else now - self.before
 
 
 class MemoryWatch:
-    """Measures the peak memory of a run since this object was created.
+    """Measures the peak memory of a training run, from the creation of this object on.
 
-    On CUDA it is what torch allocates for the run, weights included. On a CPU it is the resident memory of the whole
-    process, because memory that the run reuses cannot be distinguished from memory that it does not use.
+    On CUDA the peak counts the memory that torch allocates for the run, weights included. On a CPU it is the resident
+    memory of the whole process, because memory that the run reuses looks the same as memory that it does not use.
     """
 
     def __init__(self, trainer: Trainer[Batch]):
@@ -210,11 +219,14 @@ class MemoryWatch:
         else:
             give_back_freed()
             forget_peak()
-            # If the system cannot reset the peak, an older one may hide that of the run.
+            # If the system cannot reset the peak, a higher peak before the run may hide that of the run.
             self._older_peak = peak_resident() or 0
 
     def peak_bytes(self) -> int | None:
-        """Return the peak; None on other devices, or if an older, higher peak of the process hides it."""
+        """Return the peak memory in bytes.
+
+        It is None on devices other than CPU and CUDA, or if the process had a higher peak before the run.
+        """
         if self.device.type == "cuda":
             now = torch.cuda.max_memory_allocated(self.device)
             return None if now <= self._before else now - self._before + self._weights
@@ -224,7 +236,10 @@ class MemoryWatch:
 
 @contextmanager
 def _unchanged(trainer: Trainer[Batch]) -> Iterator[None]:
-    """Switch to training mode; at the end restore gradients, random state and the mode of every module."""
+    """Context manager for measurements: the model is in training mode and has no gradients.
+
+    At the end it restores the gradients, the random state and the mode of every module.
+    """
     modes = [(module, module.training) for module in trainer.model.modules()]
     gradients = [(parameter, parameter.grad) for parameter in trainer.model.parameters()]
     devices = [trainer.device] if trainer.device.type == "cuda" else []
@@ -242,7 +257,7 @@ def _unchanged(trainer: Trainer[Batch]) -> Iterator[None]:
 
 
 def _measure_seconds(trainer: Trainer[Batch], steps: list[int]) -> list[float]:
-    """Return the duration of each step, from requesting its batch to the last gradient."""
+    """Return the seconds that each of these steps takes: making its batch, forward pass and backward pass."""
     # A new object of the trainer's class: CUDA graphs recorded here refer to gradients that are restored later.
     gradients = type(trainer.gradients)(
         trainer.model,
@@ -263,7 +278,10 @@ def _measure_seconds(trainer: Trainer[Batch], steps: list[int]) -> list[float]:
 
 
 def _measure_update(trainer: Trainer[Batch]) -> tuple[float, int]:
-    """Return the seconds of gradient norm and optimizer step, and the bytes of the moments, on a copy of the model."""
+    """Return the seconds of one optimizer step with its gradient norm, and the bytes of the optimizer's moments.
+
+    Both are measured on a copy of the model, so that the parameters do not change.
+    """
     frozen = [parameter for parameter in trainer.model.parameters() if not parameter.requires_grad]
     copied = copy.deepcopy(trainer.model, {id(parameter): parameter for parameter in frozen})
     learned = [parameter for parameter in copied.parameters() if parameter.requires_grad]
@@ -288,7 +306,10 @@ def _wait_for(device: torch.device) -> None:
 
 
 def _measure_memory(trainer: Trainer[Batch], step: int) -> int:
-    """Return the peak memory of a forward and backward pass, without the weights."""
+    """Return the peak bytes of the forward and backward pass of a step, without the weights.
+
+    On CUDA they are measured. On other devices they are estimated from the tensors that autograd saves.
+    """
     learned = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
     if trainer.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(trainer.device)

@@ -1,4 +1,4 @@
-"""Fingerprints of the contents of a run's inputs, to refuse resuming a run with other data."""
+"""Fingerprints (hashes) of a training run's input data, so that a run is not resumed with other data by mistake."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from glassformer.checkpoint.safe_files import MANIFEST, sha256
 
 
 def paths_of(data: Any) -> dict[str, Path]:
-    """Return the paths in the fields of the dataclass `data`, by field name."""
+    """Return the paths in the fields of the dataclass `data`, by name: "data[0]" in a tuple, else the field's name."""
     found: dict[str, Path] = {}
     for field in fields(data):
         value = getattr(data, field.name)
@@ -22,9 +22,9 @@ def paths_of(data: Any) -> dict[str, Path]:
 
 
 def fingerprint_paths(data: Any) -> dict[str, str]:
-    """Return the fingerprint of every file and folder in the fields of the dataclass `data`, by field name.
+    """Return the fingerprint of each path in the fields of the dataclass `data`, by name, such as "data.valid[0]".
 
-    File names have no influence, so that files may be moved. Missing files are left out; their reader reports them.
+    The path itself has no influence, so that files may be moved. Missing files are left out; reading reports them.
     """
     found: dict[str, str] = {}
     for name, path in paths_of(data).items():
@@ -34,14 +34,14 @@ def fingerprint_paths(data: Any) -> dict[str, str]:
 
 
 def fingerprint_model(path: Path) -> str:
-    """Return the fingerprint of a model. For a folder with a manifest, it is that of the manifest."""
+    """Return the fingerprint of a model file or folder; the SHA-256 of the manifest if the folder has one."""
     return sha256(path / MANIFEST) if (path / MANIFEST).is_file() else fingerprint_path(path)
 
 
 def fingerprint_path(path: Path, *, suffixes: Sequence[str] = ()) -> str:
-    """Return the SHA-256 of a file and its suffix, or of the names and contents of the files in a folder.
+    """Return the SHA-256 of a file with its suffix appended, or a hash of the names and contents of a folder's files.
 
-    With `suffixes`, only files of the folder with these suffixes count.
+    If `suffixes` are given, only files with one of them (or with .gz after it) count in a folder.
     """
     if path.is_file():
         return sha256(path) + "".join(path.suffixes[-2:] if path.suffix == ".gz" else path.suffixes[-1:]).lower()
@@ -54,7 +54,7 @@ def fingerprint_path(path: Path, *, suffixes: Sequence[str] = ()) -> str:
 
 
 def fingerprint_examples(examples: Iterable[Any]) -> str:
-    """Return the SHA-256 of examples, without the file and line that each came from."""
+    """Return a hash of the examples' fields, except `where`, the file and line that an example came from."""
     digest = hashlib.sha256()
     for example in examples:
         values = example._asdict() if hasattr(example, "_asdict") else vars(example)

@@ -12,11 +12,14 @@ Batch = TypeVar("Batch")
 
 
 class FitReport(NamedTuple):
-    """Progress of `fit`."""
+    """The state of `fit` after one step."""
 
     step: int
+    """Number of steps made so far."""
     loss: float
+    """Loss of this step's batch."""
     seconds: float
+    """Time since `fit` was called."""
 
 
 def fit(
@@ -30,10 +33,10 @@ def fit(
     clip: float = 1.0,
     on_step: Callable[[FitReport], bool | None] | None = None,
 ) -> FitReport:
-    """Minimize `loss(batch)` with Adam, for at most `steps` batches.
+    """Train `model` with Adam to minimize `loss(batch)`, for at most `steps` batches, and return the last report.
 
-    The learning rate rises over `warmup` steps, then falls to zero along a half cosine. `on_step` is called after every
-    step; training ends early if it returns True.
+    The learning rate rises to `lr` over `warmup` steps, then falls to zero along a half cosine. The norm of the
+    gradient is clipped to `clip`. `on_step` is called after every step; training ends early if it returns True.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=lr, betas=(0.9, 0.98), eps=1e-9)
     half_cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(steps - warmup, 1))

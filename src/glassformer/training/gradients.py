@@ -1,4 +1,4 @@
-"""The gradients of a batch: computed eagerly, or on a GPU replayed as a CUDA graph.
+"""Compute the gradients of training batches: eagerly, or on a GPU by replaying a CUDA graph.
 
 Training a small model on a large GPU is bound by kernel launches. A CUDA graph launches all kernels of a step at once.
 Each batch shape is recorded once; batches come in few shapes.
@@ -22,21 +22,24 @@ MAX_GRAPHS = 512
 
 
 class TrainBatch(Protocol):
-    """The interface of a batch that the trainer needs."""
+    """The interface that the trainer requires of a batch."""
 
     @property
     def n_target_tokens(self) -> int:
         """Number of target tokens, by which the summed loss is divided."""
 
     def to(self, device: torch.device | str) -> "TrainBatch":
-        """Return the batch on another device."""
+        """Return the batch with its tensors on `device`."""
 
 
 Batch = TypeVar("Batch", bound=TrainBatch)
 
 
 class Gradients(Generic[Batch]):
-    """Accumulates the gradients of batches. `loss` returns the *sum* of a batch's token losses."""
+    """Accumulates the gradients of several batches in the parameters of a model, eagerly.
+
+    `loss` returns the *sum* of a batch's token losses; `autocast` returns the context manager for its precision.
+    """
 
     def __init__(
         self,
@@ -52,12 +55,15 @@ class Gradients(Generic[Batch]):
         self.autocast = autocast
 
     def clear(self) -> None:
-        """Reset all gradients."""
+        """Remove the gradients of all parameters."""
         for parameter in self.parameters:
             parameter.grad = None
 
     def add(self, batch: Batch, *, divisor: float, scale: float) -> float:
-        """Add the gradient of loss / divisor * scale, and return loss / divisor."""
+        """Add the gradient of loss / divisor * scale to the parameters, and return loss / divisor.
+
+        `divisor` is the number of target tokens of the whole update, `scale` the loss scale of fp16.
+        """
         return self._backward(batch.to(self.device), 1 / divisor, scale).item()  # type: ignore[arg-type]
 
     def _backward(self, batch: Batch, factor: "float | Tensor", scale: "float | Tensor") -> Tensor:
@@ -75,7 +81,9 @@ class _Recording(NamedTuple):
 
 
 class GraphedGradients(Gradients[Batch]):
-    """Accumulates gradients by CUDA graphs, for batches that are tuples of tensors. Random seeds work as usual.
+    """Accumulates gradients by replaying CUDA graphs, one per batch shape. Batches must be tuples of tensors.
+
+    Dropout follows torch's seed, as without graphs.
 
     If a step cannot be recorded, this and all later steps are computed eagerly, and `warn` is called once.
     """
@@ -115,7 +123,7 @@ class GraphedGradients(Gradients[Batch]):
         return recording.loss.item()
 
     def _try_to_record(self, key: tuple[object, ...], batch: Batch) -> None:
-        """Record a step of this batch shape, or switch graphs off."""
+        """Record the training step of this batch's shape under `key`. If that fails, switch graphs off and warn."""
         kept: Any = batch.to(self.device)
         if not self._recordings:
             self._warm_up(kept)
@@ -151,6 +159,9 @@ class GraphedGradients(Gradients[Batch]):
 
 
 def can_graph(model: nn.Module, device: torch.device) -> bool:
-    """Whether every training step of the model launches the same kernels, on a device with CUDA graphs."""
+    """Whether training steps can be CUDA graphs: on CUDA, if the model always launches the same kernels.
+
+    Layer drop and gradient checkpointing rule that out.
+    """
     stacks = [module for module in model.modules() if isinstance(module, Stack)]
     return device.type == "cuda" and not any(stack.layer_drop or stack.gradient_checkpointing for stack in stacks)

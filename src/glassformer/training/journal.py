@@ -1,4 +1,4 @@
-"""The log of a run: `log.jsonl`, TensorBoard events, and progress on the terminal."""
+"""The log of a training run: `log.jsonl`, TensorBoard events, and progress on the terminal."""
 
 import json
 from contextlib import ExitStack
@@ -17,7 +17,7 @@ LOG, EVENTS = "log.jsonl", "events.out.tfevents.*"
 
 
 class Journal:
-    """Writes the log of a run. Use it as a context manager around the run."""
+    """Context manager that logs a training run to `log.jsonl`, TensorBoard and the terminal while it is open."""
 
     def __init__(self, folder: Path, config: TrainConfig):
         self.config, self.folder = config, folder
@@ -30,7 +30,7 @@ class Journal:
                 self._log.write("\n")  # otherwise the next record would continue a line that a kill cut off
             self._board = _tensorboard(folder)
         self.validation = ""
-        """How validations score, such as "greedy, 500 validation pairs"."""
+        """Decoding method and data of validations, such as "greedy, 500 validation pairs", printed with scores."""
         self._best = ""
         self._tokens = self._seconds = 0.0
         self._cleanup = ExitStack()
@@ -49,11 +49,11 @@ class Journal:
                 self._board.close()
 
     def say(self, text: str) -> None:
-        """Print a line for the user."""
+        """Print a line of text on the terminal, above the progress line."""
         say(text)
 
     def update(self, update: Update) -> None:
-        """Log one update."""
+        """Write the loss, learning rate and gradient norm of one update to the log, and show the progress."""
         self._write({"kind": "update", **update._asdict()})
         for name in ("loss", "lr", "gradient_norm"):
             self._chart(f"train/{name}", getattr(update, name), update.update)
@@ -68,7 +68,10 @@ class Journal:
         self._step.show(update.update, text=text, total=self.updates)
 
     def correction(self, plan: Plan, *, tell_from: float) -> None:
-        """Log a corrected plan. Print a line if the number of updates changed by more than this fraction."""
+        """Show progress against the corrected plan from now on.
+
+        Print a line if the number of updates has changed by more than the fraction `tell_from`.
+        """
         change = plan.end / self.updates - 1
         if abs(change) > tell_from:
             why = "that is what the time allows" if plan.end > self.updates else "to end in time"
@@ -76,7 +79,7 @@ class Journal:
         self.updates = plan.end
 
     def evaluation(self, evaluation: Evaluation) -> None:
-        """Log one validation."""
+        """Write the scores of one validation to the log, and print them."""
         self._write({"kind": "evaluation", "update": evaluation.update, **evaluation.scores})
         for name, value in evaluation.scores.items():
             self._chart(f"valid/{name}", value, evaluation.update)
@@ -97,12 +100,13 @@ class Journal:
 
 
 class LogEntry(NamedTuple):
-    """Values that a run logged at one update."""
+    """The values that a run logged for one update or one validation."""
 
     update: int
     seconds: float
-    """Training time since the first update."""
+    """Time of all updates up to this one, without validations and saves."""
     values: dict[str, float]
+    """Values by title, such as "training loss"."""
 
 
 def _ends_inside_a_line(path: Path) -> bool:
@@ -114,7 +118,10 @@ def _ends_inside_a_line(path: Path) -> bool:
 
 
 def read_log(folder: Path) -> list[LogEntry]:
-    """Return the losses and scores of a run, oldest first. Updates that a resumed run repeated appear once."""
+    """Return the losses and scores in the log of the run folder `folder`, oldest first; empty without a log.
+
+    Updates that a resumed run repeated appear once.
+    """
     entries: dict[tuple[str, int], LogEntry] = {}
     seconds: dict[int, float] = {}
     path = folder / LOG
@@ -134,7 +141,7 @@ def read_log(folder: Path) -> list[LogEntry]:
 
 
 def prepare_tensorboard() -> Any:
-    """Return TensorBoard's writer; None without the extra `track`. log.jsonl has the same values."""
+    """Return TensorBoard's `SummaryWriter` class; None if the optional dependencies `track` are not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

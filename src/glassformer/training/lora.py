@@ -18,7 +18,7 @@ from glassformer.training.train_config import TrainConfig
 
 
 class LowRank(nn.Module):
-    """The adapter of one matrix, as a torch parametrization."""
+    """The LoRA adapter of one weight matrix, as a torch parametrization: it maps W to W + scale * up @ down."""
 
     def __init__(self, weight: Tensor, rank: int, scale: float):
         super().__init__()
@@ -28,16 +28,18 @@ class LowRank(nn.Module):
         self.up = nn.Parameter(weight.new_zeros(n_out, rank))
 
     def forward(self, weight: Tensor) -> Tensor:
-        """Return the adapted matrix (out, in)."""
+        """Return `weight` (out, in) plus the scaled product of the adapter's factors."""
         # Without autocast: the merged model will hold this sum in full precision.
         with torch.autocast(weight.device.type, enabled=False):
             return torch.addmm(weight, self.up, self.down, alpha=self.scale)
 
 
 def add_adapters(model: nn.Module, config: TrainConfig, fresh: Collection[str] = ()) -> list[str]:
-    """Freeze the model, add adapters to the matrices in `config.lora_layers`, and return the names of those matrices.
+    """Freeze the model, add LoRA adapters to its matrices, and return the names of the adapted layers.
 
-    `fresh` names parameters that are trained fully, such as a new head. The adapters depend on `config.seed` only.
+    `config.lora_layers` names the layers, such as q_proj; if it is empty, all linear layers of attention and
+    feed-forward get one. `fresh` names parameters that stay trainable, such as a new head. The initial values of the
+    adapters depend on `config.seed`, not on torch's random state.
     """
     found = dict(_matrices(model))
     wanted = set(config.lora_layers)
@@ -57,7 +59,7 @@ def add_adapters(model: nn.Module, config: TrainConfig, fresh: Collection[str] =
 
 
 def merge_adapters(model: nn.Module) -> None:
-    """Merge all adapters into their matrices and unfreeze the model."""
+    """Replace each adapted matrix by its sum with the adapter, remove the adapters, and unfreeze the model."""
     for module in [*model.modules()]:
         if parametrize.is_parametrized(module, "weight"):
             parametrize.remove_parametrizations(module, "weight", leave_parametrized=True)
@@ -65,9 +67,9 @@ def merge_adapters(model: nn.Module) -> None:
 
 
 def fold_adapters(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the parameters of an adapted model with each adapter added to its matrix and set to zero.
+    """Return the parameters `tensors` of an adapted model, with each adapter added to its matrix and set to zero.
 
-    Needed before averaging models: the product of averaged factors is not the average of the products.
+    Checkpoints are folded before they are averaged: the product of averaged factors is not the average of products.
     """
     folded = dict(tensors)
     for name, module in model.named_modules():
@@ -80,12 +82,12 @@ def fold_adapters(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, 
 
 
 def n_trained(model: nn.Module) -> int:
-    """Return the number of parameters that are not frozen."""
+    """Return how many numbers of the model are trained, that is, not frozen."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
 def _matrices(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
-    """Yield the linear layers of attention and feed-forward modules, by name."""
+    """Yield name and layer of each linear layer in the attention and feed-forward modules, which LoRA can adapt."""
     for name, module in model.named_modules():
         if isinstance(module, MultiHeadAttention | FeedForward):
             for part, child in module.named_children():

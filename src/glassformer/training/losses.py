@@ -33,8 +33,9 @@ def label_smoothed_cross_entropy(
 def summed_loss(logits: Tensor, answers: Tensor, *, ignored: int, smoothing: float, r_drop: float) -> Tensor:
     """Return the summed training loss of logits (N, V) and target ids (N,), with R-Drop if `r_drop` is above 0.
 
-    R-Drop (Liang et al. 2021) runs each batch twice with different dropout. The second half of the rows must then
-    repeat the first half. The loss is the mean of both passes plus `r_drop` times their divergence.
+    R-Drop (Liang et al. 2021) runs each batch twice with different dropout. The second half of the N predictions must
+    then be for the same targets as the first half. The loss is the mean loss of both passes plus `r_drop` times the
+    divergence of their predictions. Targets equal to `ignored` do not count.
     """
     loss = label_smoothed_cross_entropy(logits, answers, smoothing=smoothing, ignore=ignored, reduction="sum")
     if not r_drop:
@@ -44,10 +45,10 @@ def summed_loss(logits: Tensor, answers: Tensor, *, ignored: int, smoothing: flo
 
 
 def r_drop_divergence(first: Tensor, second: Tensor) -> Tensor:
-    """Return a quarter of the symmetric KL divergence of two predictions, per row: logits (N, V) twice -> (N,).
+    """Return a quarter of KL(p, q) + KL(q, p) for each of N pairs of predictions, given as logits (N, V), as (N,).
 
-    R-Drop's equation 2 has a factor of one half. The second half arises because `summed_loss` averages the two passes,
-    where the paper adds them. Both KL directions together are sum((p - q) * (log p - log q)).
+    R-Drop's equation 2 has a factor of one half. Another factor of one half arises because `summed_loss` averages the
+    two passes, while the paper adds them. The sum of both KL directions is sum((p - q) * (log p - log q)).
     """
     log_p, log_q = first.float().log_softmax(-1), second.float().log_softmax(-1)
     return ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(-1) / 4

@@ -11,9 +11,9 @@ from typing_extensions import override
 from glassformer.nn import Stack
 from glassformer.training.train_config import TrainConfig
 
-# Coefficients of odd quintic polynomials, one per iteration, each the closest to 1 over the range that the singular
-# values can have by then (Polar Express, Amsel et al. 2025). After three iterations, singular values that were between
-# 0.01 and 1 are between 0.73 and 1.27.
+# Coefficients of three odd quintic polynomials, one per iteration of `orthogonalize`. Each is the one closest to 1 over
+# the range of the singular values at that iteration (Polar Express, Amsel et al. 2025). After three iterations,
+# singular values that were between 0.01 and 1 are between 0.73 and 1.27.
 MARGIN = 1.01
 QUINTICS = ((8.0934, -23.6204, 17.4462), (3.6366, -2.7219, 0.5365), (2.6613, -1.9772, 0.4526))
 
@@ -21,7 +21,7 @@ QUINTICS = ((8.0934, -23.6204, 17.4462), (3.6366, -2.7219, 0.5365), (2.6613, -1.
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     """Return the optimizer that `config.optimizer` names, for all parameters that are not frozen.
 
-    Weight decay applies to matrices only. Adam runs as one fused kernel.
+    Weight decay applies to matrices only. Adam and AdamW use torch's fused kernels.
     """
     learned = [p for p in model.parameters() if p.requires_grad]
     by_muon = list(_layer_matrices(model)) if config.optimizer == "muon" else []
@@ -40,7 +40,7 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
 
 
 def _layer_matrices(model: nn.Module) -> Iterator[nn.Parameter]:
-    """Yield the weights of the linear layers inside the stacks, without embeddings, head and frozen ones."""
+    """Yield the matrices that Muon trains: those of linear layers in the encoder and decoder stacks, unless frozen."""
     seen: set[int] = set()
     for stack in (module for module in model.modules() if isinstance(module, Stack)):
         for layer in (module for module in stack.modules() if isinstance(module, nn.Linear)):
@@ -54,8 +54,8 @@ class Muon(torch.optim.AdamW):
     """Muon (Jordan et al. 2024) for `matrices`, AdamW for the `rest` of the parameters.
 
     The gradient of a matrix is dominated by a few directions. Muon orthogonalizes it, so that all directions of the
-    step have the same size. Steps are scaled to the typical size of Adam's (Liu et al. 2025), so that both parts can
-    use one learning rate.
+    step have about the same size. Steps are scaled to the typical size of Adam's steps (Liu et al. 2025), so that both
+    kinds of parameters can use one learning rate. `adam` holds the keyword arguments of AdamW.
     """
 
     def __init__(self, matrices: list[nn.Parameter], rest: Iterable[dict[str, Any]], *, momentum: float, **adam: Any):
@@ -81,7 +81,7 @@ class Muon(torch.optim.AdamW):
         return result
 
     def _direction(self, matrix: nn.Parameter) -> Tensor:
-        """Return the gradient with Nesterov momentum."""
+        """Update the momentum of `matrix` with its gradient, and return the gradient with Nesterov momentum."""
         assert matrix.grad is not None
         state = self.state[matrix]
         if "momentum" not in state:
@@ -91,9 +91,9 @@ class Muon(torch.optim.AdamW):
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:
-    """Move the singular values of each matrix (N, m, n) near 1 by Newton-Schulz iteration, which needs products only.
+    """Return matrices (N, m, n) with the same singular vectors as the given ones, and singular values near 1.
 
-    Singular values far below 1 % of the largest stay small.
+    Newton-Schulz iterations need matrix products only. Singular values far below 1 % of the largest stay small.
     """
     is_tall = matrices.size(-2) > matrices.size(-1)
     # bfloat16 is precise enough, because the singular values need only be near 1.

@@ -13,11 +13,15 @@ Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
 
 WIDE = 384
-"""Width from which bf16 matrix units of a CPU save more time than the conversions cost (measured)."""
+"""Median width of a model's matrices from which a CPU with matrix units (AMX) trains faster in bf16 than in fp32: below
+it, the conversions cost more than they save (measured)."""
 
 
 def choose_precision(precision: Precision, device: torch.device, model: nn.Module) -> Literal["fp32", "bf16", "fp16"]:
-    """Resolve "auto": bf16 if the device has hardware for it and the model is wide enough to profit, else fp32."""
+    """Return `precision`, with "auto" replaced by bf16 if that is likely faster, else by fp32.
+
+    On CUDA that is so if the device supports bf16; on a CPU, if it has AMX and the matrices of the model are wide.
+    """
     if precision != "auto":
         return precision
     if device.type == "cuda":
@@ -30,7 +34,7 @@ def choose_precision(precision: Precision, device: torch.device, model: nn.Modul
 
 
 def autocast(precision: Literal["fp32", "bf16", "fp16"], device: torch.device) -> AbstractContextManager[object]:
-    """Return the autocast context of this precision. Parameters stay float32."""
+    """Return a context manager that computes in this precision. Parameters stay float32; fp32 changes nothing."""
     if precision == "fp32":
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16 if precision == "bf16" else torch.float16)

@@ -8,7 +8,10 @@ from pathlib import Path
 
 
 def forget_peak() -> None:
-    """Reset the peak to the current use, if the system supports it (Linux, but not in every container)."""
+    """Reset the peak resident memory of this process to its current use, if the system supports it.
+
+    Linux does, but not in every container. Elsewhere nothing happens.
+    """
     try:
         Path("/proc/self/clear_refs").write_bytes(b"5")
     except OSError:
@@ -16,7 +19,7 @@ def forget_peak() -> None:
 
 
 def peak_resident() -> int | None:
-    """Return the peak resident memory of this process in bytes; None if unknown (Windows)."""
+    """Return the peak resident memory of this process in bytes; None if the system does not report it (Windows)."""
     found = _status("VmHWM")
     if found is not None:
         return found
@@ -28,12 +31,12 @@ def peak_resident() -> int | None:
 
 
 def resident() -> int | None:
-    """Return the current resident memory of this process in bytes; None if unknown (not Linux)."""
+    """Return the current resident memory of this process in bytes; None except on Linux."""
     return _status("VmRSS")
 
 
 def _status(name: str) -> int | None:
-    """Return a field of /proc/self/status in bytes; None if the kernel does not provide it."""
+    """Return the field `name` of /proc/self/status, such as VmRSS, in bytes; None if the kernel does not provide it."""
     try:
         text = Path("/proc/self/status").read_bytes()  # bytes: the name of a program may be in any encoding
     except OSError:
@@ -43,7 +46,7 @@ def _status(name: str) -> int | None:
 
 
 def give_back_freed() -> None:
-    """Return freed memory from the C library to the system, if it supports that (glibc).
+    """Make the C library return its freed memory to the operating system, if it can (glibc).
 
     Otherwise a later run in the same process would reuse that memory, and its measured peak would be too low.
     """

@@ -1,8 +1,9 @@
-"""The folder of a training run: its settings, inputs and everything needed to resume it.
+"""The folder of a training run, `OUT.run`: its settings, its checkpoints and everything else needed to resume it.
 
-`run.json` records the settings, a fingerprint of every input, the plan, the tokenizer files that the run keeps, and
-each change made with `--continue`. It is written after the data has been read, so that a run that fails before its
-first update leaves no record. A lock allows one process at a time.
+`run.json`, the run's *record*, holds the settings, a fingerprint of every input, the plan (number of updates and
+learning-rate schedule), the digests of the kept files (tokenizers and other choices made at the start) and of the
+tokenized data, and each change made with `--continue`. It is written after the data has been read, so that a run that
+fails before its first update leaves no record. A lock allows one process at a time.
 """
 
 import hashlib
@@ -29,7 +30,7 @@ from glassformer.training.state import checkpoint_path, clean_checkpoints, saved
 RECORD, CHECKPOINTS, TOKENS, KEPT = "run.json", "checkpoints", "tokens", "kept"
 LOCK, LOG = "lock", "log.jsonl"
 TOKEN_FOLDER = "[0-9a-f]{16}"
-"""Pattern of the names of folders inside `tokens`."""
+"""Regular expression of the names of folders inside `tokens`, one per version of the tokenized data."""
 KEPT_FILES = frozenset(
     {
         "defaults.json",
@@ -41,8 +42,9 @@ KEPT_FILES = frozenset(
         "has_documents.json",
     }
 )
+"""Names that `RunFolder.keep` accepts: files made from the data in a fresh run, and read again when it resumes."""
 FORMAT = 3
-"""Version of run.json and of the checkpoints beside it. A run of another version cannot be resumed."""
+"""Version of the format of run.json and of the checkpoints. A run of another version cannot be resumed."""
 FREE = frozenset(
     {
         "train.device",
@@ -60,47 +62,55 @@ FREE = frozenset(
         "data.target_language",
     }
 )
-"""Settings that do not change any update: they may differ when a run resumes. (The languages of a corpus are part of
-its fingerprint.)"""
+"""Settings that may differ when a run resumes, because no update depends on them. (The languages of a corpus are part
+of its fingerprint, so that a change of them is noticed there.)"""
 FIXED = ("model.", "tokenizer.", "train.optimizer", "train.lora_")
-"""Settings that the shapes of weights or optimizer state depend on. They cannot change, except dropout."""
+"""Prefixes of settings that the shapes of the weights or of the optimizer state depend on. They cannot change, not even
+with `--continue`; settings whose names end in "dropout" can."""
 
 
 class RunMismatchError(ValueError):
-    """The run folder was started with other settings or other data."""
+    """Raised if a run would be resumed with other settings or other data than it was started with."""
 
 
 @dataclass
 class RunFolder:
-    """A training run on disk. A fresh run has no record yet."""
+    """A training run on disk: `run.json`, checkpoints, tokenized data and kept files.
+
+    `open_run` creates it, `bind` compares it with the settings of this command, and `begin` writes `run.json`.
+    """
 
     path: Path
     record: dict[str, Any] | None = None
     """Contents of run.json; None for a fresh run."""
     id: str = ""
-    """Random id, stored in the model folder too, so that the run may replace only its own model."""
+    """Random id, also stored in the model folder, so that the run replaces only a model that it wrote itself."""
     task: str = ""
+    """Name of the task."""
     config: dict[str, Any] = field(default_factory=dict)
+    """Settings of this command, nested as in the task's config."""
     inputs: dict[str, str] = field(default_factory=dict)
+    """Fingerprint of each input, by the name of its setting."""
     changes: list[dict[str, Any]] = field(default_factory=list)
+    """Changes of settings and inputs that `begin` will add to run.json."""
     _new: dict[str, str] = field(default_factory=dict)
-    """Kept files that are not on disk yet, by name."""
+    """Text of each kept file that is not on disk yet, by file name; `begin` writes them."""
 
     @property
     def checkpoints(self) -> Path:
-        """The folder of the checkpoints."""
+        """The folder that holds the checkpoints."""
         return self.path / CHECKPOINTS
 
     @property
     def tokens(self) -> Path:
-        """The folder of the tokenized data. Its name depends on the data and the settings."""
+        """The folder of the tokenized data, named by a hash of the inputs, the seed and all settings but `train.*`."""
         settings = flatten(self.config, self.inputs)
         relevant = {name: value for name, value in settings.items() if not name.startswith("train.")}
         key = json.dumps([relevant, settings.get("train.seed"), self.inputs], sort_keys=True)
         return self.path / TOKENS / hashlib.sha256(key.encode()).hexdigest()[:16]
 
     def has_tokens(self, name: str) -> bool:
-        """Whether the tokenized data `name` exists, unchanged, from an earlier start of this run."""
+        """Whether an earlier process of this run stored the tokenized data `name`, and its files are unchanged."""
         if self.record is None:
             return False
         known = self.record["tokens"]
@@ -108,13 +118,17 @@ class RunFolder:
         return bool(digests) and digests == self._token_digests(name)
 
     def _token_digests(self, name: str = "") -> dict[str, str]:
-        """Return the SHA-256 of each file of the tokenized data, or of the part `name`."""
+        """Return the SHA-256 of each file of the tokenized data, by path; with `name`, of that subfolder only."""
         folder = self.path / TOKENS
         files = sorted(file for file in (self.tokens / name).rglob("*") if file.is_file())
         return {file.relative_to(folder).as_posix(): sha256(file) for file in files}
 
     def keep(self, name: str, make: Callable[[], str]) -> str:
-        """Return the kept file `name`, such as the tokenizer. `make` creates it in a fresh run."""
+        """Return the text of the kept file `name`, such as tokenizer.json.
+
+        If the run has not recorded it, `make` creates the text, and `begin` will write it. Raises CorruptFolderError if
+        the recorded file is missing or has changed.
+        """
         path = self.path / KEPT / name
         if self.record is not None and name in self.record["kept"]:
             if not path.is_file() or sha256(path) != self.record["kept"][name]:
@@ -126,13 +140,14 @@ class RunFolder:
         return text
 
     def keep_json(self, name: str, make: Callable[[], Any]) -> Any:
-        """Like `keep`, for a value that is stored as JSON."""
+        """Return the value of the kept JSON file `name`, or of `make()` in a fresh run; see `keep`."""
         return json.loads(self.keep(name, lambda: json.dumps(make(), ensure_ascii=False)))
 
     def bind(self, task: str, config: Any, inputs: Mapping[str, str], *, accept_changes: bool = False) -> None:
-        """Compare settings and inputs with those the run was started with.
+        """Set the task, settings and inputs of this run, and compare them with those that it was started with.
 
-        Raises RunMismatchError if they differ, unless `accept_changes`; then the change is recorded.
+        Raises RunMismatchError if a setting outside `FREE` or an input differs. With `accept_changes` (`--continue`) it
+        accepts and notes the change, unless task, starting model or a setting of `FIXED` differs.
         """
         self.task, self.config = task, json.loads(json.dumps(asdict(config), default=str))
         self.inputs = dict(inputs)
@@ -176,13 +191,14 @@ class RunFolder:
         )
 
     def plan(self) -> Plan | None:
-        """Return the plan in the record; None for a fresh run."""
+        """Return the number of updates and the learning-rate schedule from run.json; None for a fresh run."""
         return None if self.record is None else Plan(**self.record["plan"])
 
     def begin(self, plan: Plan, position: int) -> None:
-        """Write run.json, which binds the run to its settings, inputs and plan.
+        """Write run.json and the kept files. From now on the run can be resumed with these settings and inputs only.
 
-        A fresh run removes the files of an earlier run only here, after its own data has been read without an error.
+        `position` is the number of updates tried before; it is noted with each change. A fresh run discards an earlier
+        run in the same folder only here, after its own data has been read without an error.
         """
         before: dict[str, Any] = {"kept": {}, "changes": []} if self.record is None else self.record
         if self.record is None:
@@ -211,7 +227,7 @@ class RunFolder:
                     shutil.rmtree(folder, ignore_errors=True)
 
     def correct_plan(self, plan: Plan) -> None:
-        """Record a corrected plan. Call it before the first update that uses the plan."""
+        """Write a corrected plan to run.json. Call it before the first update that follows the new plan."""
         assert self.record is not None, "a run has a record before its first update"
         self.record["plan"] = asdict(plan)
         write_text(self.path / RECORD, json.dumps(self.record, indent=2, ensure_ascii=False))
@@ -219,10 +235,10 @@ class RunFolder:
 
 @contextmanager
 def open_run(out: Path, *, restart: bool = False) -> Iterator[RunFolder]:
-    """Open the run of the model folder `out` and lock it for this process. The run folder is `out.run`.
+    """Context manager that opens and locks the run folder `out.run`, which belongs to the model folder `out`.
 
-    With `restart` it is a fresh run, whose `begin` discards the earlier one. Raises FolderInUseError if another process
-    trains into `out`.
+    With `restart` the run is fresh, and its `begin` discards the earlier one. If the block raises before
+    run.json exists, the tokenized data is removed. Raises FolderInUseError if another process trains into `out`.
     """
     path = out.with_name(f"{out.name}.run")
     if path.exists() and not path.is_dir():
@@ -244,7 +260,7 @@ def open_run(out: Path, *, restart: bool = False) -> Iterator[RunFolder]:
 
 
 def _leave_no_trace(path: Path) -> None:
-    """Remove the token files and the lock of a run that failed before `begin`. Other files stay."""
+    """Remove the tokenized data of a run that failed before `begin`, and the run folder if only its lock is left."""
     tokens = path / TOKENS
     if tokens.is_dir():
         for folder in tokens.iterdir():
@@ -258,7 +274,10 @@ def _leave_no_trace(path: Path) -> None:
 
 
 def flatten(config: Mapping[str, Any], leave_out: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a nested config by dotted name, without those in `leave_out`."""
+    """Return the settings of a nested config by dotted name, such as "train.lr", without the names in `leave_out`.
+
+    A name such as "data.files[0]" in `leave_out` leaves out "data.files".
+    """
     names = {name.partition("[")[0] for name in leave_out}
     found: dict[str, Any] = {}
 
@@ -274,13 +293,13 @@ def flatten(config: Mapping[str, Any], leave_out: Mapping[str, Any]) -> dict[str
 
 
 def _change(name: str, values: list[Any]) -> str:
-    """Describe a changed setting: "lr 0.002 (now 0.003)"."""
+    """Return the text for a changed setting, from its old and new value: "lr 0.002 (now 0.003)"."""
     before, now = values
     return f"{name.rpartition('.')[2]} {before} (now {now})"
 
 
 def _check_own(path: Path) -> None:
-    """Raise unless the folder holds a run, or only the files that a run writes before its record."""
+    """Raise ValueError unless the folder holds a run, or only the files that a run writes before its `run.json`."""
     present = {file.name for file in path.iterdir()}
     if RECORD in present:
         return
@@ -301,7 +320,10 @@ def _check_own(path: Path) -> None:
 
 
 def _read_record(path: Path, *, restart: bool) -> dict[str, Any] | None:
-    """Return the contents of run.json; None for a fresh run, and for `restart` if run.json is unusable."""
+    """Return the contents of run.json; None if there is none.
+
+    Raises CorruptFolderError if it is unusable; with `restart` it returns None instead.
+    """
     file = path / RECORD
     if not file.is_file():
         return None
@@ -330,7 +352,7 @@ def _read_record(path: Path, *, restart: bool) -> dict[str, Any] | None:
 
 
 def _discard(path: Path) -> None:
-    """Remove the checkpoints and the log of an earlier run. Files of other names stay."""
+    """Remove the checkpoints, the log and the TensorBoard events of an earlier run. All other files stay."""
     for position in saved_positions(path / CHECKPOINTS):
         discard_folder(checkpoint_path(path / CHECKPOINTS, position))
     (path / LOG).unlink(missing_ok=True)

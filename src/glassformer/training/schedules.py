@@ -1,7 +1,7 @@
 """Learning-rate schedules, and the plan of a run: its number of updates and how the learning rate changes.
 
-To add a schedule, write its function and list it in `SCHEDULES`. The training config, the command line and the recipes
-read the names there.
+To add a schedule, write its function and list it in `SCHEDULES`, from which the training config, the command line and
+the recipes take the names.
 """
 
 import math
@@ -16,10 +16,10 @@ WARMUP_SHARE = 4
 
 
 def lr_factor(schedule: "Schedule", update: float, *, warmup: int, updates: int) -> float:
-    """Return the learning rate of an update as a fraction of the peak.
+    """Return the learning rate of an update as a fraction of the peak learning rate.
 
-    The learning rate rises linearly over `warmup` updates. Then it follows the function of the schedule. `update`
-    counts from 1. Cosine and linear reach zero at the last of `updates`.
+    It rises linearly over `warmup` updates, then follows the schedule's function. `update` counts from 1. The schedules
+    cosine and linear reach zero at the last of `updates`.
     """
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule={shown(schedule)}: expected one of {', '.join(SCHEDULES)}")
@@ -29,12 +29,12 @@ def lr_factor(schedule: "Schedule", update: float, *, warmup: int, updates: int)
 
 
 def _inverse_sqrt(update: float, warmup: int, updates: int) -> float:
-    """Fall with 1/√update (the schedule of Vaswani et al. 2017, also called Noam)."""
+    """Return √(warmup / update), the decay of Vaswani et al. 2017, also called Noam."""
     return math.sqrt(max(warmup, 1) / update)
 
 
 def _cosine(update: float, warmup: int, updates: int) -> float:
-    """Fall along a half cosine (Loshchilov and Hutter 2017, without restarts)."""
+    """Return the factor of a half cosine from 1 to 0 (Loshchilov and Hutter 2017, without restarts)."""
     return 0.5 * (1 + math.cos(math.pi * _progress(update, warmup, updates)))
 
 
@@ -47,7 +47,7 @@ def _constant(update: float, warmup: int, updates: int) -> float:
 
 
 def _progress(update: float, warmup: int, updates: int) -> float:
-    """Return how far the updates after the warm-up have come, from 0 to 1."""
+    """Return the fraction of the updates after the warm-up that are done, from 0 to 1."""
     return min((update - warmup) / max(updates - warmup, 1), 1.0)
 
 
@@ -57,7 +57,8 @@ SCHEDULES: dict[str, Callable[[float, int, int], float]] = {
     "linear": _linear,
     "constant": _constant,
 }
-"""The schedules by name. Each function takes the update, the warm-up and the number of updates."""
+"""The schedules by name. Each function takes the update, the number of warm-up updates and the number of all updates,
+and returns the learning rate after the warm-up as a fraction of the peak."""
 if TYPE_CHECKING:
     Schedule = str
 else:
@@ -65,12 +66,12 @@ else:
 
 
 class Correction(NamedTuple):
-    """A change of the number of updates during a run."""
+    """A change of the planned number of updates during a run, made to end within the time budget."""
 
     update: int
-    """The last update before the change."""
+    """Number of updates made before the change."""
     updates: int
-    """The new number of updates, counted from the first one of the run."""
+    """The new number of updates of the whole run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,10 +91,13 @@ class Plan:
     warmup: int
     """Number of warm-up updates, as planned at `start`."""
     start: int = 0
+    """Number of updates made before this plan started."""
     start_lr: float = 0.0
+    """Learning rate before this plan started."""
     start_seconds: float = 0.0
     """Time spent on training, validations and saves before this plan started."""
     corrections: tuple[Correction, ...] = ()
+    """Changes of the number of updates, oldest first."""
 
     def __post_init__(self) -> None:
         corrections = tuple(_read_correction(one) for one in self.corrections)
@@ -112,11 +116,11 @@ class Plan:
         return self.corrections[-1].updates if self.corrections else self.updates
 
     def corrected(self, update: int, updates: int) -> "Plan":
-        """Return this plan with another number of updates, decided after `update` of them."""
+        """Return this plan changed to `updates` updates in all, a correction made after `update` updates."""
         return replace(self, corrections=(*self.corrections, Correction(update, updates)))
 
     def lr(self, schedule: Schedule, peak: float, update: int) -> float:
-        """Return the learning rate of an update. Updates count from 1."""
+        """Return the learning rate of an update, counted from 1, with `peak` as the learning rate after warm-up."""
         place = self._place(update)
         planned = peak * lr_factor(schedule, place, warmup=self.warmup, updates=self.updates)
         ramp = min(self.warmup, (self.updates - self.start) // 10)
@@ -126,7 +130,7 @@ class Plan:
         return self.start_lr + (planned - self.start_lr) * passed / ramp
 
     def _place(self, update: int) -> float:
-        """Return the place of an update in the schedule as first planned, from `start` to `updates`."""
+        """Return the (fractional) update of the schedule as first planned that `update` corresponds to."""
         since, place, end = self.start, float(self.start), self.updates
         for one in self.corrections:
             if one.update >= update:
@@ -139,18 +143,21 @@ class Plan:
 
 
 def warmup_updates(warmup: float, updates: int) -> int:
-    """Return the number of warm-up updates; `warmup` below 1 is a fraction of all `updates`."""
+    """Return the number of warm-up updates; a `warmup` below 1 is a fraction of all `updates`."""
     return round(warmup * updates) if warmup < 1 else int(warmup)
 
 
 def fit_warmup(warmup: float, updates: int) -> int:
-    """Like `warmup_updates`, but limit an absolute number to a quarter of the run."""
+    """Return the number of warm-up updates like `warmup_updates`, but at most a quarter of `updates`.
+
+    The limit does not apply to a `warmup` below 1, a fraction of all updates.
+    """
     wanted = warmup_updates(warmup, updates)
     return wanted if warmup < 1 else min(wanted, updates // WARMUP_SHARE)
 
 
 def _read_correction(values: Any) -> Correction:
-    """Return a correction from a pair of numbers, which is a list in JSON."""
+    """Return the `Correction` of two whole numbers, given as a tuple or, from JSON, as a list."""
     if not isinstance(values, list | tuple) or [type(value) for value in values] != [int, int]:
         raise TypeError(f"correction {values!r}: expected two whole numbers")
     return Correction(*values)

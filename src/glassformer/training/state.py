@@ -1,7 +1,7 @@
 """Checkpoints of a training run: parameters, optimizer state and counters.
 
-A checkpoint belongs to a position, the number of updates tried so far. Data order, dropout and learning rate are
-functions of the seed and these counters, so there is no random state to save.
+A checkpoint belongs to a *position*, the number of updates tried so far, and is the folder `step-<position>`. Data
+order, dropout and learning rate are functions of the seed and the counters, so there is no random state to save.
 """
 
 import json
@@ -27,53 +27,58 @@ OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
 
 @dataclass
 class Evaluation:
-    """Scores of one validation."""
+    """Scores of one validation, and when it was made."""
 
     position: int
+    """Updates tried before it."""
     update: int
+    """Updates made before it, without skipped ones."""
     scores: dict[str, float]
+    """Scores by name."""
 
 
 @dataclass
 class TrainState:
-    """The counters of a run."""
+    """The counters of a training run and its validations so far, saved in each checkpoint."""
 
     position: int = 0
     """Updates tried. Each one uses `accumulate` batches."""
     update: int = 0
-    """Updates made, without skipped ones. The schedule depends on it."""
+    """Updates made, without skipped ones. The learning-rate schedule depends on this number."""
     skipped: int = 0
+    """Updates skipped because their gradients were not finite."""
     bad_in_a_row: int = 0
     """Consecutive updates without finite gradients. In fp16, an overflow counts only if the loss scale is 1."""
     loss_scale: float = 1.0
+    """Factor of the loss in fp16, against underflow of the gradients; 1 in other precisions."""
     good_in_a_row: int = 0
-    """Consecutive updates with finite gradients, after which fp16 raises its loss scale."""
+    """Consecutive updates with finite gradients. In fp16, the loss scale doubles after each 2000 of them."""
     seconds: float = 0.0
-    """Time spent on updates."""
+    """Seconds spent on updates."""
     other_seconds: float = 0.0
-    """Time spent on validations and saves."""
+    """Seconds spent on validations and saves."""
     tokens: int = 0
     """Target tokens of all updates made."""
     evaluations: list[Evaluation] = field(default_factory=list)
 
 
 def checkpoint_path(folder: Path, position: int) -> Path:
-    """Return the folder of the checkpoint of a position."""
+    """Return the path of the checkpoint after `position` updates, inside the folder of all checkpoints."""
     return folder / f"step-{position:08d}"
 
 
 def saved_positions(folder: Path) -> list[int]:
-    """Return the positions of all checkpoints in a folder, oldest first."""
+    """Return the positions (updates tried) of all checkpoints in `folder`, oldest first."""
     found = (re.fullmatch(r"step-(\d{8})", path.name) for path in folder.glob("step-*"))
     return sorted(int(match.group(1)) for match in found if match)
 
 
 class NotFiniteError(ValueError):
-    """A parameter or an optimizer moment is NaN or infinite."""
+    """Raised by `save_checkpoint` if a parameter or an optimizer moment is NaN or infinite."""
 
 
 def save_checkpoint(folder: Path, state: TrainState, model: nn.Module, optimizer: torch.optim.Optimizer) -> Path:
-    """Write a checkpoint atomically and return its folder. An existing valid one of the same position is kept.
+    """Write a checkpoint atomically to `folder` and return its path. A valid checkpoint of the same position is kept.
 
     Raises NotFiniteError if a parameter or an optimizer moment is NaN or infinite.
     """
@@ -106,7 +111,7 @@ def save_checkpoint(folder: Path, state: TrainState, model: nn.Module, optimizer
 
 
 def newest_saved(folder: Path) -> str:
-    """Name the newest checkpoint, for an error message."""
+    """Return a clause for error messages that names the newest checkpoint in `folder`, or says that there is none."""
     saved = saved_positions(folder)
     return f"the newest complete one is {checkpoint_path(folder, saved[-1])}" if saved else "none was saved before it"
 
@@ -128,7 +133,7 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
 
 
 def newest_state(folder: Path) -> TrainState:
-    """Return the counters of the newest complete checkpoint; those of a fresh run if there is none."""
+    """Return the counters of the newest complete checkpoint, or zero counters if there is none."""
     for position in reversed(saved_positions(folder)):
         try:
             file = verify_folder(checkpoint_path(folder, position)).file(STATE)
@@ -139,7 +144,7 @@ def newest_state(folder: Path) -> TrainState:
 
 
 def _for_json(state: TrainState) -> dict[str, Any]:
-    """Return the state for JSON. Scores that are NaN or infinite become null."""
+    """Return the state as a dictionary for JSON. Scores that are NaN or infinite become None, JSON's null."""
     values = asdict(state)
     for evaluation in values["evaluations"]:
         scores = evaluation["scores"]
@@ -159,7 +164,10 @@ def _from_json(values: Any, where: Path) -> TrainState:
 def load_newest(
     folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, warn: Callable[[str], None]
 ) -> TrainState:
-    """Load the newest complete checkpoint, with a warning about each unreadable one. Without any, start fresh."""
+    """Load the newest complete checkpoint into the model and the optimizer, and return its counters.
+
+    `warn` is called for each unreadable checkpoint. Without a complete one, nothing is loaded and the counters are 0.
+    """
     for position in reversed(saved_positions(folder)):
         try:
             return load_checkpoint(checkpoint_path(folder, position), model, optimizer)
@@ -180,9 +188,9 @@ def clean_checkpoints(folder: Path) -> None:
 def average_parameters(
     folder: Path, positions: list[int], fold: Callable[[dict[str, Tensor]], dict[str, Tensor]]
 ) -> dict[str, Tensor]:
-    """Return the mean of the parameters of some checkpoints, summed in float64.
+    """Return the mean of the parameters of the checkpoints at `positions`, summed in float64, as float32.
 
-    `fold` is applied to the parameters of each checkpoint first; see `fold_adapters`.
+    `fold` is applied to the parameters of each checkpoint first: it merges LoRA adapters (see `fold_adapters`).
     """
     total: dict[str, Tensor] = {}
     for position in positions:
@@ -193,7 +201,7 @@ def average_parameters(
 
 
 def _learned(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the parameters that are not frozen. Only they have optimizer state."""
+    """Yield name and value of each parameter that is not frozen; frozen ones have no optimizer state."""
     return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
 
 

@@ -1,4 +1,7 @@
-"""Callbacks that send a run's numbers to Weights & Biases or MLflow. Each package is imported when it is first used."""
+"""Callbacks that send losses and scores of a training run to Weights & Biases or MLflow.
+
+Each tracker's package is imported when its callbacks are created.
+"""
 
 import re
 from collections.abc import Callable, Mapping
@@ -28,7 +31,7 @@ def wandb_callbacks(
     Args:
         project: The project of a new run.
         name: The name of a new run; None lets wandb choose one.
-        config: Settings to show beside the run, such as `dataclasses.asdict(task.config)`.
+        config: Settings to store with a new run, such as `dataclasses.asdict(task.config)`.
         every: Log one of this many updates. Validations are always logged.
         init: More arguments of `wandb.init`, such as `mode="offline"` or `id="..."`.
     """
@@ -66,7 +69,7 @@ def mlflow_callbacks(
     Args:
         experiment: The experiment of a new run.
         name: The name of a new run; None lets MLflow choose one.
-        config: Settings to log as parameters; a setting in a table is named `table.setting`.
+        config: Settings to log as parameters; nested settings get dotted names, such as `train.lr`.
         every: Log one of this many updates. Validations are always logged.
     """
     _check_every(every)
@@ -96,13 +99,16 @@ def mlflow_callbacks(
 
 
 TRACKERS: dict[str, Callable[..., Callbacks]] = {"wandb": wandb_callbacks, "mlflow": mlflow_callbacks}
-"""Trackers by the name of their package."""
+"""The functions that create tracking callbacks, by the name of the tracker's package."""
 
 
 def _callbacks(
     every: int, log: Callable[[Mapping[str, float], int], None], finish: Callable[[SaveEvent], None]
 ) -> Callbacks:
-    """Return callbacks that log every `every`-th update and all validations, and call `finish` at the end."""
+    """Return callbacks that pass every `every`-th update and all validations to `log`.
+
+    `log` takes values by name and the update's number. `finish` is called when the finished model is saved.
+    """
 
     def on_step(event: StepEvent) -> None:
         if event.update % every == 0:
@@ -124,7 +130,7 @@ def _named(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
 
 
 def _flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested settings by their dotted names."""
+    """Return the values of nested settings by dotted name, such as "train.lr"."""
     found: dict[str, Any] = {}
     for name, value in settings.items():
         inner = value if isinstance(value, Mapping) else {}
@@ -133,7 +139,7 @@ def _flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _mlflow_name(name: str) -> str:
-    """Replace characters of a metric's name that MLflow does not allow."""
+    """Return a metric's name with "_" in place of each character that MLflow does not allow."""
     return re.sub(r"[^\w./ -]", "_", name, flags=re.ASCII)
 
 

@@ -20,11 +20,11 @@ class TrainConfig(Checked):
     updates: Count = 8000
     """Optimizer steps, if nothing ends the training earlier."""
     minutes: NotNegative = 0.0
-    """Minutes that the whole command may take, from reading the data to the final scores; 0 goes by --updates."""
+    """Minutes that the whole command may take, from reading the data to the final scores; 0 trains for --updates."""
     max_updates: Whole = 0
     """With --minutes, make at most this many updates even if time is left; 0 uses all of the time."""
     max_tokens: Count = 4096
-    """Padded tokens of the longer side in one batch."""
+    """Most tokens of one batch, padding included; of source and target, the longer one counts."""
     accumulate: Count = 1
     """Batches whose gradients are summed for one update: the same as one larger batch."""
     seed: Seed = 0
@@ -60,7 +60,7 @@ class TrainConfig(Checked):
     word_dropout: Probability = 0.0
     """Probability that an input token is replaced by <unk>."""
     r_drop: NotNegative = 0.0
-    """Weight of the disagreement between two passes with different dropout (Liang et al. 2021); doubles the cost."""
+    """Weight of the divergence of two passes with different dropout (R-Drop, Liang et al. 2021); doubles the cost."""
 
     adversarial: NotNegative = 0.0
     """Learn each batch a second time, at twice the cost, with its token embeddings moved this far to where the loss
@@ -71,7 +71,7 @@ class TrainConfig(Checked):
     """Train low-rank adapters of this rank (Hu et al. 2021) on the model of --from instead of all weights; 0 trains
     everything."""
     lora_alpha: NotNegative = 0.0
-    """Scale of the adapters, alpha / rank; 0 is the rank itself."""
+    """Alpha of the adapters, which are scaled by alpha / rank; 0 means alpha is the rank, a scale of 1."""
     lora_layers: tuple[str, ...] = ()
     """Matrices that get adapters, such as q_proj v_proj; none is all of attention and feed-forward."""
 
@@ -79,9 +79,9 @@ class TrainConfig(Checked):
     device: str = "auto"
     """Device to compute on, such as cpu or cuda; auto is cuda where there is one."""
     threads: Whole = 0
-    """Threads to compute with on a CPU, fewer if other programs keep a core busy; 0 is one per core."""
+    """Number of CPU threads; 0 is torch's default, and fewer are faster if other programs keep a core busy."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Numbers to compute with; auto is bf16 where the device computes it fast, fp32 elsewhere."""
+    """Floating-point type to compute in; auto is bf16 if the device computes it fast, else fp32."""
     compile: bool = False
     """Compile the model with torch.compile."""
     cuda_graphs: bool = True
@@ -95,9 +95,10 @@ class TrainConfig(Checked):
     save_every: Count = 500
     """Updates between two checkpoints."""
     keep_last: Count = 3
-    """Number of newest checkpoints that are kept, beside the best one."""
+    """Number of newest checkpoints that are kept in addition to the best one."""
     average_last: Whole = 0
-    """Average the weights of this many newest checkpoints at the end; 0 takes the best one."""
+    """Average the weights of this many newest checkpoints at the end, if that scores no worse than the best one; 0
+    takes the best one."""
     patience: Whole = 0
     """Stop after this many validations without a better score; 0 never does."""
     metric: str = ""
@@ -105,7 +106,7 @@ class TrainConfig(Checked):
 
     @property
     def passes(self) -> int:
-        """Number of forward and backward passes over each batch."""
+        """Number of forward and backward passes over each batch: two in adversarial training, else one."""
         return 2 if self.adversarial else 1
 
     def __post_init__(self) -> None:

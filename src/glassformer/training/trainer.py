@@ -71,14 +71,14 @@ AnyBatch = TypeVar("AnyBatch", bound=TrainBatch, covariant=True)
 
 
 class Batches(Protocol[AnyBatch]):
-    """An endless sequence of batches, with random access."""
+    """The interface of the training data: an endless sequence of batches, with random access."""
 
     def __getitem__(self, number: int) -> AnyBatch:
-        """Return the batch with this number. The result does not depend on earlier calls."""
+        """Return batch `number`, counted from 0 over the whole run. It does not depend on earlier calls."""
 
 
 class Update(NamedTuple):
-    """Statistics of one update, for `on_update`."""
+    """Statistics of one update, made or skipped: the argument of `Trainer.on_update`."""
 
     position: int
     """Updates tried so far, this one included."""
@@ -97,11 +97,11 @@ class Update(NamedTuple):
 
 
 class DivergedError(RuntimeError):
-    """Training diverged: too many consecutive steps had NaN or infinite gradients, or a parameter is not finite."""
+    """Training diverged: MAX_BAD consecutive updates had no finite gradient, or a parameter is NaN or infinite."""
 
 
 class Interrupted(Exception):  # noqa: N818  # not an error: the user asked for it
-    """A signal stopped the run, after a checkpoint was saved."""
+    """SIGINT or SIGTERM stopped the run, after a checkpoint was saved."""
 
     def __init__(self, signal_number: int):
         super().__init__(f"stopped by {signal.Signals(signal_number).name}; everything is saved")
@@ -109,7 +109,7 @@ class Interrupted(Exception):  # noqa: N818  # not an error: the user asked for 
 
 
 class StoppedAtOnceError(KeyboardInterrupt):
-    """A second signal stopped the run without saving."""
+    """A second SIGINT or SIGTERM stopped the run at once, without saving a checkpoint."""
 
     def __init__(self, signal_number: int):
         super().__init__(f"stopped by {signal.Signals(signal_number).name}")
@@ -121,8 +121,8 @@ class Trainer(Generic[Batch]):
     """Trains a model with gradient accumulation, validation, checkpoints and exact resume.
 
     `run()` resumes from the newest checkpoint in `folder`, if there is one. A *position* is the number of updates tried
-    so far; it selects the batches and the dropout. An *update* is one that changed the parameters; it selects the
-    learning rate. The two differ by the updates that were skipped because their gradients were not finite.
+    so far; it selects the batches and the dropout. The *update* number counts the updates that changed the parameters;
+    it selects the learning rate. They differ by the updates that were skipped because a gradient was not finite.
     """
 
     model: nn.Module
@@ -168,9 +168,10 @@ class Trainer(Generic[Batch]):
         self._stop_signal: int | None = None
 
     def run(self) -> dict[str, Tensor]:
-        """Train to the end and return the chosen parameters, which the model then has too.
+        """Train to the end of the plan, load the chosen parameters into the model, and return them.
 
-        Raises Interrupted after SIGINT or SIGTERM, and DivergedError.
+        They are the best checkpoint's, or the average of the last ones if that is at least as good. Raises Interrupted
+        after SIGINT or SIGTERM, and DivergedError if training diverged.
         """
         self.state = load_newest(self.folder, self.model, self.optimizer, self.warn)
         if not self.state.position or self.precision != "fp16":
@@ -190,7 +191,7 @@ class Trainer(Generic[Batch]):
         return self._choose_parameters()
 
     def save(self) -> None:
-        """Write a checkpoint of the last finished update, and remove old checkpoints."""
+        """Write a checkpoint, then remove all but the newest, the best and the last `keep_last` regular ones."""
         began = time.perf_counter()
         is_new = not checkpoint_path(self.folder, self.state.position).exists()
         try:
@@ -226,11 +227,14 @@ class Trainer(Generic[Batch]):
         return is_place or self.wants_validation(state)
 
     def _regular(self, positions: list[int]) -> list[int]:
-        """Return the positions at multiples of `save_every`. Checkpoints made by a signal must not enter an average."""
+        """Return the positions that are multiples of `save_every`.
+
+        Only these checkpoints may be averaged, because an interrupted run has others, made when the signal came.
+        """
         return [position for position in positions if position % self.config.save_every == 0]
 
     def _goodness(self, evaluation: Evaluation) -> float:
-        """Return the score that decides which checkpoint is best; higher is better."""
+        """Return the score that decides which checkpoint is best, negated if lower is better; -inf for NaN."""
         metric = self.config.metric or next(iter(evaluation.scores))
         if metric not in evaluation.scores:
             raise ValueError(f"metric={metric!r} is not a validation score: {suggestion(metric, evaluation.scores)}")
@@ -249,7 +253,7 @@ class Trainer(Generic[Batch]):
         return len(since) >= self.config.patience
 
     def _update(self) -> None:
-        """Make one update from `accumulate` batches. It equals an update with one batch of all their rows."""
+        """Make one update from `accumulate` batches, equal to an update from one batch with all their sequences."""
         began = time.perf_counter()
         config, state = self.config, self.state
         first = state.position * config.accumulate
@@ -279,19 +283,22 @@ class Trainer(Generic[Batch]):
         self._stop_if_asked()
 
     def _add_gradient(self, batch: Batch, tokens: int, index: int) -> float:
-        """Add the gradient of one pass over a batch, and return its loss per token. The index selects the dropout."""
+        """Add the gradient of one pass over a batch, and return the batch's summed loss divided by `tokens`.
+
+        `index` is the number of the pass within the update; it seeds the dropout.
+        """
         torch.manual_seed(_mix(self.config.seed, self.state.position, index))
         return self.gradients.add(batch, divisor=max(tokens, 1), scale=self.state.loss_scale)
 
     def _gradient_norm(self) -> float:
-        """Undo the loss scale of fp16 and return the norm of the gradient."""
+        """Divide the gradients by the loss scale of fp16, in place, and return their total norm."""
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         if self.state.loss_scale != 1.0:
             torch._foreach_div_(gradients, self.state.loss_scale)
         return nn.utils.get_total_norm(gradients).item()
 
     def _apply(self, lr: float, norm: float) -> None:
-        """Clip the gradient and step the optimizer."""
+        """Clip the gradient of norm `norm`, step the optimizer at learning rate `lr`, and count the update."""
         if self.config.clip and norm > self.config.clip:
             gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
             torch._foreach_mul_(gradients, self.config.clip / norm)
@@ -305,7 +312,10 @@ class Trainer(Generic[Batch]):
             self.state.loss_scale *= 2
 
     def _skip(self) -> None:
-        """Count an update whose gradients are not finite. Parameters and schedule stay as they are."""
+        """Count an update whose gradients are not finite, and halve the loss scale of fp16.
+
+        Parameters and schedule do not change. Raises DivergedError after MAX_BAD such updates in a row.
+        """
         state = self.state
         state.skipped += 1
         state.good_in_a_row = 0
@@ -332,7 +342,7 @@ class Trainer(Generic[Batch]):
         self.on_evaluation(evaluation)
 
     def _choose_parameters(self) -> dict[str, Tensor]:
-        """Load and return the parameters of the best checkpoint, or the average of the last ones if that is better."""
+        """Load and return the best checkpoint's parameters, or the average of the last if that is as good or better."""
         positions = saved_positions(self.folder)
         best = self.best()
         assert best is not None
@@ -352,7 +362,7 @@ class Trainer(Generic[Batch]):
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Handle SIGINT and SIGTERM: the first stops the run after a checkpoint, the second stops it at once.
+        """Context manager that handles SIGINT and SIGTERM: the first saves and stops the run, the second stops at once.
 
         Python allows signal handlers in the main thread only; in other threads the caller's handlers stay.
         """
@@ -374,14 +384,14 @@ class Trainer(Generic[Batch]):
                 signal.signal(number, handler)
 
     def _stop_if_asked(self) -> None:
-        """Save and raise if a signal arrived. An unfinished update is discarded; resuming repeats it."""
+        """If a signal arrived, save a checkpoint and raise Interrupted. Resuming repeats an unfinished update."""
         if self._stop_signal is not None:
             self.save()
             raise Interrupted(self._stop_signal)
 
 
 def _mix(*numbers: int) -> int:
-    """Combine several numbers into one seed."""
+    """Return a random seed computed from several numbers; other numbers give another seed."""
     mixed = 0
     for number in numbers:
         mixed = (mixed * 0x9E3779B97F4A7C15 + number + 1) % 2**63

@@ -1,4 +1,4 @@
-"""Measure how fast this machine trains a model, on random tokens, before any data is read."""
+"""Measure how fast this machine trains a model, with random tokens in place of the training data."""
 
 import os
 import time
@@ -16,19 +16,21 @@ from glassformer.training.precision import autocast, choose_precision
 from glassformer.training.train_config import TrainConfig
 
 PILOT_SECONDS, PILOT_SHARE = 1.5, 0.01
-"""Duration of the measurement after the first step, in seconds, and at most as a fraction of `minutes`. It is long
-enough that a short burst of another program leaves some steps undisturbed."""
+"""Longest duration of a measurement after its first step: in seconds, and as a fraction of `--minutes`. The smaller
+limit applies. Enough steps fit into 1.5 s that a short burst of another program leaves some of them undisturbed."""
 MAX_STEPS = 500
+"""Largest number of steps that one measurement times."""
 
 
 WORTH = 1.3
-"""Fewer threads must be this many times faster to be preferred over all."""
+"""`fastest_threads` prefers fewer threads than torch's default only if they are this many times faster."""
 
 
 def measure_training_speed(config: ModelConfig, train: TrainConfig, length: int) -> float:
-    """Return operations per second of training on batches of `train.max_tokens` tokens in rows of `length`.
+    """Return the floating-point operations per second of the fastest measured training step.
 
-    A step includes the backward pass and the optimizer. The fastest step counts. The random state does not change.
+    A step trains a new model of this config on `train.max_tokens` random tokens, in sequences of `length` tokens: it
+    includes the forward and backward pass and the optimizer step. The random state does not change.
     """
     most = min(PILOT_SECONDS, PILOT_SHARE * 60 * train.minutes) if train.minutes else PILOT_SECONDS
     with using_threads(train.threads):
@@ -37,7 +39,9 @@ def measure_training_speed(config: ModelConfig, train: TrainConfig, length: int)
 
 
 def fastest_threads(config: ModelConfig, train: TrainConfig, length: int) -> int:
-    """Return the number of threads to train with; 0 means torch's default.
+    """Time training steps with several numbers of threads and return the one to train with; 0 is torch's default.
+
+    Returns `train.threads` without measuring if it is set, if OMP_NUM_THREADS is set, or if the device is not a CPU.
 
     Threads wait for each other after every operation. If another program keeps one core busy, the thread on that core
     delays all others, and fewer threads are many times faster.
@@ -57,7 +61,7 @@ def fastest_threads(config: ModelConfig, train: TrainConfig, length: int) -> int
 
 @contextmanager
 def using_threads(threads: int) -> Iterator[None]:
-    """Set torch's number of threads inside the block; 0 keeps it."""
+    """Context manager that sets torch's number of CPU threads and restores the old number; 0 changes nothing."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads or before)
     try:
@@ -67,7 +71,10 @@ def using_threads(threads: int) -> Iterator[None]:
 
 
 def _time_steps(config: ModelConfig, train: TrainConfig, length: int, most: float) -> tuple[int, list[float]]:
-    """Return the operations of a training step and the durations of several steps, for about `most` seconds."""
+    """Return the floating-point operations of one training step, and the duration of each of several such steps.
+
+    Steps are timed for about `most` seconds, after a first step that does not count.
+    """
     if config.kind == "encoder" and config.head != "language_model":
         config = config.with_head("token_class", n_labels=2)  # any head with an output per token
     device = choose_device(train.device)

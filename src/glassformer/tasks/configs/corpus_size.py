@@ -1,24 +1,25 @@
-"""The size of a corpus, from which defaults are chosen before there is a tokenizer."""
+"""The size of a training corpus in characters, from which default options are chosen before a tokenizer exists."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 CHARACTERS_PER_TOKEN = 4
-"""Of a vocabulary of a few thousand tokens, in European languages."""
+"""Typical number of characters per token, for European languages and a vocabulary of a few thousand tokens."""
 
 
 class CorpusSize(NamedTuple):
-    """How much there is to learn from."""
+    """The size of a training corpus: its examples and their characters."""
 
     examples: int
+    """Number of examples."""
     source_characters: int
-    """That an encoder reads."""
+    """Number of characters that an encoder reads."""
     target_characters: int = 0
-    """That a decoder writes."""
+    """Number of characters that a decoder writes."""
 
     @classmethod
     def measure(cls, sides: Iterable[tuple[str, str]]) -> "CorpusSize":
-        """Return the size of a corpus of examples, each a text that is read and a text that is written."""
+        """Return the size of a corpus of examples, each given as its source text and its target text."""
         examples = read = written = 0
         for source, target in sides:
             examples, read, written = examples + 1, read + len(source), written + len(target)
@@ -26,11 +27,11 @@ class CorpusSize(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """Both sides together, roughly."""
+        """Rough number of tokens of all sources and targets together."""
         return max(1, (self.source_characters + self.target_characters) // CHARACTERS_PER_TOKEN)
 
     def lengths(self) -> tuple[int, int]:
-        """The mean number of tokens of an example's source and of its target, roughly; 0 for a side that it lacks."""
+        """Return the rough mean number of tokens of a source and of a target; 0 if the corpus has none."""
         examples = max(self.examples, 1)
         source, target = (
             round(side / examples / CHARACTERS_PER_TOKEN + 1) if side else 0

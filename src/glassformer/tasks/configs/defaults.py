@@ -1,8 +1,9 @@
-"""Defaults that fit the data and the time.
+"""Choose default options that fit the data and the time.
 
-`choose_defaults` is one function from the size of the corpus and the arithmetic that fits into the time to a model and
-a way to train it. docs/defaults.md shows the runs behind its numbers. An option that the user gave always wins, and
-what depends on it follows: with `--d-model 256` the feed-forward layer is 768 wide.
+`choose_defaults` chooses a model and its training options from the size of the corpus and from the number of
+floating-point operations that fit into the time. docs/defaults.md shows the training runs behind its numbers. An option
+that the user gave is never changed, and options that depend on it follow: with `--d-model 256` the feed-forward layer
+of an encoder-decoder is 768 wide.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,13 +20,15 @@ from glassformer.tasks.configs.task_options import AUTOMATIC, make_config
 
 Size = Literal["auto", "tiny", "small", "base"]
 SIZES: dict[str, tuple[int, int]] = {"tiny": (128, 1), "small": (256, 3), "base": (512, 6)}
-"""Width, and layers of each stack. base is the base model of the original paper."""
+"""Width, and number of layers of the encoder and of the decoder, for each `--size`. base has those of the base model of
+Vaswani et al. (2017). A model with one stack has twice as many layers."""
 DEFAULT_MINUTES = {"encoder": 5.0, "decoder": 10.0, "encoder_decoder": 10.0}
-"""How long a task trains if neither --minutes nor --updates is given."""
+"""Value of --minutes by kind of model, if neither --minutes nor --updates is given."""
 REFERENCE_FLOPS = 2.9e12
-"""Two minutes of training on two slow cores: where the rules below are 1. They were measured at 1 to 50 times that, and
-beyond it they are extrapolated."""
+"""Unit of `scale` in the rules below: the floating-point operations of two minutes of training on two slow cores. The
+rules were measured at scales from 1 to 50 and are extrapolated beyond."""
 MAX_VOCABULARY = 32_000
+"""Largest vocabulary that is chosen."""
 NOT_OF_A_FAMILY = frozenset(
     {
         *("vocab_size", "source_vocab_size", "n_encoder_layers", "n_decoder_layers", "d_model", "d_ff", "max_len"),
@@ -34,29 +37,29 @@ NOT_OF_A_FAMILY = frozenset(
         *("attention_dropout", "activation_dropout", "init", "init_std"),
     }
 )
-"""Fields of a preset that `--preset` leaves out: sizes, the head, dropout, initialization."""
+"""Fields of a model config that `--preset` does not take from the family: sizes, head, dropout, initialization."""
 PAIR_DEPTHS, ENCODER_DEPTHS = (10, 100, 3_000, 30_000), (30, 300, 3_000, 30_000)
-"""The numbers of units from which an encoder-decoder has 2, 3, 4 and 6 layers, and an encoder so many times the layers
-of its rule."""
+"""Scales (in units of `REFERENCE_FLOPS`) above which each stack of an encoder-decoder has 2, 3, 4 and 6 layers, and
+above which an encoder has 2, 3, 4 and 6 times the layers of its rule."""
 WARMUP = 0.06
-"""The share of the updates that a warm-up takes. As a share it follows the plan when its number of updates changes."""
+"""Length of the warm-up as a fraction of all updates, so that it changes with the number of updates."""
 TRAINING_SHARE = 0.85
-"""Of the time; the rest goes to validations and to the final scores."""
+"""Fraction of the time that is spent on updates; the rest is for validations and the final scores."""
 
 
 class TrainingBudget(NamedTuple):
     """The training budget, in seconds or in updates, and a function that measures the training speed in FLOP/s."""
 
     seconds: float
-    """For the training; 0 if the number of updates is given instead."""
+    """Seconds for the updates; 0 if the number of updates is given instead."""
     updates: int
-    """0 if the time is given."""
+    """Number of updates; 0 if the time is given instead."""
     flops_per_second: Callable[[TaskConfig], float]
-    """Measures how fast the machine trains with a config."""
+    """Returns the floating-point operations per second of training with a config on this machine."""
 
 
 def default_minutes(kind: type[TaskConfig], given: Mapping[str, Any]) -> float:
-    """How long to train: as given, else the default; 0 if the number of updates is given instead."""
+    """Return the minutes to train: as given, else the default; 0 if the number of updates is given instead."""
     if given.get("train.minutes"):
         return float(given["train.minutes"])
     return 0.0 if given.get("train.updates") else DEFAULT_MINUTES[_usual(kind).model.kind]
@@ -65,9 +68,17 @@ def default_minutes(kind: type[TaskConfig], given: Mapping[str, Any]) -> float:
 def choose_defaults(
     kind: type[TaskConfig], given: Mapping[str, Any], corpus: CorpusSize, speed: TrainingBudget, size: Size = "auto"
 ) -> dict[str, Any]:
-    """Values for the options that were not given, by dotted name.
+    """Return the chosen options of a task by dotted name; given values replace chosen ones.
 
-    The speed of the machine depends on the model, and the model on the speed: both are corrected until they agree.
+    The speed of the machine depends on the model, and the choice of the model on the speed. So the model is chosen and
+    its speed measured repeatedly, at most four times, until the model stays the same.
+
+    Args:
+        kind: The class of the task's config.
+        given: The options that the user gave, by dotted name.
+        corpus: The size of the training data.
+        speed: The time or the number of updates, and the function that measures the speed.
+        size: A named size of the model; "auto" chooses it.
     """
     given = {**_shape(_usual(kind).model, size), **given}
     fixed = {name: value for name, value in given.items() if name in AUTOMATIC}
@@ -87,7 +98,10 @@ def choose_defaults(
 
 
 def choose_for_fine_tuning(kind: type[TaskConfig], given: Mapping[str, Any], *, is_foreign: bool) -> dict[str, Any]:
-    """The same for a model that is initialized from another one: its architecture is there, the rest is usual."""
+    """Return the options for fine-tuning a trained model, by dotted name; given values replace chosen ones.
+
+    `is_foreign` says that Glassformer did not train the model, which then gets a small learning rate.
+    """
     values: dict[str, Any] = {"train.optimizer": "adamw", "train.schedule": "linear", "train.weight_decay": 0.01}
     values["train.warmup"] = WARMUP
     if is_foreign:
@@ -101,7 +115,11 @@ def choose_for_fine_tuning(kind: type[TaskConfig], given: Mapping[str, Any], *, 
 def _choose(
     kind: type[TaskConfig], given: Mapping[str, Any], corpus: CorpusSize, scale: float, speed: TrainingBudget
 ) -> dict[str, Any]:
-    """The rules. `scale` is what fits into the time, in units of `REFERENCE_FLOPS`."""
+    """Return the options that the rules choose, by dotted name.
+
+    `scale` is the number of operations that fit into the time, in units of `REFERENCE_FLOPS`. If the task has an
+    encoder rule, its `cheaper` changes are tried until enough updates fit.
+    """
     rule = kind.ENCODER_RULE
     if rule is None:
         return _choose_once(kind, given, corpus, scale, speed, {})
@@ -120,7 +138,7 @@ def _choose_once(
     speed: TrainingBudget,
     change: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The rules, with one change of an encoder's rule."""
+    """Return the options that the rules choose, by dotted name, with one `change` of an encoder rule's `cheaper`."""
     usual, rule = _usual(kind), kind.ENCODER_RULE
     is_pair = usual.model.kind == "encoder_decoder"
     longest = min(max(corpus.lengths()), given.get("model.max_len", usual.model.max_len) or 10**9)
@@ -157,12 +175,12 @@ def _choose_once(
 def _fitting(
     kind: type[TaskConfig], values: Mapping[str, Any], corpus: CorpusSize, scale: float, speed: TrainingBudget
 ) -> int:
-    """The number of updates: as given, else how many fit into the time."""
+    """Return the number of updates with the options `values`: as given, else as many as fit into the time."""
     return speed.updates or max(20, round(scale * REFERENCE_FLOPS / update_flops(make_config(kind, values), corpus)))
 
 
 def _architecture(model: ModelConfig, given: Mapping[str, Any], corpus: CorpusSize, scale: float) -> dict[str, Any]:
-    """Width and depth of an encoder-decoder, and what follows from the width."""
+    """Return width and depth of an encoder-decoder, with heads, feed-forward size and initialization for the width."""
     width = given.get("model.d_model") or _width(scale, corpus)
     depth = _growth(scale, PAIR_DEPTHS)
     return {
@@ -177,7 +195,7 @@ def _architecture(model: ModelConfig, given: Mapping[str, Any], corpus: CorpusSi
 
 
 def _encoder(rule: EncoderRule, given: Mapping[str, Any], corpus: CorpusSize, scale: float) -> dict[str, Any]:
-    """Width and depth of an encoder whose task has a rule, and how it is trained."""
+    """Return width, depth and training options of an encoder whose task has a rule."""
     width = given.get("model.d_model") or min(
         _round(rule.width * max(1.0, scale / 5) ** 0.25, 32),
         _round(rule.width * max(1.0, corpus.tokens / 500_000) ** 0.25, 32),
@@ -199,12 +217,15 @@ def _encoder(rule: EncoderRule, given: Mapping[str, Any], corpus: CorpusSize, sc
 
 
 def _unused(given: Mapping[str, Any]) -> set[str]:
-    """Options without effect beside what was given."""
+    """Return the names of options that have no effect together with the given ones."""
     return {"train.label_smoothing"} if given.get("data.multi_label") else set()
 
 
 def _usual_architecture(model: ModelConfig, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The default encoder or decoder; with another width, what follows from it."""
+    """Return the heads, feed-forward size and initialization of an encoder or decoder of the given width.
+
+    Without a given width nothing is changed, and the result is empty.
+    """
     width = given.get("model.d_model")
     if not width:
         return {}
@@ -212,7 +233,7 @@ def _usual_architecture(model: ModelConfig, given: Mapping[str, Any]) -> dict[st
 
 
 def _learning(model: ModelConfig, updates: int, epochs: float) -> dict[str, Any]:
-    """The optimizer of an encoder-decoder, and what keeps it from learning examples by heart."""
+    """Return the optimizer options of an encoder-decoder, and the dropout and weight decay against overfitting."""
     width, capacity = model.d_model, model.n_decoder_layers * (model.d_model / 128) ** 2
     dropout = _dropout(epochs * max(1.0, capacity) ** 0.5)  # a larger model needs fewer epochs for it
     # What weights forget in a run is the sum of learning rate times weight decay: it should stay about the same.
@@ -228,7 +249,11 @@ def _learning(model: ModelConfig, updates: int, epochs: float) -> dict[str, Any]
 
 
 def preset_options(kind: type[TaskConfig], name: str) -> dict[str, Any]:
-    """The architecture of a family without its size, by dotted name: norms, positions, activation and the like."""
+    """Return the options of a model family's architecture by dotted name, such as norms, positions and activation.
+
+    Sizes, head, dropout and initialization are left out. Raises ValueError if the family is of another kind of model
+    than the task trains.
+    """
     wanted, found = _usual(kind).model, preset(name)
     if found.kind != wanted.kind:
         fitting = ", ".join(one for one in FULL_SIZE if preset(one).kind == wanted.kind)
@@ -242,12 +267,12 @@ def preset_options(kind: type[TaskConfig], name: str) -> dict[str, Any]:
 
 
 def _usual(kind: type[TaskConfig]) -> TaskConfig:
-    """The config of a task if nothing is given or chosen."""
+    """Return the config of a task with the fixed default of every option."""
     return kind()  # type: ignore[call-arg]  # every task has a default for each part
 
 
 def _shape(model: ModelConfig, size: Size) -> dict[str, Any]:
-    """The width and the depth of a named size."""
+    """Return the width and the number of layers of a named size, by dotted name; empty for "auto"."""
     if size == "auto":
         return {}
     width, depth = SIZES[size]
@@ -261,35 +286,44 @@ def _shape(model: ModelConfig, size: Size) -> dict[str, Any]:
 
 
 def _width(scale: float, corpus: CorpusSize) -> int:
-    """128 for minutes on a slow machine, wider where there is time; no wider than the corpus can fill."""
+    """Return the width of an encoder-decoder: 128 for a few minutes on a slow machine, more for more time.
+
+    The number of tokens in the corpus also limits it.
+    """
     by_time = 128 * (scale / 5) ** 0.25 if scale > 5 else (128 if scale > 0.3 else 96 if scale > 0.1 else 64)
     by_data = 128 * max(1.0, corpus.tokens / 50_000) ** 0.25
     return max(64, min(1024, _round(min(by_time, by_data), 32)))
 
 
 def _growth(scale: float, steps: tuple[int, ...]) -> int:
-    """Layers of each stack; `steps` are the numbers of units from which 2, 3, 4 and 6 layers are better."""
+    """Return 1, 2, 3, 4 or 6, the number (or multiple) of layers; `steps` are the scales above which it grows."""
     return (1, 2, 3, 4, 6)[sum(scale > step for step in steps)]
 
 
 def _heads(width: int) -> int:
-    """Heads of about 32 numbers."""
+    """Return the number of heads for a width, such that a head has a width of 32 or a little more."""
     return max(heads for heads in range(1, max(1, width // 32) + 1) if width % heads == 0)
 
 
 def _vocabulary(scale: float, corpus: CorpusSize) -> int:
-    """A larger vocabulary takes longer to learn, and needs more text."""
+    """Return the vocabulary size, which grows with the time and with the amount of text.
+
+    A larger vocabulary takes longer to learn and needs more text, so the smaller of both limits applies.
+    """
     by_time, by_data = 4000 * scale**0.3, 4000 * max(1.0, corpus.tokens / 34_000) ** 0.28
     return max(1000, min(MAX_VOCABULARY, _round(min(by_time, by_data), 500)))
 
 
 def _dropout(epochs: float) -> float:
-    """Only what is seen again and again is learned by heart. The epochs are those of a model of one layer, 128 wide."""
+    """Return the dropout for a number of epochs, scaled to a model of one layer of width 128.
+
+    It is 0 for few epochs, because a model memorizes only examples that it sees often.
+    """
     return 0.0 if epochs <= 10 else 0.1 if epochs <= 25 else 0.2 if epochs <= 60 else 0.3
 
 
 def update_flops(config: TaskConfig, corpus: CorpusSize) -> float:
-    """Operations of one update, roughly."""
+    """Return the estimated floating-point operations of one update, from the mean lengths of the corpus."""
     source, target = corpus.lengths()
     if config.model.kind != "encoder_decoder":
         source, target = (max(source, target), 0) if config.model.kind == "encoder" else (0, max(source, target))
@@ -300,7 +334,7 @@ def update_flops(config: TaskConfig, corpus: CorpusSize) -> float:
 
 
 def _model_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of the choice that decides how fast an update is."""
+    """Return the chosen sizes of the model, on which the measured speed depends."""
     names = ("d_model", "n_encoder_layers", "n_decoder_layers", "vocab_size")
     return {name: values.get(f"model.{name}") for name in names}
 

@@ -7,19 +7,24 @@ from glassformer.tasks.configs.corpus_size import CorpusSize
 
 
 class EncoderRule(NamedTuple):
-    """The best settings found for one task of an encoder. docs/defaults.md shows the runs behind them."""
+    """The best settings found for one task of an encoder, from the training runs in docs/defaults.md."""
 
     width: int
+    """`d_model`; wider if there is more time and more data."""
     layers: int
+    """Number of encoder layers; a multiple of it if there is more time."""
     batch_tokens: Callable[[CorpusSize], int]
+    """Returns the number of tokens of a batch for a corpus."""
     others: Mapping[str, Any]
     """Values of further options, by dotted name."""
     vocabulary: Callable[[CorpusSize], int] | None = None
-    """The size of the vocabulary; None takes the one of other tasks, which also depends on the time."""
+    """Returns the vocabulary size for a corpus; None uses the rule of encoder-decoders."""
     max_updates: int = 0
-    """More updates than this, and more epochs than `max_epochs`, did not help; 0 has no limit."""
+    """Largest number of updates, because more did not help; 0 is no limit."""
     max_epochs: float = 0.0
+    """Limit for a large corpus: if this many epochs are more updates than `max_updates`, it replaces that limit."""
     enough_updates: int = 0
+    """Number of updates that should fit into the time; see `cheaper`."""
     cheaper: tuple[Mapping[str, Any], ...] = ()
-    """Values that make an update cheaper, by dotted name. If fewer than `enough_updates` fit into the time, the first
-    of these with which they fit is taken, else the last."""
+    """Sets of options, by dotted name, that make an update cheaper. If fewer than `enough_updates` fit into the time,
+    the first set with which they fit is used; if there is none, the last set."""

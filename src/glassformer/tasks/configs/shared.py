@@ -23,7 +23,7 @@ Example = TypeVar("Example")
 
 
 class Splits(NamedTuple, Generic[Example]):
-    """Examples for training, validation and test. Files of the user have no test split."""
+    """Examples for training, validation and test. The test split is empty if the data comes from the user's files."""
 
     train: Iterable[Example]
     valid: Iterable[Example]
@@ -32,16 +32,16 @@ class Splits(NamedTuple, Generic[Example]):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskData(Checked, Generic[Example]):
-    """Where a task's examples come from. The fields are flags of `train` and `eval`."""
+    """Base class of a task's data options: files or a named corpus. The fields are flags of `train` and `eval`."""
 
     FILE_FIELDS: ClassVar[tuple[str, ...]] = ()
-    """Fields that name files to read; first those of the training files."""
+    """Names of the fields that hold paths of files to read; fields of training files come first."""
     SOURCE_FIELDS: ClassVar[frozenset[str]] = frozenset({"on_bad", "corpus"})
-    """Fields that say which data is read, not how. They are not stored in the model folder."""
+    """Names of the fields that say which data is read, not how. They are not stored in the model folder."""
     CORPORA: ClassVar[Collection[str]] = ()
     """Names that `corpus` may have."""
     NO_FILES: ClassVar[str] = "no data: expected at least one .tsv, .csv or .jsonl file, or a corpus"
-    """The error where neither files nor a corpus are named."""
+    """Error message if neither files nor a corpus are given."""
 
     on_bad: OnBad = "error"
     """What to do with a bad record: stop with its file and line (error), or count and skip it (skip)."""
@@ -63,19 +63,19 @@ class TaskData(Checked, Generic[Example]):
 
     @abstractmethod
     def splits(self) -> Splits[Example]:
-        """Return the examples to train, validate and test with."""
+        """Return the examples for training, validation and test."""
 
     @abstractmethod
     def examples(self) -> list[Example]:
-        """Return all examples of the named files, for `eval`; of a corpus, its test split."""
+        """Return the examples that `eval` scores: all examples of the files, or the test split of a corpus."""
 
     def settings(self) -> dict[str, Any]:
-        """Return what `task.json` stores about the data: how it was read, so that `eval` reads other files alike."""
+        """Return the data options that `task.json` stores, so that `eval` reads other files in the same way."""
         return {"data": {name: value for name, value in asdict(self).items() if name not in self.SOURCE_FIELDS}}
 
     @classmethod
     def changed_settings(cls, about: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the data options in the contents of a `task.json` that are not the default."""
+        """Return the data options in `about`, the contents of a `task.json`, that differ from the default."""
         data = about.get("data")
         if not isinstance(data, dict):
             return {}
@@ -84,14 +84,15 @@ class TaskData(Checked, Generic[Example]):
 
     @classmethod
     def stored_languages(cls, about: Mapping[str, Any]) -> dict[str, dict[str, str] | None] | None:
-        """Return the languages that a `task.json` names, by side: code and origin, None for an unknown language.
+        """Return the languages in `about`, the contents of a `task.json`, by side ("source" and "target").
 
-        None for a task whose data has no languages.
+        A language is a dictionary of code and origin, or None if it is unknown. The result is None for a task whose
+        data has no languages.
         """
         return None
 
     def is_given(self) -> bool:
-        """Return whether training files or a corpus are named."""
+        """Whether training files or a corpus are given."""
         return bool(self.corpus or getattr(self, self.FILE_FIELDS[0]))
 
     def training_files(self) -> list[Path]:
@@ -99,13 +100,13 @@ class TaskData(Checked, Generic[Example]):
         return [path for name in self.FILE_FIELDS if not name.startswith("valid") for path in getattr(self, name)]
 
     def validation_files(self) -> list[Path]:
-        """Return the files for validation: none if part of the training data is held out."""
+        """Return the files for validation; empty if part of the training data is held out instead."""
         return [path for name in self.FILE_FIELDS if name.startswith("valid") for path in getattr(self, name)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileData(TaskData[Example]):
-    """Data whose files hold whole examples: `--data` for training and `--valid` for validation."""
+    """Base class of data options with one list of files for training, `--data`, and one for validation, `--valid`."""
 
     FILE_FIELDS = ("data", "valid")
     SOURCE_FIELDS = TaskData.SOURCE_FIELDS | {"data", "valid"}
@@ -133,16 +134,22 @@ class FileData(TaskData[Example]):
         return list(splits.test) or list(splits.valid)
 
     def corpus_splits(self) -> Splits[Example]:
-        """Return the splits of the named corpus."""
+        """Return the training, validation and test examples of the corpus that `corpus` names."""
         raise NotImplementedError
 
     @abstractmethod
     def split_key(self, example: Example) -> str:
-        """Return the text by whose hash an example is held out, so that examples with the same text stay together."""
+        """Return the text whose hash decides whether an example is held out for validation.
+
+        Examples with the same text are therefore in the same split.
+        """
 
     @abstractmethod
     def read(self, paths: tuple[Path, ...]) -> Iterable[Example]:
-        """Return the examples of some files. They may be read again in each pass; `skipped` counts the bad ones."""
+        """Return the examples of some files, as an iterable that may read the files again in each pass.
+
+        Its attribute `skipped`, if it has one, counts the bad records.
+        """
 
     def _read(self, paths: tuple[Path, ...]) -> Iterable[Example]:
         if not paths:
@@ -153,10 +160,10 @@ class FileData(TaskData[Example]):
 def train_on_rare_labels(
     splits: Splits[Example], labels_of: Callable[[Example], Collection[str]], keep: bool = False
 ) -> Splits[Example]:
-    """Return the splits in memory, where no validation example has a label that no training example has.
+    """Return the splits with validation examples moved to training if they have a label that training lacks.
 
-    With `keep` the validation examples are the user's choice and stay. Otherwise such examples, whose label fell into
-    the held-out part as a whole, are moved to the training examples.
+    This happens if all examples of a rare label were held out for validation. With `keep`, for validation examples that
+    the user chose, nothing is moved. Training and validation examples become lists in memory.
     """
     train, valid = list(splits.train), list(splits.valid)
     skipped = Counter(getattr(splits.train, "skipped", ()))
@@ -169,12 +176,15 @@ def train_on_rare_labels(
 
 @dataclass(frozen=True, kw_only=True)
 class TaskConfig(Checked):
-    """A complete recipe: each part is a table of a TOML file, and its fields are flags. Tasks add `data` and more."""
+    """Base class of a task's complete config. A task adds `data` and its own options.
+
+    Each part is a table of a TOML recipe, and the fields of the parts are command-line flags.
+    """
 
     FIRST_OPTIONS: ClassVar[tuple[str, ...]] = ("data", "valid")
-    """The options of the task that `--help` shows first."""
+    """Names of the options that `--help` shows first."""
     ENCODER_RULE: ClassVar[EncoderRule | None] = None
-    """How an encoder is best trained for this task. Without one, its default options are those of its config."""
+    """Rule for the default options of a task that trains an encoder; None uses the defaults of the config."""
 
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     """How the tokenizer of a new model is trained."""

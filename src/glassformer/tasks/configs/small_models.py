@@ -12,11 +12,14 @@ NARROW: dict[str, Any] = {
     "init": "normal",
     "init_std": 0.088,
 }
-"""Width and initialization of encoders and decoders."""
+"""Config fields that `small_encoder` and `small_decoder` share: width, norm placement and initialization."""
 
 
 def small_encoder_decoder(**changes: Any) -> ModelConfig:
-    """Return the architecture of Vaswani et al. (2017), sized for tens of thousands of pairs."""
+    """Return a small encoder-decoder config, for tens of thousands of pairs, with `changes` of its fields.
+
+    It is the Transformer of Vaswani et al. (2017), but with the norm before each sublayer.
+    """
     values: dict[str, Any] = {
         "vocab_size": 4000,
         "n_encoder_layers": 3,
@@ -37,7 +40,7 @@ def small_encoder_decoder(**changes: Any) -> ModelConfig:
 
 
 def small_encoder(**changes: Any) -> ModelConfig:
-    """Return a small encoder."""
+    """Return the config of a small encoder, two layers of width 128, with `changes` of its fields."""
     values: dict[str, Any] = {
         **NARROW,
         "vocab_size": 8000,
@@ -50,17 +53,26 @@ def small_encoder(**changes: Any) -> ModelConfig:
 
 
 def small_language_encoder() -> ModelConfig:
-    """Return a small encoder for masked language modeling. Embeddings are scaled to the size of the positions."""
+    """Return the config of a small encoder for masked language modeling.
+
+    Embeddings are scaled, so that they are about as large as the position encodings.
+    """
     return small_encoder(head="language_model", tie="output", scale_embeddings=True, dropout=0.1, embedding_dropout=0.1)
 
 
 def small_tagger(**changes: Any) -> ModelConfig:
-    """Return a small encoder for tagging. Its small vocabulary makes it learn how names are spelled."""
+    """Return the config of a small encoder for tagging, with `changes` of its fields.
+
+    Its vocabulary is small, so that it learns how names are spelled.
+    """
     return small_encoder(**{"vocab_size": 4000, "positions": "rotary", **changes})
 
 
 def small_decoder(**changes: Any) -> ModelConfig:
-    """Return a small decoder with the parts of Llama."""
+    """Return the config of a small Llama-like decoder, with `changes` of its fields.
+
+    Like Llama it has RMS norm, rotary positions and gated SiLU layers without biases; query-key norm is added.
+    """
     values: dict[str, Any] = {
         **NARROW,
         "vocab_size": 2048,

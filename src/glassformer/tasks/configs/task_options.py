@@ -1,6 +1,6 @@
-"""The options that a user gives to a task, as its config: `lr=0.001` becomes `config.train.lr`.
+"""Convert the options that a user gives to a task into its config: `lr=0.001` becomes `config.train.lr`.
 
-`base/dataclass_flags.py` makes the options (the flags of the command line) from the fields of the config.
+`base/dataclass_flags.py` derives the options, which are also the command-line flags, from the fields of the config.
 """
 
 from collections.abc import Mapping
@@ -22,14 +22,17 @@ AUTOMATIC = frozenset(
         *("train.threads", "train.adversarial", "train.max_updates", "tokenizer.bpe_dropout", "swap_entities"),
     }
 )
-"""Dotted names of the options whose default is chosen for the data and the time: see `defaults.py`."""
+"""Dotted names of the options whose default `defaults.py` chooses for the data and the time."""
 SHOWN_FIRST = ("minutes", "from", "device")
 """The options that `--help` shows first for every task."""
 Config = TypeVar("Config")
 
 
 def given_options(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert values by option name (`lr` or `train.lr`) to values by dotted name. An unknown name is a TypeError."""
+    """Return option values by dotted name (`train.lr`), from values by short or dotted name (`lr` or `train.lr`).
+
+    Raises TypeError if `kind`, the class of a config, has no such option.
+    """
     options = options_of(kind)
     names = {**options, **{option.path: option for option in options.values()}}
     for name in values:
@@ -41,7 +44,7 @@ def given_options(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def make_config(kind: type[Config], given: Mapping[str, Any]) -> Config:
-    """Return the config with the given values, by dotted name (`train.lr`), and defaults for the others."""
+    """Return a config of the class `kind` with the `given` values, by dotted name, and defaults for the remaining."""
     usual: Any = kind()
     changes: dict[str, dict[str, Any]] = {"": {}}
     for path, value in given.items():
