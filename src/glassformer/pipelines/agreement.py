@@ -66,13 +66,13 @@ class Agreement:
     """How much the outputs of a converted model and its source differ on random tokens, and how much they may."""
 
     reference: str
-    """Name of the library that ran the source."""
+    """Name of the library that ran the original model."""
     tool: str
     """Name of the library that ran the converted model."""
     largest_difference: float
     """The largest absolute difference between two logits."""
     scale: float
-    """The largest absolute logit of the source, or 1 if that is smaller."""
+    """The largest absolute logit of the original model, or 1 if that is smaller."""
     divergence: float | None
     """Mean Kullback-Leibler divergence in nats; None if the outputs are not token distributions."""
     same_tokens: float
@@ -182,9 +182,9 @@ def compare(
 
 
 def _open_source(source: Path, model: AnyModel, allow_pickle: bool) -> tuple[str, Answer]:
-    """Return the name of the library that runs the source for `verify`, and the function that runs it.
+    """Return the name of the library that runs the original model for `verify`, and the function that runs it.
 
-    The library is that of the source's format if it is installed, otherwise Glassformer.
+    The library is that of the model's format if it is installed, otherwise Glassformer.
     """
     if source.is_dir() and is_external(source) and is_installed("transformers"):
         family = family_by_type(read_external(source, allow_pickle=allow_pickle).config.get("model_type"))
@@ -224,10 +224,10 @@ def _padding(*paths: Path) -> int | None:
 def _through_ours(
     model: AnyModel, out: Path, to: Format, reference: str, source: Answer, padding: int | None
 ) -> Agreement:
-    """Compare a model converted to ONNX or CTranslate2 with its source, through Glassformer's model in between.
+    """Compare a model converted to ONNX or CTranslate2 with the original model, for `verify`.
 
     These formats are compared step by step while they decode, which `compare` cannot do. So the result adds two
-    differences: between the source and `model`, and between `model` and the conversion.
+    differences: between the original (`source`) and Glassformer's `model`, and between `model` and the conversion.
     """
     first = compare(model, source, _ours(model), reference=reference, tool=OURS, tolerance=EXACT, padding=padding)
     if to == "onnx":

@@ -15,7 +15,7 @@ from glassformer.text.tokenizer import Tokenizer
 
 
 class ReasonedAnswer(NamedTuple):
-    """An answer and the sentences that the model quoted as evidence; "" if the model was not trained to quote."""
+    """An answer, and the sentences that the model quoted as evidence ("" for a model that does not quote)."""
 
     evidence: str
     answer: str

@@ -23,7 +23,7 @@ from glassformer.pipelines.pipeline import (
 
 
 class Prediction(NamedTuple):
-    """A label that the classifier chose, and its probability."""
+    """A label and the probability that the classifier gives it."""
 
     label: str
     probability: float
@@ -59,7 +59,7 @@ class Classifier(EncoderPipeline[LabeledExample]):
     @overload
     def classify(self, texts: ManyInputs) -> list[list[Prediction]]: ...
     def classify(self, texts: str | ManyInputs) -> list[Prediction] | list[list[Prediction]]:
-        """Return the predicted labels of each text: the most likely one, or with `multi_label` all above 0.5.
+        """Return the most likely label of each text; with `multi_label`, all labels with a probability above 0.5.
 
         One string gives one list of predictions; a list of texts gives a list of lists. A pair of texts is a tuple
         inside a list: `[("one", "two")]`.

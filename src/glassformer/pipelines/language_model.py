@@ -1,7 +1,7 @@
 """A decoder trained with Glassformer, which continues texts of any length and is scored by how well it predicts texts.
 
-A text longer than the model's context is generated in rounds: when the context is full, the next round starts a new
-context with the last half of the text.
+A text longer than the model's context is generated in several context windows: when one is full, the next starts with
+the last half of the text. The code calls them rounds.
 """
 
 import json
@@ -37,12 +37,15 @@ from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import END, UNKNOWN
 
 SEEDS_APART = 1000
-"""The difference between the random seeds of two samples of a prompt. Each round of a sample adds 1 to its seed."""
+"""The difference between the random seeds of two samples of a prompt. Each further context window adds 1 to a seed."""
 
 
 @dataclass
 class _Draft:
-    """A text that `LanguageModel.candidates_after` generates in rounds; `goes_on` says that it needs another round."""
+    """An unfinished text of `LanguageModel.candidates_after`, which grows by one context window at a time.
+
+    `goes_on` says that the text needs another window.
+    """
 
     prompt: list[int]
     tokens: list[int] = field(default_factory=list)
@@ -162,7 +165,7 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
         return [[draft.candidate(config.length_penalty) for draft in row] for row in drafts]
 
     def _extend(self, draft: "_Draft", written: GeneratedText, config: GenerationConfig) -> None:
-        """Add to a draft the tokens that one round generated, and decide whether it needs another round."""
+        """Add to a draft the tokens that were generated in one context window, and decide whether it needs another."""
         left = config.max_new_tokens - len(draft.tokens)
         draft.tokens += written.tokens[:left]
         draft.log_probs += (written.log_probs or [])[:left]
@@ -194,7 +197,7 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
         yield pieces.finish()
 
     def _part(self, config: GenerationConfig, left: int, round_number: int) -> GenerationConfig:
-        """Return the generation config for one round, which generates at most `left` more tokens."""
+        """Return the generation config for context window number `round_number`, which adds at most `left` tokens."""
         # A model of one long text has never seen special tokens, so their logits are untrained.
         never = () if self.has_documents else tuple(sorted(self.tokenizer.special_ids))
         return replace(

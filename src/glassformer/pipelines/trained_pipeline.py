@@ -42,7 +42,10 @@ class TrainedPipeline(Pipeline, Generic[Example]):
         return ""
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings that `task.json` stores, as JSON values: keyword arguments of the constructor, mostly."""
+        """Return what `task.json` stores about the pipeline, as JSON values.
+
+        These are the keyword arguments of its constructor, and for an encoder also the origin of the tokenizer.
+        """
         return {}
 
     @classmethod
