@@ -51,8 +51,8 @@ def convert(
 ) -> AnyModel:
     """Write the model at `path` to `out` in the format `to`, and return the model as it was loaded from `path`.
 
-    `out` must not exist or be an empty folder; with `overwrite` it may be an existing model, which is replaced. Other
-    files are never replaced. `numbers` is the number format of a GGUF file.
+    `out` must be a new path or an empty folder. With `overwrite` it may be an existing model, which is replaced; other
+    files never are. `numbers` is the number format of a GGUF file.
 
     >>> import glassformer as gf
     >>> _ = gf.train("classification", data="reviews.tsv", out="my-classifier", minutes=5)
