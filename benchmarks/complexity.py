@@ -1,9 +1,9 @@
-"""Time one layer of self-attention, of a recurrent network and of a convolution at several lengths.
+"""Time one self-attention layer, one recurrent layer and one convolutional layer on sequences of several lengths.
 
     python benchmarks/complexity.py benchmarks/results/complexity.json
     python tools/results_page.py
 
-The first command writes a new file of results; the second writes its table into docs/complexity.md.
+The first command writes a new result file; the second writes its table into docs/complexity.md.
 """
 
 import argparse
@@ -21,7 +21,10 @@ LENGTHS, WIDTH, KERNEL, ROUNDS = (64, 128, 256, 512, 1024, 2048), 256, 3, 7
 
 
 def measure() -> list[list[float]]:
-    """Return each length with the milliseconds of the three layers, which take turns; the median of the rounds."""
+    """Return one row for each sequence length: the length, and the milliseconds of each of the three layers.
+
+    In each round, every layer is timed once. The medians over the rounds are returned.
+    """
     torch.manual_seed(0)
     torch.set_num_threads(1)
     recurrent = torch.nn.RNN(WIDTH, WIDTH, batch_first=True)
@@ -48,7 +51,7 @@ def measure() -> list[list[float]]:
 
 
 def main() -> None:
-    """Measure and write the file."""
+    """Measure the layers and write the result file that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="new file of results")
     out = parser.parse_args().out

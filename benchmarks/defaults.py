@@ -1,4 +1,4 @@
-"""Train with default options for some minutes, beside hand-set options and baselines.
+"""Compare models trained for some minutes with default options to models with hand-set options and to baselines.
 
     python benchmarks/defaults.py DATA --out RUNS.jsonl [--minutes 2 5] [--only Multi30k] [--seeds 3]
     python benchmarks/defaults.py DATA --out RUNS.jsonl --table --result-files benchmarks/results/defaults
@@ -44,9 +44,9 @@ HAND_SET = {
     f"--optimizer muon --lr 1e-2 --weight-decay 0.3 {COMMON}",
 }
 DEFAULT = "default"
-"""The name of a run with no options other than its files and its time."""
+"""The `Run.settings` of a run with default options: only its files, its minutes and its seed are given."""
 HELD_OUT = 1000
-"""Pairs of Tatoeba that translators are scored on."""
+"""Number of sentence pairs of Tatoeba that are held out to score translators on."""
 SCORING = """
 import json, sys
 from pathlib import Path
@@ -63,23 +63,23 @@ about, baseline = task.baseline(splits)
 scores = load(folder).score(list(splits.test) or list(splits.valid))
 print(json.dumps({"scores": scores.values, "baseline": baseline.values, "baseline_is": about}))
 """
-"""Print the scores of a model and of the task's baseline, on the test examples or, without any, on the validation
-examples."""
+"""A Python program that prints the scores of a model and of its task's baseline as JSON. They are scored on the test
+examples, or if the task has none, on the validation examples."""
 
 
 class Corpus(NamedTuple):
-    """A corpus: its task, and the options that name its files."""
+    """A corpus to train on: its name in the tables, its task, and the options that name its files."""
 
     name: str
     task: str
     train: dict[str, Any]
-    """Options of `train`, by their names in Python."""
+    """Options of `glassformer train` that name the training files, by their field names."""
     test: dict[str, Any]
-    """Options of `eval`; empty for tasks that are compared with a baseline."""
+    """Options of `glassformer eval` that name the test files; empty for tasks that are compared with a baseline."""
 
 
 class Run(NamedTuple):
-    """One training run. `settings` is DEFAULT or a key of HAND_SET."""
+    """One training run: its corpus, how long it trains, its options (DEFAULT or a key of HAND_SET), and its seed."""
 
     corpus: Corpus
     minutes: float
@@ -87,12 +87,12 @@ class Run(NamedTuple):
     seed: int
 
     def key(self) -> dict[str, Any]:
-        """Return what identifies this run in the file of results."""
+        """Return the fields that identify this run in RUNS.jsonl."""
         return {"corpus": self.corpus.name, "minutes": self.minutes, "settings": self.settings, "seed": self.seed}
 
 
 def corpora(data: Path, work: Path) -> Iterator[Corpus]:
-    """Yield every corpus. Converted files are written to `work`."""
+    """Yield every corpus of the benchmark, read from the folder `data`. Converted files are written to `work`."""
     yield from _translation(data, work)
     yield from _sentiment(data / "sst2", work)
     yield _questions(data / "trec" / "train.label.gz", work)
@@ -114,7 +114,10 @@ def corpora(data: Path, work: Path) -> Iterator[Corpus]:
 
 
 def run(one: Run, cores: Sequence[int]) -> dict[str, Any]:
-    """Train by the command line on these cores, and return the run's record with its scores on held-out examples."""
+    """Train a model with `glassformer train` on these CPU cores, and return the run's record for RUNS.jsonl.
+
+    The record has the scores on held-out examples and the seconds that training took.
+    """
 
     def call(*command: str) -> str:
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
@@ -153,7 +156,7 @@ TITLES = {
 
 
 def show_tables(results: list[dict[str, Any]], prefix: str | None) -> None:
-    """Print the tables. If there is a prefix, write each to its result file."""
+    """Print the tables of translation and of the other tasks, and with a `prefix` also write them to result files."""
     runs = {
         "translation": [result for result in results if "baseline" not in result],
         "tasks": [result for result in results if "baseline" in result],
@@ -172,7 +175,7 @@ def show_tables(results: list[dict[str, Any]], prefix: str | None) -> None:
 
 
 def translation_table(results: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Return the columns and rows of the translators: BLEU of default options and of hand-set ones, over all seeds."""
+    """Return the columns and rows of the table of translation: mean BLEU of default and of hand-set options."""
     columns = ["corpus", "minutes", DEFAULT, "took, minutes", *HAND_SET, "share of the best", "seeds"]
     rows = []
     for corpus, minutes in dict.fromkeys((result["corpus"], result["minutes"]) for result in results):
@@ -193,7 +196,7 @@ def translation_table(results: list[dict[str, Any]]) -> tuple[list[str], list[li
 
 
 def task_table(results: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Return the columns and rows of the other tasks: the scores of each run, and those of the task's baseline."""
+    """Return the columns and rows of the table of the other tasks: the scores of each run and of its baseline."""
     rows = []
     for result in results:
         scores, baseline = (", ".join(f"{k} {v:.3g}" for k, v in result[s].items()) for s in ("scores", "baseline"))
@@ -244,7 +247,10 @@ def _questions(path: Path, work: Path) -> Corpus:
 
 
 def _sentiment(folder: Path, work: Path) -> Iterator[Corpus]:
-    """Yield 500, 5,000 and 60,000 phrases, scored on whole sentences that share no phrase with them."""
+    """Yield three corpora of SST-2, with 500, 5,000 and 60,000 phrases, for sentiment classification.
+
+    They are validated on whole sentences, whose phrases `tools/split_phrases.py` keeps out of the training data.
+    """
     tool = [sys.executable, str(ROOT / "tools" / "split_phrases.py"), str(work / "sst2")]
     files = [str(folder / "train.tsv.gz"), str(folder / "dev.tsv.gz")]
     subprocess.run([*tool, *files], check=True, stdout=subprocess.DEVNULL)
@@ -285,7 +291,7 @@ def _options(fields: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """Make the missing runs, then print and write the tables."""
+    """Run the trainings that RUNS.jsonl does not have yet, then print the tables and write the result files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder of the corpora")
     parser.add_argument("--out", type=Path, required=True, help="file of the runs, one JSON object per line")

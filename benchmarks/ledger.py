@@ -2,10 +2,11 @@
 
     python benchmarks/ledger.py FOLDER --out LEDGER [--updates 3000] [--seeds 3] [--workers 4] [--result-file FILE]
 
-The baseline is `recipes/multi30k.toml` without R-Drop. Each model translates the validation set and test2016. Options
-of the search (averaged weights, beam width, length penalty) are compared on the baseline's models. The scores of each
-run are one JSON file in LEDGER, so the same command resumes a benchmark that was stopped. The table is printed from the
-files in LEDGER. --result-file writes it in the format of benchmarks/results too.
+The baseline is `recipes/multi30k.toml` without R-Drop and with an inverse-square-root schedule. Each model translates
+the validation set and test2016. Options of the search (averaged weights, beam width, length penalty) are compared with
+the baseline's models, without training again. The scores of each run are written to one JSON file in the folder LEDGER,
+so the same command resumes a benchmark that was stopped. The table is printed from the files in LEDGER. --result-file
+writes it in the format of benchmarks/results too.
 """
 
 import argparse
@@ -31,7 +32,7 @@ from glassformer.training.state import checkpoint_path, saved_positions
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "multi30k.toml"
 AVERAGED = 10
-"""How many of the last checkpoints are averaged."""
+"""How many checkpoints at the end of training are averaged."""
 BASELINE = "baseline"
 
 TRAININGS: dict[str, dict[str, Any]] = {
@@ -61,7 +62,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
 
 
 def recipe_of(training: str, folder: Path, *, updates: int, seed: int) -> TranslationConfig:
-    """Return the recipe with the changes of one row."""
+    """Return the config of one run: the recipe with the changes that TRAININGS lists under the name `training`."""
     config = load_recipe(RECIPE, TranslationConfig)
     every = max(updates // 30, 1)
     changes: dict[str, Any] = {
@@ -84,7 +85,10 @@ def recipe_of(training: str, folder: Path, *, updates: int, seed: int) -> Transl
 
 
 def train_and_score(training: str, folder: Path, *, updates: int, seed: int) -> dict[str, Any]:
-    """Train one model and return its scores: the baseline's for every search, another model's for one search."""
+    """Train one model and return the record of the run, with its scores on the validation and test sets.
+
+    A model of the baseline is scored with every search of SEARCHES, any other model with the baseline's search only.
+    """
     began = time.perf_counter()
     sides = {name: list(pairs) for name, pairs in open_corpus("multi30k", folder=folder).items()}
     with tempfile.TemporaryDirectory() as work:
@@ -129,7 +133,7 @@ def _device() -> str:
 
 
 def read_runs(out: Path) -> list[dict[str, Any]]:
-    """Return the records of the finished runs; other JSON files in the folder are left out."""
+    """Return the records of the finished runs in the folder `out`. JSON files that are not records are ignored."""
     records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(out.glob("*.json"))]
     return [record for record in records if "training" in record]
 
@@ -138,7 +142,7 @@ COLUMNS = ["change", "test, lower-cased and tokenized", "difference", "test, cas
 
 
 def table_rows(runs: list[dict[str, Any]]) -> list[list[str]]:
-    """Return one row for each change: mean and standard deviation of BLEU, and the difference from the baseline."""
+    """Return the table's rows, one for each changed option: BLEU, and its difference from the baseline."""
     scores: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
         for search, sides in run["scores"].items():
@@ -163,7 +167,7 @@ def table_rows(runs: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def table_notes(runs: list[dict[str, Any]]) -> list[str]:
-    """Return what the figures are, and the signatures of the metrics."""
+    """Return the notes below the table: what its numbers are, and the signatures of the metrics."""
     baseline = next(run for run in runs if run["training"] == BASELINE)
     signatures = baseline["scores"][BASELINE]["test"]["signatures"]
     return [
@@ -179,7 +183,7 @@ def _spread(values: list[float]) -> str:
 
 
 def main() -> None:
-    """Make the missing runs, each in its own process and --workers at a time, then print and write the table."""
+    """Run the trainings that LEDGER does not have yet, --workers at a time, then print the table and write it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="folder of Multi30k")
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs' scores, one JSON file per run")

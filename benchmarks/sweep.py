@@ -1,4 +1,4 @@
-"""Train with every combination of some options, with the same amount of arithmetic (for docs/defaults.md).
+"""Train with every combination of some options, each with the same amount of arithmetic (for docs/defaults.md).
 
     python benchmarks/sweep.py translation results.jsonl --units 1 3 9 --workers 14 \
         --set source=train.de target=train.en valid_source=val.de valid_target=val.en device=cuda \
@@ -29,7 +29,10 @@ Job = dict[str, Any]
 
 
 def jobs(task: str, units: list[float], fixed: list[str], varied: list[str]) -> Iterator[Job]:
-    """Yield one job for each number of units and combination of values."""
+    """Yield one training job for each number of units and each combination of the values of the varied options.
+
+    `fixed` holds options as "NAME=VALUE", and `varied` as "NAME=VALUE,VALUE".
+    """
     names = [option.partition("=")[0] for option in varied]
     values = [option.partition("=")[2].split(",") for option in varied]
     for size, combination in itertools.product(units, itertools.product(*values)):
@@ -37,7 +40,7 @@ def jobs(task: str, units: list[float], fixed: list[str], varied: list[str]) -> 
 
 
 def run(job: Job) -> Job:
-    """Train as a job says and return it with its scores or its error."""
+    """Train the model that a job describes, and return the job with its scores, or with its error, and its seconds."""
     began = time.perf_counter()
     try:
         with tempfile.TemporaryDirectory() as work:
@@ -48,10 +51,10 @@ def run(job: Job) -> Job:
 
 
 def run_all(todo: Iterable[Job], workers: int, work: Callable[[Job], Job] = run) -> Iterator[Job]:
-    """Run `work` in several processes and yield results as they arrive. A free process takes the next job of `todo`.
+    """Call `work` with each job of `todo`, in `workers` processes, and yield the results as they arrive.
 
-    A failed job is tried once more. A process in which a job failed ends, and a fresh one takes its place: an error may
-    leave torch unusable there.
+    A failed job is tried once more. A process in which a job failed is replaced by a new one, because the error may
+    have left torch unusable there.
     """
     waiting, context = iter(todo), multiprocessing.get_context("spawn")
     idle: list[_Worker] = []
@@ -85,7 +88,7 @@ def run_all(todo: Iterable[Job], workers: int, work: Callable[[Job], Job] = run)
 
 
 class _Worker:
-    """A process that runs one job after the other."""
+    """A child process of `run_all` that runs one job after the other. Jobs and results go through `pipe`."""
 
     def __init__(self, context: Any, work: Callable[[Job], Job]):
         self.pipe, other = context.Pipe()
@@ -94,7 +97,7 @@ class _Worker:
         other.close()
 
     def receive(self, job: Job) -> Job:
-        """Return the result of a job. If the process ended without one, the result is an error."""
+        """Wait for the result of a job that was sent to the process. If the process ended, the result is an error."""
         try:
             result: Job = self.pipe.recv()
         except (EOFError, ConnectionError):
@@ -109,7 +112,7 @@ class _Worker:
 
 
 def _serve(pipe: Any, work: Callable[[Job], Job]) -> None:
-    """Run the jobs that come through a pipe until it is closed."""
+    """Run the jobs that come through the pipe and send back the results, until the pipe is closed."""
     while True:
         try:
             job = pipe.recv()
@@ -152,13 +155,13 @@ def _corpus(task: str, fixed: tuple[str, ...]) -> Any:
 
 
 def _flag(option: str) -> str:
-    """Return NAME=VALUE as a flag."""
+    """Return the option "NAME=VALUE" as the flag --NAME=VALUE, with hyphens in the name."""
     name, _, value = option.partition("=")
     return f"--{name.replace('_', '-')}={value}"
 
 
 def main() -> None:
-    """Make the missing runs, then print all results."""
+    """Run the jobs that the file of results does not have yet, then print all results, the best first."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task")
     parser.add_argument("results", type=Path)

@@ -4,9 +4,9 @@
         [--result-file FILE]
 
 DATA holds the folders sst2, trec, conll2003, shakespeare and scitldr with the files that their publishers distribute.
-The scores of each run are one JSON file in RESULTS, so the same command resumes a benchmark that was stopped. The table
-is printed from the files in RESULTS. --result-file writes it in the format of benchmarks/results too. A recipe's own
-`minutes` or `updates` say how long it trains.
+The scores of each run are written to one JSON file in the folder RESULTS, so the same command resumes a benchmark that
+was stopped. The table is printed from the files in RESULTS. --result-file writes it in the format of benchmarks/results
+too. A recipe's own `minutes` or `updates` say how long it trains.
 """
 
 import argparse
@@ -27,30 +27,33 @@ from glassformer.tasks.task_registry import task_named
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 Files = dict[str, Any]
-"""Options of a task's data, by name."""
+"""Fields of a task's data config, such as the paths of its files, by name."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """A task on a corpus."""
+    """One entry of the benchmark: a task, the recipe that trains it, its data, and the `target` score in the table."""
 
     task: str
     recipe: str
     files: Callable[[Path, Path], Files]
-    """Return the options of the task's data, given DATA and a folder for converted files."""
+    """Function that returns the fields of the data config. Its arguments are DATA and a folder for converted files."""
     from_minilm: bool = False
-    """Whether the recipe starts from all-MiniLM-L6-v2, which --minilm names."""
+    """Whether the recipe fine-tunes all-MiniLM-L6-v2, whose folder --minilm names."""
     target: str = ""
 
 
 def sst2(data: Path, work: Path) -> Files:
-    """Return sst2: phrases of film reviews, with their sentiment."""
+    """Return the files of SST-2: phrases of film reviews, with their sentiment."""
     folder = data / "sst2"
     return {"data": (folder / "train.tsv.gz",), "valid": (folder / "dev.tsv.gz",), "text_column": "sentence"}
 
 
 def trec(data: Path, work: Path) -> Files:
-    """Return trec: questions by the kind of their answer. A hash of the text decides which tenth is held out."""
+    """Convert TREC (questions, labeled by the kind of their answer) to TSV files in `work`, and return these files.
+
+    A hash of the text decides which tenth of the questions is for validation.
+    """
     sides: dict[str, list[str]] = {"train": [], "valid": []}
     with gzip.open(data / "trec" / "train.label.gz", "rt", encoding="iso-8859-1") as lines:
         for line in lines:
@@ -62,18 +65,18 @@ def trec(data: Path, work: Path) -> Files:
 
 
 def conll2003(data: Path, work: Path) -> Files:
-    """Return CoNLL-2003: named entities in news."""
+    """Return the files of CoNLL-2003: news with named entities."""
     folder = data / "conll2003"
     return {"data": (folder / "train.conll.gz",), "valid": (folder / "dev.conll.gz",)}
 
 
 def shakespeare(data: Path, work: Path) -> Files:
-    """Return Shakespeare's plays, 1.1 million characters. The last tenth is held out."""
+    """Return the file of Shakespeare's plays, 1.1 million characters, of which a tenth is for validation."""
     return {"data": (data / "shakespeare" / "input.txt.gz",), "valid_share": 0.1}
 
 
 def scitldr(data: Path, work: Path) -> Files:
-    """Return SciTLDR: abstracts with one-sentence summaries."""
+    """Return the files of SciTLDR: abstracts of papers, with one-sentence summaries."""
     folder = data / "scitldr"
     return {"data": (folder / "train.jsonl.gz",), "valid": (folder / "dev.jsonl.gz",)}
 
@@ -92,7 +95,7 @@ WORKS = {
 
 
 def run(name: str, seed: int, data: Path, out: Path, minilm: Path | None, device: str) -> None:
-    """Train and score one recipe, and write its record to `out`."""
+    """Train and score the entry `name` of WORKS with this seed, and write the model and the record to `out`."""
     work = WORKS[name]
     task = task_named(work.task)
     config: Any = load_recipe(RECIPES / work.recipe, task.Config)
@@ -114,12 +117,12 @@ def run(name: str, seed: int, data: Path, out: Path, minilm: Path | None, device
 
 
 def slug(name: str, seed: int) -> str:
-    """Return a run's name on disk."""
+    """Return the file name of a run, without a suffix, from its name in WORKS and its seed."""
     return "".join(letter if letter.isalnum() else "-" for letter in name) + f"-{seed}"
 
 
 def read_runs(out: Path) -> list[dict[str, Any]]:
-    """Return the records of the finished runs, in the order of WORKS and of the seeds."""
+    """Return the records of the finished runs in `out`, in the order of WORKS and of the seeds."""
     records = [json.loads(path.read_text(encoding="utf-8")) for path in out.glob("*.json")]
     known = [record for record in records if record.get("name") in WORKS]
     return sorted(known, key=lambda record: (list(WORKS).index(record["name"]), record["seed"]))
@@ -129,7 +132,10 @@ COLUMNS = ["task", "scores", "target", "recipe", "device", "seconds", "seeds"]
 
 
 def table_rows(runs: list[dict[str, Any]]) -> list[list[str]]:
-    """Return one row for each task: its first three scores, and the time of one run, as means over the seeds."""
+    """Return the table's rows, one for each entry of WORKS with finished runs.
+
+    A row has the first three scores and the seconds of a run, as means over the seeds.
+    """
     rows = []
     for name, work in WORKS.items():
         if not (found := [run for run in runs if run["name"] == name]):
@@ -156,7 +162,7 @@ def table_rows(runs: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def main() -> None:
-    """Make the missing runs, then print and write the table."""
+    """Run the trainings that RESULTS does not have yet, then print the table and write the result file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder of the data sets")
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs' models and scores")

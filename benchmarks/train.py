@@ -1,12 +1,12 @@
-"""Measure training speed beside torch.nn.Transformer and HF Marian: same batches, same threads, one interleaved run.
+"""Compare the training speed of Glassformer with that of torch.nn.Transformer and HF Marian on a CPU.
 
     python benchmarks/train.py [--size demo|base] [--rounds 7] [--threads 2] [--precision fp32] [--out FILE]
 
-Every trainer gets the same batches, which are full, so that the handling of padding does not matter. A step is forward,
-label-smoothed loss, backward, clipping and a fused Adam update, in training mode with the same dropout. It is measured
-in float32, and with bfloat16 autocast too if the machine has matrix units for it. The trainers alternate, one step
-each, so that noise affects all of them. The table shows medians over the rounds. Its last column is the model's
-arithmetic rate divided by the highest rate of a matrix product in the same run.
+Every trainer gets the same batch, without padding, so that the handling of padding does not matter. A step is forward,
+label-smoothed loss, backward, gradient clipping and a fused Adam update, in training mode with the same dropout. It is
+measured in float32, and with bfloat16 autocast too if the CPU has matrix units (AMX). In each round, every trainer
+makes one step, so that noise affects all of them. The table shows medians over the rounds. Its last column is the
+model's arithmetic rate divided by the highest rate of a matrix product that was measured in the same run.
 """
 
 import argparse
@@ -33,7 +33,7 @@ Step = Callable[[Precision], None]
 
 @dataclass(frozen=True)
 class Size:
-    """The size of the model and of its batches."""
+    """The size of the benchmarked model, and of its batch: `batch` sentence pairs of `length` tokens."""
 
     d_model: int
     n_heads: int
@@ -45,9 +45,9 @@ class Size:
     dropout: float = 0.1
 
     def flops_a_target_token(self) -> float:
-        """Return the operations per target token, for sources and targets of equal length.
+        """Return the floating-point operations of a training step per target token.
 
-        A multiply-add counts as two operations, and backward as twice the forward.
+        Sources and targets have equal length. A multiply-add counts as two operations, and backward as twice forward.
         """
         attention, ffn = 4 * self.d_model**2, 2 * self.d_model * self.d_ff
         scores = 2 * self.length * self.d_model
@@ -63,7 +63,7 @@ SIZES = {
 
 
 def glassformer_step(size: Size, source: Tensor, target: Tensor) -> Step:
-    """Return the training step of Glassformer, as its trainer runs it."""
+    """Build Glassformer's model and return a function that makes one training step with this batch."""
     config = ModelConfig(
         vocab_size=size.vocab_size,
         n_encoder_layers=size.n_layers,
@@ -86,7 +86,7 @@ def glassformer_step(size: Size, source: Tensor, target: Tensor) -> Step:
 
 
 class TorchTransformer(nn.Module):
-    """torch.nn.Transformer with embeddings and an output projection, which it does not include."""
+    """torch.nn.Transformer with the embeddings and the output projection that it lacks."""
 
     def __init__(self, size: Size):
         super().__init__()
@@ -98,19 +98,19 @@ class TorchTransformer(nn.Module):
         )
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Return the sum of token and position embeddings."""
+        """Return the sum of scaled token embeddings and learned position embeddings, with dropout."""
         positions = self.positions(torch.arange(tokens.shape[1]))
         return self.dropout(self.embedding(tokens) * self.embedding.embedding_dim**0.5 + positions)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """Return the logits of each next token."""
+        """Return the logits of the next token at each position of the target: (B, T, V)."""
         causal = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
         hidden = self.transformer(self.embed(source), self.embed(target), tgt_mask=causal, tgt_is_causal=True)
         return F.linear(hidden, self.embedding.weight)
 
 
 def torch_step(size: Size, source: Tensor, target: Tensor) -> Step:
-    """Return the training step of torch.nn.Transformer."""
+    """Build a `TorchTransformer` and return a function that makes one training step with this batch."""
     model = TorchTransformer(size).train()
 
     def loss() -> Tensor:
@@ -121,7 +121,7 @@ def torch_step(size: Size, source: Tensor, target: Tensor) -> Step:
 
 
 def marian_step(size: Size, source: Tensor, target: Tensor) -> Step:
-    """Return the training step of HF's Marian, built from a config without downloads."""
+    """Build HF's Marian from a config, without downloads, and return a function that makes one training step."""
     from transformers import MarianConfig, MarianMTModel
 
     config = MarianConfig(
@@ -168,7 +168,7 @@ def _step(model: nn.Module, loss: Callable[[], Tensor]) -> Step:
 
 
 def gemm_rate(precision: Precision) -> float:
-    """Return the floating-point operations per second of a product of two 1,024 x 1,024 matrices."""
+    """Measure the product of two 1,024 x 1,024 matrices and return its floating-point operations per second."""
     a, b = torch.randn(2, 1024, 1024, dtype=torch.bfloat16 if precision == "bf16" else torch.float32)
     seconds = min(_seconds(lambda: a @ b) for _ in range(5))
     return float(2 * 1024**3 / seconds)
@@ -184,7 +184,7 @@ CONTENDERS = {"glassformer": glassformer_step, "torch.nn.Transformer": torch_ste
 
 
 def main() -> None:
-    """Measure, print the tables, and write the result file."""
+    """Measure every trainer at every size, print the tables, and write the result file if --out is given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=[*SIZES], action="append")
     parser.add_argument("--rounds", type=int, default=7)

@@ -1,9 +1,10 @@
-"""Compare the tokenizers of real models with llama.cpp's recorded ids for the same strings.
+"""Check that Glassformer tokenizes strings with the vocabularies of real models as llama.cpp does.
 
     python tools/check_tokenizers.py DATA_FOLDER [--bert FOLDER]
 
-DATA_FOLDER holds `golden/`, `gpt2/` and `llama/`; `--bert` is a folder with the vocabulary of an uncased BERT.
-Prints for each vocabulary how many strings match, and exits with 1 if one does not.
+DATA_FOLDER holds `golden/` (llama.cpp's test strings and the token ids of each), `gpt2/` and `llama/`; `--bert` is a
+folder with the vocabulary of an uncased BERT. The script prints for each vocabulary how many strings get the recorded
+ids, and exits with 1 if one does not.
 """
 
 import argparse
@@ -18,7 +19,7 @@ SEPARATOR = "\n__ggml_vocab_test__\n"
 
 
 def read_golden(folder: Path, name: str) -> list[tuple[str, list[int]]]:
-    """Return the recorded strings of a vocabulary, each with its ids."""
+    """Return the test strings that llama.cpp recorded for the vocabulary `name`, each with its token ids."""
     texts = (folder / f"ggml-vocab-{name}.gguf.inp").read_text(encoding="utf-8").split(SEPARATOR)[:-1]
     lines = (folder / f"ggml-vocab-{name}.gguf.out").read_text(encoding="utf-8").split("\n")[:-1]
     return [(text, [int(index) for index in line.split()]) for text, line in zip(texts, lines, strict=True)]
@@ -37,7 +38,7 @@ def check(title: str, tokenizer: PretrainedTokenizer, golden: list[tuple[str, li
 
 
 def gpt2(folder: Path) -> PretrainedTokenizer:
-    """Return GPT-2's tokenizer, from its published files."""
+    """Return GPT-2's tokenizer, from its published files encoder.json.gz and vocab.bpe.gz."""
     with tempfile.TemporaryDirectory() as work:
         for packed, name in (("encoder.json.gz", "vocab.json"), ("vocab.bpe.gz", "merges.txt")):
             (Path(work) / name).write_bytes(gzip.decompress((folder / packed).read_bytes()))
@@ -54,7 +55,7 @@ def bert_vocab_alone(folder: Path) -> PretrainedTokenizer:
 
 
 def main() -> int:
-    """Check every vocabulary in the folder."""
+    """Check the vocabularies of GPT-2, Llama and, if it is given, BERT. Return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("data", type=Path, help="a folder with golden/, gpt2/ and llama/")
     parser.add_argument("--bert", type=Path, help="a folder with vocab.txt, and perhaps tokenizer.json")

@@ -19,18 +19,18 @@ from glassformer.cli.flag_parser import help_text
 from glassformer.tasks.task_registry import TASKS, data_named
 
 INDENT = 26
-"""The column where the help prints descriptions."""
+"""The column of the help text where the descriptions of the options start."""
 
 
 class HelpOption(NamedTuple):
-    """One option as the help prints it: `--lr X`, and what it does."""
+    """One option as the help prints it: its flag, such as `--lr X`, and its description."""
 
     flag: str
     about: str
 
 
 def reference_pages() -> dict[str, str]:
-    """Return all pages: file name -> Markdown. `index.md` links to every other page."""
+    """Return all pages of the reference, as file name -> Markdown. `index.md` links to every other page."""
     pages: dict[str, str] = {}
     for verb in cli.VERBS:
         if verb == "eval":
@@ -43,7 +43,7 @@ def reference_pages() -> dict[str, str]:
 
 
 def index_page(names: list[str]) -> str:
-    """Return the page with the table of commands."""
+    """Return the index page: a table of the commands, with links to the pages in `names`."""
     rows = []
     for verb, about in cli.VERBS.items():
         own = [name for name in names if re.fullmatch(rf"{verb}(-\w+)?\.md", name)]
@@ -75,7 +75,7 @@ def eval_page() -> str:
 
 
 def printed_help(words: list[str]) -> str:
-    """Return what `glassformer WORDS` prints."""
+    """Run `glassformer WORDS` in this process and return what it prints."""
     before, sys.argv = sys.argv, ["glassformer", *words]
     printed = io.StringIO()
     try:
@@ -102,7 +102,7 @@ def page(title: str, text: str) -> str:
 
 
 def help_options(body: str) -> Iterator[HelpOption]:
-    """Yield the options of one section of the help."""
+    """Yield the options that one section of the help lists; `body` is the section without its heading."""
     found: list[HelpOption] = []
     for line in body.splitlines():
         if re.match(r"  \S", line):
@@ -116,12 +116,12 @@ def help_options(body: str) -> Iterator[HelpOption]:
 
 
 def escape(text: str) -> str:
-    """Return text that Markdown shows unchanged inside a table."""
+    """Return the text with escapes, so that Markdown shows it unchanged inside a table."""
     return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_")
 
 
 def main() -> None:
-    """Write all pages below the folder that the command line names."""
+    """Write all pages to the subfolder `cli` of the folder that is the first argument."""
     folder = Path(sys.argv[1]) / "cli"
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in reference_pages().items():

@@ -1,13 +1,13 @@
 """Convert the bAbI tasks (Weston et al. 2015) to JSONL: `python tools/convert_babi.py babi-en.tar.gz FOLDER [COPIES]`.
 
-Writes FOLDER/train.jsonl and FOLDER/test.jsonl, with all tasks in each, from the `en/` files of the archive or of a
-folder that it was unpacked to. A line has `question`, `context` (the statements of the story so far), `answer`,
-`evidence` (the statements from which the answer follows, in bAbI's order) and `task`, the number of the task. The tasks
-alternate, so the first lines have examples of every task.
+The script reads the `en/` files of the archive, or of a folder that it was unpacked to. It writes FOLDER/train.jsonl
+and FOLDER/test.jsonl, each with all tasks. A line has `question`, `context` (the statements of the story before the
+question), `answer`, `evidence` (the statements from which the answer follows, in bAbI's order) and `task`, the number
+of the task. The tasks alternate, so that the first lines have examples of every task.
 
-COPIES augments the training data: it adds this many copies of each question, in which words of the same kind are
-swapped. What holds for Mary and the milk then holds for John and the apple too. The copies tell a model which words are
-of the same kind, and nothing else.
+COPIES augments the training data by this many copies of each question, in which words of the same kind are swapped: a
+story of Mary and the milk becomes one of John and the apple. The only new information in the copies is which words are
+of the same kind.
 """
 
 import json
@@ -59,7 +59,7 @@ def read_files(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def questions(text: str, task: int) -> Iterator[dict[str, object]]:
-    """Yield each question of a file, with the statements that precede it in its story."""
+    """Yield each question in the text of a bAbI file as a JSON object, with the statements before it in its story."""
     story: dict[str, str] = {}
     for line in text.splitlines():
         number, _, rest = line.partition(" ")
@@ -79,7 +79,7 @@ def questions(text: str, task: int) -> Iterator[dict[str, object]]:
 
 
 def renamed(question: dict[str, object], chance: random.Random) -> dict[str, object]:
-    """Return the question with some words of the same kind swapped."""
+    """Return a copy of the question and its story in which words of the same kind are randomly swapped."""
     names: dict[str, str] = {}
     for group in ALIKE.get(int(str(question["task"])), STORY):
         words = [word.lower() for word in group]
@@ -95,7 +95,10 @@ def renamed(question: dict[str, object], chance: random.Random) -> dict[str, obj
 
 
 def main(source: Path, folder: Path, copies: int) -> None:
-    """Convert the files and print the number of questions."""
+    """Convert the bAbI files in `source` to train.jsonl and test.jsonl in `folder`, and print their sizes.
+
+    `copies` is the number of augmented copies of each training question.
+    """
     found: dict[str, dict[int, list[dict[str, object]]]] = {"train": {}, "test": {}}
     for name, text in read_files(source):
         match = NAME.search(name)

@@ -29,12 +29,12 @@ PACKAGES = {
     "reference": "The Transformer in NumPy",
     "documents": "The classes of the five documents",
 }
-"""The packages of the API reference, most used first; those that do not exist are left out."""
+"""The packages that the API reference lists, most used first, with what they contain."""
 FROM_THE_WEB = re.compile(r'<(?:script|img|iframe)[^>]*\ssrc="(?:https?:)?//|<link[^>]*\shref="(?:https?:)?//')
 
 
 def api_pages() -> dict[str, str]:
-    """Return the pages of the API reference: file name -> Markdown for mkdocstrings."""
+    """Return the pages of the API reference, as file name -> Markdown for mkdocstrings."""
     import glassformer
 
     names = "\n\n".join(f"::: glassformer.{name}" for name in glassformer.__all__)
@@ -56,7 +56,7 @@ def api_pages() -> dict[str, str]:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the generated pages."""
+    """Add the generated pages to the site's files; mkdocs calls this hook."""
     sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools")]  # mkdocs restores the path after it has read this file
     from cli_reference import reference_pages
     from mkdocs.structure.files import File, InclusionLevel
@@ -71,13 +71,16 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Turn links to files outside docs/ into plain text."""
+    """Return a page's Markdown with links to files outside docs/ turned into plain text; mkdocs calls this hook."""
     depth = page.file.src_uri.count("/") + 1
     return re.sub(rf"\[([^\]]+)\]\((?:\.\./){{{depth}}}[^)]*\)", r"\1", markdown)
 
 
 def on_post_build(config: Any) -> None:
-    """Raise if a page of the site loads a script, a style, a font or a picture from the web."""
+    """Exit with an error if a page of the built site loads a script, style, font or picture from the web.
+
+    mkdocs calls this hook after the build.
+    """
     site = Path(config.site_dir)
     for path in [*site.rglob("*.html"), *site.rglob("*.css")]:
         text = path.read_text(encoding="utf-8")

@@ -2,7 +2,7 @@
 
     python tools/draw_docs.py [FOLDER]     # writes docs/drawings/*.svg, or the same files into FOLDER
 
-A test compares the files in docs/drawings/ with what this program draws.
+A test checks that the files in docs/drawings/ are what this program draws.
 """
 
 import sys
@@ -22,7 +22,7 @@ TOKENS = ("she", "loves", "cats")
 
 
 class Drawing:
-    """Shapes on a white sheet, written as SVG."""
+    """A picture on a white background, which is built from shapes and written as SVG."""
 
     def __init__(self, width: int, height: int, title: str):
         self.parts = [
@@ -35,13 +35,13 @@ class Drawing:
         ]
 
     def text(self, x: float, y: float, text: str, *, anchor: str = "middle", size: int = 13, color: str = INK) -> None:
-        """Write one line of text; (x, y) is on its baseline."""
+        """Draw one line of text. (x, y) is the start, middle or end (`anchor`) of its baseline."""
         self.parts.append(
             f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" font-size="{size}" fill="{color}">{escape(text)}</text>'
         )
 
     def box(self, x: float, y: float, width: float, height: float, lines: list[str], fill: str = PALE) -> None:
-        """Draw a box with lines of text in its middle."""
+        """Draw a box with the left upper corner (x, y) and lines of text in its middle, the first one larger."""
         self.parts.append(
             f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="5" fill="{fill}" stroke="{LINE}"/>'
         )
@@ -50,12 +50,12 @@ class Drawing:
             self.text(x + width / 2, first + 16 * number, line, size=13 if number == 0 else 11)
 
     def arrow(self, *points: tuple[float, float]) -> None:
-        """Draw an arrow through these points."""
+        """Draw a line through these points, with an arrowhead at the last one."""
         path = " ".join(f"{x:g},{y:g}" for x, y in points)
         self.parts.append(f'<polyline points="{path}" fill="none" stroke="{LINE}" marker-end="url(#tip)"/>')
 
     def matrix(self, x: float, y: float, values: Array, rows: tuple[str, ...] = (), cell: float = 34) -> None:
-        """Draw a matrix as colored cells with their values; blue is positive, red is negative."""
+        """Draw a matrix as cells with their values, blue if positive and red if negative. `rows` are the row labels."""
         limit = float(np.abs(values).max()) or 1.0
         for row, line in enumerate(values):
             for column, value in enumerate(line):
@@ -76,7 +76,7 @@ class Drawing:
 
 
 def architecture() -> str:
-    """Draw the encoder-decoder of the paper, with the sizes and parameter counts of Transformer-base."""
+    """Return a picture of the encoder-decoder of "Attention Is All You Need", with the sizes of Transformer-base."""
     config = Config(
         vocab_size=37000, n_encoder_layers=6, n_decoder_layers=6, head="language_model", tie="all", output_bias=False
     )
@@ -138,7 +138,7 @@ def small_encoder() -> tuple[Config, EncoderModel, Array]:
 
 
 def data_flow() -> str:
-    """Draw three tokens on their way through one encoder layer, with the values that the layer computes."""
+    """Return a picture of three tokens on their way through one encoder layer, with the values that it computes."""
     config, model, ids = small_encoder()
     hidden = model.forward(ids)[0]
     looked_up = model.params["embeddings.tokens.weight"][ids][0]
@@ -175,7 +175,10 @@ def data_flow() -> str:
 
 
 def debugging() -> str:
-    """Draw the attention weights of a correct causal layer and of three mistakes, with the check that finds each."""
+    """Return a picture of the attention weights of a correct causal layer and of three faulty ones.
+
+    Each faulty one has the check that finds the mistake.
+    """
     rng = np.random.default_rng(5)
     q, k = rng.normal(size=(2, 4, 16))
     scores = q @ k.T
@@ -207,7 +210,7 @@ PICTURES = {"architecture.svg": architecture, "data_flow.svg": data_flow, "debug
 
 
 def main() -> None:
-    """Write every picture."""
+    """Write all three pictures to docs/drawings/, or to the folder that is the first argument."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else DRAWINGS
     folder.mkdir(parents=True, exist_ok=True)
     for name, draw in PICTURES.items():

@@ -1,4 +1,7 @@
-"""Show the examples of docstrings (`>>> ...`) as code in the API reference: an extension of griffe (see mkdocs.yml)."""
+"""An extension of griffe that shows the examples of docstrings (`>>> ...`) as code in the API reference.
+
+mkdocs.yml loads it.
+"""
 
 from typing import Any
 
@@ -6,10 +9,10 @@ import griffe
 
 
 class FenceExamples(griffe.Extension):
-    """Put a code fence around each example of a docstring."""
+    """The griffe extension: puts a Markdown code fence around each example of every docstring."""
 
     def on_instance(self, *, obj: griffe.Object, **kwargs: Any) -> None:
-        """Rewrite the docstring of one module, class, function or attribute."""
+        """Fence the examples in the docstring of a module, class, function or attribute. griffe calls it for each."""
         if obj.docstring is not None:
             obj.docstring.value = fence_examples(obj.docstring.value)
 

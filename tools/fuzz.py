@@ -1,8 +1,8 @@
-"""Damage small models of every format thousands of times and check how loading fails: `make fuzz`.
+"""Fuzz the loading of models: damage small models of every format thousands of times and load them (`make fuzz`).
 
-Each case must load, or end with a ValueError or an OSError, within a second and little memory. An error of loading must
-name the file or its folder, and no message may have more than 2,000 characters. Cases run in a separate process, so
-that a hang or a crash is noticed too. `--only CASE` repeats one case and shows its traceback.
+A case is one damaged model. It must load, or end with a ValueError or an OSError, within a second and little memory. An
+error of loading must name the file or its folder, and no message may have more than 2,000 characters. Cases run in a
+separate process, so that a hang or a crash is noticed too. `--only CASE` repeats one case and shows its traceback.
 """
 
 import argparse
@@ -27,11 +27,14 @@ from glassformer.pipelines.load import load
 
 LONGEST_WAIT = 20.0
 ROOM = 4 * 2**30
-"""Memory that a case could take at most, so that a hostile file does no harm here either."""
+"""Limit of the memory that loading may take in addition to the process's own, in bytes, to protect this machine."""
 
 
 def work(first: int, last: int, paths: dict[str, Path], folder: Path, results: Connection) -> None:
-    """Run these cases, and send the outcome of each."""
+    """Run the cases from `first` to before `last` in this worker process, and send each outcome to `results`.
+
+    `paths` are the undamaged models, and `folder` is where damaged copies are written.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the libraries in Rust print their panics
     size = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + ROOM, size + ROOM))
@@ -40,7 +43,10 @@ def work(first: int, last: int, paths: dict[str, Path], folder: Path, results: C
 
 
 def outcomes(first: int, last: int, paths: dict[str, Path], folder: Path) -> Iterator[Outcome]:
-    """Yield the outcome of each case. After a case that does not end, a new process continues with the next one."""
+    """Run the cases from `first` to before `last` in a worker process, and yield the outcome of each.
+
+    If a case hangs or crashes the worker, that is its outcome, and a new worker continues with the next case.
+    """
     context = multiprocessing.get_context("fork")
     while first < last:
         results, sender = context.Pipe(duplex=False)
@@ -64,7 +70,7 @@ def outcomes(first: int, last: int, paths: dict[str, Path], folder: Path) -> Ite
 
 
 def print_table(found: list[Outcome]) -> None:
-    """Print one line for each kind of model: how many cases loaded, the errors of the rest, and the longest time."""
+    """Print one line for each kind of model: how many cases had each result, and the longest time of a case."""
     names = [name for name, _ in collections.Counter(outcome.result for outcome in found).most_common()]
     width = max(map(len, names)) + 2
     print(f"\n{'kind':10}{'cases':>8}" + "".join(f"{name:>{width}}" for name in names) + f"{'worst s':>10}")

@@ -2,7 +2,7 @@
 
     python tools/make_notebook.py
 
-A test compares the notebook with what this program writes.
+A test checks that the notebook is what this program writes.
 """
 
 import contextlib
@@ -17,7 +17,10 @@ BLOCK = re.compile(r"```python\n(.*?)```", re.S)
 
 
 def notebook(markdown: str) -> str:
-    """Return the notebook as JSON: text cells, code cells, and their outputs. All blocks share their variables."""
+    """Run the Python blocks of a Markdown text and return it as a notebook in JSON, with what each block prints.
+
+    All blocks share their variables.
+    """
     names: dict[str, Any] = {"__name__": "notebook"}
     cells: list[dict[str, Any]] = []
     for number, part in enumerate(BLOCK.split(markdown)):  # text and code alternate

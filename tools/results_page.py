@@ -1,4 +1,4 @@
-"""Write the tables of measured results into the pages, from the files in benchmarks/results.
+"""Write the tables of measured results into README.md and docs/, from the files in benchmarks/results.
 
     python tools/results_page.py [--check]
 
@@ -25,7 +25,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WIDTH = 120
 FIELDS = {"title": str, "claims": list, "command": list, "machine": str, "date": str, "columns": list, "rows": list}
-"""What every file has. `notes`, a list of sentences, is optional."""
+"""The fields that every result file must have, with their types. `notes`, a list of sentences, is optional."""
 CLAIM_FIELDS = {"claim", "result", "target", "peer"}
 MARKERS = re.compile(r"(<!-- (result|claims)(?:: ([\w-]+))? -->\n)(.*?)(<!-- end -->)", re.S)
 
@@ -33,7 +33,7 @@ Result = dict[str, Any]
 
 
 def read_results(folder: Path = RESULTS) -> dict[str, Result]:
-    """Return every result file by its name, checked."""
+    """Return the contents of every result file by its name without ".json". Raise ValueError if one is malformed."""
     results = {}
     for path in sorted(folder.glob("*.json")):
         result = json.loads(path.read_text(encoding="utf-8"))
@@ -43,7 +43,10 @@ def read_results(folder: Path = RESULTS) -> dict[str, Result]:
 
 
 def check_result(result: Result, name: str) -> None:
-    """Raise ValueError if a field is missing or a row has another number of cells than there are columns."""
+    """Raise ValueError if a field is missing, or if a row does not have one cell for each column.
+
+    `name` is the file's name in the error.
+    """
     for field, kind in FIELDS.items():
         if not isinstance(result.get(field), kind):
             raise ValueError(f"{name}: {field} is {result.get(field)!r}: expected a {kind.__name__}")
@@ -56,7 +59,7 @@ def check_result(result: Result, name: str) -> None:
 
 
 def fill(page: str, results: dict[str, Result]) -> str:
-    """Return the page with everything between its markers replaced."""
+    """Return the text of a page with everything between its pairs of comments replaced by the generated text."""
 
     def replace(found: re.Match[str]) -> str:
         start, kind, name, _, end = found.groups()
@@ -70,7 +73,7 @@ def fill(page: str, results: dict[str, Result]) -> str:
 
 
 def claims_table(results: dict[str, Result], *, only_readme: bool = False) -> str:
-    """Return a table with one row for each claim, or for the claims that are marked for the README."""
+    """Return a table with one row for each claim of the result files, or only for those marked for the README."""
     rows = []
     for result in results.values():
         for claim in result["claims"]:
@@ -84,7 +87,7 @@ def claims_table(results: dict[str, Result], *, only_readme: bool = False) -> st
 
 
 def section(result: Result) -> str:
-    """Return a result's table, and below it the command, the machine, the date and the notes."""
+    """Return the Markdown of one result: its table, and below it the command, the machine, the date and the notes."""
     commands = ", ".join(f"`{command}`" for command in result["command"])
     about = [
         f"Command: {commands or 'not recorded'}.",
@@ -96,7 +99,7 @@ def section(result: Result) -> str:
 
 
 def wrapped(text: str) -> str:
-    """Return a list item in lines of at most 120 characters. Lines break between words only."""
+    """Return the text as a Markdown list item, in lines of at most 120 characters that break between words only."""
     filled = textwrap.fill(
         text, WIDTH, initial_indent="- ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
     )
@@ -114,7 +117,7 @@ def table(columns: list[str], rows: list[list[Any]]) -> str:
 
 
 def _cell(tag: str, value: Any) -> str:
-    """Return a cell of an HTML table. Bold text and code of Markdown become HTML."""
+    """Return a cell of an HTML table, with the Markdown for bold text and code turned into HTML."""
     text = escape(str(value), quote=False)
     text = re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", text)
     text = re.sub(r"`(.+?)`", r"<code>\1</code>", text)
@@ -123,7 +126,7 @@ def _cell(tag: str, value: Any) -> str:
 
 
 def main() -> None:
-    """Rewrite the pages, or check them."""
+    """Rewrite the pages that are out of date, or with --check only list them and exit with 1 if there are any."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check

@@ -1,6 +1,8 @@
-"""Print an answerer's accuracy on each of bAbI's tasks: `python tools/score_babi.py MODEL_FOLDER babi/test.jsonl`.
+"""Print the accuracy of a question-answering model on each task of bAbI.
 
-`tools/convert_babi.py` writes the file. The last line is the mean over the tasks.
+    python tools/score_babi.py MODEL_FOLDER babi/test.jsonl
+
+`tools/convert_babi.py` writes test.jsonl. The last line that is printed is the mean of the tasks' accuracies.
 """
 
 import json
@@ -14,7 +16,7 @@ from glassformer.training.precision import choose_device
 
 
 def main(folder: Path, path: Path) -> None:
-    """Answer every question and count the right answers by task."""
+    """Answer every question in `path` with the model in `folder`, and print the accuracy on each task and the mean."""
     asked = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     answerer = Answerer.from_folder(folder)
     answerer.model.to(choose_device("auto"))

@@ -1,4 +1,4 @@
-"""Split labeled phrases so that no validation sentence shares a phrase with training by accident.
+"""Split labeled sentences and phrases so that no phrase of a validation sentence leaks into the training set.
 
     python tools/split_phrases.py FOLDER FILE ... [--column sentence] [--share 0.1]
 
@@ -19,16 +19,18 @@ from glassformer.data.readers.text_files import read_lines
 
 
 class Split(NamedTuple):
-    """Indices of the texts for training and for validation."""
+    """The indices of the texts for training and of those for validation."""
 
     train: list[int]
     valid: list[int]
 
 
 def split_phrases(texts: list[str], share: float = 0.1, min_words: int = 3) -> Split:
-    """Return which texts are for training and which for validation. Phrases of validation sentences only are in none.
+    """Return which texts are for training and which for validation.
 
-    Texts of fewer than `min_words` words are never sentences: a rare word that no sentence contains would be one.
+    `share` is the share of the sentences for validation. A phrase that only validation sentences contain is in neither
+    set. Texts of fewer than `min_words` words never count as sentences, because otherwise a rare word that no sentence
+    contains would be one.
     """
     words = [tuple(text.split()) for text in texts]
     known = set(words)
@@ -51,14 +53,14 @@ def split_phrases(texts: list[str], share: float = 0.1, min_words: int = 3) -> S
 
 
 def _parts(words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Return all contiguous runs of words."""
+    """Yield all contiguous runs of the words, which are the possible phrases of a sentence."""
     for first in range(len(words)):
         for last in range(first + 1, len(words) + 1):
             yield words[first:last]
 
 
 def _hash(words: Iterable[str]) -> float:
-    """Return a number from 0 to 1 that depends only on the words."""
+    """Return a number from 0 to 1 that depends only on the words, to choose the sentences for validation."""
     return int.from_bytes(hashlib.sha256(" ".join(words).encode()).digest()[:8]) / 2**64
 
 

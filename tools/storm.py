@@ -1,6 +1,6 @@
-"""Stress test: kills, signals, full disks, damaged files, odd environments and odd texts: `make storm`.
+"""Stress test of training, loading and the command line, in six parts: `make storm`.
 
-Each part prints how many cases it ran and how many went wrong; the exit code is 1 if any did.
+Each part prints how many cases it ran and how many went wrong. The exit code is 1 if any did.
 
 - kills, signals: training runs are stopped at random moments and resumed. The final weights must have the same bits as
   those of an uninterrupted run, and a signal must give its exit code.
@@ -50,7 +50,7 @@ ALLOWED_EXITS = {0, 1, 2, 141}
 
 @dataclass
 class Part:
-    """Counts of one part of the test."""
+    """The results of one part of the test: how many cases it ran, and a message for each fault."""
 
     name: str
     cases: int = 0
@@ -60,12 +60,12 @@ class Part:
 
 
 def _log_of(folder: Path) -> str:
-    """Return the output of a command."""
+    """Return everything that commands started by `start` in this folder have printed."""
     return (folder / "log.txt").read_text(encoding="utf-8", errors="replace")
 
 
 def write_corpus(folder: Path, count: int = 300) -> None:
-    """Write a corpus of six words that are translated word by word."""
+    """Write a corpus of `count` random sentence pairs, of six words that are translated word by word."""
     chance = random.Random(0)
     sources = [" ".join(chance.choices(list(WORDS), k=chance.randint(1, 4))) for _ in range(count)]
     (folder / "a.en").write_text("".join(f"{line}\n" for line in sources), encoding="utf-8")
@@ -74,7 +74,11 @@ def write_corpus(folder: Path, count: int = 300) -> None:
 
 
 def start(arguments: list[str], folder: Path, prepare: Callable[[], None] = lambda: None) -> int:
-    """Run the command line in a forked child, where all imports are done already, and return its process id."""
+    """Start `glassformer ARGUMENTS` in a forked child process and return the child's id.
+
+    The child works in `folder`, writes its output to log.txt, and calls `prepare` first. A fork saves the time of
+    importing torch again.
+    """
     child = os.fork()
     if child:
         return child
@@ -104,12 +108,12 @@ def start(arguments: list[str], folder: Path, prepare: Callable[[], None] = lamb
 
 
 def wait(child: int) -> int:
-    """Return the exit code of a child, or minus the signal that ended it."""
+    """Wait for a child process and return its exit code, or minus the number of the signal that ended it."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def weights(folder: Path) -> str:
-    """Return a digest of the trained weights and the tokenizer."""
+    """Return a hash of the weights and the tokenizer of the model that was trained in this folder."""
     digest = hashlib.sha256()
     for name in ("model.safetensors", "tokenizer.json"):
         digest.update((folder / "m" / name).read_bytes())
@@ -117,7 +121,7 @@ def weights(folder: Path) -> str:
 
 
 def fresh(root: Path, name: str) -> Path:
-    """Return a new folder with the corpus."""
+    """Make the new folder `root/name` with the corpus in it, and return its path."""
     folder = root / name
     folder.mkdir()
     write_corpus(folder)
@@ -125,12 +129,15 @@ def fresh(root: Path, name: str) -> Path:
 
 
 def leftovers(folder: Path) -> list[str]:
-    """Return temporary files that a finished run should have removed."""
+    """Return the hidden files in the folder: temporary files that a finished run should have removed."""
     return [str(path.relative_to(folder)) for path in folder.rglob(".*") if path.name.startswith(".")]
 
 
 def interrupt(part: Part, root: Path, deadline: float, chance: random.Random, signals: list[signal.Signals]) -> None:
-    """Stop runs at random moments, resume them, and compare the weights with those of an undisturbed run."""
+    """Stop training runs at random moments by one of the signals, and resume them until they finish.
+
+    The final weights must be those of an uninterrupted run. Until `deadline`, cases and faults are added to `part`.
+    """
     whole = fresh(root, "whole")
     began = time.monotonic()
     if wait(start(TRAIN, whole)) != 0:
@@ -168,7 +175,10 @@ def interrupt(part: Part, root: Path, deadline: float, chance: random.Random, si
 
 
 def fill_disk(part: Part, root: Path, deadline: float, chance: random.Random) -> None:
-    """Limit the size of files so that a save fails; the run must say so, lose nothing, and resume."""
+    """Train with a random limit on the size of files, so that a save fails as on a full disk, and resume without it.
+
+    The run must end without a traceback, and the resumed run must reach the weights of an undisturbed one.
+    """
     whole = fresh(root, "whole")
     wait(start(TRAIN, whole))
     right = weights(whole)
@@ -192,7 +202,7 @@ def fill_disk(part: Part, root: Path, deadline: float, chance: random.Random) ->
 
 
 def damage(part: Part, root: Path, deadline: float, chance: random.Random) -> None:
-    """Load models of every format with random damage."""
+    """Load models of every format with random damage, by the cases of `tools/fuzz.py`, until `deadline`."""
     paths = hostile_files.build_models(root)
     (root / "broken").mkdir()
     for path in paths.values():
@@ -206,7 +216,10 @@ def damage(part: Part, root: Path, deadline: float, chance: random.Random) -> No
 
 
 def environments() -> Iterator[tuple[str, dict[str, str | None], str]]:
-    """Return the odd environments: name, variables (None removes one), and a shell line that calls `$GF`."""
+    """Yield the cases of `odd_environments`: a name, environment variables, and a shell command.
+
+    A variable with the value None is removed. The command calls Glassformer as `$GF`.
+    """
     plain = 'printf "one two\\nthree\\n" | $GF run m'
     for name, value in (
         *(("LC_ALL", value) for value in ("C", "POSIX", "tr_TR.UTF-8", "de_DE.ISO-8859-1", "nonsense")),
@@ -252,7 +265,7 @@ def environments() -> Iterator[tuple[str, dict[str, str | None], str]]:
 
 
 def odd_environments(part: Part, root: Path, deadline: float) -> None:
-    """Run the commands in each environment and print those that failed."""
+    """Run the command of each case of `environments`, and add to `part` those with a wrong answer or a traceback."""
     folder = fresh(root, "odd")
     if wait(start(TRAIN, folder)) != 0:
         part.faults.append("the training failed")
@@ -289,7 +302,10 @@ def odd_environments(part: Part, root: Path, deadline: float) -> None:
 
 
 def odd_texts(part: Part, root: Path, deadline: float, chance: random.Random) -> None:
-    """Send random Unicode through a tokenizer and a model."""
+    """Encode and decode random Unicode lines with a tokenizer, and translate some of them with a model.
+
+    Decoding must return the line, no line may become a special token, and each line must get an answer.
+    """
     folder = fresh(root, "texts")
     if wait(start(TRAIN, folder)) != 0:
         part.faults.append("the training failed")
@@ -320,7 +336,7 @@ def odd_texts(part: Part, root: Path, deadline: float, chance: random.Random) ->
 
 
 def main() -> int:
-    """Run the parts one after the other, and print a table."""
+    """Run the parts one after the other, each for its share of --minutes, and print a table. Return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0, help="how long in all (10)")
     parser.add_argument("--seed", type=int, default=0, help="of the random choices (0)")

@@ -1,7 +1,8 @@
-"""Measure how exactly `--minutes` is kept: `python tools/time_minutes.py [MINUTES]`, on an idle machine.
+"""Measure how exactly `glassformer train --minutes` is kept: `python tools/time_minutes.py [MINUTES]`.
 
-Trains ten small models on data made here, with different tasks, sizes and intervals of validation. Each is a separate
-command, timed from outside. Prints the minutes asked for and taken; exits with 1 if one is off by more than 15 %.
+The script trains ten small models on generated data, with different tasks, sizes and intervals of validation, and times
+each command as a whole. It prints the seconds asked for and taken, and exits with 1 if one run fails or is off by more
+than 15 %. Run it on an idle machine.
 """
 
 import random
@@ -43,7 +44,7 @@ ALLOWED = 0.15
 
 
 def main(minutes: float) -> int:
-    """Run all ten. Return how many were not in time."""
+    """Run the ten commands. Return how many failed or were off by more than 15 %."""
     late = 0
     with tempfile.TemporaryDirectory() as folder:
         write_data(Path(folder))
@@ -64,7 +65,7 @@ def main(minutes: float) -> int:
 
 
 def write_data(folder: Path) -> None:
-    """Write pairs, labeled texts and one long text, made of a few words."""
+    """Write the generated training data: sentence pairs, labeled texts and one long text."""
     draw = random.Random(0)
     lines = [draw.choices([*WORDS], k=draw.randint(3, 15)) for _ in range(8000)]
     (folder / "a.en").write_text("".join(" ".join(line) + "\n" for line in lines), encoding="utf-8")

@@ -1,8 +1,8 @@
-"""Run every code block of the five documents beside ours: `make verify-documents DOCUMENTS=folder`.
+"""Compare the code in the five tutorial documents that this project implements with `glassformer.documents`.
 
-The folder holds the five texts, named 000*, 001*, ... Each Python block is executed as it stands. Each class, method
-and function that it defines is compared with ours in `glassformer.documents.document_NNN`: its name, its parameters
-with their defaults, what it returns, and with the same weights the same numbers. Two things are changed first:
+`make verify-documents DOCUMENTS=folder` runs it. The folder holds the five texts, named 000* to 004*. Their Python
+blocks are executed. Each definition is compared with the one in `glassformer.documents.document_NNN` ("ours"): its
+name, its parameters with their defaults, and what it returns with the same weights. Two things are changed first:
 
 - Document 003's blocks compute attention before the norm that their text puts first. They are repaired to call it
   inside the residual.
@@ -41,7 +41,7 @@ REPAIR = (
     r"x = self.\4(x, lambda x: self.\2_attention(\3)[0])",
 )
 REPAIRS = {"003": 3}
-"""How often the repair must find its place."""
+"""How many places REPAIR must change in each document; 0 in documents that are not listed."""
 
 torch.manual_seed(0)
 X, Y = torch.randn(2, 9, 16), torch.randn(2, 11, 16)
@@ -57,21 +57,21 @@ NARROW = [np.random.default_rng(1).standard_normal(shape) for shape in ((2, 5, 4
 
 @dataclass
 class Case:
-    """How a definition is tested: the constructor's arguments, and the calls with their arguments."""
+    """How a definition is tested: the constructor's arguments, and for each method the arguments of its calls."""
 
     build: tuple[Any, ...] = ()
     calls: dict[str, list[tuple[Any, ...]]] = field(default_factory=dict)
     make: Callable[[type, Any], Any] | None = None
-    """Makes the document's object from its class and ours, where its block has no constructor."""
+    """Makes the document's object from its class and our object, if the document shows no constructor."""
 
 
 def once(*arguments: Any) -> dict[str, list[tuple[Any, ...]]]:
-    """Return a case with one call of `forward`."""
+    """Return the `calls` of a case that calls `forward` once with these arguments."""
     return {"forward": [arguments]}
 
 
 def parts_of_002(*names: str) -> Callable[[type, Any], Any]:
-    """Give the object the attributes that `forward` uses, because document 002 shows this method only."""
+    """Return a `Case.make` that adds the attributes used by `forward`, the only method that document 002 shows."""
 
     def make(kind: type, ours: Any) -> Any:
         theirs = kind()
@@ -167,11 +167,11 @@ CASES: dict[str, dict[str, Case]] = {
     },
 }
 AS_ARRAYS = {("004", "softmax")}
-"""Where a document returns a list at first and an array later; ours is the array."""
+"""Functions that a document defines twice, first returning a list and later an array; ours returns the array."""
 
 
 def names_given(number: str) -> dict[str, Any]:
-    """Names that a document's blocks use and neither define nor import."""
+    """Return the variables that a document's blocks use but neither define nor import."""
     if number == "002":
         given = ("PositionalEncoding", "Transformer")
         return {"torch": torch, "nn": nn, "math": math} | {name: getattr(document_002, name) for name in given}
@@ -185,14 +185,14 @@ def names_given(number: str) -> dict[str, Any]:
 
 
 class Report:
-    """Counts what was compared, and prints what differs."""
+    """Counts the comparisons of a document, by kind, and prints each one that found a difference."""
 
     def __init__(self) -> None:
         self.counts = dict.fromkeys(("blocks", "shell", "definitions", "signatures", "results", "bad"), 0)
         self.largest = 0.0
 
     def note(self, kind: str, title: str, problem: str | None) -> None:
-        """Count one comparison, and print its problem if it has one."""
+        """Count one comparison, and print `problem`, the difference that it found; None if it found none."""
         self.counts[kind] += 1
         if problem is not None:
             self.counts["bad"] += 1
@@ -205,7 +205,7 @@ class Report:
 
 
 def main() -> int:
-    """Compare all documents. Return 0 if everything agrees."""
+    """Compare all five documents and print the counts. Return the exit code: 0 if everything agrees."""
     folder = Path(sys.argv[1]) if len(sys.argv) == 2 else None
     if folder is None or not folder.is_dir():
         print(f"DOCUMENTS={sys.argv[1:]}: expected a folder with the five texts, named 000* to 004*")
@@ -226,7 +226,7 @@ def main() -> int:
 
 
 def verify(number: str, text: str) -> Report:
-    """Execute a document's blocks in order, and compare what each defines."""
+    """Execute the Python blocks of document `number` in order, and compare each definition with ours."""
     report = Report()
     ours = importlib.import_module(f"glassformer.documents.document_{number}")
     text, repairs = re.subn(*REPAIR, text)
@@ -255,7 +255,7 @@ def verify(number: str, text: str) -> Report:
 def compare(
     number: str, node: ast.ClassDef | ast.FunctionDef, names: dict[str, Any], ours: Any, report: Report
 ) -> None:
-    """Compare one definition of a document with ours."""
+    """Compare a class or function of a document (`node`, executed in `names`) with the one in our module `ours`."""
     title, theirs, case = f"{number} {node.name}", names[node.name], CASES[number].get(node.name)
     if case is None or not hasattr(ours, node.name):
         report.note("results", title, "not compared: expected a case here, and the name in ours")
@@ -290,7 +290,7 @@ def compare(
 
 
 def share_weights(title: str, theirs: Any, ours: Any, report: Report) -> None:
-    """Give both modules the same random weights, in the norms too."""
+    """Give both modules the same random weights, in the norms too, and check that both have as many parameters."""
     if not isinstance(theirs, nn.Module):
         vars(theirs).update(vars(ours))
         return
@@ -304,7 +304,7 @@ def share_weights(title: str, theirs: Any, ours: Any, report: Report) -> None:
 
 
 def signature_problem(theirs: Any, ours: Any) -> str | None:
-    """Return the difference of two signatures. Ours may have more keyword-only parameters that have a default."""
+    """Describe how two signatures differ; None if equal. Ours may add keyword-only parameters that have a default."""
     expected, found = (
         [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
         for function in (theirs, ours)
@@ -319,7 +319,7 @@ def signature_problem(theirs: Any, ours: Any) -> str | None:
 def compare_calls(
     title: str, key: tuple[str, str], theirs: Any, ours: Any, arguments: tuple[Any, ...], report: Report
 ) -> None:
-    """Compare what both return and which files they write."""
+    """Call both functions with the same arguments and seed; compare what they return and which files they write."""
     found = []
     for call in (theirs, ours):
         torch.manual_seed(1)
@@ -337,7 +337,7 @@ def compare_calls(
 
 
 def result_problem(theirs: Any, ours: Any) -> tuple[str | None, float]:
-    """Return the difference of two results, and by how much numbers differ, relative to the largest."""
+    """Describe how two results differ (None if equal), and return the largest relative difference of their numbers."""
     if isinstance(theirs, tuple | list):
         if type(theirs) is not type(ours) or len(theirs) != len(ours):
             return f"returned {type(ours).__name__}: expected a {type(theirs).__name__} of {len(theirs)}", 0.0
@@ -357,7 +357,7 @@ def result_problem(theirs: Any, ours: Any) -> tuple[str | None, float]:
 
 
 def compare_outputs(title: str, theirs: Any, names: dict[str, Any], ours: Any, report: Report) -> None:
-    """Check that the document's own test prints the same for our classes, apart from random numbers."""
+    """Check that the document's test function prints the same for our classes, ignoring decimal numbers."""
     said = []
     own = {name: getattr(ours, name) for name in ours.__all__ if name in names and name != theirs.__name__}
     for replaced in ({}, own):
@@ -373,7 +373,7 @@ def compare_outputs(title: str, theirs: Any, names: dict[str, Any], ours: Any, r
 
 @contextlib.contextmanager
 def stand_ins() -> Iterator[None]:
-    """Replace packages that are not installed by objects that accept every call."""
+    """Context manager that replaces packages that are not installed by mock objects."""
     missing = []
     for name in STAND_INS:
         try:
@@ -390,7 +390,7 @@ def stand_ins() -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_new_folder() -> Iterator[Path]:
-    """Change to a temporary folder, where blocks may write files."""
+    """Context manager that changes to a new temporary folder, where the documents' code may write files."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         yield Path(folder)
 

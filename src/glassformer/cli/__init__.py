@@ -29,9 +29,9 @@ FUNCTIONS = {
     "bench": ("bench", "bench"),
     "completion": ("completion", "completion"),
 }
-"""The module and the function of each verb."""
+"""For each verb, its module in `glassformer.cli` and its function there."""
 TASK_VERBS = ("demo", "train", "eval")
-"""Verbs whose options depend on the task, so that they parse their own arguments."""
+"""Verbs whose options depend on the task. Their functions get the arguments as a list and parse them themselves."""
 
 LESS_MEMORY = (
     "Lower --max-tokens (a higher --accumulate keeps the size of an update), choose a smaller model, or --device cpu."
@@ -40,10 +40,11 @@ SMALLER_MODEL = "Use a smaller model, shorter texts or a smaller --beam."
 
 
 def main() -> None:
-    """Run `glassformer VERB ...` and exit with its code.
+    """Run the command `glassformer VERB ...`, with the arguments in `sys.argv`.
 
-    0 is success. 2 is a wrong command line: an option, a value or a combination that has to be changed. 1 is any other
-    failure, of a file, a model or the machine. 130 and 143 are signals, and 141 is a closed pipe.
+    The exit code is 0 for success and 2 for a wrong command line: an option, a value or a combination that has to be
+    changed. It is 1 for any other failure, of a file, a model or the machine; 130 after SIGINT, 143 after SIGTERM; and
+    141 if the reader of stdout closed it.
     """
     # On ARM, torch's allocator returns freed memory to the system after 10 ms and gets it back page by page for the
     # next batch, which takes 3 % of the generation time. A delay of 10 s avoids that. Set it before torch is loaded.
@@ -67,7 +68,7 @@ def main() -> None:
 
 
 def _main(arguments: list[str]) -> None:
-    """Print the help or the version, or run the verb and report its errors."""
+    """Print the help or the version if that is asked for. Otherwise run the verb and report its errors."""
     verb, *rest = arguments or ["help"]
     if verb in HELP and rest and not rest[0].startswith("-"):
         verb, rest = rest[0], [*rest[1:], "--help"]  # help VERB, and help train TASK
@@ -85,7 +86,7 @@ def _main(arguments: list[str]) -> None:
 
 
 def _run(verb: str, arguments: list[str]) -> None:
-    """Import the verb and call it."""
+    """Import the function of a verb and call it with the arguments. An unknown verb ends the process."""
     if verb not in VERBS:
         from glassformer.base.names import suggestion
 
@@ -109,9 +110,9 @@ def _run(verb: str, arguments: list[str]) -> None:
 
 
 def _report(error: BaseException, verb: str) -> None:
-    """Exit with a message for errors that the user can act on. Raise those that are bugs of ours.
+    """Exit with a message for an error that the user can act on. Raise the error if it is a bug of Glassformer.
 
-    Errors of files, values and options carry their own message. Some say their exit code, such as 2 for a wrong option.
+    Errors of files, values and options carry their own message. Some have an `exit_code`, such as 2 for a wrong option.
     """
     if isinstance(error, BrokenPipeError):
         raise error  # `main` ends quietly
@@ -143,7 +144,7 @@ def _report(error: BaseException, verb: str) -> None:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """Return whether the error is about memory of a GPU or the machine. torch raises a RuntimeError for both."""
+    """Return whether the error says that the GPU or the machine has no memory left. torch raises RuntimeErrors too."""
     words = ("out of memory", "can't allocate memory", "not enough memory")
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(word in str(error) for word in words)

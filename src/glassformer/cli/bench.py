@@ -1,4 +1,4 @@
-"""`glassformer bench decode`: how fast this machine generates text, beside other libraries."""
+"""`glassformer bench decode`: measure how fast Glassformer and other libraries generate text on this machine."""
 
 from pathlib import Path
 from typing import Literal
@@ -43,7 +43,7 @@ def bench(
         rounds: How many times each engine is measured.
         threads: Number of CPU threads; 0 lets torch choose.
         device: Device to measure; auto is cuda if there is a GPU.
-        compiled: Also measure our compiled step, which takes half a minute or more to compile for each shape.
+        compiled: Also measure Glassformer's compiled step, which takes half a minute or more to compile for each shape.
         only: Measure only the engines whose names contain one of these texts, such as "glassformer" or "HF, bfloat16".
         out: Also write the measurements to this new JSON file, with the command, the machine and the date.
     """

@@ -45,7 +45,8 @@ end
 complete -c glassformer -a '(__glassformer_words)'
 """,
 }
-"""Each script looks up the words before the cursor in a table. Flags are offered after a hyphen, files elsewhere."""
+"""The completion script of each shell. A script looks up the words before the cursor in a table of commands. It offers
+flags after a hyphen, and the shell's own completion of files elsewhere."""
 
 
 def completion(shell: Shell) -> None:
@@ -63,9 +64,9 @@ def completion(shell: Shell) -> None:
 
 
 def completion_words() -> dict[str, list[str]]:
-    """Return the words that can follow each command: the tasks after `train`, the flags after `train tagging`.
+    """Return the words that can follow each command, such as tasks after "train" and flags after "train tagging".
 
-    They are read from the tables that the command line is parsed by.
+    They come from the same tables that the command line is parsed with.
     """
     from glassformer.base.dataclass_flags import options_of
     from glassformer.cli.bench import bench
@@ -92,13 +93,13 @@ def completion_words() -> dict[str, list[str]]:
 
 
 def _flags(options: Mapping[str, Option]) -> list[str]:
-    """Return the flags of these options, and `--no-name` for an option that is on by default."""
+    """Return the flags of these options, `--no-NAME` for each option that is on by default, and `--help`."""
     off = [f"--no-{option.flag[2:]}" for option in options.values() if option.default is True]
     return [*(option.flag for option in options.values()), *off, "--help"]
 
 
 def _case(shell: Shell, command: str, words: list[str]) -> str:
-    """Return the branch of a shell's `case` or `switch` for this command and everything typed after it."""
+    """Return the branch of a completion script that offers `words` after this command and whatever follows it."""
     if shell == "fish":
         patterns = f"'{command}' '{command} *'" if command else "''"
         return f"        case {patterns}\n            printf '%s\\n' {' '.join(words)}"

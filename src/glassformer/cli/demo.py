@@ -1,4 +1,4 @@
-"""`glassformer demo [TASK]`: choose the demo of a task, and without a task that of the translator."""
+"""`glassformer demo [TASK]`: run the demo of a task; without a task, that of translation."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,13 +9,13 @@ from glassformer.cli.flag_parser import UsageError, call_function
 from glassformer.cli.translation_demo import translation_demo
 
 SPECIAL_DEMOS: dict[str, Callable[..., None]] = {"translation": translation_demo}
-"""Demos that show more than `demo_task` does, by task."""
+"""The functions of demos that show more than `demo_task` does, by task."""
 DEFAULT_TASK = next(iter(SPECIAL_DEMOS))
-"""The task of `glassformer demo` without a task."""
+"""The task that `glassformer demo` uses if none is given."""
 
 
 def demos(arguments: list[str]) -> None:
-    """Run `demo [TASK] ...`."""
+    """Run the demo that the arguments name (`[TASK] [OPTIONS]`), or print the help with the list of tasks."""
     from glassformer.tasks.task_registry import TASKS
 
     if arguments in (["-h"], ["--help"]):
@@ -30,7 +30,7 @@ def demos(arguments: list[str]) -> None:
 
 
 def demo_function(task: str) -> Callable[..., None]:
-    """Return the function of a task's demo. Its parameters are the options on the command line."""
+    """Return the function that runs a task's demo. Its parameters are the options of `glassformer demo TASK`."""
     if task in SPECIAL_DEMOS:
         return SPECIAL_DEMOS[task]
 
@@ -43,8 +43,8 @@ def demo_function(task: str) -> Callable[..., None]:
     ) -> None:
         """Train a small Transformer for this task on a corpus that comes with it, and try it.
 
-        It scores the model on examples that it was not trained on, beside a simple baseline. Then it answers LINES, or
-        what you type. Run it again to resume, or to use the trained model.
+        The demo compares the model's scores on examples that it was not trained on with those of a simple baseline.
+        Then the model answers LINES, or what you type. Run the command again to resume, or to use the trained model.
 
         Args:
             lines: Lines for the model to answer, each in quotes. On a terminal you may type more afterwards.

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from glassformer.tasks.task import Task
 
 MAX_MINUTES = 3.0
-"""The longest default training time of a demo."""
+"""The longest default training time of a demo, in minutes."""
 SHARE = 0.95
-"""Share of the minutes that is used for training; the rest is for showing the results."""
+"""Share of `--minutes` that is used for training; the rest is for scoring and showing the results."""
 N_SHOWN = 5
 """Number of held-out examples that are shown."""
 
@@ -30,7 +30,10 @@ def demo_task(
     out: Path = Path("demo"),
     seed: int = 0,
 ) -> None:
-    """Train a task's demo into `out/name`, or load it from there; print scores and examples, and answer lines."""
+    """Train a small model for the task `name` into the folder `out/name`, or load it if it is already there.
+
+    Then print its scores next to a baseline, show some held-out examples, and answer `lines` and what the user types.
+    """
     from glassformer.pipelines.load import load
     from glassformer.pipelines.trained_pipeline import TrainedPipeline
     from glassformer.tasks.task_registry import task_named
@@ -68,7 +71,10 @@ def demo_task(
 
 
 def talk(answer: Callable[[str], str], invitation: str) -> None:
-    """On a terminal, answer the lines that the user types, until an empty line."""
+    """On a terminal, print `invitation` and the answer to each line that the user types, until an empty line.
+
+    Without a terminal, do nothing.
+    """
     if sys.stdin is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return
     print(f"\n{invitation}")
@@ -93,7 +99,7 @@ def _baseline(task: "Task[Any, Any]", splits: "Splits[Any]") -> "tuple[str, Scor
 
 
 def _beside(scores: "Scores", baseline: "tuple[str, Scores] | None") -> str:
-    """Return a table with the scores of the baseline and of the model."""
+    """Return a table with one row for the baseline, if there is one, and one for the model."""
     from glassformer.metrics.number_table import Table
     from glassformer.metrics.scores import title_of
 

@@ -36,7 +36,7 @@ class ScoringOptions(ComputeOptions):
 
 
 def evaluate(arguments: list[str]) -> None:
-    """Parse `FOLDER [--any-field-of-the-data ...]` and score."""
+    """Run `glassformer eval` with the arguments `FOLDER [OPTIONS]`: score the model in FOLDER and print the scores."""
     if not arguments or arguments[0].startswith("-"):
         is_asked = bool({*HELP, HELP_ALL} & {*arguments})
         print(USAGE, file=sys.stdout if is_asked else sys.stderr)
@@ -91,12 +91,15 @@ def evaluate(arguments: list[str]) -> None:
 
 
 def _values_of(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given values that are fields of this dataclass."""
+    """Return those of the option values that are fields of the dataclass `kind`."""
     return {field.name: values[field.name] for field in fields(kind) if field.name in values}
 
 
 def eval_options(task: str, usual: Any) -> dict[str, Option]:
-    """Return the options for a model of this task, by name. The data options have the defaults of `usual`."""
+    """Return the options of `eval` for a model of this task, by name.
+
+    `usual` is the config with which the model's training data was read. Its values are the data options' defaults.
+    """
     from glassformer.tasks.task_registry import task_named
 
     own = task_named(task).EvalOptions
@@ -106,18 +109,18 @@ def eval_options(task: str, usual: Any) -> dict[str, Option]:
 
 
 def eval_help(folder: str, task: str, usual: Any, options: Mapping[str, Option]) -> str:
-    """Return the help for the model in this folder."""
+    """Return the text of `glassformer eval FOLDER --help`, which depends on the task of the model in the folder."""
     about = f"Score the model in {folder} ({task}) on your own data. Columns are read as in training."
     return help_text(f"glassformer eval {folder} {_files(usual, options)} [OPTIONS]", about, options.values())
 
 
 def _files(data: Any, options: Mapping[str, Option]) -> str:
-    """Return the flags that name the files to score on: "--source PATH ... --target PATH ..."."""
+    """Return the flags that name the files to score on, such as "--source PATH ... --target PATH ..."."""
     return " ".join(f"{options[name].flag} PATH ..." for name in data.FILE_FIELDS if name in options)
 
 
 def _check_own(flag: str, task: str, options: Mapping[str, Option]) -> None:
-    """Raise if the flag is for models of another task."""
+    """Raise UsageError if the flag is an `EvalOptions` flag of another task than this one."""
     from glassformer.tasks.task_registry import TASKS, task_named
 
     name = flag.partition("=")[0].removeprefix("--").replace("-", "_")

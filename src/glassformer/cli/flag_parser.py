@@ -22,7 +22,7 @@ TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
 RENAMED_FLAGS = {"--int8": "--quantize int8"}
 """Options of earlier versions, and what to write today."""
 INDENT = 26
-"""Column where the descriptions start in the help."""
+"""Column of the help text where the descriptions of the options start."""
 
 
 class UsageError(ValueError):
@@ -34,11 +34,11 @@ class UsageError(ValueError):
 def parse_options(
     arguments: Sequence[str], options: Mapping[str, Option], command: str, positional: Sequence[Option] = ()
 ) -> dict[str, Any]:
-    """Return the values given on the command line, by option name. Options that were not given are missing.
+    """Return the values of the options on the command line, by option name. Options that were not given are missing.
 
-    `--name value`, `--name=value`, several values where the option is a list, `--name` or `--no-name` where it is true
-    or false. Hyphens and underscores are the same. Other words belong to `positional`; after `--` all words do.
-    `command` is used in error messages.
+    An option is `--name value` or `--name=value`, with several values if it is a list, or `--name` or `--no-name` if it
+    is boolean. Hyphens and underscores in names are the same. Other words are values of the `positional` arguments, and
+    so are all words after `--`. `command` is the command's name in error messages.
     """
     given: dict[str, Any] = {}
     waiting, words = list(arguments), []
@@ -85,9 +85,10 @@ def parse_options(
 
 
 def call_function(function: Callable[..., None], arguments: Sequence[str], command: str) -> None:
-    """Call a function with the arguments of the command line, or print the help from its docstring.
+    """Call a verb's function with the arguments of the command line, or print its help and exit.
 
-    Parameters before the `*` are positional, those after it options. The `Args` of the docstring describe them.
+    Parameters before the `*` are positional arguments, and those after it are options. The help is the function's
+    docstring, whose `Args` describe the parameters. `command` is the command's name in the help and in errors.
     """
     about, positional, options = function_options(function)
     if {*HELP, HELP_ALL} & {*arguments}:
@@ -112,9 +113,10 @@ def call_function(function: Callable[..., None], arguments: Sequence[str], comma
 
 
 def function_options(function: Callable[..., None]) -> tuple[str, list[Option], dict[str, Option]]:
-    """Return a function's description, its positional arguments, and its options by name.
+    """Return the description of a verb's function, its positional arguments, and its options by name.
 
-    A parameter whose default is a dataclass is a group of options: the fields, under the docstring of the class.
+    A parameter whose default is a dataclass is a group of options: one for each field. The docstring of the class is
+    the heading of the group in the help.
     """
     about, docs = _docstring(function)
     hints = get_type_hints(function, include_extras=True)
@@ -134,14 +136,14 @@ def function_options(function: Callable[..., None]) -> tuple[str, list[Option], 
 
 
 def _with_hint(option: Option) -> Option:
-    """Return the option with the default that its annotation describes."""
+    """Return the option with the `help_behavior_hint` of its annotation, if there is one, added to its description."""
     notes = getattr(option.hint, "__metadata__", ())
     said = next((found for note in notes if isinstance(found := getattr(note, "help_behavior_hint", ""), str)), "")
     return replace(option, about=f"{option.about} {said}".rstrip())
 
 
 def _docstring(function: Callable[..., None]) -> tuple[str, dict[str, str]]:
-    """Return the description in a docstring, and its `Args` by name."""
+    """Return the text of a function's docstring before `Args:`, and the description of each argument by name."""
     about, _, arguments = inspect.cleandoc(function.__doc__ or "").partition("\n\nArgs:\n")
     found: dict[str, str] = {}
     for line in arguments.splitlines():
@@ -157,7 +159,7 @@ def _has_default(option: Option) -> bool:
 
 
 def help_text(usage: str, about: str, options: Iterable[Option], more: str = "") -> str:
-    """Return the help: usage, a description, the options by section, and where to find more."""
+    """Return the help of a command: its usage, a description, the options by section, and the last paragraph `more`."""
     width = min(100, max(60, shutil.get_terminal_size().columns))
     paragraphs = [f"usage: {usage}", *(textwrap.fill(" ".join(part.split()), width) for part in about.split("\n\n"))]
     sections: dict[str, list[str]] = {}
@@ -188,7 +190,7 @@ def _describe(option: Option, width: int) -> str:
 
 
 def _default(option: Option) -> str:
-    """Return the default as the command line spells it; empty if it is not worth showing."""
+    """Return an option's default as the help shows it; "" if the help does not show it (off, none, empty)."""
     value = option.default
     if isinstance(value, bool):
         return "on" if value else ""
@@ -209,7 +211,7 @@ def _metavar(option: Option) -> str:
 
 
 def _read(option: Option, texts: list[str]) -> Any:
-    """Return the value of an option from its words on the command line."""
+    """Convert the words after a flag to the option's type. Raise UsageError if they do not have it."""
     kind, _, is_optional = parts_of(option.hint)
     told = f"{option.name if option.name.isupper() else option.flag} {' '.join(texts)}"
     if is_optional and texts[0].lower() == "none":
@@ -224,7 +226,10 @@ def _read(option: Option, texts: list[str]) -> Any:
 
 @contextmanager
 def naming_columns(data: Any) -> Iterator[None]:
-    """Add to an error about a missing column the option that names it. `data` is the config of the data."""
+    """Context manager that adds to a MissingColumnError which option names the column.
+
+    `data` is the data config, whose fields `..._column` are these options.
+    """
     from glassformer.data.readers.records import MissingColumnError
 
     try:
@@ -236,7 +241,7 @@ def naming_columns(data: Any) -> Iterator[None]:
 
 
 def _word(kind: Any, text: str) -> Any:
-    """Convert one word to this type. Return the word itself if that fails; `as_field` then refuses it."""
+    """Convert one word to the type `kind`. If that fails, return the word itself, which `as_field` then refuses."""
     if kind is bool:
         return TRUTHS.get(text.lower(), text)
     if kind in (int, float):
@@ -259,7 +264,7 @@ def _unknown(flag: str, options: Mapping[str, Option], command: str) -> str:
 
 
 def _use_of(word: str, options: Mapping[str, Option], command: str) -> str:
-    """Return a hint about a word that is not expected on the command line."""
+    """Return a hint what to do instead, for the error about a word that is not expected on the command line."""
     if "input" not in options:
         return f"glassformer {command} --help shows what is"
     if Path(word).is_file():

@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
 WHOLE_NUMBERS = ("I64", "I32", "I16", "BOOL")
-"""Types of stored counters and masks. They do not mean that weights are quantized."""
+"""Number types of stored counters and masks. A tensor of such a type does not mean that the weights are quantized."""
 MAX_SPECIAL = 12
-"""Number of special tokens that are shown; --json lists all."""
+"""The largest number of special tokens that are shown; --json lists all."""
 
 
 def info(path: Path, *, json: bool = False, allow_pickle: bool = False) -> None:
     """Show what a model is: kind, number of parameters, task, languages, number format, tokenizer, chat template and
     settings.
 
-    Only the headers of the weight files are read. The checksums of a folder that was written here are verified too,
+    Only the headers of the weight files are read, but the checksums of a folder that Glassformer wrote are verified,
     which takes longer for a large model.
 
     Args:
@@ -38,7 +38,7 @@ def info(path: Path, *, json: bool = False, allow_pickle: bool = False) -> None:
 
 
 def describe(path: Path, *, allow_pickle: bool = False) -> dict[str, Any]:
-    """Return the object that `info --json` prints."""
+    """Return the description of a model, which `info` prints as text and `info --json` as a JSON object."""
     from glassformer.checkpoint.summary import summarize
     from glassformer.pipelines.pipeline_registry import DATA_SETTINGS, TASK, read_about
     from glassformer.tasks.configs.shared import TaskData
@@ -75,7 +75,7 @@ def describe(path: Path, *, allow_pickle: bool = False) -> dict[str, Any]:
 def _tokenizers(
     path: Path, model: "ModelSummary", about: Mapping[str, Any]
 ) -> "dict[str, Tokenizer | PretrainedTokenizer]":
-    """Return the tokenizers of a model by side: text, or source and target. A model may have none."""
+    """Return the tokenizers of a model: one under "text", or two under "source" and "target". A model may have none."""
     from glassformer.text import Tokenizer
     from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
@@ -105,7 +105,7 @@ def _about_tokenizer(tokenizer: "Tokenizer | PretrainedTokenizer") -> dict[str, 
 
 
 def _changed(config: Any) -> dict[str, Any]:
-    """Return the config fields that are not the default."""
+    """Return the fields of a config whose values differ from their defaults."""
     values = {field.name: getattr(config, field.name) for field in fields(config)}
     return {field.name: values[field.name] for field in fields(config) if values[field.name] != field.default}
 
@@ -115,7 +115,7 @@ def _as_json(found: dict[str, Any]) -> str:
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:
-    """Yield the description as lines of text."""
+    """Yield the description that `describe` returned as the lines of text that `info` prints."""
     yield f"{found['path']}: {found['kind'].replace('_', '-')}, {found['parameters']:,} parameters"
     if found["task"]:
         yield f"  task           {found['task']}"
@@ -150,7 +150,10 @@ def _language(known: Mapping[str, str] | None) -> str:
 
 
 def _numbers(stored: Mapping[str, int]) -> str:
-    """Describe the types of the stored numbers with their shares, and whether weights are quantized."""
+    """Describe the number types of the stored weights, such as "float16 99.8%, float32 0.2% (not quantized)".
+
+    `stored` is how many numbers of each type the model has.
+    """
     total = max(sum(stored.values()), 1)
     names = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
     shares = {kind: f" {count / total:.1%}" if len(stored) > 1 else "" for kind, count in stored.items()}

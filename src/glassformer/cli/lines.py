@@ -1,4 +1,4 @@
-"""Answer each line of stdin or a file with one line of stdout or a file.
+"""Read lines from stdin or a file, and write one line of answer for each to stdout or a file.
 
 Text is UTF-8 in every locale, and only a line feed ends a line.
 """
@@ -17,26 +17,26 @@ from glassformer.data.readers.records import OnBad
 from glassformer.data.readers.text_files import BYTE_ORDER_MARK, Line, decode_line, read_raw_lines
 
 CHUNK = 1000
-"""Number of lines that are answered at a time, so that output appears early and memory stays constant."""
+"""Number of lines that are answered at a time, so that output appears early and memory use does not grow."""
 Answer = Callable[[list[str]], list[str]]
 Advance = Callable[[int], None]
-"""Called with the number of bytes of input that have been answered since the last call."""
+"""A function that advances the progress bar by a number of bytes of input."""
 
 
 class _ReadLine(NamedTuple):
     line: Line
     n_bytes: int
-    """Number of bytes, with the line break."""
+    """Length of the line in the input, in bytes, with its line break."""
 
 
 def check_stdin() -> None:
-    """Raise if stdin is closed. Called before a model is loaded."""
+    """Raise ValueError if stdin is closed, so that the error comes before a model is loaded."""
     if sys.stdin is None:
         raise ValueError("stdin is closed: expected lines of text, from a terminal, a file or a pipe")
 
 
 def check_files(input: Path | None, output: Path | None) -> None:
-    """Raise if the files cannot be read or written. Called before a model is loaded."""
+    """Raise OSError if `input` is no file, `output` exists or its folder does not, before a model is loaded."""
     if input is not None:
         if not input.exists():
             raise FileNotFoundError(f"--input {input}: no such file: {path_suggestion(input)}")
@@ -58,14 +58,16 @@ def run_lines(
     as_json: bool = False,
     quiet: bool = False,
 ) -> None:
-    """Write the answer to each line of `input` (stdin unless given) to `output` (stdout unless given).
+    """Write the answer to each line of `input` (default: stdin) to `output` (default: stdout).
 
-    A line break in an answer becomes the two characters \\n. A line that is not UTF-8, or that `answer` refuses by a
-    ValueError, is bad. With `on_bad="skip"` it is reported on stderr, its answer is an empty line, or with `as_json` an
-    object with the error, and a ValueError at the end tells how many there were. With "error" the ValueError names it;
-    the answers before it are printed, unless they go to a file, which is written whole or not at all.
+    `answer` gets `size` lines at a time. A line break in an answer becomes the two characters \\n.
 
-    A progress bar is shown on stderr for a file, if stderr is a terminal that shows nothing else.
+    A line is bad if it is not UTF-8, or if `answer` raises a ValueError about it. With `on_bad="skip"` a bad line is
+    reported on stderr, its answer is an empty line (with `as_json` an object with the error), and a ValueError at the
+    end says how many lines were bad. With `on_bad="error"` the first bad line raises a ValueError. The answers before
+    it are on stdout, but an `output` file is written whole or not at all.
+
+    While an `input` file is read, a progress bar is shown on stderr if that is a terminal without the answers.
     """
     n_lines = n_bad = 0
     stand_in = "an object with the error" if as_json else "an empty line"
@@ -96,7 +98,7 @@ def run_lines(
 
 
 def _answer_lines(answer: Answer, lines: list[Line]) -> list[str | Exception]:
-    """Return the answer to each line, or the error about it."""
+    """Return the answer to each line, or an exception for a line that is not UTF-8 or that `answer` refuses."""
     found: list[str | Exception] = [ValueError(line.problem) for line in lines]
     good = [place for place, line in enumerate(lines) if not line.problem]
     for place, one in zip(good, _answer_texts(answer, [lines[place].text for place in good]), strict=True):
@@ -105,7 +107,10 @@ def _answer_lines(answer: Answer, lines: list[Line]) -> list[str | Exception]:
 
 
 def _answer_texts(answer: Answer, texts: list[str]) -> list[str | Exception]:
-    """Answer all texts at once. If that fails, answer each half separately, down to the bad text."""
+    """Return the answer to each text, or the ValueError that `answer` raises about it.
+
+    All texts are answered at once. If that raises, each half is answered separately, until the bad texts are alone.
+    """
     if not texts:
         return []
     try:
@@ -136,7 +141,7 @@ def _as_line(raw: bytes, where: str) -> _ReadLine:
 
 
 def _chunks(lines: Iterator[_ReadLine], size: int) -> Iterator[list[_ReadLine]]:
-    """Yield lists of `size` lines."""
+    """Yield the lines in lists of `size`; the last list may be shorter."""
     chunk: list[_ReadLine] = []
     for line in lines:
         chunk.append(line)
@@ -154,7 +159,10 @@ def _check_new(output: Path) -> None:
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[TextIO]:
-    """Open a new file for writing. It has a hidden name until the block ends without an error."""
+    """Context manager that opens a new file for writing, under a hidden temporary name.
+
+    The file gets the name `path` when the block ends without an error; otherwise it is removed.
+    """
     work = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         try:
@@ -174,7 +182,7 @@ def _new_file(path: Path) -> Iterator[TextIO]:
 
 
 def _put_in_place(work: Path, path: Path) -> None:
-    """Rename the finished file. Raise if another file got the name in the meantime."""
+    """Give the finished temporary file `work` the name `path`. Raise FileExistsError if that exists by now."""
     try:
         os.link(work, path)  # fails if the name exists, where a rename would replace the file
     except FileExistsError:
@@ -187,7 +195,11 @@ def _put_in_place(work: Path, path: Path) -> None:
 
 @contextmanager
 def _progress(input: Path | None, *, is_alone: bool, quiet: bool) -> Iterator[Advance]:
-    """Show a progress bar over the bytes of a file, unless stderr is no terminal or also shows the answers."""
+    """Context manager that shows on stderr how many bytes of a file are answered, and returns the bar's `Advance`.
+
+    No bar is shown for stdin, with `quiet`, without a terminal, or if the terminal shows the answers too. `is_alone`
+    says that the answers go to a file.
+    """
     if input is None or quiet or not sys.stderr.isatty() or not (is_alone or not sys.stdout.isatty()):
         yield lambda n_bytes: None
         return

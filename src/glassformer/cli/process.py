@@ -1,4 +1,4 @@
-"""The process around a command: UTF-8 streams, signals, and how it ends."""
+"""Prepare and end the process of a command: UTF-8 streams, signals and exit codes."""
 
 import io
 import os
@@ -11,17 +11,20 @@ from types import FrameType
 from typing import Any, NoReturn
 
 SIGNAL_SECONDS = 10.0
-"""Seconds after a signal until the process is ended."""
+"""Seconds after a signal until the process is ended, if it has not ended by itself."""
 
 
 def fail(reason: object, exit_code: int) -> NoReturn:
-    """Print the reason on stderr and exit."""
+    """Print `glassformer: REASON` on stderr and exit with this code."""
     print(f"glassformer: {reason}", file=sys.stderr)
     sys.exit(exit_code)
 
 
 def prepare_streams() -> None:
-    """Make stdin, stdout and stderr UTF-8 in every locale. Reopen closed ones, except stdin."""
+    """Make stdin, stdout and stderr UTF-8 in every locale.
+
+    A closed stderr is replaced by the null device. A closed stdout ends the process with an error.
+    """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
@@ -40,17 +43,17 @@ def prepare_streams() -> None:
 
 
 def discard_output() -> None:
-    """Discard buffered output, so that Python does not fail to write it when it exits."""
+    """Redirect stdout to the null device, so that Python does not fail to write buffered output when it exits."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
 def ending_on_signals() -> Iterator[None]:
-    """Turn SIGTERM and SIGINT into exceptions, so that incomplete files are removed.
+    """Context manager in which SIGTERM and SIGINT raise exceptions, so that incomplete files are removed.
 
     A second signal ends the process at once. An exception inside an import may be lost, so a timer ends the process
-    after SIGNAL_SECONDS. Training installs its own handler, which saves a checkpoint first.
+    after SIGNAL_SECONDS. Training installs its own signal handler, which saves a checkpoint first.
     """
     usual: dict[int, Any] = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
     handled = [number for number, handler in usual.items() if signal.getsignal(number) is handler]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from glassformer.pipelines.pipeline import LineAnswer, LineRequest
 
 DECODER_CHUNK = 16
-"""Number of lines that a decoder answers at a time. It is smaller, because decoders write longer texts."""
+"""Number of lines that a decoder answers at a time. It is smaller than CHUNK, because decoders write longer texts."""
 
 
 def run(
@@ -46,7 +46,7 @@ def run(
 ) -> None:
     """Use a model on lines of text: one line out for each line in.
 
-    A model that was trained here does its task with each line. A model of another library (a Hugging Face folder, a
+    A model trained with Glassformer does its task with each line. A model of another library (a Hugging Face folder, a
     GGUF file, a .bin file of llama2.c) rewrites each line if it is an encoder-decoder (T5, BART, Marian), continues or
     answers it if it is a decoder (GPT-2, Llama, Mistral, Qwen), and turns it into a vector if it is an encoder (BERT).
 
@@ -87,7 +87,7 @@ def _check_streams(lines: LineOptions, decoder: DecoderOptions) -> None:
 
 
 def _task_of(path: Path) -> str | None:
-    """Return the task of a folder that was trained here; None for any other model."""
+    """Return the task of a model folder that Glassformer trained, from its `task.json`; None for any other model."""
     from glassformer.pipelines.pipeline_registry import TASK, read_about
 
     if not (path / TASK).is_file() or (path / "origin.json").is_file():
@@ -96,12 +96,15 @@ def _task_of(path: Path) -> str | None:
 
 
 def _kind_of(model: Any) -> str:
-    """Return the task of a model, or the kind of a model of another library. It decides which options apply."""
+    """Return the key by which `check_taken` looks up the options that apply to a loaded pipeline.
+
+    It is the task of the pipeline, or the kind of a model of another library, such as "decoder".
+    """
     return str(getattr(model, "task", None) or getattr(getattr(model, "model", None), "kind", ""))
 
 
 def _use(model: Any, given: Given, lines: LineOptions, answers: AnswerOptions, decoder: DecoderOptions) -> None:
-    """Answer the lines, or the prompt, or hold a conversation."""
+    """Use a loaded pipeline: answer --prompt, hold a conversation on a terminal, or answer the lines of the input."""
     from glassformer.pipelines.encoder_pipeline import EncoderPipeline, embed_lines
     from glassformer.pipelines.generator import Generator, said
     from glassformer.pipelines.pipeline import LineRequest, Pipeline
@@ -158,7 +161,7 @@ def _generation_of(model: Any, given: Given) -> "GenerationConfig | None":
 
 
 def as_line(answer: "LineAnswer", options: AnswerOptions) -> str:
-    """Format an answer as one line: JSON, or the alternatives and scores separated by tabs."""
+    """Format an answer as one line: plain text, JSON, or the alternatives and scores separated by tabs."""
     if options.json:
         return json.dumps(answer.record, ensure_ascii=False, allow_nan=False)
     if options.n_best is None and not options.scores:
@@ -174,7 +177,7 @@ def as_line(answer: "LineAnswer", options: AnswerOptions) -> str:
 
 
 def _as_utf8(text: str) -> str:
-    """Decode an argument as UTF-8 if the locale's encoding could not decode it."""
+    """Return a command-line argument, decoded as UTF-8 if the locale's encoding could not decode it."""
     if not any("\ud800" <= character <= "\udfff" for character in text):
         return text
     try:
@@ -184,14 +187,14 @@ def _as_utf8(text: str) -> str:
 
 
 def _write(model: "Generator", prompt: list[int], request: "LineRequest") -> Iterator[str]:
-    """Yield the pieces of a generated text. A beam search yields the whole text at once."""
+    """Return the pieces of the generated continuation of a prompt. A beam search gives the whole text as one piece."""
     if request.generation is not None and request.generation.num_beams > 1:
         return iter([model.candidates_after([prompt], request.generation)[0][0].text])
     return model.stream_after(prompt, request.generation)
 
 
 def _show(pieces: Iterator[str]) -> str:
-    """Print the pieces of a text as they come, and return the text."""
+    """Print the pieces of a text as they arrive, and return the whole text."""
     text = ""
     for piece in pieces:
         print(piece, end="", flush=True)
@@ -213,7 +216,7 @@ def _converse(model: "Generator", request: "LineRequest", *, quiet: bool) -> Non
 
 
 def _ask() -> str:
-    """Return a line that the user types; empty at the end of stdin."""
+    """Ask the user for a line and return it; "" at the end of stdin."""
     try:
         return input("> ")
     except EOFError:

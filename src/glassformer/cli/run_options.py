@@ -55,7 +55,7 @@ class ComputeOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerOptions:
-    """What is printed for each line. Several values of one line are separated by tabs."""
+    """Output for each line. Several values of one line are separated by tabs."""
 
     json: bool = False
     """Print one JSON object per line: text, scores, labels with probabilities, entities with places, vectors."""
@@ -107,25 +107,28 @@ class DecoderOptions:
 WRITING = tuple(field.name for field in fields(WritingOptions))
 DECODING = tuple(field.name for field in fields(DecoderOptions))
 OPTION_GROUPS = {"writing": WRITING, "decoding": DECODING}
-"""Names of groups of options in `PipelineEntry.takes`."""
+"""The options in each of the groups that `PipelineEntry.takes` may name."""
 EXTERNAL_MODELS = {
     "encoder_decoder": PipelineEntry("", "an encoder-decoder", SEQ2SEQ_OPTIONS),
     "decoder": PipelineEntry("", "a decoder", DECODER_OPTIONS),
     "encoder": PipelineEntry("", "an encoder that turns texts into vectors", ("embed",)),
 }
-"""The options that models of other libraries take, by kind."""
+"""Which options models of other libraries take, by the kind of model."""
 
 Given = dict[str, Any]
-"""The given options that only some models take, by field name."""
+"""Options with their values that the user gave and that only some models take, by field name."""
 
 
 def flag_of(name: str) -> str:
-    """Return a field name as a flag."""
+    """Return the command-line flag of a field, such as "--n-best" for "n_best"."""
     return f"--{name.replace('_', '-')}"
 
 
 def given_options(*groups: Any, **others: bool) -> Given:
-    """Return the options that differ from their defaults."""
+    """Return the options whose values differ from their defaults, except `json`, which every model takes.
+
+    `groups` are dataclasses of options, and `others` are boolean options that are off by default.
+    """
     found = {
         field.name: getattr(group, field.name)
         for group in groups
@@ -136,7 +139,7 @@ def given_options(*groups: Any, **others: bool) -> Given:
 
 
 def check_ranges(given: Given) -> None:
-    """Raise a UsageError for a value that no model can use."""
+    """Raise a UsageError for a value that is out of range, or options that contradict each other for every model."""
     for name, value in given.items():
         if name in RANGES:
             is_right, expected = RANGES[name]
@@ -163,7 +166,10 @@ def check_ranges(given: Given) -> None:
 
 
 def check_taken(path: Path, kind: str, given: Given) -> None:
-    """Raise a UsageError for an option that has no effect on a model of this task or kind."""
+    """Raise a UsageError for an option that has no effect on the model at `path`.
+
+    `kind` is the task of the model, or the kind of a model of another library, such as "decoder".
+    """
     entry = PIPELINES.get(kind) or EXTERNAL_MODELS.get(kind)
     if entry is None:
         return
@@ -178,7 +184,7 @@ def check_taken(path: Path, kind: str, given: Given) -> None:
 
 
 def search_of(base: "GenerationConfig", given: Given) -> "GenerationConfig":
-    """Return the model's generation settings, changed by the options."""
+    """Return `base`, the model's generation settings, changed by the given options."""
     changes: Given = {name: given[name] for name in ("max_new_tokens", "repetition_penalty", "seed") if name in given}
     if "max_new_tokens" in given:
         changes["min_new_tokens"] = min(base.min_new_tokens, given["max_new_tokens"])

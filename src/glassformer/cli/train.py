@@ -46,7 +46,7 @@ class RunOptions:
 
 
 def train(arguments: list[str]) -> None:
-    """Train a model by `TASK --out FOLDER [--recipe FILE] [--any-config-field ...]`, or print the help."""
+    """Run `glassformer train` with the arguments `TASK --out FOLDER [OPTIONS]`: train a model, or print the help."""
     began = time.perf_counter()  # --minutes includes the time to load torch
     wants_help = bool({*HELP, HELP_ALL} & {*arguments})
     if not arguments or arguments[0].startswith("-"):
@@ -67,7 +67,7 @@ def train(arguments: list[str]) -> None:
 
 
 def _explain_tasks(arguments: list[str], wants_help: bool) -> None:
-    """Print the tasks. Raises UsageError unless that was asked for."""
+    """Print the list of tasks, for a command without a task. Raise UsageError unless the user asked for help."""
     print(task_list(), file=sys.stdout if wants_help else sys.stderr)
     if not wants_help:
         from glassformer.tasks.task_registry import TASKS
@@ -77,7 +77,11 @@ def _explain_tasks(arguments: list[str], wants_help: bool) -> None:
 
 
 def _train(task: str, given: dict[str, Any], run: dict[str, Any], began: float) -> None:
-    """Choose the defaults, train, and print the scores. `given` and `run` are those of `read_given`."""
+    """Choose the defaults, train the model, and print its scores.
+
+    `given` and `run` are the options that `read_given` returns. `began` is the time at which the command started, by
+    `time.perf_counter`; `--minutes` counts from it.
+    """
     from glassformer.tasks.train_function import read_request
 
     dials = {name: run.pop(name) for name in ("recipe", "size", "preset") if name in run}
@@ -96,7 +100,7 @@ def _train(task: str, given: dict[str, Any], run: dict[str, Any], began: float) 
 
 
 def _callbacks(tracker: str, out: Path, config: Any) -> "Callbacks":
-    """Return the callbacks of --track; none without a tracker."""
+    """Return the training callbacks that log to the tracker of --track; none for "none"."""
     if tracker == "none":
         return {}
     from glassformer.training.trackers import TRACKERS
@@ -105,9 +109,9 @@ def _callbacks(tracker: str, out: Path, config: Any) -> "Callbacks":
 
 
 def read_given(task: str, arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the given config options by dotted name (`train.lr`), and the options of the run, such as the recipe.
+    """Parse the options of `train TASK`. Return those of the config by dotted name (`train.lr`), and the `RunOptions`.
 
-    Options that were not given are missing, so that their defaults can still be chosen.
+    Options that were not given are missing from both, so that their defaults can be chosen later.
     """
     from glassformer.base.dataclass_flags import options_of
     from glassformer.tasks.task_registry import config_named
@@ -122,7 +126,10 @@ def read_given(task: str, arguments: list[str]) -> tuple[dict[str, Any], dict[st
 
 
 def run_options() -> dict[str, Any]:
-    """Return the options of a run, by name on the command line. `continue` is a keyword in Python."""
+    """Return the options in `RunOptions`, by name on the command line.
+
+    `accept_changes` is called `--continue` there, because `continue` cannot be a field name in Python.
+    """
     from dataclasses import replace
 
     from glassformer.base.dataclass_flags import field_options
@@ -133,7 +140,7 @@ def run_options() -> dict[str, Any]:
 
 
 def task_list() -> str:
-    """Return the list of the tasks and what each trains."""
+    """Return the text of `glassformer train --help`: the tasks, and what each trains."""
     from glassformer.tasks.task_registry import TASKS
 
     lines = "\n".join(f"  {name:16}{entry.about}" for name, entry in TASKS.items())
@@ -145,7 +152,7 @@ def task_list() -> str:
 
 
 def task_help(task: str, everything: bool) -> str:
-    """Return the help of a task: its most important options, or all."""
+    """Return the help of `train TASK`, with the most important options, or with all of them if `everything`."""
     from dataclasses import replace
 
     from glassformer.base.dataclass_flags import options_of

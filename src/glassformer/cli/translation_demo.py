@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from glassformer.pipelines.translator import Translator
 
 N_SHOWN = 8
-"""Number of held-out strings that are shown, beside the user's lines."""
+"""Number of held-out texts on the HTML page, in addition to the user's lines."""
 VALIDATE_EVERY = 500
-"""Updates between two points of the chart."""
+"""Number of updates between two validations, which are the points of the learning curve."""
 NAMES = {
     "de": "German",
     "fr": "French",
@@ -110,7 +110,7 @@ def translation_demo(
 
 
 def explain(translator: "Translator", lines: Sequence[str], held_out: "Sequence[Pair]") -> "list[Sample]":
-    """Translate the user's lines and some held-out strings, and capture the attention of each."""
+    """Translate the user's lines and some held-out texts, and return them with their cross-attention weights."""
     from glassformer.data.readers.pairs import Pair
     from glassformer.inspect.page import Sample
 
@@ -140,7 +140,10 @@ def write(
     summary: list[tuple[str, str]],
     notes: Sequence[str] = (),
 ) -> None:
-    """Write the HTML page of this run."""
+    """Write the HTML page of the demo to `path`: a summary, the learning curve, and the attention of the samples.
+
+    `folder` is the model folder; the learning curve is read from the log of its training run.
+    """
     from glassformer.inspect.page import CurvePoint, write_page
     from glassformer.training.estimate import clock
     from glassformer.training.journal import read_log
@@ -160,5 +163,5 @@ def write(
 
 
 def name_of(language: str) -> str:
-    """Return the English name of a common language, otherwise its code."""
+    """Return the English name of a language code, or the code itself if the language is not in NAMES."""
     return NAMES.get(language, language)

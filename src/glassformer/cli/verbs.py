@@ -1,4 +1,4 @@
-"""The verbs of the command line, and what `--help` says about each."""
+"""The verbs of `glassformer VERB ...`, each with the line that `glassformer --help` shows about it."""
 
 VERBS = {
     "demo": "train a small model in minutes and try it: a translator, or demo TASK for another task",

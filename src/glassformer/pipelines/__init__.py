@@ -1,1 +1,1 @@
-"""A model with its tokenizer, in use: translators, classifiers, generators; loading them and converting them."""
+"""Pipelines: a model with its tokenizer, ready to use on texts. Also loading models and converting them."""

@@ -1,7 +1,8 @@
-"""Compare a converted model with its source, each computed by the library of its format.
+"""Check that a converted model computes the same outputs as the model it was converted from.
 
-The source is computed by HF Transformers or llama.cpp if they can run it, otherwise by Glassformer. The printed result
-names the library.
+Each of the two is run by the library of its format. If HF Transformers or llama.cpp is needed and not installed,
+Glassformer runs the model instead. The printed result names the libraries. In this module, "source" is the original
+model and "result" is the converted one.
 """
 
 import importlib.util
@@ -26,7 +27,8 @@ from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 Format = Literal["hf", "safetensors", "gguf", "ct2", "onnx"]
 AnyModel = EncoderModel | DecoderModel | EncoderDecoderModel
 Answer = Callable[[Tensor, Tensor | None], Tensor]
-"""Computes logits for tokens, or for a source and a target."""
+"""A function that runs one of the compared models: from token ids (B, T), or from the source and target ids of an
+encoder-decoder, it returns the head's outputs, such as logits (B, T, V)."""
 OURS, HF, LLAMA_CPP = "Glassformer", "HF Transformers", "llama.cpp"
 N_TEXTS, MAX_LENGTH = 8, 24
 
@@ -37,47 +39,48 @@ class DisagreementError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerance:
-    """The largest allowed differences; None is not checked."""
+    """How far the outputs of two models may differ. A limit of None is not checked."""
 
     difference: float | None = None
-    """Largest difference of a logit, relative to the largest logit or to 1 if all logits are smaller."""
+    """Largest allowed difference of a logit, as a fraction of `Agreement.scale`."""
     divergence: float | None = None
-    """Mean Kullback-Leibler divergence of the next token's distribution, in nats."""
+    """Largest allowed mean Kullback-Leibler divergence between the next-token distributions, in nats."""
     same_tokens: float | None = None
-    """Smallest share of positions with the same most likely token."""
+    """Smallest allowed share of positions where both models predict the same token."""
 
 
 EXACT = Tolerance(difference=1e-4)
-"""For weights that are written unchanged: only float32 rounding differs."""
+"""The tolerance for weights that are written unchanged, where only float32 rounding differs."""
 ROUNDED: dict[Numbers, Tolerance] = {
     "f32": Tolerance(divergence=1e-4, same_tokens=0.98),  # for llama.cpp, whose products are less exact
     "f16": Tolerance(divergence=1e-4, same_tokens=0.98),
     "q8_0": Tolerance(divergence=1e-2, same_tokens=0.9),
 }
-"""For rounded weights. Random Llamas of width 32 diverge by up to 1e-5 in f16 and 2e-3 in q8_0, and by 3e-3 to 4e-2
-with another activation; trained models, whose logits are further apart, by less."""
+"""The tolerance for each number format of a GGUF file. Randomly initialized Llamas of width 32 diverged by up to 1e-5
+in f16 and 2e-3 in q8_0, but by 3e-3 to 4e-2 with a wrong activation function. Trained models diverge less, because
+their logits are further apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """The differences of two models on random texts, and the tolerance."""
+    """How much the outputs of a converted model and its source differ on random tokens, and how much they may."""
 
     reference: str
-    """The library that computed the source."""
+    """Name of the library that ran the original model."""
     tool: str
-    """The library that loaded the result."""
+    """Name of the library that ran the converted model."""
     largest_difference: float
-    """Of any logit."""
+    """The largest absolute difference between two logits."""
     scale: float
-    """The largest logit of the source, or 1 if all are smaller."""
+    """The largest absolute logit of the original model, or 1 if that is smaller."""
     divergence: float | None
     """Mean Kullback-Leibler divergence in nats; None if the outputs are not token distributions."""
     same_tokens: float
-    """Share of positions, or texts, with the same argmax."""
+    """Share of positions, or of texts if the head has one output per text, where both models have the same argmax."""
     tolerance: Tolerance
 
     def lines(self) -> Iterator[str]:
-        """Yield the result as lines of text, each number with its tolerance."""
+        """Yield the lines that `glassformer convert --verify` prints: the libraries, and each number with its limit."""
         limit = self.tolerance
         yield f"compared with {self.reference}; the result was loaded by {self.tool}"
         allowed = "" if limit.difference is None else f" (tolerance {limit.difference * self.scale:.2e})"
@@ -89,7 +92,7 @@ class Agreement:
         yield f"equal most likely tokens: {self.same_tokens:.1%}{allowed}"
 
     def check(self, out: Path) -> None:
-        """Raise unless every number is within its tolerance. NaN never is."""
+        """Raise DisagreementError unless every number is within its tolerance. NaN never is. The error names `out`."""
         limit, problems = self.tolerance, []
         if limit.difference is not None and not self.largest_difference <= limit.difference * self.scale:
             problems.append(
@@ -109,7 +112,11 @@ class Agreement:
 def verify(
     source: Path, model: AnyModel, out: Path, to: Format, *, numbers: Numbers = "f16", allow_pickle: bool = False
 ) -> Agreement:
-    """Compare the written model with its source. `model` is the source as Glassformer loaded it."""
+    """Run the model at `source` and its conversion at `out` on random tokens, and return how much they differ.
+
+    `model` is the source as Glassformer loaded it, and `to` is the format of `out`. Call `Agreement.check` to raise if
+    a difference is too large.
+    """
     reference, answer = _open_source(source, model, allow_pickle)
     padding = _padding(source, out)
     if to in ("onnx", "ct2"):
@@ -124,7 +131,7 @@ def verify(
 
 
 def is_installed(package: str) -> bool:
-    """Whether a package can be imported."""
+    """Return whether Python finds a package of this name. The package is not imported."""
     return importlib.util.find_spec(package) is not None
 
 
@@ -139,9 +146,10 @@ def compare(
     padding: int | None = None,
     seed: int = 0,
 ) -> Agreement:
-    """Compare two ways to compute a model on random texts.
+    """Call `source` and `result` with the same random tokens and return how much their outputs differ.
 
-    The texts do not contain the token `padding`, because HF's RoBERTa does not count its positions.
+    The sizes of the vocabularies are those of `model`. `reference` and `tool` are the names of the libraries behind
+    `source` and `result`. The tokens do not contain the id `padding`, because HF's RoBERTa gives padding no position.
     """
     config, random = model.config, torch.Generator().manual_seed(seed)
     shape = N_TEXTS, min(config.max_len or MAX_LENGTH, MAX_LENGTH)
@@ -174,7 +182,10 @@ def compare(
 
 
 def _open_source(source: Path, model: AnyModel, allow_pickle: bool) -> tuple[str, Answer]:
-    """Return the source's own library if it is installed, otherwise Glassformer, and the function that computes it."""
+    """Return the name of the library that runs the original model for `verify`, and the function that runs it.
+
+    The library is that of the model's format if it is installed, otherwise Glassformer.
+    """
     if source.is_dir() and is_external(source) and is_installed("transformers"):
         family = family_by_type(read_external(source, allow_pickle=allow_pickle).config.get("model_type"))
         return HF, _hf(source, family.write_config(model.config)["architectures"][0])
@@ -184,7 +195,10 @@ def _open_source(source: Path, model: AnyModel, allow_pickle: bool) -> tuple[str
 
 
 def _open_result(out: Path, to: Format) -> tuple[str, Answer]:
-    """Return the result's own library if it is installed, otherwise Glassformer, and the function that computes it."""
+    """Return the name of the library that runs the converted model for `verify`, and the function that runs it.
+
+    The library is that of the format `to` if it is installed, otherwise Glassformer.
+    """
     if to == "gguf" and is_installed("llama_cpp"):
         return LLAMA_CPP, _llama_cpp(out)
     if to == "hf" and is_installed("transformers"):
@@ -199,7 +213,7 @@ def _open_result(out: Path, to: Format) -> tuple[str, Answer]:
 
 
 def _padding(*paths: Path) -> int | None:
-    """Return the `pad_token_id` of the first folder whose `config.json` has one."""
+    """Return the `pad_token_id` of the first of these folders whose `config.json` has one; None if none does."""
     for path in paths:
         found = read_json_table(path / CONFIG).get("pad_token_id") if (path / CONFIG).is_file() else None
         if isinstance(found, int):
@@ -210,7 +224,11 @@ def _padding(*paths: Path) -> int | None:
 def _through_ours(
     model: AnyModel, out: Path, to: Format, reference: str, source: Answer, padding: int | None
 ) -> Agreement:
-    """Add the differences from the source to our model and from our model to the result, which decodes step by step."""
+    """Compare a model converted to ONNX or CTranslate2 with the original model, for `verify`.
+
+    These formats are compared step by step while they decode, which `compare` cannot do. So the result adds two
+    differences: between the original (`source`) and Glassformer's `model`, and between `model` and the conversion.
+    """
     first = compare(model, source, _ours(model), reference=reference, tool=OURS, tolerance=EXACT, padding=padding)
     if to == "onnx":
         tool, (difference, same) = "onnxruntime", verify_onnx(out, model)
@@ -222,7 +240,10 @@ def _through_ours(
 
 
 def _hf(folder: Path, name: str, *, is_complete: bool = False) -> Answer:
-    """Load a folder with HF's class of this name. `is_complete` requires every tensor and no other."""
+    """Load a folder with the HF Transformers class called `name`, and return a function that runs it.
+
+    With `is_complete`, raise ValueError if a tensor is missing (except the pooler's), unexpected or of another shape.
+    """
     import transformers
 
     loaded, report = getattr(transformers, name).from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
@@ -260,7 +281,7 @@ def _theirs(model: Any) -> Answer:
 
 
 def _llama_cpp(path: Path) -> Answer:
-    """Load a GGUF file with llama.cpp, with a float32 cache."""
+    """Load a GGUF file with llama.cpp, with a float32 key-value cache, and return a function that runs it."""
     import llama_cpp
 
     exact = {"type_k": llama_cpp.GGML_TYPE_F32, "type_v": llama_cpp.GGML_TYPE_F32}
@@ -278,7 +299,11 @@ def _llama_cpp(path: Path) -> Answer:
 
 
 def _compare_ct2(model: EncoderDecoderModel, out: Path, *, n_steps: int = 16) -> tuple[float, float]:
-    """Compare the log-probabilities of given targets and the greedy translations."""
+    """Compare a CTranslate2 folder with the model it was converted from, on random tokens.
+
+    Returns the largest difference between the log-probabilities of the same target tokens, and the share of equal
+    tokens in greedy translations of at most `n_steps` tokens.
+    """
     import ctranslate2
 
     translator = ctranslate2.Translator(str(out), device="cpu", compute_type="float32")

@@ -1,4 +1,4 @@
-"""Answer questions about a text with a trained encoder-decoder, which writes the answer."""
+"""Answer questions about a text with a trained encoder-decoder, which generates the answer."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,20 +15,27 @@ from glassformer.text.tokenizer import Tokenizer
 
 
 class ReasonedAnswer(NamedTuple):
-    """An answer and the evidence that it follows from."""
+    """An answer, and the sentences that the model quoted as evidence ("" for a model that does not quote)."""
 
     evidence: str
     answer: str
 
 
 def read_reasoned_answer(written: str) -> ReasonedAnswer:
-    """Split the output of a model that quotes evidence before it answers. A missing answer is empty."""
+    """Split the output of a model that writes its evidence first and its answer on the next line.
+
+    An output without a line break is all evidence, with an empty answer.
+    """
     evidence, _, answer = written.partition(THEREFORE.strip(" "))
     return ReasonedAnswer(evidence.strip(), answer.strip())
 
 
 class Answerer(Seq2SeqPipeline[Question]):
-    """Answers a question about a text in its own words."""
+    """An encoder-decoder that generates the answer to a question about a text, the context.
+
+    `quotes` means that the model writes its evidence before its answer. `number_sentences` and `last_sentences` say how
+    `as_source` prepares the context; they must be those of training.
+    """
 
     task, kept = "answering", "last"
     search = GenerationConfig(max_new_tokens=64)
@@ -52,7 +59,7 @@ class Answerer(Seq2SeqPipeline[Question]):
         self._layout = layout
 
     def answer(self, question: str, context: str) -> str:
-        """Return the answer; empty if the model finds none."""
+        """Return the answer to one question about a context; "" if the model generates no answer."""
         return self.answers((check_text(question, "question"), check_text(context, "context")))
 
     @overload
@@ -60,7 +67,7 @@ class Answerer(Seq2SeqPipeline[Question]):
     @overload
     def answers(self, asked: list[Pair], *, beam: int | None = None) -> list[str]: ...
     def answers(self, asked: Pair | list[Pair], *, beam: int | None = None) -> str | list[str]:
-        """Answer one (question, context), or each of a list."""
+        """Return the answer to a (question, context) tuple, or the list of answers to a list of such tuples."""
         return each_pair(asked, lambda several: [one.answer for one in self.reason(several, beam=beam)], "asked")
 
     @overload
@@ -68,7 +75,7 @@ class Answerer(Seq2SeqPipeline[Question]):
     @overload
     def reason(self, asked: list[Pair], *, beam: int | None = None) -> list[ReasonedAnswer]: ...
     def reason(self, asked: Pair | list[Pair], *, beam: int | None = None) -> ReasonedAnswer | list[ReasonedAnswer]:
-        """Answer like `answers`, with the evidence if the model was trained to quote it."""
+        """Answer as `answers` does, but return each answer together with its evidence."""
 
         def reason(several: list[Pair]) -> list[ReasonedAnswer]:
             return [self._reasoned(text) for text in self.write(self._sources(several), beam=beam)]
@@ -76,7 +83,7 @@ class Answerer(Seq2SeqPipeline[Question]):
         return each_pair(asked, reason, "asked")
 
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
-        """Return the answer to each line, which is a question, a tab and a text."""
+        """Return the answer to each line, which is a question, a tab and a context."""
         with_text = [index for index, line in enumerate(lines) if line.strip()]
         sources = self._sources([as_asked(lines[index]) for index in with_text])
         found = self.candidates(sources, request.generation, with_scores=request.with_scores)
@@ -94,13 +101,13 @@ class Answerer(Seq2SeqPipeline[Question]):
         return {"answer": reasoned.answer, "evidence": reasoned.evidence} if self._quotes else {"answer": written}
 
     def score(self, examples: Sequence[Question]) -> Scores:
-        """Return exact match and F1 as SQuAD defines them."""
+        """Generate an answer to each question and return exact match and F1, as SQuAD defines them."""
         found = self.answers([(example.question, example.context) for example in examples])
         return score_answers(found, [example.answers for example in examples])
 
 
 def as_asked(line: str) -> tuple[str, str]:
-    """Split a line at its first tab into a question and a text."""
+    """Split a line at its first tab into a question and a context. Raise ValueError if either is missing."""
     question, tab, context = line.partition("\t")
     if not tab or not question.strip() or not context.strip():
         raise ValueError(f"{line[:60]!r} is not a question about a text: expected a question, a tab and a text")

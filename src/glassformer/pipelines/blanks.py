@@ -1,4 +1,4 @@
-"""Lines with blanks to fill in, and how their tokens are replaced by mask tokens. Imports no torch."""
+"""Replace each blank (`___`) of a tokenized line by one mask token, and fill blanks in. Imports no torch."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,23 +6,26 @@ from glassformer.data.readers.plain_texts import PlainText
 from glassformer.text.encoded import Encoded
 
 BLANK = "___"
-"""A blank in a line that a user types."""
+"""How a user writes a blank in a line."""
 
 
 GAP_TOKENS = ("<before>", "<after>", "<middle>")
-"""Special tokens of a code model: before the text in front of a gap, before the text after it, and before the gap's
-own text. Plain text never encodes to them."""
+"""Special tokens of a code model that fills in gaps. They mark where the text before the gap, the text after the gap
+and the text of the gap itself begin. Plain text never encodes to them."""
 STAND_IN = "x"
 """Replaces a blank while a line is tokenized, so that it becomes a separate word."""
 
 
 def texts_of(examples: Iterable[PlainText]) -> Iterable[str]:
-    """Return the texts of the examples, lazily."""
+    """Return an iterator over the `text` of each example."""
     return (example.text for example in examples)
 
 
 def without_blanks(line: str) -> tuple[str, list[tuple[int, int]]]:
-    """Return the line with STAND_IN in each blank, and the character span of each, with the spaces before it."""
+    """Replace each blank of a line by STAND_IN, so that the line can be tokenized.
+
+    Returns the new line, and for each blank the character span of its STAND_IN, which includes the spaces before it.
+    """
     parts = line.split(BLANK)
     places, length = [], 0
     for part in parts[:-1]:
@@ -33,7 +36,10 @@ def without_blanks(line: str) -> tuple[str, list[tuple[int, int]]]:
 
 
 def put_marks(encoded: Encoded, places: Sequence[tuple[int, int]], marks: Sequence[int]) -> list[int]:
-    """Return the token ids of such a line, where the tokens of each blank are replaced by one id of `marks`."""
+    """Return the token ids of a line, with the tokens of each blank replaced by one mask token.
+
+    `encoded` and `places` come from the line and the spans of `without_blanks`. Blank number i becomes `marks[i]`.
+    """
     found: list[int] = []
     last = None
     for token, (begin, end), source in zip(encoded.ids, encoded.spans, encoded.sources, strict=True):
@@ -50,6 +56,6 @@ def put_marks(encoded: Encoded, places: Sequence[tuple[int, int]], marks: Sequen
 
 
 def fill_in(line: str, words: Iterable[str]) -> str:
-    """Return the line with the words in its blanks. If there are fewer words than blanks, the rest stay blank."""
+    """Return the line with its blanks replaced by `words` in order. Blanks for which there is no word stay blank."""
     parts, waiting = line.split(BLANK), iter(words)
     return "".join(part + next(waiting, BLANK) for part in parts[:-1]) + parts[-1]

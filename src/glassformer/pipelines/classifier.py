@@ -23,14 +23,14 @@ from glassformer.pipelines.pipeline import (
 
 
 class Prediction(NamedTuple):
-    """A label and its probability."""
+    """A label and the probability that the classifier gives it."""
 
     label: str
     probability: float
 
 
 class Classifier(EncoderPipeline[LabeledExample]):
-    """Assigns one label to a text, or with `multi_label` any number."""
+    """An encoder that assigns one label to a text or a pair of texts, or with `multi_label` any number of labels."""
 
     task, head = "classification", "sequence_class"
 
@@ -41,7 +41,10 @@ class Classifier(EncoderPipeline[LabeledExample]):
         self.labels, self.multi_label = list(labels), multi_label
 
     def probabilities(self, texts: str | ManyInputs, *, max_batch_tokens: int = 8192) -> Tensor:
-        """Return the probability of each class for each text or pair of texts: (N, classes). One string: (classes,)."""
+        """Return the probability of each label, in the order of `labels`.
+
+        A list of N texts or pairs of texts gives a tensor (N, labels), and one string gives a tensor (labels,).
+        """
         if isinstance(texts, str):
             return self.probabilities([texts], max_batch_tokens=max_batch_tokens)[0]
         inputs = check_inputs(texts)
@@ -56,9 +59,10 @@ class Classifier(EncoderPipeline[LabeledExample]):
     @overload
     def classify(self, texts: ManyInputs) -> list[list[Prediction]]: ...
     def classify(self, texts: str | ManyInputs) -> list[Prediction] | list[list[Prediction]]:
-        """Return the most likely class of each text; with `multi_label` all classes with a probability above 0.5.
+        """Return the most likely label of each text; with `multi_label`, all labels with a probability above 0.5.
 
-        One string gives one list of predictions. An input of two texts is a tuple, in a list: `[("one", "two")]`.
+        One string gives one list of predictions; a list of texts gives a list of lists. A pair of texts is a tuple
+        inside a list: `[("one", "two")]`.
         """
         if isinstance(texts, str):
             return self._chosen(self.probabilities(texts))
@@ -69,7 +73,7 @@ class Classifier(EncoderPipeline[LabeledExample]):
         return [Prediction(self.labels[index], float(row[index])) for index in chosen]
 
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
-        """Return the labels of each line, separated by commas. The two texts of a pair are separated by a tab."""
+        """Return the predicted labels of each line, separated by commas. A tab in a line separates a pair of texts."""
         blank = LineAnswer("", {"labels": []})
         return answer_lines_with_text(lines, blank, lambda told: self._label_lines(told, request.n_best))
 
@@ -87,7 +91,10 @@ class Classifier(EncoderPipeline[LabeledExample]):
         return answers
 
     def score(self, examples: Sequence[LabeledExample]) -> Scores:
-        """Return accuracy, macro-F1 and the confusion matrix of few classes; with `multi_label` micro-F1 first."""
+        """Classify the examples and return accuracy and macro-F1; with `multi_label` micro-F1, macro-F1 and accuracy.
+
+        Without `multi_label`, the confusion matrix is added unless there are too many classes to show.
+        """
         found, true = self._compare(examples)
         if self.multi_label:
             return score_label_sets(found, true)
@@ -95,12 +102,15 @@ class Classifier(EncoderPipeline[LabeledExample]):
         return replace(score_classes(one, other), tables=confusion_tables(one, other, self.labels))
 
     def confusion(self, examples: Sequence[LabeledExample]) -> list[list[int]]:
-        """Return how often each class (rows) was predicted as each class (columns), in the order of `labels`."""
+        """Classify the examples and return how often each true class (rows) was predicted as each class (columns).
+
+        Rows and columns are in the order of `labels`.
+        """
         found, true = self._compare(examples)
         return confusion([labels[0] for labels in found], [labels[0] for labels in true], self.labels)
 
     def numbers(self, example: LabeledExample) -> list[int]:
-        """Return the class indices of an example's labels."""
+        """Return the index in `labels` of each label of an example. Raise ValueError for an unknown label."""
         for label in example.labels:
             if label not in self.labels:
                 raise unknown_label(label, self.labels, example.where)

@@ -1,4 +1,4 @@
-"""A decoder of source code: it completes files, fills in gaps and solves problems that have tests."""
+"""A language model of source code, which completes files, fills in gaps and solves problems that have tests."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,11 +14,11 @@ from glassformer.pipelines.pipeline import ManyTexts, check_text, each_text
 from glassformer.text.tokenizer import END
 
 STOPS = ("\nclass ", "\nassert ", '\n"""', "\nif __name__", "\nprint(", "\n#")
-"""Texts that end a program for a problem: something else begins in the first column."""
+"""Texts at which `solve` stops generating, because the function is complete and other top-level code begins."""
 
 
 class CodeModel(LanguageModel):
-    """A decoder of source code with its tokenizer."""
+    """A decoder that was trained on source code, with its tokenizer."""
 
     task = "code"
 
@@ -27,11 +27,14 @@ class CodeModel(LanguageModel):
     @overload
     def complete(self, prompt: ManyTexts, config: GenerationConfig | None = None) -> list[str]: ...
     def complete(self, prompt: str | ManyTexts, config: GenerationConfig | None = None) -> str | list[str]:
-        """Continue the beginning of a file, or of each file of a list."""
+        """Return the continuation of `prompt`, the beginning of a file; for a list, one continuation per beginning."""
         return each_text(prompt, lambda texts: self.generate(texts, config), "prompt")
 
     def infill(self, prefix: str, suffix: str, config: GenerationConfig | None = None) -> str:
-        """Generate the text between two texts. If they exceed the context, the parts farthest from the gap are cut."""
+        """Return a generated text that fits between `prefix` and `suffix`.
+
+        If both together exceed the model's context, the parts farthest from the gap are cut.
+        """
         config = config or self.generation
         check_text(prefix, "prefix"), check_text(suffix, "suffix")
         before, after, middle = (self.tokenizer.special_id(mark) for mark in GAP_TOKENS)
@@ -58,11 +61,11 @@ class CodeModel(LanguageModel):
         max_new_tokens: int = 256,
         sandbox: SandboxMode = "strict",
     ) -> Scores:
-        """Return pass@k of the programs that the model writes, for k = 1, 10, 100 and `samples`, up to `samples`.
+        """Generate `samples` programs for each problem, run the tests in a sandbox, and return pass@k.
 
-        One program is generated greedily; several are sampled at temperature 0.8. They are run in the sandbox. If the
-        sandbox is too weak for untrusted programs, WeakSandboxError is raised before any program is generated, unless
-        `sandbox` is "weak".
+        k is `samples` and those of 1, 10 and 100 that are not larger. One program is generated greedily; several are
+        sampled at temperature 0.8 with top_p 0.95. If this machine's sandbox is too weak for untrusted programs,
+        WeakSandboxError is raised before any program is generated, unless `sandbox` is "weak".
         """
         if samples < 1:
             raise ValueError(f"samples={samples}: expected at least 1")
@@ -71,7 +74,7 @@ class CodeModel(LanguageModel):
         if samples > 1:
             config = replace(config, do_sample=True, temperature=0.8, top_p=0.95)
         prompts = [self.read(prompt_of(problem)) for problem in problems]
-        # Each program has its own seed. They are 1000 apart, because each round of a program adds 1.
+        # Each sample has its own seed. They are 1000 apart, because each context window of a program adds 1.
         tries = [self.write_after(prompts, replace(config, seed=1000 * number)) for number in range(samples)]
         programs = [list(found) for found in zip(*tries, strict=True)]
         ks = [k for k in (1, 10, 100, samples) if k <= samples]
@@ -79,5 +82,8 @@ class CodeModel(LanguageModel):
 
 
 def prompt_of(problem: Problem) -> str:
-    """Return a problem as the beginning of a file: its text and tests in a docstring, as MBPP prompts do."""
+    """Return the prompt for a problem: the beginning of a file whose docstring holds the problem's text and tests.
+
+    The MBPP benchmark uses the same format.
+    """
     return "\n".join(['"""', problem.text, *problem.tests, '"""', ""])

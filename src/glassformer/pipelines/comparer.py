@@ -1,4 +1,4 @@
-"""Compare two texts by the cosine of their vectors: a similarity score, or whether they are paraphrases."""
+"""Compare two texts by the cosine of their vectors, to score their similarity or to detect paraphrases."""
 
 from collections.abc import Sequence
 from typing import Any, overload
@@ -23,7 +23,7 @@ from glassformer.pipelines.pipeline import (
 
 
 class PairPipeline(EncoderPipeline[ScoredPair]):
-    """An encoder that turns each of two texts into a vector. The base of `Comparer` and `ParaphraseDetector`."""
+    """The base class of `Comparer` and `ParaphraseDetector`: an encoder that turns each of two texts into a vector."""
 
     head = "embedding"
 
@@ -32,7 +32,7 @@ class PairPipeline(EncoderPipeline[ScoredPair]):
     @overload
     def cosines(self, pairs: list[Pair]) -> list[float]: ...
     def cosines(self, pairs: Pair | list[Pair]) -> float | list[float]:
-        """Return the cosine of each pair's two vectors, from -1 to 1. One tuple of two texts gives one number."""
+        """Return the cosine of the two vectors of each pair of texts, from -1 to 1. One tuple gives one number."""
         return each_pair(pairs, self._cosines)
 
     def _cosines(self, pairs: list[Pair]) -> list[float]:
@@ -48,7 +48,7 @@ class PairPipeline(EncoderPipeline[ScoredPair]):
 
 
 class Comparer(PairPipeline):
-    """Scores how similar two texts are, on the scale of the training data."""
+    """Scores how similar two texts are, on the scale of the training data, which goes from `lowest` to `highest`."""
 
     task = "similarity"
 
@@ -57,12 +57,15 @@ class Comparer(PairPipeline):
         self.lowest, self.highest = lowest, highest
 
     def similarity(self, first: str, second: str) -> float:
-        """Return how similar two texts are, from about `lowest` to `highest`. A negative cosine gives a lower score."""
+        """Return how similar two texts are: `lowest` for a cosine of 0, `highest` for a cosine of 1.
+
+        A negative cosine gives a score below `lowest`.
+        """
         return self._on_scale(self.cosines((check_text(first, "first"), check_text(second, "second"))))
 
     @override
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
-        """Return the similarity of each line's two texts, which are separated by a tab."""
+        """Return the similarity for each line, which is two texts separated by a tab."""
         return answer_lines_with_text(lines, LineAnswer("", {"similarity": None, "cosine": None}), self._compare_lines)
 
     def _compare_lines(self, lines: list[str]) -> list[LineAnswer]:
@@ -75,7 +78,7 @@ class Comparer(PairPipeline):
 
     @override
     def score(self, examples: Sequence[ScoredPair]) -> Scores:
-        """Return Spearman's and Pearson's correlation of the cosines with the scores, in percent."""
+        """Return Spearman's and Pearson's correlation of the cosines with the examples' scores, in percent."""
         return score_correlation(self.cosines([pair[:2] for pair in examples]), [pair.score for pair in examples])
 
     def _on_scale(self, cosine: float) -> float:
@@ -83,9 +86,9 @@ class Comparer(PairPipeline):
 
 
 class ParaphraseDetector(PairPipeline):
-    """Decides whether two texts mean the same: their cosine must reach a threshold that validation chose.
+    """Decides whether two texts mean the same: whether the cosine of their vectors is at least `threshold`.
 
-    In an example, `score` is 1 for paraphrases and 0 for others.
+    `choose_threshold` sets the threshold from examples, whose `score` is 1 for paraphrases and 0 otherwise.
     """
 
     task = "paraphrase"
@@ -99,11 +102,14 @@ class ParaphraseDetector(PairPipeline):
         return {**super().settings(), "threshold": self.threshold}
 
     def is_paraphrase(self, first: str, second: str) -> bool:
-        """Return whether two texts mean the same."""
+        """Return whether two texts mean the same, that is, whether their cosine is at least the threshold."""
         return self.cosines((check_text(first, "first"), check_text(second, "second"))) >= self.threshold
 
     def choose_threshold(self, examples: Sequence[ScoredPair]) -> None:
-        """Set the threshold with the highest F1 on these examples, halfway between two neighboring cosines."""
+        """Set `threshold` to the value with the highest F1 on these examples.
+
+        It is halfway between the cosines of two examples that are neighbors in the ranking.
+        """
         cosines = self.cosines([pair[:2] for pair in examples])
         ranked = sorted(zip(cosines, (pair.score > 0.5 for pair in examples), strict=True), reverse=True)
         n_same, hits, best = sum(is_same for _, is_same in ranked), 0, -1.0
@@ -116,7 +122,7 @@ class ParaphraseDetector(PairPipeline):
 
     @override
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
-        """Return "same" or "different" for each line's two texts, which are separated by a tab."""
+        """Return "same" or "different" for each line, which is two texts separated by a tab."""
         return answer_lines_with_text(lines, LineAnswer("", {"label": None, "cosine": None}), self._decide_lines)
 
     def _decide_lines(self, lines: list[str]) -> list[LineAnswer]:
@@ -128,6 +134,6 @@ class ParaphraseDetector(PairPipeline):
 
     @override
     def score(self, examples: Sequence[ScoredPair]) -> Scores:
-        """Return the F1 of paraphrases and the accuracy at the threshold, in percent."""
+        """Return the F1 of the paraphrases and the accuracy of the decisions at the current threshold, in percent."""
         found = [cosine >= self.threshold for cosine in self.cosines([pair[:2] for pair in examples])]
         return score_binary(found, [pair.score > 0.5 for pair in examples])

@@ -1,4 +1,4 @@
-"""Write a model in the formats of other libraries; `agreement.py` verifies the result."""
+"""Convert a model to the format of another library, or to Glassformer's own. `agreement.py` verifies the result."""
 
 import json
 from contextlib import suppress
@@ -37,7 +37,7 @@ TEXTS = (
     "source_tokenizer.json",
     "target_tokenizer.json",
 )
-"""Tokenizer and generation files, which are copied unchanged."""
+"""Names of the tokenizer and generation files that `convert` reads from a model folder and may copy to the new one."""
 
 
 def convert(
@@ -49,9 +49,10 @@ def convert(
     allow_pickle: bool = False,
     overwrite: bool = False,
 ) -> AnyModel:
-    """Write the model at `path` to `out` in another format, and return the model for a comparison.
+    """Write the model at `path` to `out` in the format `to`, and return the model as it was loaded from `path`.
 
-    `out` must be new or an empty folder; with `overwrite` it may be another model. Other files are never replaced.
+    `out` must be a new path or an empty folder. With `overwrite` it may be an existing model, which is replaced; other
+    files never are. `numbers` is the number format of a GGUF file.
 
     >>> import glassformer as gf
     >>> _ = gf.train("classification", data="reviews.tsv", out="my-classifier", minutes=5)
@@ -115,7 +116,7 @@ def convert(
 
 
 def expressible_in(model: AnyModel) -> list[Format]:
-    """Return the formats that can express a model, judged by its config."""
+    """Return the formats of other libraries that can express a model, judged by its config."""
     config, found = model.config, list[Format]()
     with suppress(UnsupportedModelError):
         family_of(config)
@@ -130,7 +131,11 @@ def expressible_in(model: AnyModel) -> list[Format]:
 
 
 def _both_sides(model: EncoderDecoderModel, texts: dict[str, str], ids: dict[str, Any], reads_end: bool) -> Vocabulary:
-    """Return the vocabularies for CTranslate2. Tokenizers of other libraries append the end token themselves."""
+    """Return the source and target vocabularies that a CTranslate2 folder needs, from the tokenizer files in `texts`.
+
+    `ids` holds the ids of the special tokens. `reads_end` says whether CTranslate2 must append the end token to a
+    source; the tokenizers of other libraries append it themselves.
+    """
     sides = []
     for name, size in (("source", model.config.source_vocab), ("target", model.config.vocab_size)):
         text = texts.get(f"{name}_tokenizer.json", texts.get("tokenizer.json"))
@@ -149,7 +154,7 @@ def _both_sides(model: EncoderDecoderModel, texts: dict[str, str], ids: dict[str
 
 
 def _vocabulary(texts: dict[str, str]) -> dict[str, Any]:
-    """Return the tokenizer arguments of a GGUF file, if there is a tokenizer."""
+    """Return the keyword arguments of `write_gguf` about the tokenizer; none if `texts` has no tokenizer.json."""
     if "tokenizer.json" not in texts:
         return {}
     config = json.loads(texts.get("tokenizer_config.json", "{}"))

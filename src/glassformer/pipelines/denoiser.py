@@ -24,15 +24,20 @@ from glassformer.text.tokenizer import PAD
 from glassformer.training.losses import label_smoothed_cross_entropy
 
 MASK, SENTINEL = "<mask>", "<extra_id_{}>"
-"""Special tokens for hidden text: one for all spans (infilling), or one per span (spans)."""
+"""Special tokens that replace hidden text. The noise "infilling" uses MASK for every span. The noise "spans" numbers
+the spans of a text: <extra_id_0>, <extra_id_1>, ..."""
 
 
 ROOM = 3
-"""Tokens of the model's longest text that a row leaves free: BEGIN or END, and the first and the last sentinel."""
+"""How many tokens shorter than `max_len` a training text is: BEGIN or END and two sentinels must fit too."""
 
 
 class Denoiser(Seq2SeqPipeline[PlainText]):
-    """Fills in blanks, each with any number of words."""
+    """An encoder-decoder, pretrained like T5 or BART, that fills in each blank with any number of words.
+
+    `noise`, `share` and `mean_span` describe how its training texts were corrupted: by which method, which share of the
+    tokens was hidden, and in spans of which mean length.
+    """
 
     task = "denoising"
     search = GenerationConfig(num_beams=4, max_source_ratio=2.0)
@@ -63,7 +68,7 @@ class Denoiser(Seq2SeqPipeline[PlainText]):
         self.marks = [source_tokenizer.special_id(name) for name in special]
 
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
-        """Return each line with its blanks (three underscores) filled in. A line without blanks is unchanged."""
+        """Return each line with its blanks (`___`) filled in. A line without blanks is returned unchanged."""
         config = request.generation or self.generation
         with_blanks = [index for index, line in enumerate(lines) if BLANK in line]
         cut = [without_blanks(lines[index]) for index in with_blanks]
@@ -83,14 +88,17 @@ class Denoiser(Seq2SeqPipeline[PlainText]):
         return [answer_of(one, request) for one in answers]
 
     def _filled(self, line: str, tokens: list[int]) -> str:
-        """Return a line with the generated spans in its blanks."""
+        """Return the filled-in line that `tokens`, the output of the decoder, stand for.
+
+        With the noise "infilling" the decoder writes the whole line; with "spans" it writes only the hidden spans.
+        """
         decode = self.target_tokenizer.decode
         if self.noise == "infilling":
             return decode(tokens)
         return fill_in(line, map(decode, written_spans(tokens, self.marks).values()))
 
     def score(self, examples: Sequence[PlainText]) -> Scores:
-        """Return the mean loss and the accuracy of the target tokens, by teacher forcing."""
+        """Corrupt the examples and return the mean loss and the accuracy of the target tokens, by teacher forcing."""
         device = next(self.model.parameters()).device
         was_training = self.model.training
         self.model.eval()
@@ -109,11 +117,14 @@ class Denoiser(Seq2SeqPipeline[PlainText]):
         return score_token_accuracy(loss, hits, count)
 
     def scoring_method(self) -> str:
-        """Teacher forcing: `score` predicts each token after the correct ones before it, without a search."""
+        """Describe how `score` predicts: each token from the correct tokens before it (teacher forcing)."""
         return "each token predicted after the correct ones"
 
     def batches(self, rows: Rows, *, max_tokens: int, seed: int) -> DenoisingBatches:
-        """Return batches of corrupted rows, with the noise that this model is trained on."""
+        """Return batches whose sources are corrupted texts, with the noise that this model is trained on.
+
+        `rows` are the tokenized texts, and `max_tokens` limits the size of a batch.
+        """
         if self.noise == "spans":
             spans = partial(hide_spans, share=self.share, mean_span=self.mean_span, sentinels=self.marks)
             return DenoisingBatches(rows, spans, self._span_sizes, max_tokens=max_tokens, seed=seed)
@@ -131,7 +142,10 @@ class Denoiser(Seq2SeqPipeline[PlainText]):
 
 
 def specials_of(noise: NoiseName, longest: int, share: float, mean_span: float) -> list[str]:
-    """Return the special tokens for hidden text. `spans` needs one per span of the longest row, and one more."""
+    """Return the special tokens that the tokenizer of a denoiser needs for texts of at most `longest` tokens.
+
+    The noise "spans" needs one token per span of a text and one more; "infilling" needs only MASK.
+    """
     if noise == "infilling":
         return [MASK]
     most = int(span_counts(np.arange(1, longest + 1), share, mean_span)[1].max())

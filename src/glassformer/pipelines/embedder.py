@@ -1,4 +1,4 @@
-"""An encoder of another library that turns a text into a vector."""
+"""Turn texts into vectors with an encoder that was loaded from the format of another library."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ POOLINGS: dict[str, Pooling] = {"pooling_mode_mean_tokens": "mean", "pooling_mod
 
 
 class Embedder(Pipeline):
-    """A pretrained encoder (BERT, sentence-transformers) with its tokenizer."""
+    """A pretrained encoder (BERT, sentence-transformers) that turns texts into vectors, with its tokenizer."""
 
     def __init__(self, model: EncoderModel, tokenizer: PretrainedTokenizer, *, max_len: int | None = None):
         if model.config.head != "embedding":
@@ -28,7 +28,10 @@ class Embedder(Pipeline):
         self.max_len = min(limits, default=None)
 
     def embed(self, texts: str | Sequence[str], *, max_batch_tokens: int = 8192) -> Tensor:
-        """Return a vector of length 1 for each text: (N, C), or (C,) for one string. A text that is too long is cut."""
+        """Return a vector of Euclidean length 1 for each text: (N, C) for a list of N texts, (C,) for one string.
+
+        A text longer than `max_len` tokens is cut.
+        """
         if isinstance(texts, str):
             return self.embed([texts], max_batch_tokens=max_batch_tokens)[0]
         rows = [self._read(text) for text in check_texts(texts)]
@@ -59,7 +62,10 @@ class Embedder(Pipeline):
 
 
 def with_pooling(folder: Path, config: ModelConfig) -> ModelConfig:
-    """Return the config with an embedding head. A sentence-transformers folder names the pooling; default is mean."""
+    """Return the config with its head replaced by an embedding head, which pools the hidden states into one vector.
+
+    A sentence-transformers folder names the kind of pooling; for other folders it is the mean.
+    """
     path = folder / "1_Pooling" / "config.json"
     if not path.is_file():
         return config.with_head("embedding", pooling="mean")
@@ -74,14 +80,14 @@ def with_pooling(folder: Path, config: ModelConfig) -> ModelConfig:
 
 
 def as_embedder(model: EncoderModel, folder: Path) -> EncoderModel:
-    """Return the model with an embedding head, which has no parameters."""
+    """Return the model with its head replaced by an embedding head, which has no parameters. See `with_pooling`."""
     if model.config.head == "embedding":
         return model
     return model.under(with_pooling(folder, model.config)).eval()
 
 
 def longest_text(folder: Path) -> int | None:
-    """Return the limit of tokens that a sentence-transformers folder sets, if any."""
+    """Return the most tokens per text that a sentence-transformers folder allows; None if it sets no limit."""
     path = folder / "sentence_bert_config.json"
     limit = read_json_table(path).get("max_seq_length") if path.is_file() else None
     return limit if isinstance(limit, int) and limit > 1 else None

@@ -1,4 +1,4 @@
-"""The base class of pipelines with an encoder, and the tokenizer of an encoder."""
+"""`EncoderPipeline`, the base class of pipelines with an encoder, and `Reader`, which tokenizes their texts."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,7 +29,7 @@ from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 from glassformer.text.tokenizer import PAD, UNKNOWN
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
-"""Tokenizer files that are copied from a checkpoint into the model folder."""
+"""Names of the tokenizer files that are copied from a pretrained checkpoint into the folder of a fine-tuned model."""
 
 
 Example = TypeVar("Example")
@@ -38,39 +38,39 @@ CHUNK = 4096
 
 
 Texts = tuple[str, str | None]
-"""An input of the model: one text, or two."""
+"""An input of the model: a text and None, or a pair of texts."""
 
 
 class Hiding(NamedTuple):
-    """The token that replaces hidden words, and the tokens that are never hidden."""
+    """How to hide tokens from the model: `token` replaces a hidden token, and tokens in `never` are not hidden."""
 
     token: int
     never: tuple[int, ...]
 
     def hide(self, tokens: Tensor, chosen: Tensor) -> Tensor:
-        """Return the tokens with those at `chosen` replaced, except special tokens."""
+        """Return `tokens` with `self.token` where the boolean mask `chosen` is True, except at tokens in `never`."""
         for special in self.never:
             chosen = chosen & (tokens != special)
         return tokens.masked_fill(chosen, self.token)
 
 
 class Reader:
-    """Tokenizes texts for an encoder, with a tokenizer that was trained here or that of a pretrained checkpoint."""
+    """Tokenizes texts for an encoder, with Glassformer's own tokenizer or with that of a pretrained checkpoint."""
 
     def __init__(self, tokenizer: Tokenizer | PretrainedTokenizer, files: dict[str, str]):
         self.tokenizer = tokenizer
         self.files = files
-        """The tokenizer's files, by name."""
+        """The contents of the tokenizer's files, by file name."""
         self.pad = PAD if isinstance(tokenizer, Tokenizer) else tokenizer.pad or 0
 
     @classmethod
     def own(cls, tokenizer: Tokenizer) -> "Reader":
-        """Make a reader with a tokenizer that was trained here."""
+        """Return a reader that uses a tokenizer trained with Glassformer."""
         return cls(tokenizer, {"tokenizer.json": tokenizer.to_json()})
 
     @classmethod
     def of_checkpoint(cls, folder: Path) -> "Reader":
-        """Make a reader with the tokenizer of a pretrained checkpoint."""
+        """Return a reader that uses the tokenizer files in the folder of a pretrained checkpoint."""
         files = {
             name: (folder / name).read_text(encoding="utf-8") for name in TOKENIZER_FILES if (folder / name).is_file()
         }
@@ -89,12 +89,15 @@ class Reader:
 
     @property
     def kind(self) -> str:
-        """Whether the tokenizer was trained here ("own") or comes from a checkpoint ("pretrained")."""
+        """Origin of the tokenizer: "own" if Glassformer trained it, "pretrained" if it comes from a checkpoint."""
         return "own" if isinstance(self.tokenizer, Tokenizer) else "pretrained"
 
     @property
     def hides(self) -> "Hiding":
-        """The token that hides words, and the tokens that are never hidden."""
+        """How to hide words from the model: by a pretrained tokenizer's mask token, otherwise by the unknown token.
+
+        Special tokens are never hidden.
+        """
         tokenizer = self.tokenizer
         if isinstance(tokenizer, Tokenizer):
             return Hiding(UNKNOWN, tuple(sorted(tokenizer.special_ids)))
@@ -102,7 +105,7 @@ class Reader:
         return Hiding(self.pad if token is None else token, tuple(sorted(tokenizer.special_ids)))
 
     def read(self, texts: Sequence[Texts], limit: int | None = None) -> list[Encoded]:
-        """Tokenize each text. An input longer than the limit is cut."""
+        """Tokenize each text or pair of texts. An input of more than `limit` tokens is cut; None is no limit."""
         found: list[Encoded] = []
         with Step("tokenizing", len(texts)) as step:
             for begin in range(0, len(texts), CHUNK):
@@ -112,10 +115,10 @@ class Reader:
 
 
 class EncoderPipeline(TrainedPipeline[Example]):
-    """An encoder with its tokenizer."""
+    """The base class of trained pipelines whose model is an encoder. A subclass says what the head's output means."""
 
     head: ClassVar[str]
-    """The head that the model must have."""
+    """The kind of head that the model must have."""
 
     def __init__(self, model: EncoderModel, reader: Reader, **settings: Any):
         if model.config.head != self.head:
@@ -141,13 +144,13 @@ class EncoderPipeline(TrainedPipeline[Example]):
         return self.reader.files
 
     def read(self, texts: Sequence[Texts]) -> list[Encoded]:
-        """Tokenize texts and cut those that are longer than the model's limit."""
+        """Tokenize each text or pair of texts, and cut inputs that are longer than the model's `max_len`."""
         return self.reader.read(texts, self.model.config.max_len)
 
     def embed(self, texts: str | Sequence[str], *, max_batch_tokens: int = 8192) -> Tensor:
-        """Return a vector of length 1 for each text: the mean of the last hidden states, whatever the head is.
+        """Return a vector of Euclidean length 1 for each text: (N, C) for a list of N texts, (C,) for one string.
 
-        A list gives (N, C), one string (C,).
+        It is the normalized mean of the last hidden states. The model's head is not used.
         """
         if isinstance(texts, str):
             return self.embed([texts], max_batch_tokens=max_batch_tokens)[0]
@@ -158,9 +161,10 @@ class EncoderPipeline(TrainedPipeline[Example]):
     def answers(
         self, rows: Sequence[Encoded], *, max_batch_tokens: int = 8192, ask: "Ask | None" = None
     ) -> list[Tensor]:
-        """Return the head's output for each row, in their order. An output per token has no padding.
+        """Run the model on tokenized inputs, in batches of at most `max_batch_tokens`, and return one output for each.
 
-        `ask` computes something else from the model and a batch.
+        The outputs have the order of `rows`. If the head has one output per token, there is none for padding. `ask` is
+        the function that computes the outputs of a batch; the default `read_batch` runs the model with its head.
         """
         ask = ask or read_batch
         found = [torch.empty(0)] * len(rows)
@@ -184,13 +188,13 @@ class EncoderPipeline(TrainedPipeline[Example]):
 
 
 def read_batch(model: nn.Module, batch: LabeledBatch) -> Tensor:
-    """Return the head's outputs for a batch."""
+    """Run an encoder on a batch and return the outputs of its head: the default `ask` of `EncoderPipeline.answers`."""
     config: ModelConfig = model.config  # type: ignore[assignment]
     return model(batch.tokens, batch.mask, token_types=batch.token_types if config.token_types else None)
 
 
 def mean_vectors(model: nn.Module, batch: LabeledBatch) -> Tensor:
-    """Return the normalized mean of the last hidden states of each row: (B, T) -> (B, C)."""
+    """Return the normalized mean of the last hidden states of each text in a batch: (B, T) -> (B, C)."""
     assert isinstance(model, EncoderModel)
     types = batch.token_types if model.config.token_types else None
     return F.normalize(pool(model.encode(batch.tokens, batch.mask, token_types=types), batch.mask, "mean"), dim=-1)
@@ -200,7 +204,10 @@ Ask = Callable[[nn.Module, LabeledBatch], Tensor]
 
 
 def unknown_label(label: str, known: Sequence[str], where: str) -> ValueError:
-    """Return the error about an example at `where` with a label that the training data does not have."""
+    """Return the error about an example whose label is not one of `known`, the labels of the training data.
+
+    `where` is the file and line of the example, or "".
+    """
     place = f"{where}: " if where else ""
     names = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
     return ValueError(
@@ -210,6 +217,6 @@ def unknown_label(label: str, known: Sequence[str], where: str) -> ValueError:
 
 
 def embed_lines(tool: EncoderPipeline[Any], lines: Sequence[str]) -> list[LineAnswer]:
-    """Return the vector of each line as a JSON list. A blank line stays blank."""
+    """Return the vector of each line as a JSON list, for `glassformer run --embed`. A blank line stays blank."""
     blank = LineAnswer("", {"vector": None})
     return answer_lines_with_text(lines, blank, lambda told: [vector_answer(row) for row in tool.embed(told).tolist()])

@@ -1,4 +1,4 @@
-"""Types of labeled examples, which tasks read and pipelines are scored on. Imports no torch."""
+"""Types of the examples that tasks read from files and that pipelines are scored on. Imports no torch."""
 
 from typing import Literal, NamedTuple
 
@@ -12,15 +12,16 @@ class LabeledExample(NamedTuple):
     labels: tuple[str, ...]
     second: str | None = None
     where: str = ""
-    """File and line that it was read from."""
+    """File and line that the example was read from; "" if it does not come from a file."""
 
 
 THEREFORE = "\n "
-"""Separates evidence and answer. The space gives the answer's first word the same token as inside a text."""
+"""Separates evidence and answer in a target text. Because of the space, the tokenizer gives the answer's first word the
+same token as in the middle of a sentence."""
 
 
 class Question(NamedTuple):
-    """A question about a text, its answers, and the source text that the model reads."""
+    """A question about a text (`context`), its answers, and `source`, the text that the encoder reads (`as_source`)."""
 
     question: str
     context: str
@@ -28,11 +29,11 @@ class Question(NamedTuple):
     """Alternative correct answers; empty if the text does not answer the question."""
     source: str
     evidence: str = ""
-    """Sentences that the answer follows from, if the model learns to quote them."""
+    """Sentences of the context that the answer follows from, if the model learns to quote them; otherwise ""."""
 
     @property
     def answer(self) -> str:
-        """The first answer; empty if there is none."""
+        """The first of the correct answers; "" if there is none."""
         return self.answers[0] if self.answers else ""
 
     @property
@@ -42,9 +43,11 @@ class Question(NamedTuple):
 
 
 def as_source(question: str, context: str, *, number_sentences: bool = False, last_sentences: int = 0) -> str:
-    """Return the source text: the context, and on the next line the question.
+    """Return the text that the encoder reads for a question: the context, and on the next line the question.
 
-    The question comes last, so that the end of the context, which often holds the answer, is next to it.
+    The question comes last, so that it is next to the end of the context, which often holds the answer.
+    `number_sentences` writes a number before each sentence, counted from the end. `last_sentences` keeps only that many
+    sentences at the end of the context; 0 keeps all.
     """
     if number_sentences or last_sentences:
         sentences = split_sentences(context)[-last_sentences:]
@@ -55,14 +58,14 @@ def as_source(question: str, context: str, *, number_sentences: bool = False, la
 
 
 class Summary(NamedTuple):
-    """A text, the target that the model learns to write, and its reference summaries."""
+    """A text to summarize (`source`), the summary that the model learns to write (`target`), and the references."""
 
     source: str
     target: str
     references: tuple[str, ...]
-    """Alternative reference summaries."""
+    """Reference summaries, against which a generated summary is scored."""
     sentences: tuple[str, ...]
-    """The sentences of the text."""
+    """The sentences of the source text."""
 
 
 NoiseName = Literal["spans", "infilling"]

@@ -26,27 +26,33 @@ from glassformer.text.text_windows import windows
 
 
 class FoundAnswer(NamedTuple):
-    """An answer: its text, its place and its score relative to the score of no answer."""
+    """An answer that was found in a text: its own text, its position, and its score minus the score of no answer."""
 
     text: str
     start: int
-    """Index of its first character in the text; -1 if there is no answer."""
+    """Index of the answer's first character in the context; -1 if there is no answer."""
     score: float
 
 
 class Extractor(EncoderPipeline[SpanQuestion]):
-    """Finds the answer to a question in a text."""
+    """An encoder that finds the answer to a question as a span of a text, the context.
+
+    Neighboring windows of a long context share `overlap` tokens. An answer has at most `longest_answer` tokens.
+    """
 
     task, head = "extraction", "span"
 
     def __init__(self, model: EncoderModel, reader: Reader, *, abstains: bool, overlap: int, longest_answer: int):
         super().__init__(model, reader, abstains=abstains, overlap=overlap, longest_answer=longest_answer)
         self.abstains = abstains
-        """Whether it may return no answer. It may if the training data had unanswerable questions."""
+        """Whether the model may return no answer. True if the training data had unanswerable questions."""
         self.overlap, self.longest_answer = overlap, longest_answer
 
     def windows(self, asked: Sequence[tuple[str, str]]) -> list[list[Encoded]]:
-        """Return the model inputs of each question and text: one window, or several overlapping ones of a long text."""
+        """Tokenize each (question, context) tuple, and split a context that is too long into overlapping windows.
+
+        Returns a list of windows for each tuple. Each window is a model input and contains the question.
+        """
         limit = self.model.config.max_len
         return [windows(read, limit, self.overlap) for read in self.reader.read(list(asked))]
 
@@ -55,7 +61,10 @@ class Extractor(EncoderPipeline[SpanQuestion]):
     @overload
     def find(self, asked: list[Pair]) -> list[FoundAnswer]: ...
     def find(self, asked: Pair | list[Pair]) -> FoundAnswer | list[FoundAnswer]:
-        """Return the answer to one (question, text) or to each of a list: the best valid span of all windows."""
+        """Return the answer to a (question, context) tuple, or the list of answers to a list of such tuples.
+
+        The answer is the valid span with the highest score in all windows of the context.
+        """
         return each_pair(asked, self._find, "asked")
 
     def _find(self, asked: list[Pair]) -> list[FoundAnswer]:
@@ -76,11 +85,11 @@ class Extractor(EncoderPipeline[SpanQuestion]):
         return found
 
     def answer(self, question: str, context: str) -> str:
-        """Return the answer, a part of the text; empty if the model finds none."""
+        """Return the part of the context that answers the question; "" if the model finds no answer."""
         return self.find((check_text(question, "question"), check_text(context, "context"))).text
 
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
-        """Return the answer to each line, which is a question, a tab and a text."""
+        """Return the answer to each line, which is a question, a tab and a context."""
         return answer_lines_with_text(lines, LineAnswer("", {"answer": ""}), self._find_lines)
 
     def _find_lines(self, lines: list[str]) -> list[LineAnswer]:
@@ -93,13 +102,17 @@ class Extractor(EncoderPipeline[SpanQuestion]):
         return answers
 
     def score(self, examples: Sequence[SpanQuestion]) -> Scores:
-        """Return exact match and F1 as SQuAD defines them."""
+        """Find an answer to each question and return exact match and F1, as SQuAD defines them."""
         found = self.find([(example.question, example.context) for example in examples])
         return score_answers([one.text for one in found], [example.answers for example in examples])
 
 
 def best_span(scores: Tensor, window: Encoded, longest: int) -> tuple[float, int, int]:
-    """Return the score, the first character and the end of the best span, from start and end scores (T, 2)."""
+    """Return the score of the best span of at most `longest` tokens, and the characters where it starts and ends.
+
+    `scores` (T, 2) holds the start score and the end score of each token of the window. Only tokens of the context
+    count. Without any, the score is -inf.
+    """
     inside = torch.tensor([source == 1 for source in window.sources])
     if not inside.any():
         return float("-inf"), 0, 0
@@ -111,8 +124,11 @@ def best_span(scores: Tensor, window: Encoded, longest: int) -> tuple[float, int
 
 
 def span_places(window: Encoded, start: int, end: int) -> tuple[int, int]:
-    """The first and last token of the characters from `start` to before `end`; the first token of all, twice, where
-    the window does not hold them whole."""
+    """Return the positions of the first and the last token of the characters `start:end` of the context.
+
+    If the window does not contain all of these characters, return (0, 0): the first token, which stands for "no
+    answer".
+    """
     touched = [
         place
         for place, (span, source) in enumerate(zip(window.spans, window.sources, strict=True))

@@ -23,7 +23,7 @@ from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
 
 class Generator(Pipeline):
-    """A decoder-only model with its tokenizer."""
+    """A decoder-only model with its tokenizer, which continues texts, or answers messages if it has a chat template."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Generator(Pipeline):
 
     @property
     def can_chat(self) -> bool:
-        """Whether the model has a chat template."""
+        """Whether the model has a chat template, which `chat` needs."""
         return self.tokenizer.chat_template is not None
 
     @overload
@@ -52,12 +52,15 @@ class Generator(Pipeline):
     def run(
         self, lines: str | ManyTexts, *, chat: bool = False, config: GenerationConfig | None = None
     ) -> str | list[str]:
-        """Continue each text, or answer it with `chat`. One string gives one string. The texts are independent."""
+        """Return the continuation of each text; with `chat`, the answer to each text as a message.
+
+        One string gives one string. The texts are independent: they are no conversation.
+        """
         request = LineRequest(chat=chat, generation=config)
         return each_text(lines, lambda several: self._run(several, request), "lines")
 
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
-        """What follows each line, or with `chat` the answer to it."""
+        """Return the continuation of each line; with `request.chat`, the answer to each line as a message."""
         prompts = [self.answer_to(said(text, request.system)) if request.chat else self.read(text) for text in lines]
         found = self.candidates_after(prompts, request.generation, with_scores=request.with_scores)
         return [answer_of(one, request) for one in found]
@@ -65,22 +68,22 @@ class Generator(Pipeline):
     def candidates_after(
         self, prompts: Sequence[list[int]], config: GenerationConfig | None = None, *, with_scores: bool = False
     ) -> list[list[Candidate]]:
-        """Write `num_return_sequences` texts after each of these tokens."""
+        """Generate `config.num_return_sequences` continuations of each prompt, which is a list of token ids."""
         config = config or self.generation
         given = [self._fit(prompt, config) for prompt in prompts]
         found = generate(self.model, given, config, end=self.end, with_log_probs=with_scores, tokenizer=self.tokenizer)
         return [[candidate_of(one, one.text or "", config.length_penalty) for one in several] for several in found]
 
     def stream(self, text: str, config: GenerationConfig | None = None) -> Iterator[str]:
-        """What follows a text, as it is written."""
+        """Yield the continuation of a text piece by piece, while it is generated."""
         return self.stream_after(self.read(check_text(text)), config)
 
     def chat(self, messages: Sequence[Mapping[str, str]], config: GenerationConfig | None = None) -> Iterator[str]:
-        """Yield the pieces of the answer to a conversation of `{"role": ..., "content": ...}` messages."""
+        """Yield the answer to a conversation piece by piece. A message is `{"role": ..., "content": ...}`."""
         return self.stream_after(self.answer_to(messages), config)
 
     def stream_after(self, prompt: list[int], config: GenerationConfig | None = None) -> Iterator[str]:
-        """Yield the pieces of the text that follows these tokens."""
+        """Yield the continuation of a prompt of token ids piece by piece, while it is generated."""
         config = config or self.generation
         pieces = TextStream(self.tokenizer, config.stop_strings)
         plain = replace(config, stop_strings=())
@@ -91,7 +94,7 @@ class Generator(Pipeline):
         yield pieces.finish()
 
     def read(self, text: str) -> list[int]:
-        """Tokenize a prompt. An empty prompt is the token that begins a text."""
+        """Tokenize a prompt. An empty prompt becomes the token that begins a text, or the one that ends a text."""
         tokens = self.tokenizer.encode(text)
         if tokens:
             return tokens
@@ -101,14 +104,17 @@ class Generator(Pipeline):
         return [begin]
 
     def answer_to(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Tokenize a conversation, up to the start of the answer."""
+        """Tokenize a conversation with the chat template, so that the model continues it with its answer."""
         template = self.tokenizer.chat_template
         if template is None or isinstance(self.tokenizer, Tokenizer):
             raise ValueError("the model has no chat template: expected a model that was trained for conversations")
         return render_chat(messages, template, self.tokenizer)
 
     def _fit(self, prompt: list[int], config: GenerationConfig) -> list[int]:
-        """Return the end of a prompt that is too long, so that new tokens fit into the context."""
+        """Return the prompt, or if it does not fit into the model's context, only its last tokens.
+
+        A cut prompt is so short that `config.max_new_tokens` fit after it, but not shorter than half of the context.
+        """
         limit = self.model.config.max_len
         if limit is None or len(prompt) < limit:
             return prompt
@@ -116,6 +122,6 @@ class Generator(Pipeline):
 
 
 def said(text: str, system: str | None = None) -> list[dict[str, str]]:
-    """Return a conversation of one user message, after the system message if there is one."""
+    """Return a conversation with one user message, `text`, after the system message if there is one."""
     first = [] if system is None else [{"role": "system", "content": system}]
     return [*first, {"role": "user", "content": text}]

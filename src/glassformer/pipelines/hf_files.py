@@ -1,4 +1,4 @@
-"""Write the tokenizer and generation files of a model that was trained here as HF Transformers reads them."""
+"""Make the files of a model trained with Glassformer that HF Transformers reads: tokenizer, generation and labels."""
 
 import json
 from collections.abc import Mapping
@@ -16,17 +16,18 @@ from glassformer.text.tokenizer import BEGIN, END, PAD, SPECIAL, UNKNOWN
 
 AnyModel = EncoderModel | DecoderModel | EncoderDecoderModel
 SEARCH_FIELDS = ("num_beams", "length_penalty", "no_repeat_ngram_size", "repetition_penalty", "min_new_tokens")
-"""Generation settings that mean the same in HF's generation_config.json."""
+"""Generation settings with the same name and meaning in Glassformer and in HF's generation_config.json."""
 
 
 def hf_texts(
     model: AnyModel, texts: Mapping[str, str], search: Mapping[str, Any], ids: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Return the tokenizer's files and generation_config.json, by name.
+    """Return the tokenizer files and generation_config.json for HF Transformers, by file name.
 
-    `AutoTokenizer` then gives the ids that the model was trained on: text never becomes a special token, and the end
-    token follows each text that an encoder reads. HF has no form for two tokenizers, one for each side, so these are
-    copied unchanged.
+    HF's `AutoTokenizer` then gives the ids that the model was trained on: text never becomes a special token, and the
+    end token follows each text that an encoder reads. Separate source and target tokenizers have no form in HF, so
+    `convert` copies their files unchanged. `texts` holds the files of the model folder, `search` its generation
+    settings, and `ids` the ids of the special tokens.
     """
     found = {}
     if "tokenizer.json" in texts:
@@ -50,7 +51,10 @@ def hf_texts(
 
 
 def hf_labels(folder: Path, model: AnyModel) -> dict[str, Any]:
-    """Return the class names in the form of HF's `config.json`, if `task.json` names every class."""
+    """Return the class names as entries of HF's `config.json` (`id2label`, `label2id`).
+
+    The result is empty if the folder's `task.json` does not name every class of the model.
+    """
     about = read_json_object(folder / TASK) if (folder / TASK).is_file() else {}
     names = about.get("labels")
     if not isinstance(names, list) or len(names) != model.config.n_labels:
@@ -63,10 +67,10 @@ def hf_labels(folder: Path, model: AnyModel) -> dict[str, Any]:
 
 
 def _as_hf_reads(model: AnyModel, text: str) -> str:
-    """Return a tokenizer that appends the end token as this model reads it. A decoder reads no end token.
+    """Return the tokenizer.json `text`, changed so that it appends the end token to each text that an encoder reads.
 
-    An encoder-decoder writes a whole text, so the space that `prefix_space` adds is removed again. A decoder's text may
-    continue another text, so its space is kept.
+    For a decoder, which reads no end token, it is unchanged. For an encoder-decoder, decoding also removes the space
+    that `prefix_space` adds before a text. A decoder keeps it, because its output may continue another text.
     """
     inner = tokenizers.Tokenizer.from_str(text)
     if isinstance(model, DecoderModel) or inner.post_processor is not None:
@@ -81,7 +85,7 @@ def _as_hf_reads(model: AnyModel, text: str) -> str:
 
 
 def _search(model: AnyModel, search: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the generation settings that HF's generation_config.json can express."""
+    """Return those of the generation settings `search` that HF's generation_config.json can express, in HF's terms."""
     found = {key: search[key] for key in SEARCH_FIELDS if key in search}
     if found.get("num_beams", 1) > 1:
         found["early_stopping"] = search.get("early_stopping", "never")

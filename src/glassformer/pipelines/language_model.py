@@ -1,4 +1,8 @@
-"""A decoder that was trained here: it continues texts and scores how well it predicts them."""
+"""A decoder trained with Glassformer, which continues texts of any length and is scored by how well it predicts texts.
+
+A text longer than the model's context is generated in several context windows: when one is full, the next starts with
+the last half of the text. The code calls them rounds.
+"""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -33,12 +37,15 @@ from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import END, UNKNOWN
 
 SEEDS_APART = 1000
-"""The difference between the seeds of two samples; each round of a sample adds 1 to its seed."""
+"""The difference between the random seeds of two samples of a prompt. Each further context window adds 1 to a seed."""
 
 
 @dataclass
 class _Draft:
-    """A text that is generated in rounds, each of at most one context."""
+    """An unfinished text of `LanguageModel.candidates_after`, which grows by one context window at a time.
+
+    `goes_on` says that the text needs another window.
+    """
 
     prompt: list[int]
     tokens: list[int] = field(default_factory=list)
@@ -48,12 +55,12 @@ class _Draft:
     goes_on: bool = False
 
     def candidate(self, length_penalty: float) -> Candidate:
-        """Return the text with its score."""
+        """Return the text generated so far, with its score."""
         return candidate_of(GeneratedText(self.tokens, self.score, self.log_probs), self.text, length_penalty)
 
 
 class LanguageModel(Generator, TrainedPipeline[Document]):
-    """A decoder with its tokenizer. It can generate texts longer than its context."""
+    """A decoder trained with Glassformer, with its tokenizer. It can generate texts longer than its context."""
 
     task = "language"
 
@@ -68,7 +75,7 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
         super().__init__(model, tokenizer, generation or GenerationConfig())
         self.tokenizer: Tokenizer = tokenizer
         self.has_documents = has_documents
-        """Whether the training text was many documents, separated by END, instead of one long text."""
+        """Whether the training data was many documents, separated by END, instead of one long text."""
 
     @override
     @classmethod
@@ -89,16 +96,16 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
 
     @property
     def context(self) -> int:
-        """Number of tokens that the model reads at once."""
+        """The largest number of tokens that the model reads at once."""
         return self.model.config.max_len or 512
 
     @property
     def start(self) -> list[int]:
-        """Tokens before a text: END, or a line break if the model was trained on one long text."""
+        """The tokens that precede a text: END, or a line break if the model was trained on one long text."""
         return [END] if self.has_documents else self.tokenizer.encode("\n")[:1] or [END]
 
     def read(self, text: str) -> list[int]:
-        """Tokenize a prompt."""
+        """Tokenize a prompt, after the tokens of `start` if it is empty or if the model was trained on documents."""
         tokens = self.tokenizer.encode(text)
         return tokens if tokens and not self.has_documents else [*self.start, *tokens]
 
@@ -118,18 +125,24 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
     def generate(
         self, text: str | ManyTexts = "", config: GenerationConfig | None = None, **changes: Any
     ) -> str | list[str]:
-        """Continue one text or each of a list: `generate("To be", max_new_tokens=100, do_sample=True)`."""
+        """Return the continuation of one text, or a list with the continuation of each.
+
+        `changes` override fields of `config`: `generate("To be", max_new_tokens=100, do_sample=True)`.
+        """
         config = replace(config or self.generation, **changes)
         return each_text(text, lambda texts: self.write_after([self.read(one) for one in texts], config), "text")
 
     def write_after(self, prompts: Sequence[list[int]], config: GenerationConfig | None = None) -> list[str]:
-        """Return the continuation of each prompt. A text that fills the context continues after its last half."""
+        """Return one continuation of each prompt, which is a list of token ids."""
         return [several[0].text for several in self.candidates_after(prompts, config)]
 
     def candidates_after(
         self, prompts: Sequence[list[int]], config: GenerationConfig | None = None, *, with_scores: bool = False
     ) -> list[list[Candidate]]:
-        """Generate in rounds: a text that fills the context continues in a new one that starts with its last half."""
+        """Generate `config.num_return_sequences` continuations of each prompt, which is a list of token ids.
+
+        A text that fills the context is continued in a new context, which starts with the last half of the text.
+        """
         config = config or self.generation
         copies = config.num_return_sequences
         drafts = [[_Draft(prompt) for _ in range(copies)] for prompt in prompts]
@@ -152,7 +165,7 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
         return [[draft.candidate(config.length_penalty) for draft in row] for row in drafts]
 
     def _extend(self, draft: "_Draft", written: GeneratedText, config: GenerationConfig) -> None:
-        """Add the tokens of one round."""
+        """Add to a draft the tokens that were generated in one context window, and decide whether it needs another."""
         left = config.max_new_tokens - len(draft.tokens)
         draft.tokens += written.tokens[:left]
         draft.log_probs += (written.log_probs or [])[:left]
@@ -161,7 +174,7 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
         draft.goes_on = written.reason == "length" and not is_stopped and len(draft.tokens) < config.max_new_tokens
 
     def stream_after(self, prompt: list[int], config: GenerationConfig | None = None) -> Iterator[str]:
-        """Yield the pieces of the continuation. Together they are the text of `write_after`."""
+        """Yield the continuation of a prompt of token ids piece by piece. The pieces add up to `write_after`'s text."""
         config = config or self.generation
         pieces = TextStream(self.tokenizer, config.stop_strings)
         written: list[int] = []
@@ -184,7 +197,7 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
         yield pieces.finish()
 
     def _part(self, config: GenerationConfig, left: int, round_number: int) -> GenerationConfig:
-        """Return the generation config for one context window, which generates at most `left` more tokens."""
+        """Return the generation config for context window number `round_number`, which adds at most `left` tokens."""
         # A model of one long text has never seen special tokens, so their logits are untrained.
         never = () if self.has_documents else tuple(sorted(self.tokenizer.special_ids))
         return replace(
@@ -197,19 +210,19 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
         )
 
     def _fit(self, prompt: list[int], config: GenerationConfig) -> list[int]:
-        """Return a prompt that fits: the last half of the context if it is too long, so that new tokens fit."""
+        """Return the prompt, or if it fills the context, only its last tokens, which fill half of the context."""
         return prompt if len(prompt) < self.context else prompt[-max(self.context // 2, 1) :]
 
     def scoring_method(self) -> str:
-        """Describe the windows of `score`."""
+        """Describe the sliding windows in which `score` reads a long text."""
         return windows_in_words(self.context, max(1, self.context // 2))
 
     def score(self, examples: Sequence[Document], *, stride: int | None = None) -> Scores:
         """Return bits per byte, nats per token and perplexity. Each token of each text is predicted once.
 
-        A window slides by `stride` tokens, by default half the context. The end of a document is predicted and counted
-        too if the model was trained on documents. Bytes are counted in the text that the model predicts: in the
-        lower-cased text if its tokenizer lower-cases.
+        A long text is read in windows of one context, `stride` tokens apart (by default half the context). If the model
+        was trained on documents, the END token of each text is predicted and counted too. Bytes are counted after the
+        tokenizer's normalization, such as lower-casing.
         """
         texts = self.tokenizer.encode_batch([example.text for example in examples])
         last = [END] if self.has_documents else []
@@ -227,7 +240,7 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
 
 
 def windows_in_words(context: int, stride: int) -> str:
-    """Describe how a text longer than the context is scored: "windows of 128 tokens every 64"."""
+    """Describe how a text longer than the context is scored, such as "windows of 128 tokens every 64"."""
     return f"windows of {context} tokens every {stride}"
 
 

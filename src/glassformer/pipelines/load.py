@@ -1,4 +1,4 @@
-"""Load a model from disk, ours or of another library, as its pipeline."""
+"""Load a model from disk, in Glassformer's format or that of another library, as a pipeline."""
 
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,10 @@ def load(
 ) -> Loaded:
     """Load a model as a pipeline that is ready to use.
 
-    A folder that was trained here gives the pipeline of its task, such as a `Translator` or a `Classifier`. Of Hugging
-    Face folders, GGUF files and llama2.c files, a decoder gives a `Generator`, an encoder an `Embedder` and an
-    encoder-decoder a `TextToText`. Nothing is downloaded, and no code in the files is run.
+    A model trained with Glassformer gives the pipeline of its task, such as a `Translator` or a `Classifier`. For
+    Hugging Face folders, GGUF files and llama2.c files, a decoder gives a `Generator`, an encoder an `Embedder` and an
+    encoder-decoder a `TextToText`; `dtype` and `allow_pickle` (which also reads pytorch_model.bin) apply only to these.
+    Nothing is downloaded, and no code in the files is run.
 
     Args:
         path: A model folder, or a GGUF or llama2.c file.

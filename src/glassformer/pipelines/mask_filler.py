@@ -24,11 +24,15 @@ from glassformer.text.tokenizer import UNKNOWN
 from glassformer.training.losses import label_smoothed_cross_entropy
 
 MASK = "<mask>"
-"""The mask token of tokenizers that were trained here."""
+"""The mask token of tokenizers that were trained with Glassformer."""
 
 
 class MaskFiller(EncoderPipeline[PlainText]):
-    """Fills in blanks, and turns texts into vectors."""
+    """An encoder, pretrained like BERT, that fills in each blank with one token.
+
+    `share` is the share of the tokens that training and `score` mask. Like every `EncoderPipeline`, the model also
+    turns texts into vectors.
+    """
 
     task, head = "masking", "language_model"
 
@@ -41,9 +45,9 @@ class MaskFiller(EncoderPipeline[PlainText]):
     @overload
     def fill(self, lines: ManyTexts) -> list[str]: ...
     def fill(self, lines: str | ManyTexts) -> str | list[str]:
-        """Fill each blank of a line (three underscores) with the most likely token.
+        """Return each line with its blanks (`___`) replaced by the most likely token. One string gives one string.
 
-        One string gives one line, a list gives a list. A line without blanks is returned unchanged.
+        A line without blanks is returned unchanged.
         """
         return each_text(lines, self._fill, "lines")
 
@@ -69,13 +73,16 @@ class MaskFiller(EncoderPipeline[PlainText]):
 
     @override
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
-        """Return each line with its blanks filled in. A line without blanks is returned unchanged."""
+        """Return each line with its blanks (`___`) filled in. A line without blanks is returned unchanged."""
         filled = iter(self._fill([line for line in lines if BLANK in line]))
         texts = [next(filled) if BLANK in line else line for line in lines]
         return [LineAnswer(text, {"text": text}) for text in texts]
 
     def score(self, examples: Sequence[PlainText]) -> Scores:
-        """Return the mean loss and the accuracy of masked tokens. The same tokens are masked in every call."""
+        """Mask tokens of the examples and return the mean loss and the accuracy of predicting them.
+
+        The same tokens are masked in every call.
+        """
         device = next(self.model.parameters()).device
         was_training = self.model.training
         self.model.eval()
@@ -96,7 +103,7 @@ class MaskFiller(EncoderPipeline[PlainText]):
 
     @property
     def longest(self) -> int:
-        """The most tokens of a text that the model reads at once, without the special tokens around it."""
+        """The largest number of tokens of a text that the model reads at once, not counting special tokens."""
         return max(1, (self.model.config.max_len or 512) - len(surrounding_tokens(self.reader)))
 
     def encode(self, texts: list[str]) -> list[list[int]]:
@@ -105,7 +112,10 @@ class MaskFiller(EncoderPipeline[PlainText]):
         return [[i for i, source in zip(one.ids, one.sources, strict=True) if source is not None] for one in read]
 
     def batches(self, rows: Rows, *, max_tokens: int, seed: int) -> MaskedBatches:
-        """Return batches of rows with masked tokens."""
+        """Return batches of texts with randomly masked tokens, for training and scoring.
+
+        `rows` are the tokenized texts, and `max_tokens` limits the size of a batch.
+        """
         return MaskedBatches(
             rows,
             surrounding_tokens(self.reader),
@@ -118,7 +128,10 @@ class MaskFiller(EncoderPipeline[PlainText]):
 
 
 def masked_answers(model: nn.Module, batch: MaskedBatch) -> Tensor:
-    """Return the logits of the masked positions only, because most tokens are not masked: (B, T) -> (B, P, V)."""
+    """Return the logits at the P masked positions of each text: (B, T) -> (B, P, V).
+
+    The head is not applied to other positions, which saves time because most tokens are not masked.
+    """
     body: Any = model  # a compiled model's `encode` is not compiled
     hidden = body.encode(batch.tokens, batch.mask)
     chosen = hidden.gather(1, batch.places[:, :, None].expand(-1, -1, hidden.shape[-1]))  # (B, P, C)
@@ -126,7 +139,7 @@ def masked_answers(model: nn.Module, batch: MaskedBatch) -> Tensor:
 
 
 def mask_of(reader: Reader) -> int:
-    """Return the id of the mask token. Tokenizers that were trained here without <mask> use <unk>."""
+    """Return the id of the token that stands for a masked token. Glassformer's tokenizers without <mask> use <unk>."""
     tokenizer = reader.tokenizer
     if isinstance(tokenizer, Tokenizer):
         return tokenizer.special_id(MASK) if tokenizer.has_special(MASK) else UNKNOWN
@@ -136,7 +149,7 @@ def mask_of(reader: Reader) -> int:
 
 
 def words_of(reader: Reader, model: EncoderModel) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """Return the ids of all tokens that are not special."""
+    """Return the ids of all tokens that a blank may be filled with: those that are not special tokens."""
     size = min(reader.tokenizer.vocab_size, model.config.vocab_size)
     return np.array([index for index in range(size) if index not in reader.tokenizer.special_ids], dtype=np.int64)
 

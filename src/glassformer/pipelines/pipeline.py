@@ -1,4 +1,4 @@
-"""The base class of all pipelines: one text or a list of texts in, and the answers that `glassformer run` prints."""
+"""`Pipeline`, the base class of all pipelines, with the checks of their inputs and the answers that they return."""
 
 import json
 import math
@@ -17,20 +17,26 @@ ManyTexts = list[str] | tuple[str, ...]
 Pair = tuple[str, str]
 ManyPairs = list[Pair] | tuple[Pair, ...]
 Input = tuple[str, str | None]
-"""An input of an encoder: one text, or two."""
+"""An input of an encoder: a text and None, or a pair of texts."""
 ManyInputs = ManyTexts | Sequence[Input] | list[str | Input] | list[Pair]
 T = TypeVar("T")
 
 
 def each_text(texts: object, answer: Callable[[list[str]], list[T]], name: str = "texts") -> T | list[T]:
-    """Return one answer for a string, and a list of answers for a list of strings."""
+    """Call `answer` with a list of texts. Return its first element if `texts` is one string, otherwise the whole list.
+
+    Raise a TypeError that calls the argument `name` if `texts` is neither a string nor a list of strings.
+    """
     if isinstance(texts, str):
         return answer([texts])[0]
     return answer(check_texts(texts, name))
 
 
 def each_pair(pairs: object, answer: Callable[[list[Pair]], list[T]], name: str = "pairs") -> T | list[T]:
-    """Return one answer for a tuple of two strings, and a list of answers for a list of such pairs."""
+    """Call `answer` with a list of pairs. Return its first element if `pairs` is one tuple, otherwise the whole list.
+
+    Raise a TypeError that calls the argument `name` if `pairs` is neither a tuple of two strings nor a list of them.
+    """
     if _is_pair(pairs) and isinstance(pairs, tuple):
         return answer([pairs])[0]
     found = as_list(pairs, name, "a tuple of two strings or a list of such tuples")
@@ -41,7 +47,7 @@ def each_pair(pairs: object, answer: Callable[[list[Pair]], list[T]], name: str 
 
 
 def check_texts(texts: object, name: str = "texts") -> list[str]:
-    """Return the strings of a list. Raise a TypeError for anything else."""
+    """Return an ordered collection of strings as a list. Raise a TypeError for anything else, such as one string."""
     found = as_list(texts, name, "a string or a list of strings")
     for place, text in enumerate(found):
         if not isinstance(text, str):
@@ -50,7 +56,10 @@ def check_texts(texts: object, name: str = "texts") -> list[str]:
 
 
 def check_inputs(inputs: object, name: str = "texts") -> list[Input]:
-    """Return the inputs of a list, each a string or a tuple of two. Raise a TypeError for anything else."""
+    """Return each text or pair of texts of a list as an `Input`. Raise a TypeError for anything else.
+
+    A string becomes (text, None).
+    """
     found: list[Input] = []
     for place, one in enumerate(as_list(inputs, name, "a string, or a list of strings or of tuples of two strings")):
         if isinstance(one, str):
@@ -63,14 +72,17 @@ def check_inputs(inputs: object, name: str = "texts") -> list[Input]:
 
 
 def check_text(text: object, name: str = "text") -> str:
-    """Return the string. Raise a TypeError for anything else."""
+    """Return `text` if it is a string. Otherwise raise a TypeError that calls the argument `name`."""
     if not isinstance(text, str):
         raise TypeError(f"{name} is {shown(text)}: expected a string{_decode_hint(text)}")
     return text
 
 
 def as_list(values: object, name: str, expected: str) -> list[Any]:
-    """Return the values of a list or another ordered collection. Raise a TypeError for anything else."""
+    """Return the values of an ordered collection as a list. Raise a TypeError for anything else.
+
+    Strings, bytes, sets and dicts are refused too. The error calls the argument `name` and says what was `expected`.
+    """
     # A set has no order, and iterating over a dict gives its keys, which is rarely meant.
     if isinstance(values, str | bytes | bytearray | Mapping | set | frozenset) or not isinstance(values, Iterable):
         raise TypeError(f"{name} is {shown(values)}: expected {expected}{_decode_hint(values)}")
@@ -87,14 +99,14 @@ def _decode_hint(value: object) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class LineRequest:
-    """Options of `answer_lines`."""
+    """Options of `Pipeline.answer_lines`: which answers to return for each line, and how to generate them."""
 
     n_best: int | None = None
-    """Number of alternatives; None is one, or all for labels."""
+    """How many alternative answers to return for each line; None is one text, or all labels of a classifier."""
     with_scores: bool = False
-    """Whether scores are needed. Without a beam search, computing them takes extra time."""
+    """Whether to return scores. A beam search has them anyway; otherwise computing them takes extra time."""
     generation: "GenerationConfig | None" = None
-    """Generation settings; None uses those of the model."""
+    """Generation settings; None uses those of the pipeline."""
     chat: bool = False
     """Whether each line is a message to answer instead of a text to continue."""
     system: str | None = None
@@ -102,27 +114,30 @@ class LineRequest:
 
 
 class LineAnswer(NamedTuple):
-    """The answer to one line, as `glassformer run` prints it."""
+    """The answer to one line of input, in the forms in which `glassformer run` prints it."""
 
     line: str
-    """The answer as one line of text."""
+    """The answer as plain text, which `run` prints by default."""
     record: dict[str, Any]
-    """The answer as a JSON object."""
+    """The answer as a JSON object, which `run --json` prints."""
     texts: tuple[str, ...] = ()
-    """The alternatives, best first."""
+    """The alternative answers, best first, for `run --n-best`."""
     scores: tuple[float | None, ...] = ()
-    """The score of each alternative, if there are scores."""
+    """The score of each of `texts`, if there are scores."""
 
 
 class Candidate(NamedTuple):
-    """A generated text and its score: log-probability / length ** length_penalty."""
+    """A generated text and its score, log-probability / length ** length_penalty; None if it was not computed."""
 
     text: str
     score: float | None = None
 
 
 def candidate_of(written: "GeneratedText", text: str, length_penalty: float = 1.0) -> Candidate:
-    """Return a text with its score: that of the beam search, or computed from the log-probabilities."""
+    """Return `text`, the decoded tokens of `written`, with its score.
+
+    The score is that of the beam search, or is computed from the tokens' log-probabilities; None without both.
+    """
     score = written.score
     if score is None and written.log_probs:
         score = sum(written.log_probs) / len(written.log_probs) ** length_penalty
@@ -135,9 +150,9 @@ def answer_of(
     describe: Callable[[str], dict[str, Any]] = lambda text: {"text": text},
     key: str = "text",
 ) -> LineAnswer:
-    """Return the answer to a line from its generated texts. A blank line has no texts.
+    """Return the answer to a line from the texts that were generated for it, best first; none for a blank line.
 
-    `describe` returns the JSON fields of a text. The field named `key` is printed as the line.
+    `describe` turns a generated text into the fields of its JSON object. The field `key` is the plain-text answer.
     """
     entries = [describe(candidate.text) for candidate in candidates] or [describe("")]
     texts = tuple(entry[key] for entry in entries)
@@ -152,37 +167,40 @@ def answer_of(
 
 
 def vector_answer(vector: list[float]) -> LineAnswer:
-    """Return the answer to a line that was turned into a vector."""
+    """Return the answer to a line that was turned into a vector, which is printed as a JSON list."""
     numbers = [as_json_number(number) for number in vector]
     return LineAnswer(json.dumps(numbers), {"vector": numbers})
 
 
 def as_json_number(value: float) -> float | None:
-    """Return a number rounded to six digits; None for infinity and NaN, which JSON does not have."""
+    """Return a number rounded to six decimal places; None for infinity and NaN, which JSON does not have."""
     return round(value, 6) if math.isfinite(value) else None
 
 
 def answer_lines_with_text(
     lines: Sequence[str], blank: LineAnswer, answer: Callable[[list[str]], list[LineAnswer]]
 ) -> list[LineAnswer]:
-    """Return the answers to the lines. A blank line gets `blank`."""
+    """Call `answer` with the lines that are not blank, and return the answers to all lines in order.
+
+    The answer to a blank line is `blank`.
+    """
     answers = iter(answer([line for line in lines if line.strip()]))
     return [next(answers) if line.strip() else blank for line in lines]
 
 
 class Pipeline(ABC):
-    """A model with its tokenizer, ready to use on texts."""
+    """A model with its tokenizer, ready to use on texts: the base class of all pipelines."""
 
     @abstractmethod
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
-        """Return one answer for each line, in their order."""
+        """Return one answer for each line, in the order of the lines. What an answer is depends on the subclass."""
 
     @overload
     def run(self, lines: str) -> str: ...
     @overload
     def run(self, lines: ManyTexts) -> list[str]: ...
     def run(self, lines: str | ManyTexts) -> str | list[str]:
-        """Return one line of output for each line of input. One string gives one string."""
+        """Return the plain-text answer to each line. One string gives one string, a list gives a list."""
         return each_text(lines, lambda several: self._run(several, LineRequest()), "lines")
 
     def _run(self, lines: list[str], request: LineRequest) -> list[str]:

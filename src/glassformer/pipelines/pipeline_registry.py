@@ -1,4 +1,4 @@
-"""`task.json` of a model folder, which names the model's task, and the registry of tasks. Imports no torch."""
+"""The registry of tasks, and `task.json`, the file that names the task of a model folder. Imports no torch."""
 
 from importlib import import_module
 from pathlib import Path
@@ -10,19 +10,19 @@ from glassformer.base.names import suggestion
 TASK = "task.json"
 """The file of a model folder that names the task and holds the pipeline's settings."""
 RunOption = Literal["n_best", "scores", "embed", "writing", "decoding"]
-"""An option of `glassformer run` that only some models take, or a group of them: `writing` are the options of models
-that write text, `decoding` those of models that continue a text."""
+"""An option of `glassformer run`, or a group of options, that only some models take. The group `writing` is for models
+that generate text (`WritingOptions`), and `decoding` for models that continue a text (`DecoderOptions`)."""
 
 
 class PipelineEntry(NamedTuple):
-    """A task's entry in the registry: its pipeline, what the command line calls its models, and what these take."""
+    """A task's entry in the registry: its pipeline class, and how the command line names and treats its models."""
 
     path: str
     """Module and class of the pipeline below `glassformer.pipelines`. Importing it imports torch."""
     called: str
     """What error messages call such a model: "a translator"."""
     takes: tuple[RunOption, ...]
-    """The options of `glassformer run` that such a model takes, beside those of all models."""
+    """The options of `glassformer run` that such a model takes, in addition to those that all models take."""
     about: str = ""
     """A description of the model and its training data, for `glassformer train --help`."""
 
@@ -91,13 +91,13 @@ PIPELINES = {
         "translator.Translator", "a translator", SEQ2SEQ_OPTIONS, "a translator from sentence pairs"
     ),
 }
-"""The registry of tasks, by their names in `task.json` and on the command line. The order is that of `--help`."""
+"""The registry: each task's name in `task.json` and on the command line, and its entry, in the order of `--help`."""
 RENAMED_TASKS = {"summarisation": "summarization"}
-"""Tasks that version 0.1 spelled differently. Their model folders still load."""
+"""Task names that version 0.1 spelled differently, and their new names. Model folders with the old names still load."""
 FIRST_TASK = "translation"
-"""The task of the first model folders. They have no `task.json`, because there was one task."""
+"""The task of model folders without `task.json`, which were written when there was only this task."""
 DATA_SETTINGS = ("data", "language_origins")
-"""Entries of `task.json` about the training data. All further entries are settings of the pipeline."""
+"""Entries of `task.json` about the training data. The other entries are "task" and the settings of the pipeline."""
 
 
 def pipeline_named(task: str) -> type[Any]:
@@ -110,7 +110,10 @@ def pipeline_named(task: str) -> type[Any]:
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """Return the contents of a folder's `task.json`: the task's name under "task", and the pipeline's settings."""
+    """Return the contents of a model folder's `task.json`: the task's name under "task", and the pipeline's settings.
+
+    A folder without this file is for the task "translation".
+    """
     from glassformer.checkpoint.safe_files import MANIFEST, CorruptFolderError, SealedFolder, read_json_object
 
     if not (folder / MANIFEST).exists() and not (folder / TASK).exists():

@@ -1,4 +1,4 @@
-"""The base class of pipelines with an encoder-decoder: one text in, another text out."""
+"""The base class of trained pipelines whose model is an encoder-decoder, which generates a text from a source text."""
 
 import json
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ Example = TypeVar("Example")
 
 
 class Explained(NamedTuple):
-    """A generated text with its cross-attention weights."""
+    """A generated text, the tokens of the source and of the text as strings, and the cross-attention between them."""
 
     text: str
     source_pieces: list[str]
@@ -52,12 +52,12 @@ class Explained(NamedTuple):
 
 
 class Seq2SeqPipeline(TrainedPipeline[Example]):
-    """A trained encoder-decoder with a tokenizer for each side."""
+    """A trained encoder-decoder with a source and a target tokenizer, which may be the same object."""
 
     kept: ClassVar[Kept] = "first"
-    """Which part of a source that is too long is read: its first or its last tokens."""
+    """Which tokens of a source that is too long the model reads: the "first" or the "last"."""
     search: ClassVar[GenerationConfig]
-    """Generation settings of a new model. A model folder has its own."""
+    """Generation settings of a newly trained model. A saved model has its own in its folder."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
 
     @classmethod
     def read_folder(cls, folder: Path) -> Self:
-        """Load the pipeline of a model folder."""
+        """Load the model, its settings, its tokenizers and its generation settings from a model folder."""
         model, about = cls.open_folder(folder, EncoderDecoderModel)
         check_settings(cls, about, folder / TASK)
         source, target = load_tokenizers(folder)
@@ -100,9 +100,10 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
     def write(
         self, texts: str | ManyTexts, *, beam: int | None = None, max_batch_tokens: int = 4096
     ) -> str | list[str]:
-        """Write one text for each source. A blank source gives a blank text. One string gives one string.
+        """Generate one text for each source text. One string gives one string. A blank source gives a blank text.
 
-        A source longer than the model's limit is cut. `beam` is the beam width; 1 is greedy search.
+        A source longer than the model's limit is cut. `beam` is the beam width; 1 is greedy search, and None uses the
+        model's generation settings.
         """
 
         def write(several: list[str]) -> list[str]:
@@ -119,7 +120,7 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
         with_scores: bool = False,
         max_batch_tokens: int = 4096,
     ) -> list[list[Candidate]]:
-        """Write `num_return_sequences` texts for each source, best first; none for a blank source."""
+        """Generate `num_return_sequences` texts for each source text, best first; none for a blank source."""
         config = generation or self.generation
         with_text = [index for index, text in enumerate(texts) if text.strip()]
         encoded = self.source_tokenizer.encode_batch([texts[index] for index in with_text])
@@ -131,13 +132,13 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
         return answers
 
     def scoring_method(self) -> str:
-        """Describe the search: "greedy", "sampling" or "beam 4"."""
+        """Describe how `score` generates text, by the generation settings: "greedy", "sampling" or "beam 4"."""
         if self.generation.do_sample:
             return "sampling"
         return "greedy" if self.generation.num_beams == 1 else f"beam {self.generation.num_beams}"
 
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
-        """Return one text for each line. A blank line stays blank."""
+        """Generate an answer to each line, which is a source text. A blank line stays blank."""
         found = self.candidates(lines, request.generation, with_scores=request.with_scores)
         return [answer_of(one, request) for one in found]
 
@@ -146,7 +147,10 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
     @overload
     def run(self, lines: ManyTexts, *, beam: int | None = None) -> list[str]: ...
     def run(self, lines: str | ManyTexts, *, beam: int | None = None) -> str | list[str]:
-        """Return one text for each line. One string gives one string. `beam` is the beam width."""
+        """Return the generated text for each line. One string gives one string.
+
+        `beam` is the beam width; None uses the model's generation settings.
+        """
         request = LineRequest(generation=self._search(beam))
         return each_text(lines, lambda several: self._run(several, request), "lines")
 
@@ -164,7 +168,7 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
         )
 
     def _read(self, ids: list[int]) -> list[int]:
-        """Return the source that the model reads: the tokens, cut to its limit, and END."""
+        """Return the tokens that the encoder reads: `ids` and END, with `ids` cut so that both fit into `max_len`."""
         limit = self.model.config.max_len
         if limit is not None and len(ids) >= limit:
             ids = ids[len(ids) - limit + 1 :] if self.kept == "last" else ids[: limit - 1]
@@ -174,9 +178,9 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
         return self.generation if beam is None else replace(self.generation, num_beams=beam)
 
     def explain(self, text: str) -> Explained:
-        """Generate a text for one source and return it with the cross-attention weights of each token.
+        """Generate a text for one source text, and return it with the cross-attention weights of all layers and heads.
 
-        Both lists of tokens end with "(end)", the END token that the model reads and writes.
+        The token lists `source_pieces` and `target_pieces` end with "(end)", the END token.
         """
         source = self._read(self.source_tokenizer.encode(check_text(text)))
         written = generate(self.model, [source], self.generation, begin=BEGIN, end=END)[0][0].tokens
@@ -196,7 +200,7 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
 
 
 def read_search(folder: Path) -> GenerationConfig:
-    """Read the generation settings of a model folder. Raise if they would take too much memory or time."""
+    """Return the generation settings of a model folder. Raise if they would take too much memory or time."""
     file = SealedFolder(folder).file(GENERATION)
     with refusing_wrong_values(file):
         search = GenerationConfig.from_dict(read_json_object(file))
@@ -205,7 +209,7 @@ def read_search(folder: Path) -> GenerationConfig:
 
 
 def check_cost(path: Path, beams: int, longest: int) -> None:
-    """Raise if a file asks for more beams or longer texts than any real model needs."""
+    """Raise ValueError if the generation settings in `path` ask for more beams or tokens than any real model needs."""
     if not 1 <= beams <= MAX_BEAMS or not 1 <= longest <= MAX_LENGTH:
         raise ValueError(
             f"{path} asks for {shown(beams)} beams and texts of {shown(longest)} tokens: expected at most {MAX_BEAMS}, "
@@ -214,7 +218,10 @@ def check_cost(path: Path, beams: int, longest: int) -> None:
 
 
 def load_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
-    """Load the source and the target tokenizer of a model folder. They are the same object if it has one tokenizer."""
+    """Return the source and the target tokenizer of a model folder.
+
+    They are the same object if the folder has one tokenizer for both.
+    """
     joint = folder / "tokenizer.json"
     if joint.is_file():
         tokenizer = Tokenizer.load(joint)

@@ -14,7 +14,10 @@ MAX_WHOLE = 2**31 - 1
 
 
 def check_settings(pipeline: type[Any], settings: Mapping[str, Any], file: Path) -> None:
-    """Raise if a setting of the pipeline class is missing, unknown or of another type."""
+    """Raise CorruptFolderError if the settings are not keyword arguments of the pipeline's constructor.
+
+    A setting may be missing, unknown or of the wrong type. `file`, the `task.json`, is named in the error.
+    """
     parameters = inspect.signature(pipeline).parameters.values()
     hints = typing.get_type_hints(pipeline.__init__)
     named = {one.name: one for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY}
@@ -32,7 +35,7 @@ def check_settings(pipeline: type[Any], settings: Mapping[str, Any], file: Path)
 
 
 def _problem(hint: Any, value: Any) -> str:
-    """Return what was expected instead of a value; empty if it has the type."""
+    """Return what was expected instead of `value`, in words; "" if the value has the type `hint`."""
     if hint is bool:
         return "" if isinstance(value, bool) else "true or false"
     if hint is int:

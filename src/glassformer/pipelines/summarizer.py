@@ -12,7 +12,7 @@ from glassformer.pipelines.seq2seq_pipeline import Seq2SeqPipeline
 
 
 class Summarizer(Seq2SeqPipeline[Summary]):
-    """Writes a summary of a text."""
+    """An encoder-decoder that generates a summary of a text."""
 
     task = "summarization"
     search = GenerationConfig(num_beams=4, max_new_tokens=128, no_repeat_ngram_size=3)
@@ -22,10 +22,14 @@ class Summarizer(Seq2SeqPipeline[Summary]):
     @overload
     def summarize(self, texts: ManyTexts, *, beam: int | None = None) -> list[str]: ...
     def summarize(self, texts: str | ManyTexts, *, beam: int | None = None) -> str | list[str]:
-        """Summarize one text, or each text of a list. A text longer than the model's limit is cut."""
+        """Return the summary of one text, or the summaries of a list of texts.
+
+        A text longer than the model's limit is cut. `beam` is the beam width; None uses the model's generation
+        settings.
+        """
         return self.write(texts, beam=beam)
 
     def score(self, examples: Sequence[Summary]) -> Scores:
-        """Return ROUGE-1, ROUGE-2 and ROUGE-L."""
+        """Summarize the examples and return ROUGE-1, ROUGE-2 and ROUGE-L of the summaries."""
         found = self.summarize([example.source for example in examples])
         return score_summaries(found, [example.references for example in examples])

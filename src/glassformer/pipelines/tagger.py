@@ -1,4 +1,4 @@
-"""Find entities in texts with a trained encoder."""
+"""Find entities, such as names, in texts with a trained encoder."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -19,22 +19,22 @@ from glassformer.text.word_split import cut_words
 from glassformer.text.word_windows import Window, first_pieces, joined, windows, word_of_each
 
 AT_ONCE = 256
-"""Number of sentences whose best tags are searched for together."""
+"""Number of sentences whose best tag sequences are searched for in one batch."""
 
 
 class TaggerInput(NamedTuple):
-    """A model input with some words of a sentence, and the token positions of these words."""
+    """A model input that holds a whole sentence, or a window of one that is too long, and where its words are in it."""
 
     sentence: int
     words: range
-    """The words whose tags are taken from this input."""
+    """Indices of the words whose tags are taken from this input. A window also holds other words, as their context."""
     encoded: Encoded
     places: list[int | None]
-    """Position of the first token of each of these words; None for a word without tokens."""
+    """Position in `encoded` of the first token of each of `words`; None for a word without tokens."""
 
 
 class TextEntity(NamedTuple):
-    """An entity of a text: the characters from `start` up to `end`, and their label."""
+    """An entity of a text, with its label and its character span `start:end`."""
 
     text: str
     label: str
@@ -43,15 +43,15 @@ class TextEntity(NamedTuple):
 
 
 ManySentences = ManyTexts | Sequence[list[str]] | Sequence[tuple[str, ...]]
-"""Each a string, or a list of words."""
+"""A list of sentences, each a string or a list of words."""
 
 
 class Tagger(EncoderPipeline[TaggedSentence]):
-    """Finds entities and labels them.
+    """An encoder that finds the entities of a text and labels them.
 
-    The model scores the BIOES tags of each word at its first token, and the best valid sequence of tags is chosen.
-    BIOES is used instead of IOB2 because it marks the last word of an entity too: the model learns where entities end,
-    and fewer sequences are valid.
+    The model scores the BIOES tags of each word at the word's first token, and the valid sequence of tags with the
+    highest score is chosen. BIOES is used instead of IOB2 because it also marks the last word of an entity, so the
+    model learns where entities end and fewer sequences are valid.
     """
 
     task, head = "tagging", "token_class"
@@ -66,9 +66,10 @@ class Tagger(EncoderPipeline[TaggedSentence]):
     @overload
     def tag(self, sentences: ManySentences, *, max_batch_tokens: int = 8192) -> list[list[Entity]]: ...
     def tag(self, sentences: str | ManySentences, *, max_batch_tokens: int = 8192) -> list[Entity] | list[list[Entity]]:
-        """Return the entities of each sentence by word index. One string gives the entities of one sentence.
+        """Return the entities of each sentence, with the indices of their words. `entities` returns character spans.
 
-        A sentence is a list of words, or a string, which is split into words. `entities` returns character places.
+        A sentence is a list of words, or a string, which is split into words. One string gives the entities of one
+        sentence.
         """
 
         def tag(several: list[str]) -> list[list[Entity]]:
@@ -104,7 +105,7 @@ class Tagger(EncoderPipeline[TaggedSentence]):
     @overload
     def entities(self, texts: ManyTexts) -> list[list[TextEntity]]: ...
     def entities(self, texts: str | ManyTexts) -> list[TextEntity] | list[list[TextEntity]]:
-        """Return the entities of each text by character places. One string gives the entities of one text."""
+        """Return the entities of each text, with their character spans. One string gives the entities of one text."""
         return each_text(texts, self._entities)
 
     def _entities(self, texts: list[str]) -> list[list[TextEntity]]:
@@ -124,13 +125,13 @@ class Tagger(EncoderPipeline[TaggedSentence]):
         return answers
 
     def score(self, examples: Sequence[TaggedSentence]) -> Scores:
-        """Return entity F1, precision and recall, and the F1 of each label."""
+        """Tag the examples and return entity F1, precision and recall, and the F1 of each label."""
         for example in examples:
             self.numbers(example)
         return compare(self.tag([example.words for example in examples]), examples)
 
     def numbers(self, example: TaggedSentence) -> list[int]:
-        """Return the tag index of each word of an example."""
+        """Return the index of each word's BIOES tag in `paths.tags`. Raise ValueError for an unknown label."""
         for entity in example.entities:
             if entity.label not in self.labels:
                 raise unknown_label(entity.label, self.labels, example.where)
@@ -138,7 +139,7 @@ class Tagger(EncoderPipeline[TaggedSentence]):
         return [known_tags[tag] for tag in tags_of(example.entities, len(example.words), "bioes")]
 
     def read_words(self, sentences: Sequence[Sequence[str]]) -> list[TaggerInput]:
-        """Return the model inputs: one for each sentence, or several windows of a sentence that is too long."""
+        """Tokenize sentences into model inputs: one for each sentence, or several if it exceeds the model's limit."""
         limit, found = self.model.config.max_len, []
         parts: list[tuple[int, Window]] = []  # of long sentences
         whole = self.reader.read([(joined(words), None) for words in sentences])
@@ -158,7 +159,7 @@ class Tagger(EncoderPipeline[TaggedSentence]):
 
 
 def compare(found: Sequence[Sequence[Entity]], examples: Sequence[TaggedSentence]) -> Scores:
-    """Return the scores of predicted entities against the true ones."""
+    """Return the scores of the predicted entities `found` against the true entities of the examples."""
     sizes = [len(example.words) for example in examples]
     return score_entities(
         [tags_of(entities, size, "iob2") for entities, size in zip(found, sizes, strict=True)],
@@ -172,7 +173,7 @@ def words_in(text: str) -> list[str]:
 
 
 def in_brackets(text: str, spans: Sequence[tuple[int, int, str]]) -> str:
-    """Return a text with its spans in brackets, each followed by its label."""
+    """Return the text with each (start, end, label) span in brackets, followed by its label: "[EU ORG] rejects"."""
     marked, done = "", 0
     for begin, end, label in spans:
         marked += f"{text[done:begin]}[{text[begin:end]} {label}]"

@@ -1,4 +1,4 @@
-"""An encoder-decoder of another library: one text in, another text out."""
+"""Generate texts from source texts with an encoder-decoder that was loaded from the format of another library."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +20,10 @@ from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
 
 class TextToText(Pipeline):
-    """A pretrained encoder-decoder (T5, BART, Marian) with its source and target tokenizers."""
+    """A pretrained encoder-decoder (T5, BART, Marian) with its source and target tokenizers.
+
+    `begin` is the id of the token with which the decoder starts.
+    """
 
     def __init__(
         self,
@@ -41,19 +44,22 @@ class TextToText(Pipeline):
     @overload
     def run(self, lines: ManyTexts, *, beam: int | None = None) -> list[str]: ...
     def run(self, lines: str | ManyTexts, *, beam: int | None = None) -> str | list[str]:
-        """Write one text for each line. A blank line stays blank. One string gives one string."""
+        """Return the generated text for each line. One string gives one string. A blank line stays blank.
+
+        `beam` is the beam width; None uses the model's generation settings.
+        """
         request = LineRequest(generation=None if beam is None else replace(self.generation, num_beams=beam))
         return each_text(lines, lambda several: self._run(several, request), "lines")
 
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
-        """Return one text for each line. A blank line stays blank."""
+        """Generate an answer to each line, which is a source text. A blank line stays blank."""
         found = self.candidates(lines, request.generation, with_scores=request.with_scores)
         return [answer_of(one, request) for one in found]
 
     def candidates(
         self, texts: Sequence[str], generation: GenerationConfig | None = None, *, with_scores: bool = False
     ) -> list[list[Candidate]]:
-        """Write `num_return_sequences` texts for each source, best first; none for a blank source."""
+        """Generate `num_return_sequences` texts for each source text, best first; none for a blank source."""
         config = generation or self.generation
         with_text = [index for index, text in enumerate(texts) if text.strip()]
         sources = [self._read(texts[index]) for index in with_text]
@@ -73,6 +79,6 @@ class TextToText(Pipeline):
         return answers
 
     def _read(self, text: str) -> list[int]:
-        """Tokenize a source. One that is too long is cut, but keeps its last token, which ends the text."""
+        """Tokenize a source text. A text that is too long is cut, but keeps its last token, which marks the end."""
         tokens, limit = self.source_tokenizer.encode(text), self.model.config.max_len
         return tokens if limit is None or len(tokens) <= limit else [*tokens[: limit - 1], tokens[-1]]

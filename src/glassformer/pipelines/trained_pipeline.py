@@ -1,4 +1,4 @@
-"""The base class of pipelines whose model was trained by a task here: score, save and load."""
+"""The base class of pipelines whose model was trained with Glassformer: they can be scored, saved and loaded."""
 
 import json
 from abc import abstractmethod
@@ -19,32 +19,38 @@ Example = TypeVar("Example")
 
 
 class TrainedPipeline(Pipeline, Generic[Example]):
-    """A pipeline whose model was trained by a task here. It can be scored and saved."""
+    """A pipeline whose model was trained with Glassformer for a task. It can be scored, saved and loaded."""
 
     task: ClassVar[str]
-    """The name of its task on the command line."""
+    """The name of the pipeline's task in `task.json` and on the command line."""
     model: Any
     """An EncoderModel, a DecoderModel or an EncoderDecoderModel."""
 
     @abstractmethod
     def score(self, examples: Sequence[Example]) -> Scores:
-        """Return the scores of the model on these examples."""
+        """Run the model on the examples and return the scores of the task, such as accuracy or BLEU."""
 
     @abstractmethod
     def files(self) -> dict[str, str]:
-        """Return the texts of the files beside the model by name: the tokenizer and the generation settings."""
+        """Return the files that `save` writes next to the weights, as file name -> contents.
+
+        They are the tokenizer's files and, for models that generate text, the generation settings.
+        """
 
     def scoring_method(self) -> str:
-        """Describe how `score` generates text: "greedy", "beam 4"; empty if nothing is generated."""
+        """Describe how `score` generates text, such as "greedy" or "beam 4"; "" if it generates none."""
         return ""
 
     def settings(self) -> dict[str, Any]:
-        """Return the keyword arguments of the constructor, as JSON values. `task.json` stores them."""
+        """Return what `task.json` stores about the pipeline, as JSON values.
+
+        These are the keyword arguments of its constructor, and for an encoder also the origin of the tokenizer.
+        """
         return {}
 
     @classmethod
     def from_folder(cls, folder: Path | str) -> Self:
-        """Load the pipeline of a model folder. An error names the file that is wrong."""
+        """Load a pipeline that `save` wrote to a folder. Errors about its files name the file or the folder."""
         folder = Path(folder)
         if not folder.is_dir():
             raise FileNotFoundError(no_such_model(folder))
@@ -54,11 +60,14 @@ class TrainedPipeline(Pipeline, Generic[Example]):
     @classmethod
     @abstractmethod
     def read_folder(cls, folder: Path) -> Self:
-        """Load a pipeline of this class: `open_folder`, then the tokenizer's files. `from_folder` calls it."""
+        """Load a pipeline of this class, for `from_folder`: call `open_folder`, then read the tokenizer's files."""
 
     @classmethod
     def open_folder(cls, folder: Path, kind: type[AnyModel]) -> tuple[AnyModel, dict[str, Any]]:
-        """Load the model of a folder that this class saved, and the pipeline's settings."""
+        """Return the model of a folder, and the pipeline's settings from `task.json`.
+
+        Raise ValueError if the folder is of another task or the model is not a `kind`.
+        """
         about = read_about(folder)
         if about.pop("task") != cls.task:
             raise ValueError(f"{folder} was not trained for {cls.task}: glassformer info shows what it is")
@@ -70,9 +79,10 @@ class TrainedPipeline(Pipeline, Generic[Example]):
         return model.eval(), about
 
     def save(self, folder: Path, card: str, data: Any = None, *, overwrite: bool = False, owner: str = "") -> None:
-        """Write the model folder. `data` is the config of the training data: its settings are stored for `eval`.
+        """Write the model folder. `card` is its README.md.
 
-        An existing model folder is replaced only with `overwrite`, or if the same `owner` (a training run) wrote it.
+        `data` is the config of the training data; its settings are stored for `glassformer eval`. An existing model
+        folder is replaced only with `overwrite`, or if it was written with the same `owner` (a training run).
         """
         about = {"task": self.task, **self.settings(), **({"data": {}} if data is None else data.settings())}
         text = json.dumps(about, indent=2, ensure_ascii=False)

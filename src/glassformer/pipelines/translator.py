@@ -11,7 +11,7 @@ from glassformer.pipelines.seq2seq_pipeline import Seq2SeqPipeline
 
 
 class Translator(Seq2SeqPipeline[Pair]):
-    """Translates sentences."""
+    """An encoder-decoder that translates sentences from one language to another."""
 
     task = "translation"
     search = GenerationConfig(num_beams=4, max_source_ratio=2.0)
@@ -23,13 +23,14 @@ class Translator(Seq2SeqPipeline[Pair]):
     def translate(
         self, texts: str | ManyTexts, *, beam: int | None = None, max_batch_tokens: int = 4096
     ) -> str | list[str]:
-        """Translate one text, or each text of a list. A blank text gives a blank translation.
+        """Return the translation of one text, or the translations of a list. A blank text gives a blank translation.
 
-        A source longer than the model's limit is cut. `beam` is the beam width; 1 is greedy search.
+        A text longer than the model's limit is cut. `beam` is the beam width; 1 is greedy search, and None uses the
+        model's generation settings.
         """
         return self.write(texts, beam=beam, max_batch_tokens=max_batch_tokens)
 
     def score(self, examples: Sequence[Pair], *, beam: int | None = None) -> Scores:
-        """Return BLEU and chrF of the translations of the sources, with the targets as references."""
+        """Translate the source of each example, and return BLEU and chrF with the targets as references."""
         found = self.translate([pair.source for pair in examples], beam=beam)
         return score_translations(found, [pair.target for pair in examples])
