@@ -1,17 +1,18 @@
-"""Scaled dot-product attention, softmax(q kᵀ · scale + bias) v: the only place where scores become weights.
+"""Scaled dot-product attention, softmax(q kᵀ · scale + bias) v. All attention layers of the models use this module.
 
-Three backends compute the same function, up to rounding, with every mask, in training and in evaluation:
+Three backends compute the same function, up to rounding, with every mask and bias:
 
 - `math` is the formula, line by line. Read this one first.
-- `sdpa` is torch's fused kernel, or one of ours (`kernels/`) for the few queries of a decoding step.
+- `sdpa` is torch's fused kernel, or one of ours (`kernels/`) for the few queries of a decoding step. It agrees with
+  `math` in training too: gradients and dropout.
 - `flex` is torch's flex attention. Inside `torch.compile` it becomes a kernel that skips masked blocks; outside it is
-  slow.
+  slow. It refuses dropout with an error, and on a CPU torch has no backward pass for it.
 
 Shapes: B batch, H query heads, G key-value heads, T queries, S keys, D head size.
 
 To add a backend, write a function with the signature of `_math`, and list it in `_BACKENDS` and `Backend`. On the CPU,
-`math` and `sdpa` drop the same weights for the same seed. A query that may attend to no key gets zeros and zero
-gradients.
+`math` and `sdpa` drop the same weights for the same seed; on a GPU they may drop others. A query that may attend to no
+key gets zeros and zero gradients.
 """
 
 from collections.abc import Callable
@@ -48,7 +49,7 @@ def attend(
     need_weights: bool = False,
     backend: Backend = "sdpa",
 ) -> Attended:
-    """Scaled dot-product attention (Vaswani et al. 2017, equation 1).
+    """Return scaled dot-product attention (Vaswani et al. 2017, equation 1).
 
     Two tokens, one head of size 1 and a causal mask. The first token sees only itself. The second sees both: its scores
     are 0 and log 3, so its weights are 1/4 and 3/4, and its output is 1/4 · 4 + 3/4 · 8 = 7.
@@ -68,8 +69,8 @@ def attend(
         mask: Which keys each query may attend to. The default is all.
         bias: Added to the scores, broadcast to (B, H, T, S). Must be finite; use `mask` to exclude keys.
         scale: Factor of the scores. The default is 1/√D.
-        dropout: Probability of dropping a weight. Pass 0 outside training.
-        need_weights: Return the weights before dropout too. The output does not depend on it.
+        dropout: Probability of dropping a weight. Pass 0 outside training, and with "flex", which cannot drop weights.
+        need_weights: Whether to return the weights, too, as they are before dropout. The output does not depend on it.
         backend: "sdpa", "math" or "flex"; see the module's docstring.
     """
     mask = Mask() if mask is None else mask
@@ -87,7 +88,7 @@ def attention_weights(q: Tensor, k: Tensor, *, mask: Mask, bias: Tensor | None, 
 
 
 def masked_softmax(q: Tensor, k: Tensor, allowed: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
-    """Return the softmax over the allowed keys, (B, H, T, S), computed in at least float32, in the dtype of q."""
+    """Return the softmax over the allowed keys, (B, H, T, S), in the dtype of q, but computed in at least float32."""
     dtype = q.dtype
     if dtype in (torch.float16, torch.bfloat16):
         q = q.float()  # the product of two numbers above 256 overflows float16
@@ -124,7 +125,7 @@ class Attend(nn.Module):
 
 
 def reads_unfilled(model: nn.Module, keys: Tensor, kernels: KernelSet) -> bool:
-    """Whether a decoding step of the model reads a cache like `keys` to its full capacity, not only the filled part."""
+    """Return whether a decoding step of the model reads a cache like `keys` beyond its filled part."""
     is_fused = all(module.backend == "sdpa" for module in model.modules() if isinstance(module, Attend))
     return not (is_fused and kernels.reads_only_filled(keys, next(model.parameters())))
 
@@ -155,13 +156,13 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, dro
 
 
 def check_backend(backend: str) -> None:
-    """Raise unless `backend` is the name of a backend."""
+    """Raise ValueError unless `backend` is the name of a backend."""
     if backend not in _BACKENDS:
         raise ValueError(f"backend={backend!r}: expected one of {', '.join(_BACKENDS)}")
 
 
 def _repeat_heads(x: Tensor, n_heads: int) -> Tensor:
-    """Repeat each key-value head for the query heads that share it."""
+    """Repeat each key-value head for the query heads that share it: (B, G, S, D) -> (B, H, S, D)."""
     group_size = n_heads // x.shape[1]
     return x if group_size == 1 else x.repeat_interleave(group_size, dim=1)  # (B, H, S, D)
 
