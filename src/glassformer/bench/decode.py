@@ -28,7 +28,7 @@ BYTES: dict[Numbers, int] = {"float32": 4, "bfloat16": 2, "int8": 1}
 
 @dataclass
 class Contender:
-    """An engine and its measurements."""
+    """An engine (a library in one configuration and number format) and its measurements."""
 
     name: str
     numbers: Numbers
@@ -75,7 +75,7 @@ def measure(
         beam: The width of beam search; 1 is greedy search.
         device: "cuda" or "cpu".
         compiled: Whether to measure the compiled variants of engines, too.
-        only: Measure only engines whose title contains one of these strings. One that matches no engine raises.
+        only: Measure only engines whose title contains one of these strings. One that matches none raises.
     """
     with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
         contenders, titles = [], []
@@ -202,8 +202,9 @@ def _fastest(step: Callable[[], object], device: str) -> float:
 def table(work: Workload, contenders: list[Contender], found: MachineLimits, *, batch: int, beam: int) -> str:
     """Return the measurements of `measure` as a Markdown table with one line per engine.
 
-    Its columns are median time, tokens per second, the share of the limit in `found`, the share of tokens that equal
-    those of the first engine, and memory. Below it, Glassformer's fastest engine is compared with each other library.
+    Its columns are median time, tokens per second, speed as a share of the machine's limit (`found`), the share of
+    tokens that equal those of the first engine, and memory. Below the table stand the speed ratios between
+    Glassformer's fastest engine and each engine of another library.
     """
     right = contenders[0].texts
     lines = [

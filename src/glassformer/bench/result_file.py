@@ -37,7 +37,7 @@ def write_result(
 ) -> None:
     """Write a table of measurements to a new JSON file, with the command, machine and date of its origin.
 
-    By default these are those of this process. If the table summarizes earlier runs, pass their records as `runs`: each
+    By default the origin is this process. If the table summarizes earlier runs, pass their records as `runs`: each
     holds what `origin` returned when it was measured, and the file lists the distinct values. `claims` is left empty:
     what a result shows, its target, and the library it is compared with are added by hand.
     """

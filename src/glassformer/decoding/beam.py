@@ -54,7 +54,7 @@ from glassformer.runtime.step_runner import StepRunner
 
 
 class Hypothesis(NamedTuple):
-    """A finished text of a beam search: its tokens, without the prompt and without END, and its score (see step 3)."""
+    """A finished text of a beam search: its tokens, without prompt and END, and the score that ranks finished texts."""
 
     tokens: list[int]
     score: float
@@ -217,7 +217,7 @@ class BeamSearch:
         return BeamStep(list(self.sentences), self.latest.view(shape), chosen.view(shape), self.alive.view(shape))
 
     def extend(self, scores: Tensor, bias: Tensor) -> Tensor:
-        """As `advance`, without groups and without waiting for a GPU, plus a `bias` (V,); return the parents (B, K)."""
+        """Extend beams without groups by one token, under a bias (V,) of the logits; return the parents (B, K)."""
         return self._extend_by(*self.kernels.best_tokens(scores, bias, min(2 * self.width, scores.shape[1])))
 
     def _extend_by(self, logs: Tensor, tokens: Tensor) -> Tensor:
@@ -228,7 +228,7 @@ class BeamSearch:
     def _rank(self, alive: Tensor, logs: Tensor, tokens: Tensor, by_rank: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rank the continuations of one beam per sentence: hypotheses (B, K), the n best next tokens of each (B, K, n).
 
-        Return totals, parents and tokens of the best 2K, best first, (B, 2K) each. The module's docstring orders ties.
+        Return totals, parents and tokens of the best 2K, best first, (B, 2K) each. Ties: see the module's docstring.
         """
         totals = alive[:, :, None] + logs
         if not totals.is_cuda:  # the rows are in no order (`stay_in_place`), and the rank decides ties
@@ -239,7 +239,7 @@ class BeamSearch:
         return best, parent if totals.is_cuda else by_rank.gather(1, parent), tokens.flatten(1).gather(1, place)
 
     def _continue(self, scores: Tensor, parent: Tensor, token: Tensor, ranking: Tensor | None = None) -> Tensor:
-        """Collect the continuations that ended, and make the best K of the others the new hypotheses.
+        """Collect the continuations that ended; make the best K that did not end the new hypotheses.
 
         `scores`, `parent` and `token` (B·G, 2K) describe the best continuations of each beam. Diverse beam search
         orders them by `ranking` instead of `scores`. Return the parents of the new hypotheses, (B·G, K).
@@ -292,10 +292,11 @@ class BeamSearch:
         return None if mask is None else mask.repeat_interleave(self.groups, 0)
 
     def are_decided(self) -> Tensor:
-        """Return (B,): whether each sentence is at its limit or, in all groups, no hypothesis may beat a finished text.
+        """Return whether the search of each sentence is over, (B,).
 
-        A hypothesis can only lose probability, but its score is divided by its length ** length_penalty, so that a
-        longer text may have a better score. `early_stopping` says which length to assume.
+        It is over at the limit of new tokens, or when no hypothesis can beat the worst finished text of its group. A
+        hypothesis can only lose probability, but its score is divided by its length ** length_penalty, so that a longer
+        text may have a better score. `early_stopping` says which length to assume.
         """
         worst, penalty = self.found_scores[:, -1], self.config.length_penalty  # -inf while a place is empty
         if self.config.early_stopping is True:
@@ -341,7 +342,7 @@ class BeamSearch:
         return self._read(asked)
 
     def _read(self, asked: AsyncReadback | None) -> bool:
-        """Return whether `asked` says that any sentence is decided. Raises FloatingPointError for NaN logits."""
+        """Return whether `asked`, from `may_be_decided`, reports a decided sentence. Raises for NaN logits."""
         has_nan, is_any = asked.read()[0] if asked is not None else (False, False)
         if has_nan:
             raise FloatingPointError(NAN_LOGITS)
@@ -372,7 +373,7 @@ class BeamSearch:
         return (index[:, None] * count + torch.arange(count, device=index.device)).view(-1)
 
     def _finish(self, places: Tensor) -> None:
-        """Move the finished texts of the sentences at these places of the batch to `finished`, best first."""
+        """Move the finished texts of the sentences at these batch positions to `finished`, best first."""
         beams, shape = self._expand(places, self.groups), (len(places), self.groups * self.width)
         scores, order = self.found_scores[beams].view(shape).sort(descending=True, stable=True)
         scores, order = (x[:, : self.config.num_return_sequences] for x in (scores, order))

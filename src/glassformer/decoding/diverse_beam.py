@@ -22,7 +22,7 @@ Rank = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
 class RankedGroups(NamedTuple):
-    """The best 2K continuations of every group, (B·G, 2K) each."""
+    """The best 2K continuations of every group, best first. Each tensor is (B·G, 2K)."""
 
     totals: Tensor
     """Log-probabilities, without the penalty."""

@@ -130,8 +130,9 @@ class Engine:
     ) -> EngineRequest:
         """Queue a request to generate from `tokens`, and return it.
 
-        `on_token` is called with the sample index and the token after each token. Raises ValueError if the model cannot
-        read the tokens, and EngineFullError if the queue is full or the request exceeds a limit of the engine.
+        `on_token` is called with the sample index and the token after each token, except in beam search. Raises
+        ValueError if the model cannot read the tokens, and EngineFullError if the queue is full or the request exceeds
+        a limit of the engine.
         """
         request = EngineRequest(list(tokens), config or GenerationConfig(), on_token, on_cancel=self._withdraw)
         check_inputs(self.model, [tokens], self.begin)

@@ -43,7 +43,7 @@ def search_recorded(
     end: int,
     max_new: Sequence[int],
 ) -> list[list[Hypothesis]]:
-    """Do the same as `search_by_beam` with recorded steps, several of which are launched before the first is read."""
+    """Do the same as `search_by_beam` with recorded steps, launched several at a time before results are read."""
     assert isinstance(runner, RecordedStepRunner)
     tokens = given.repeat_interleave(config.num_beams, 0)
     scores = runner.step(tokens, None if mask is None else mask.repeat_interleave(config.num_beams, 0))
@@ -132,7 +132,7 @@ class RecordedSearch:
             self._cache.count()
 
     def read_state(self) -> AsyncReadback:
-        """Start to copy two flags to the CPU: whether logits were NaN, and whether all sentences are decided."""
+        """Return a readback of two flags: whether logits were NaN, and whether all sentences are decided."""
         search = self._search
         return AsyncReadback(torch.stack((search.has_nan, search.are_decided().all()))[None])
 

@@ -1,6 +1,6 @@
-"""Greedy search as recorded steps that feed themselves: each step reads the token that the previous one chose.
+"""Greedy search as recorded steps (CUDA graphs): each step reads the tokens that the previous one chose.
 
-On a GPU several steps can be launched before Python has seen the token of the first.
+So several steps can be launched before Python has read the tokens of the first.
 """
 
 from collections.abc import Callable

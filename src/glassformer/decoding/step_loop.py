@@ -35,9 +35,9 @@ class SequenceState:
     given: list[int]
     """The tokens before the new ones: the prompt, or BEGIN."""
     max_new: int
-    """Limit of new tokens: the request's, or the model's where that is lower."""
+    """Limit of new tokens: the lower of the request's limit and the model's."""
     number: int = 0
-    """The index of this sample among those of its request."""
+    """The index of this sequence among the samples of its request."""
     stream: TextStream | None = None
     """Decodes tokens as they come; None if no tokenizer was given."""
     with_log_probs: bool = False

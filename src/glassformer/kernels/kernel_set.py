@@ -93,8 +93,8 @@ class KernelSet:
 def stable_topk(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the `count` highest scores of each row (N, V) and their tokens, highest first, ties by the lower token.
 
-    `Tensor.topk` returns ties in any order. On a GPU only the returned tokens are put in order: which of more than
-    `count` tied tokens are returned is not defined, because that would mean waiting for the GPU or sorting all tokens.
+    `Tensor.topk` returns ties in any order. On a GPU only the returned tokens are put in order: which of more
+    than `count` tied tokens are returned is undefined. To define it, one would wait for the GPU or sort all tokens.
     """
     values, places = scores.topk(min(count + 1, scores.shape[1]))
     if not scores.is_cuda:

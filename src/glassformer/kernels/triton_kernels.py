@@ -3,7 +3,7 @@
 torch's kernels are tuned for many queries and read the cache to its full capacity. These read the filled part only.
 Triton comes with torch's CUDA builds; without it `HAS_TRITON` is False and `kernel_registry.py` uses plain torch.
 
-The functions with `@triton.jit` run on the GPU, as many programs at a time; `TritonKernels` launches them. Their
+The functions with `@triton.jit` run on the GPU, as many parallel programs; `TritonKernels` launches them. Their
 arguments `q_b`, `q_h`, `q_t` and the like are strides: of `q` by batch row, head and query.
 """
 
@@ -266,7 +266,7 @@ def has_triton_kernels(device: torch.device) -> bool:
 
 
 def _fits(*tensors: Tensor) -> bool:
-    """Whether the kernels support these query, key, value or cache tensors, whose last axis is the head size.
+    """Return whether the kernels support these query, key, value or cache tensors, whose last axis is the head size.
 
     They need a head size in HEAD_SIZES, a dtype in DTYPES, one device, a contiguous last axis, and no gradients.
     """

@@ -1,4 +1,4 @@
-"""Copy numbers from a GPU to the CPU while the GPU goes on computing."""
+"""Copy numbers from a GPU to the CPU while the GPU computes the next steps."""
 
 import torch
 from torch import Tensor

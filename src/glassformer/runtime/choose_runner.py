@@ -34,7 +34,7 @@ _WITH_COMPILED_KERNELS: "weakref.WeakSet[TextModel]" = weakref.WeakSet()
 
 @dataclass(frozen=True)
 class ExpectedWork:
-    """What a batch needs of its decoding steps, from which `choose_execution` decides how to compute them."""
+    """The requirements of a batch for its decoding steps, from which `choose_execution` decides how to compute them."""
 
     rows: int
     """The number of sequences in the batch."""
@@ -64,7 +64,7 @@ class Execution(NamedTuple):
 
 
 def choose_execution(model: TextModel, work: ExpectedWork) -> Execution:
-    """Decide how the steps of this model are computed for this batch. The module's docstring lists the rules."""
+    """Return how the steps of this model are computed for this batch, by the rules in the module's docstring."""
     parameter = next(model.parameters())
     kernels = choose_kernels(model)
     is_watched = any(module._forward_hooks or module._forward_pre_hooks for module in modules_of(model))

@@ -1,4 +1,4 @@
-"""Keep torch's cache of compiled code apart for CPUs with different vector instructions."""
+"""Separate torch's cache of compiled code by the vector instructions of the CPU."""
 
 import torch
 

@@ -64,7 +64,7 @@ class FixedCache(KVCache):
                 setattr(self, name, value)
 
     def count(self) -> None:
-        """Add 1 to `length` after a step once fixed, because a recorded step runs no Python."""
+        """Add 1 to `length` after a step of the fixed cache, because a recorded step runs no Python."""
         self.length += 1
 
     @override

@@ -1,4 +1,4 @@
-"""Copy a model with int8 weights in its linear layers, for fast inference on a CPU with a quarter of the weight bytes.
+"""Copy a model with int8 weights in its linear layers, which take a quarter of the bytes, for inference on a CPU.
 
 The model's code stays the same: its linear layers are replaced by those of `nn/quantized_linear.py`, which use our C++
 kernel, or torch's int8 kernel where ours does not run.

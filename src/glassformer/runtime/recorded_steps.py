@@ -214,7 +214,7 @@ class Recordings:
         self._lock = threading.Lock()
 
     def should_read(self, sources: Tensor) -> bool:
-        """Return whether a recording should encode the sources (B, S): it is faster on a GPU, or compiled and short."""
+        """Return whether a recording encodes sources (B, S) faster: on a GPU, or if compiled and they are short."""
         batch, length = sources.shape
         roomy = _round_up(Shape(batch, 1, batch, length), None)
         return sources.is_cuda or (self._steps.are_compiled and roomy.memories * roomy.memory_length <= FEW_TOKENS)
@@ -269,12 +269,12 @@ def _round_up(shape: Shape, max_len: int | None) -> Shape:
 
 
 def _within(room: int, limit: int | None, least: int) -> int:
-    """Limit the rounded-up size `room` to the model's `limit`, but not below the size `least` that was asked for."""
+    """Return a rounded-up size, at most the model's `limit`, but at least the size `least` that was asked for."""
     return room if limit is None else max(min(room, limit), least)
 
 
 class RecordedStepRunner(StepRunner):
-    """A runner that replays a recording.
+    """A runner that replays the recorded steps of a `Recording` instead of calling the model.
 
     The recording may have more batch rows than the runner; dropped rows are still computed. For an encoder-decoder pass
     `memory`, the encoder output, or `source` (B, S), which the first step then encodes.
