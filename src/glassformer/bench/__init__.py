@@ -1,1 +1,1 @@
-"""Decoding speed of Glassformer and other libraries on this machine."""
+"""Benchmarks: the decoding speed of Glassformer and of other libraries with the same weights, on this machine."""

@@ -1,4 +1,7 @@
-"""Measure decoding speed. Engines take turns in every round, so that noise of the machine affects all of them."""
+"""Measure the decoding speed of engines: Glassformer and other libraries, each in one number format.
+
+A round runs every engine once. Rounds are repeated, so that noise of the machine affects all engines.
+"""
 
 import copy
 import statistics
@@ -25,32 +28,35 @@ BYTES: dict[Numbers, int] = {"float32": 4, "bfloat16": 2, "int8": 1}
 
 @dataclass
 class Contender:
-    """One engine and its measured times."""
+    """An engine (a library in one configuration and number format) and its measurements."""
 
     name: str
     numbers: Numbers
     write: Write
+    """Runs the engine once and returns the tokens that it generated."""
     weights: int
-    """Size of its parameters in bytes."""
+    """Size of the engine's parameters in bytes."""
     memory: int = 0
     """Peak memory in bytes, weights included. On a CPU, the growth of the process if the system reports it."""
     texts: list[list[int]] = field(default_factory=list)
+    """The tokens generated for each input, from the first warm-up run."""
     seconds: list[float] = field(default_factory=list)
+    """The time of each round."""
 
     @property
     def title(self) -> str:
-        """Return the engine's name and number format."""
+        """The engine's name and number format."""
         return f"{self.name}, {self.numbers}"
 
     @property
     def is_ours(self) -> bool:
-        """Return whether this engine is Glassformer."""
+        """Whether this engine is Glassformer."""
         return self.name.startswith("glassformer")
 
 
 @dataclass(frozen=True)
 class MachineLimits:
-    """Measured limits of the machine."""
+    """The machine's measured rates of matrix products and memory copies, which bound the speed of an engine."""
 
     flops: dict[Numbers, float]
     """FLOP/s of a 2048 x 2048 x 2048 matrix product, by number format."""
@@ -61,7 +67,16 @@ class MachineLimits:
 def measure(
     work: Workload, *, batch: int, beam: int, rounds: int, device: str, compiled: bool, only: Sequence[str] = ()
 ) -> list[Contender]:
-    """Measure all available engines for `rounds` rounds, or those whose title contains a word of `only`."""
+    """Return the engines that are installed, each with its time in `rounds` rounds.
+
+    Args:
+        work: The model, and the lengths of inputs and outputs.
+        batch: The number of inputs.
+        beam: The width of beam search; 1 is greedy search.
+        device: "cuda" or "cpu".
+        compiled: Whether to measure the compiled variants of engines, too.
+        only: Measure only engines whose title contains one of these strings. One that matches none raises.
+    """
     with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
         contenders, titles = [], []
         for one in _contenders(work, batch, beam, device, compiled, folder, stack):
@@ -87,7 +102,7 @@ def measure(
 
 
 def _warm_up(contender: Contender, device: str) -> None:
-    """Run twice before measuring. The first run allocates and compiles; memory is measured over both."""
+    """Run an engine twice before it is timed; set its `texts` and `memory`. The first run allocates and compiles."""
     if device != "cuda":
         forget_peak()
         before = peak_resident()
@@ -158,7 +173,7 @@ def _contenders(
 
 
 def limits(device: str) -> MachineLimits:
-    """Measure the machine's limits."""
+    """Measure the rates of matrix products and memory copies on a device, each as the best of nine runs."""
     kinds: dict[Numbers, torch.dtype] = {"float32": torch.float32}
     if device == "cuda" or torch.cpu._is_amx_tile_supported():
         kinds["bfloat16"] = torch.bfloat16
@@ -185,7 +200,12 @@ def _fastest(step: Callable[[], object], device: str) -> float:
 
 
 def table(work: Workload, contenders: list[Contender], found: MachineLimits, *, batch: int, beam: int) -> str:
-    """Return the comparison as a Markdown table."""
+    """Return the measurements of `measure` as a Markdown table with one line per engine.
+
+    Its columns are median time, tokens per second, speed as a share of the machine's limit (`found`), the share of
+    tokens that equal those of the first engine, and memory. Below the table stand the speed ratios between
+    Glassformer's fastest engine and each engine of another library.
+    """
     right = contenders[0].texts
     lines = [
         f"{work.name}, batch {batch}, {'greedy' if beam == 1 else f'beam {beam}'}: {work.n_read} tokens read, "
@@ -216,7 +236,7 @@ def table(work: Workload, contenders: list[Contender], found: MachineLimits, *, 
 
 
 def _least_seconds(work: Workload, contender: Contender, found: MachineLimits, batch: int, beam: int) -> float:
-    """Return the roofline bound in seconds: the larger of compute time and memory time.
+    """Return the roofline bound of one run in seconds: the larger of compute time and memory time at the rates `found`.
 
     int8 products count at four times the float32 rate, the ratio of their widths.
     """

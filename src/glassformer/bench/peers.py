@@ -1,4 +1,4 @@
-"""Other libraries, run with the same weights. Libraries that are not installed are skipped."""
+"""Run HF Transformers, CTranslate2 and llama.cpp with our weights. `decode.py` skips those that are not installed."""
 
 import importlib.util
 import os
@@ -14,12 +14,12 @@ from glassformer.runtime.step_runner import TextModel
 
 
 def is_installed(name: str) -> bool:
-    """Return whether a package can be imported."""
+    """Return whether the package `name` is installed, without importing it."""
     return importlib.util.find_spec(name) is not None
 
 
 def hf_model(work: Workload, model: TextModel) -> Any:
-    """Return HF's model with our weights, in float32 on the CPU."""
+    """Return the HF Transformers model with the weights of our `model`, in float32 on the CPU."""
     import transformers
 
     values, tensors = work.for_hf(model)
@@ -35,7 +35,7 @@ def hf_model(work: Workload, model: TextModel) -> Any:
 
 
 def hf(work: Workload, model: Any, inputs: list[list[int]], beam: int, *, compiled: bool = False) -> Write:
-    """Return a run of HF Transformers' `generate`, optionally with a static cache and compilation."""
+    """Return a function that runs HF's `generate`; if `compiled`, with a static cache and compilation."""
     ids = torch.tensor(inputs, device=model.device)
     more: dict[str, Any] = {"cache_implementation": "static"} if compiled else {}
 
@@ -58,7 +58,10 @@ def hf(work: Workload, model: Any, inputs: list[list[int]], beam: int, *, compil
 
 
 def ctranslate2(work: Workload, model: Any, inputs: list[list[int]], beam: int, kind: str, folder: str) -> Write:
-    """Return a run of CTranslate2 with the same weights. Translation only."""
+    """Return a function that runs CTranslate2 with the weights of an HF Marian model (translation only).
+
+    `kind` is the compute type, such as "int8". The converted model is saved in `folder`, if that is empty.
+    """
     import ctranslate2
     from ctranslate2.converters.transformers import MarianMTLoader
 
@@ -89,7 +92,10 @@ def ctranslate2(work: Workload, model: Any, inputs: list[list[int]], beam: int, 
 
 
 def llama_cpp(work: Workload, model: TextModel, inputs: list[list[int]], folder: str) -> Write:
-    """Return a run of llama.cpp (Python package) from a Q8_0 file of the same weights, greedy, one text."""
+    """Return a function that runs llama.cpp (package `llama_cpp`) with greedy search, for the first input only.
+
+    Our `model` is written to a Q8_0 file in `folder`, which llama.cpp reads.
+    """
     import llama_cpp as llama
     import numpy as np
 

@@ -21,7 +21,7 @@ NOT_RECORDED = "not recorded"
 
 
 def check_new(path: Path) -> None:
-    """Raise FileExistsError if there is a file already, before any time is spent on measuring."""
+    """Raise FileExistsError if `path` exists. Call it before measuring, so that no time is lost."""
     if path.exists():
         raise FileExistsError(f"{path} exists already: expected a new name")
 
@@ -35,11 +35,11 @@ def write_result(
     notes: Sequence[str] = (),
     runs: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """Write a table of measurements.
+    """Write a table of measurements to a new JSON file, with the command, machine and date of its origin.
 
-    Command, machine and date are those of this process. If the table summarizes the records of earlier runs, pass the
-    records as `runs`: each holds what `origin` returned when it was measured, and the file names every one of them.
-    `claims` is empty: what a result shows, and the target and the peer it is held against, are added by hand.
+    By default the origin is this process. If the table summarizes earlier runs, pass their records as `runs`: each
+    holds what `origin` returned when it was measured, and the file lists the distinct values. `claims` is left empty:
+    what a result shows, its target, and the library it is compared with are added by hand.
     """
     check_new(path)
     origins = [{"machine": NOT_RECORDED, "date": NOT_RECORDED, **run} for run in runs] or [origin()]
@@ -65,7 +65,7 @@ def origin() -> dict[str, str]:
 
 
 def command() -> str:
-    """Return the command line of this process, with the program's name for its path."""
+    """Return the command line of this process, with the program's name instead of its full path."""
     program = Path(sys.argv[0])
     words = [program.name]
     if program.name == "__main__.py":
@@ -76,7 +76,7 @@ def command() -> str:
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str | float]]) -> str:
-    """Return the table as Markdown, for the terminal."""
+    """Return a table with these columns and rows as Markdown."""
     lines = [f"| {' | '.join(map(str, row))} |" for row in [columns, *rows]]
     return "\n".join([lines[0], "|---" * len(columns) + "|", *lines[1:]])
 

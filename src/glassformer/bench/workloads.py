@@ -1,4 +1,4 @@
-"""Benchmark workloads: three models of usual size with random weights. All engines generate the same length."""
+"""Benchmark workloads: three models of usual size with random weights. All engines generate equally many tokens."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,37 +13,37 @@ from glassformer.models.costs import count_parameters, forward_flops
 from glassformer.runtime.step_runner import TextModel
 
 Write = Callable[[], list[list[int]]]
-"""One run of an engine: returns the tokens it generated for each input."""
+"""A function that runs an engine once and returns the tokens that it generated for each input."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A model, and the input and output lengths."""
+    """A benchmark: a model, the number of input tokens (`n_read`) and the number of generated tokens (`n_written`)."""
 
     name: str
     config: ModelConfig
     family: str
-    """HF family of its architecture, so that HF can run the same weights."""
+    """The HF architecture family of the model, such as "gpt2", so that HF can run the same weights."""
     n_read: int
     n_written: int
 
     @property
     def end(self) -> int:
-        """Return the end token, which is never generated here."""
+        """The token that ends a text. It ends none here: engines generate exactly `n_written` tokens."""
         return 0
 
     @property
     def begin(self) -> int | None:
-        """Return the token that starts a translation: the padding token, as in Marian."""
+        """The token that starts a translation: the padding token, as in Marian. None without an encoder."""
         return self.padding if self.config.n_encoder_layers else None
 
     @property
     def padding(self) -> int:
-        """Return the padding token: the last of the vocabulary."""
+        """The padding token: the last of the vocabulary."""
         return self.config.vocab_size - 1
 
     def model(self) -> TextModel:
-        """Build our model."""
+        """Return the Glassformer model with random weights from a fixed seed, in eval mode."""
         torch.manual_seed(0)
         model = build_model(self.config).eval()
         with torch.no_grad():
@@ -59,7 +59,7 @@ class Workload:
         return model  # type: ignore[return-value]
 
     def for_hf(self, model: TextModel) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-        """Return HF's config and tensors of the same model."""
+        """Return the config values and the tensors of our `model` in the format of HF Transformers."""
         values, tensors = export_model(model, FAMILIES[self.family])
         ids: dict[str, int | None] = {"pad_token_id": self.padding, "eos_token_id": self.end, "bos_token_id": 1}
         if self.begin is not None:
@@ -67,12 +67,12 @@ class Workload:
         return values | ids, tensors
 
     def inputs(self, batch: int) -> list[list[int]]:
-        """Return random inputs of equal length, so that handling of padding does not matter."""
+        """Return `batch` random inputs of `n_read` tokens, so that handling of padding does not matter."""
         random = torch.Generator().manual_seed(1)
         return torch.randint(2, self.padding, (batch, self.n_read), generator=random).tolist()
 
     def search(self, beam: int) -> GenerationConfig:
-        """Return our generation settings, which produce exactly `length` tokens."""
+        """Return the settings with which Glassformer generates exactly `n_written` tokens; `beam` is the beam width."""
         return GenerationConfig(
             max_new_tokens=self.n_written,
             min_new_tokens=self.n_written,
@@ -81,7 +81,7 @@ class Workload:
         )
 
     def ours(self, model: TextModel, inputs: Sequence[Sequence[int]], beam: int) -> Write:
-        """Return a run of our model."""
+        """Return a function that generates with our `model` from these inputs."""
 
         def write() -> list[list[int]]:
             config, begin = self.search(beam), self.begin
@@ -91,7 +91,10 @@ class Workload:
         return write
 
     def flops(self, batch: int, beam: int) -> float:
-        """Return the FLOPs of one run: the input once, then one token at a time in every beam."""
+        """Return the FLOPs of one run: the encoder once per input, the decoder once per beam.
+
+        A decoder-only model reads its input in every beam.
+        """
         given: dict[str, int] = {"batch": batch}
         if self.begin is None:
             whole = forward_flops(self.config, **given, target_length=self.n_read + self.n_written)
@@ -101,7 +104,10 @@ class Workload:
         return encoder + beam * (whole - encoder)
 
     def bytes_moved(self, batch: int, beam: int, bytes_a_number: int) -> float:
-        """Return the bytes read in one run: at each step the decoder's weights and the cached keys and values."""
+        """Return about how many bytes one run reads: at each step the decoder's weights and the cached keys and values.
+
+        `bytes_a_number` is the size of a weight or cached number.
+        """
         config = self.config
         weights = count_parameters(config)
         if self.begin is not None:  # about half of the layers belong to the encoder
@@ -113,7 +119,7 @@ class Workload:
 
 
 def workloads() -> dict[str, Workload]:
-    """Return all workloads by name."""
+    """Return the workloads by name: "translation", "gpt2" and "llama"."""
     marian = preset("marian", vocab_size=8000, activation="relu", max_len=256, dropout=0.0, embedding_dropout=0.0)
     return {
         "translation": Workload("translation", marian, "marian", 25, 25),

@@ -1,4 +1,4 @@
-"""Which token comes next: search, sampling, rules, streaming, scoring and the batching engine."""
+"""Text generation: greedy and beam search, sampling, logit rules, streaming, scoring and continuous batching."""
 
 from glassformer.decoding.beam import BeamStep, Hypothesis, beam_steps, search_by_beam
 from glassformer.decoding.engine import Engine, EngineFullError, EngineRequest

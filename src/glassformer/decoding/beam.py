@@ -54,20 +54,20 @@ from glassformer.runtime.step_runner import StepRunner
 
 
 class Hypothesis(NamedTuple):
-    """A finished text, without the prompt and without END, and its score."""
+    """A finished text of a beam search: its tokens, without prompt and END, and the score that ranks finished texts."""
 
     tokens: list[int]
     score: float
 
 
 class BeamStep(NamedTuple):
-    """One step of a search, for display."""
+    """What one step of a beam search chose, for display. Each tensor row has the hypotheses of all groups."""
 
     sentences: list[int]
-    """The sentences that are not decided yet, which are the rows of the tensors below."""
-    tokens: Tensor  # (B, K), the token each hypothesis took; they are in no order
-    parents: Tensor  # (B, K), the hypothesis of the previous step that it continues
-    scores: Tensor  # (B, K), log-probabilities so far; -inf for an empty place
+    """Indices of the sentences in the batch; row i of each tensor below belongs to `sentences[i]`."""
+    tokens: Tensor  # (B, G·K), the token that each hypothesis took, in no particular order
+    parents: Tensor  # (B, G·K), the previous hypothesis that it continues, as an index within its group
+    scores: Tensor  # (B, G·K), log-probabilities so far; -inf for an empty place
 
 
 def search_by_beam(
@@ -79,7 +79,7 @@ def search_by_beam(
     end: int,
     max_new: Sequence[int],
 ) -> list[list[Hypothesis]]:
-    """Return the best `num_return_sequences` texts after each row of `given` (B, T)."""
+    """Run `beam_steps` to its end; return the best `num_return_sequences` texts of each sentence, best first."""
     steps = beam_steps(runner, given, mask, config, end=end, max_new=max_new)
     while True:
         try:
@@ -98,12 +98,12 @@ def beam_steps(
     end: int,
     max_new: Sequence[int],
 ) -> Generator[BeamStep, None, list[list[Hypothesis]]]:
-    """Run the search one step at a time; the generator returns the finished texts of each sentence.
+    """Run a beam search and yield each step. The generator's return value is the finished texts of each sentence.
 
     Args:
-        runner: Computes the logits of the next tokens. It has `num_beams` rows for each row of `given`, next to each
-            other, and keeps their key-value caches.
-        given: The prompts, or BEGIN, (B, T).
+        runner: Computes the logits of the next tokens and keeps the key-value cache. It has `num_beams` batch rows for
+            each sentence, next to each other.
+        given: The tokens before the new ones, (B, T): left-padded prompts, or BEGIN for an encoder-decoder.
         mask: False at left padding, (B, T).
         max_new: The limit of new tokens of each sentence.
     """
@@ -125,7 +125,7 @@ def beam_steps(
 
 
 def stay_in_place(parents: Tensor) -> Tensor:
-    """Return an order (B, K) in which one child of each parent keeps its row, so that fewer cache rows are copied."""
+    """Return an order (B, K) in which one child of each parent stays in its parent's cache row, to copy fewer rows."""
     has_elder = (parents[:, :, None] == parents[:, None]).tril(-1).any(2)
     children = parents.masked_fill(has_elder, parents.shape[1]).argsort(stable=True)  # other children come last
     places = torch.ones_like(parents).scatter(1, parents, 0).argsort(stable=True)  # and so do the rows that are free
@@ -134,7 +134,7 @@ def stay_in_place(parents: Tensor) -> Tensor:
 
 @dataclass
 class BeamSearch:
-    """The state of a search: B·G beams of K hypotheses each. The groups of a sentence are next to each other.
+    """The state of a beam search: B·G beams of K hypotheses each. The groups of a sentence are next to each other.
 
     The example of the module's docstring, with END = 0, a = 1 and b = 2. `advance` takes a row of logits for each
     hypothesis; both are the same before the first token.
@@ -152,7 +152,7 @@ class BeamSearch:
     """
 
     runner: StepRunner | None
-    """The runner whose rows are the hypotheses; None in a recorded search."""
+    """The runner whose batch rows are the hypotheses; None in a recorded search."""
     given: Tensor
     mask: Tensor | None
     config: GenerationConfig
@@ -160,7 +160,7 @@ class BeamSearch:
     limits: Tensor
     """(B,), the limit of new tokens of each sentence."""
     capacity: int
-    """The size of the token buffers."""
+    """The size of the token buffers: the most new tokens of a hypothesis."""
     kernels: KernelSet = PLAIN
     finished: dict[int, list[Hypothesis]] = field(default_factory=dict)
     """The finished texts of decided sentences, best first."""
@@ -172,7 +172,7 @@ class BeamSearch:
         self.width = self.config.num_beams // self.groups
         beams = len(self.given) * self.groups
         self.sentences = list(range(len(self.given)))
-        """The numbers of the sentences that are still in the batch."""
+        """Indices of the sentences that are still in the batch."""
         self.length = torch.zeros(1, dtype=torch.long, device=device)  # a tensor, so that steps can be recorded
         """L, the number of written tokens."""
         self.tokens = torch.full((beams, self.width, self.capacity), self.end, device=device)
@@ -183,25 +183,25 @@ class BeamSearch:
         self.latest = torch.full((beams, self.width), self.end, device=device)
         """(B·G, K), the newest token of each hypothesis."""
         self.parents = torch.arange(beams * self.width, device=device)
-        """(B·G·K,), the runner's row that each hypothesis continues."""
+        """(B·G·K,), the runner's batch row that each hypothesis continues."""
         self.by_rank = torch.arange(self.width, device=device).repeat(beams, 1)
-        """(B·G, K), the hypotheses from best to worst."""
+        """(B·G, K), the indices of the hypotheses of each beam, from best to worst."""
         self.found = self.tokens.clone()
         """(B·G, K, capacity), the best finished texts so far, best first."""
         self.found_scores = torch.full_like(self.alive, NEG_INF)
-        """(B·G, K), their scores; -inf for an empty place."""
-        self.memories: Tensor | None = None  # the memories to keep, where sentences were dropped
+        """(B·G, K), the scores of the texts in `found`; -inf for an empty place."""
+        self.memories: Tensor | None = None  # batch places of the encoder outputs to keep, if any was dropped
         self.coverage: Tensor | None = None  # (B·G·K, S), the attention that each source token has received
         self.has_nan = torch.zeros((), dtype=torch.bool, device=device)
         self.rules: Rules | None = None
         self._asked: AsyncReadback | None = None  # whether a sentence was decided at the previous step
 
     def add_coverage(self, attention: Tensor) -> None:
-        """Add the attention of this step to the source, (B·G·K, S)."""
+        """Add the cross-attention weights of this step, (B·G·K, S), to the sums for the coverage penalty."""
         self.coverage = attention if self.coverage is None else self.coverage + attention
 
     def advance(self, scores: Tensor, n_written: int) -> BeamStep:
-        """Extend every hypothesis by one token, given the logits (B·G·K, V)."""
+        """Extend every hypothesis by one token, given the logits `scores` (B·G·K, V) after `n_written` new tokens."""
         rules = self._rules_for(scores)
         if self.groups == 1 and rules.are_a_bias:  # the usual case: one kernel finds the best tokens
             chosen = self.extend(scores, rules.bias_after(n_written))
@@ -217,18 +217,18 @@ class BeamSearch:
         return BeamStep(list(self.sentences), self.latest.view(shape), chosen.view(shape), self.alive.view(shape))
 
     def extend(self, scores: Tensor, bias: Tensor) -> Tensor:
-        """Extend beams without groups under a bias (V,), without waiting for a GPU; return the parents (B, K)."""
+        """Extend beams without groups by one token, under a bias (V,) of the logits; return the parents (B, K)."""
         return self._extend_by(*self.kernels.best_tokens(scores, bias, min(2 * self.width, scores.shape[1])))
 
     def _extend_by(self, logs: Tensor, tokens: Tensor) -> Tensor:
-        """Extend the hypotheses by the best tokens of each, (B·K, n), which contain the best continuations."""
+        """Extend the hypotheses, given the log-probabilities and ids of the n best next tokens of each, (B·K, n)."""
         shape = *self.alive.shape, -1
         return self._continue(*self._rank(self.alive, logs.view(shape), tokens.view(shape), self.by_rank))
 
     def _rank(self, alive: Tensor, logs: Tensor, tokens: Tensor, by_rank: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rank the continuations of the hypotheses (B, K) by their best tokens (B, K, n).
+        """Rank the continuations of one beam per sentence: hypotheses (B, K), the n best next tokens of each (B, K, n).
 
-        Return totals, parents and tokens of the best 2K, best first, (B, 2K) each. Ties follow the rule above.
+        Return totals, parents and tokens of the best 2K, best first, (B, 2K) each. Ties: see the module's docstring.
         """
         totals = alive[:, :, None] + logs
         if not totals.is_cuda:  # the rows are in no order (`stay_in_place`), and the rank decides ties
@@ -239,10 +239,10 @@ class BeamSearch:
         return best, parent if totals.is_cuda else by_rank.gather(1, parent), tokens.flatten(1).gather(1, place)
 
     def _continue(self, scores: Tensor, parent: Tensor, token: Tensor, ranking: Tensor | None = None) -> Tensor:
-        """Collect what ended and make the best K of the other continuations the new hypotheses.
+        """Collect the continuations that ended; make the best K that did not end the new hypotheses.
 
-        `scores`, `parent` and `token` are those of the best continuations of each beam, (B·G, 2K). `ranking` orders
-        them where `scores` do not, as in diverse beam search. Return the parents of the new hypotheses, (B·G, K).
+        `scores`, `parent` and `token` (B·G, 2K) describe the best continuations of each beam. Diverse beam search
+        orders them by `ranking` instead of `scores`. Return the parents of the new hypotheses, (B·G, K).
         """
         # Mask finished sentences that have not been removed from the batch yet.
         scores = scores.masked_fill(self._by_beam(self.are_decided())[:, None], NEG_INF)
@@ -270,9 +270,9 @@ class BeamSearch:
         return own_parent
 
     def _collect(self, texts: Tensor, scores: Tensor, parent: Tensor, is_ended: Tensor) -> None:
-        """Let the continuations that end now, if among the best K, compete with the finished texts.
+        """Update `found` with the continuations that end now and are among the best K of their beam.
 
-        `texts` (B·G, 2K, capacity) and the rest (B·G, 2K) are those of the best continuations, best first.
+        `texts` (B·G, 2K, capacity) and the other arguments (B·G, 2K) describe the best continuations, best first.
         """
         values = scores / self.length.to(scores) ** self.config.length_penalty
         if self.coverage is not None:
@@ -287,15 +287,16 @@ class BeamSearch:
         self.found = torch.cat((self.found, texts), 1)[beams, place]
 
     def _is_real_source(self) -> Tensor | None:
-        """Return where each beam's source is no padding, (B·G, S); None if there is no padding."""
+        """Return a mask (B·G, S) that is False at the padding of each beam's source; None if there is no padding."""
         mask = self.runner.memory_mask if self.runner is not None else None  # (B, S)
         return None if mask is None else mask.repeat_interleave(self.groups, 0)
 
     def are_decided(self) -> Tensor:
-        """Whether no hypothesis of a sentence can still become one of its finished texts, in any group: (B,).
+        """Return whether the search of each sentence is over, (B,).
 
-        A hypothesis can only lose probability, but its score is divided by its length ** length_penalty, so that a
-        longer text may have a better score. `early_stopping` says which length to assume.
+        It is over at the limit of new tokens, or when no hypothesis can beat the worst finished text of its group. A
+        hypothesis can only lose probability, but its score is divided by its length ** length_penalty, so that a longer
+        text may have a better score. `early_stopping` says which length to assume.
         """
         worst, penalty = self.found_scores[:, -1], self.config.length_penalty  # -inf while a place is empty
         if self.config.early_stopping is True:
@@ -308,11 +309,11 @@ class BeamSearch:
         return (self._at_limit() | closed).view(-1, self.groups).all(1)
 
     def _at_limit(self) -> Tensor:
-        """Whether the sentence of each beam has reached its limit: (B·G,)."""
+        """Return (B·G,): whether the sentence of each beam has reached its limit of new tokens."""
         return self._by_beam(self.limits <= self.length)
 
     def _by_beam(self, values: Tensor) -> Tensor:
-        """Repeat a value per sentence for each of its beams: (B,) -> (B·G,)."""
+        """Repeat the value of each sentence for its G beams: (B,) -> (B·G,)."""
         return values if self.groups == 1 else values.repeat_interleave(self.groups)
 
     def _rules_for(self, scores: Tensor) -> Rules:
@@ -329,10 +330,10 @@ class BeamSearch:
         return History.of_hypotheses(self.given, self.mask, hypotheses)
 
     def may_be_decided(self) -> bool:
-        """Whether a sentence is decided, as far as is known without waiting.
+        """Return whether any sentence is decided, as far as is known without waiting for a GPU.
 
-        On a GPU the answer is that of the previous step, because its copy has arrived by now. Going on for one step too
-        many is harmless: decided sentences are masked.
+        Recorded steps on a GPU answer for the previous step, whose copy has arrived by now. One step too many is
+        harmless, because decided sentences are masked.
         """
         self.memories = None
         readback = AsyncReadback(torch.stack((self.has_nan, self.are_decided().any()))[None])
@@ -341,7 +342,7 @@ class BeamSearch:
         return self._read(asked)
 
     def _read(self, asked: AsyncReadback | None) -> bool:
-        """Return whether the search of any sentence is complete. Raises FloatingPointError for NaN logits."""
+        """Return whether `asked`, from `may_be_decided`, reports a decided sentence. Raises for NaN logits."""
         has_nan, is_any = asked.read()[0] if asked is not None else (False, False)
         if has_nan:
             raise FloatingPointError(NAN_LOGITS)
@@ -368,11 +369,11 @@ class BeamSearch:
         return True
 
     def _expand(self, index: Tensor, count: int) -> Tensor:
-        """Return the indices of the `count` parts of each indexed whole."""
+        """Return the indices of the `count` items of each group: i becomes i·count, ..., i·count + count - 1."""
         return (index[:, None] * count + torch.arange(count, device=index.device)).view(-1)
 
     def _finish(self, places: Tensor) -> None:
-        """Store the finished texts of these sentences, best first, with one copy from the GPU for all."""
+        """Move the finished texts of the sentences at these batch positions to `finished`, best first."""
         beams, shape = self._expand(places, self.groups), (len(places), self.groups * self.width)
         scores, order = self.found_scores[beams].view(shape).sort(descending=True, stable=True)
         scores, order = (x[:, : self.config.num_return_sequences] for x in (scores, order))
@@ -386,7 +387,7 @@ class BeamSearch:
             ]
 
     def results(self, n_sentences: int) -> list[list[Hypothesis]]:
-        """Return the finished texts of every sentence, best first."""
+        """Return the finished texts of all `n_sentences` sentences, best first."""
         self._read(self._asked)
         self._finish(torch.arange(len(self.sentences), device=self.found.device))
         return [self.finished[sentence] for sentence in range(n_sentences)]

@@ -20,9 +20,10 @@ from glassformer.nn.attention_capture import CapturedAttention
 def capture_source_attention(
     model: nn.Module, config: GenerationConfig
 ) -> AbstractContextManager[CapturedAttention | None]:
-    """Capture the cross-attention of the last layer at each step, if the config has a coverage penalty.
+    """Return a context manager that captures the last layer's cross-attention weights, if there is a coverage penalty.
 
-    The steps must be plain ones, because recorded steps cannot be captured (`nn/attention_capture.py`).
+    It yields the captured weights of the newest step, or None without a penalty. Only plain steps can be captured, not
+    recorded ones (`nn/attention_capture.py`).
     """
     if not config.coverage_penalty:
         return nullcontext()
@@ -30,9 +31,10 @@ def capture_source_attention(
 
 
 def attention_of_step(captured: CapturedAttention, num_beams: int, dtype: torch.dtype) -> Tensor:
-    """Return the attention (N, S) of the newest token to the source: the last layer's, averaged over its heads.
+    """Return the attention weights (N, S) of each hypothesis's newest token, averaged over the heads of the last layer.
 
-    The hypotheses of a sentence are queries of one row, (B, H, num_beams · T, S), because they share the source.
+    The captured weights are (B, H, num_beams · T, S): the hypotheses of a sentence are queries of one batch row,
+    because they share the source.
     """
     weights = captured[next(iter(captured))].to(dtype).mean(1)  # (B, num_beams · T, S)
     return weights.view(len(weights), num_beams, -1, weights.shape[2])[:, :, -1].flatten(0, 1)  # (N, S)

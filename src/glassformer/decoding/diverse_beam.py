@@ -18,11 +18,11 @@ from glassformer.decoding.sampling import NEG_INF
 from glassformer.kernels.kernel_set import stable_topk
 
 Rank = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
-"""`BeamSearch._rank`: totals, parents and tokens of the best 2K continuations of one beam per sentence."""
+"""The type of `BeamSearch._rank`, which returns the totals, parents and tokens of the best 2K continuations."""
 
 
 class RankedGroups(NamedTuple):
-    """The best 2K continuations of every group, (B·G, 2K) each."""
+    """The best 2K continuations of every group, best first. Each tensor is (B·G, 2K)."""
 
     totals: Tensor
     """Log-probabilities, without the penalty."""
@@ -35,12 +35,14 @@ class RankedGroups(NamedTuple):
 def rank_groups(
     logs: Tensor, alive: Tensor, by_rank: Tensor, config: GenerationConfig, end: int, rank: Rank
 ) -> RankedGroups:
-    """Rank the continuations group by group.
+    """Return the best 2K continuations of every group. Each group avoids the tokens that earlier groups chose.
 
     Args:
         logs: Log-probabilities of the next tokens, (B·G·K, V).
         alive: Log-probabilities of the hypotheses, (B·G, K).
-        by_rank: The hypotheses of each beam from best to worst, (B·G, K).
+        by_rank: The indices of the hypotheses of each group from best to worst, (B·G, K).
+        end: The id of END. A continuation that ends is not a choice that later groups avoid.
+        rank: Ranks the continuations of one group (`BeamSearch._rank`).
     """
     groups, width, vocab_size = config.num_beam_groups, alive.shape[1], logs.shape[1]
     logs = logs.view(-1, groups, width, vocab_size)  # (B, G, K, V)

@@ -1,7 +1,8 @@
 """Continuous batching: requests join and leave a running batch at every step.
 
-One thread calls `step` repeatedly; any thread may call `submit` and `cancel`. A request's result does not depend on the
-others. Memory is bounded: requests wait while the batch is full, and are refused while too many wait.
+One thread calls `step` repeatedly; any thread may call `submit` and `cancel`. Up to rounding, a request's result does
+not depend on the other requests. Memory is bounded: requests wait while the batch is full, and are refused while too
+many wait.
 """
 
 import threading
@@ -28,38 +29,43 @@ from glassformer.runtime.step_runner import StepRunner, TextModel, inference
 
 
 class EngineFullError(RuntimeError):
-    """The queue is full, or the request could never fit."""
+    """`Engine.submit` refused a request: too many requests wait, or this one alone exceeds a limit of the engine."""
 
 
 @dataclass(eq=False)
 class EngineRequest:
-    """A request and its progress. Read `texts` once `is_done`."""
+    """A generation request and its progress, as `Engine.submit` returns it. Read `texts` once `is_done`."""
 
     tokens: list[int]
     config: GenerationConfig
     on_token: Callable[[int, int], None] | None = None
     """Called with the sample index and the token after each token; not for beam search."""
     rows: list[SequenceState] = field(default_factory=list)
+    """The sequences of the request, one per sample; empty for beam search and while the request waits."""
     texts: list[GeneratedText] = field(default_factory=list)
     error: Exception | None = None
+    """Why the request failed, if it did."""
     is_canceled: bool = False
     done: threading.Event = field(default_factory=threading.Event)
     on_cancel: Callable[["EngineRequest"], None] | None = None
-    """Called by `cancel`; the engine removes a waiting request from its queue."""
+    """Called by `cancel`. The engine sets it, to remove a waiting request from its queue."""
 
     @property
     def is_done(self) -> bool:
-        """Whether it is complete, has failed or was canceled."""
+        """Whether the request is complete, has failed, or has left the engine after `cancel`."""
         return self.done.is_set()
 
     def cancel(self) -> None:
-        """Stop the request: it leaves the queue at once, or the batch before the next step. It keeps its text."""
+        """Stop the request: it leaves the queue at once, or the batch at the next step.
+
+        `texts` then holds what was generated so far, except for beam search, which has no text before it ends.
+        """
         self.is_canceled = True
         if self.on_cancel is not None:
             self.on_cancel(self)
 
     def settle(self) -> None:
-        """Set `texts` if the last sequence has ended or the request was canceled."""
+        """Set `error`, and set `texts` and `done` if all sequences ended, one failed, or the request was canceled."""
         self.error = next((row.error for row in self.rows if row.error is not None), None)
         if self.error or self.is_canceled or all(row.reason is not None for row in self.rows):
             self.texts = [generated_text_of(row) for row in self.rows]
@@ -68,7 +74,7 @@ class EngineRequest:
 
 @dataclass(eq=False)
 class _Member:
-    """A sequence of the running batch."""
+    """A sequence of the running batch; `last` is its newest token, the input of the next step."""
 
     request: EngineRequest
     row: SequenceState
@@ -77,17 +83,23 @@ class _Member:
 
 @dataclass(eq=False)
 class _Beam:
-    """A beam search that runs beside the batch."""
+    """A beam search. It has its own runner and is not part of the running batch."""
 
     request: EngineRequest
     steps: Generator[BeamStep, None, list[list[Hypothesis]]]
 
 
 class Engine:
-    """Generates for many requests at once.
+    """Generates texts for many requests at once, in one running batch.
 
-    At most `max_rows` sequences run at a time; a beam search counts as its width. `max_tokens` bounds the cache: every
-    row gets the capacity of the longest text, and a beam search has its own cache. `max_waiting` requests may wait.
+    Args:
+        end: The token that ends a text.
+        begin: The token after which an encoder-decoder generates; None for a decoder-only model.
+        tokenizer: Decodes the texts; needed for stop strings.
+        max_rows: The most sequences that run at a time. A beam search counts as `num_beams` sequences.
+        max_tokens: The most tokens that all key-value caches can hold. Every sequence of the batch gets the capacity of
+            the longest one; a beam search has its own cache.
+        max_waiting: The most requests that wait in the queue.
     """
 
     def __init__(
@@ -116,7 +128,12 @@ class Engine:
         config: GenerationConfig | None = None,
         on_token: Callable[[int, int], None] | None = None,
     ) -> EngineRequest:
-        """Queue a request. Raises ValueError for a bad one and EngineFullError where there is no room."""
+        """Queue a request to generate from `tokens`, and return it.
+
+        `on_token` is called with the sample index and the token after each token, except in beam search. Raises
+        ValueError if the model cannot read the tokens, and EngineFullError if the queue is full or the request exceeds
+        a limit of the engine.
+        """
         request = EngineRequest(list(tokens), config or GenerationConfig(), on_token, on_cancel=self._withdraw)
         check_inputs(self.model, [tokens], self.begin)
         rows, size = self._cost([request])
@@ -141,16 +158,16 @@ class Engine:
 
     @property
     def n_rows(self) -> int:
-        """How many sequences run; a beam search counts as its width."""
+        """The number of running sequences. A beam search counts as `num_beams` sequences."""
         return len(self._members) + sum(beam.request.config.num_beams for beam in self._beams)
 
     def run(self) -> None:
-        """Step until no request is left."""
+        """Call `step` until no request waits or runs."""
         while not self.is_idle:
             self.step()
 
     def step(self) -> None:
-        """Let requests leave and join, then generate one token of each sequence."""
+        """Remove ended and canceled requests, start waiting ones, then advance each running sequence by one token."""
         with inference(self.model):
             self._leave()
             self._admit()
@@ -159,7 +176,7 @@ class Engine:
                 self._step_rows()
 
     def _cost(self, requests: list[EngineRequest]) -> tuple[int, int]:
-        """Return the rows and the cached tokens that these requests need together."""
+        """Return the batch rows and the cache capacity in tokens that these requests need together."""
         rows = {id(r): max(r.config.num_beams, r.config.num_return_sequences) for r in requests}
         room = {id(r): len(r.tokens) + r.config.max_new_tokens for r in requests}
         beams = {id(r) for r in requests if r.config.num_beams > 1}
@@ -169,7 +186,7 @@ class Engine:
         return sum(rows.values()), separate + n_together * longest
 
     def _withdraw(self, request: EngineRequest) -> None:
-        """Remove a waiting request from the queue, which makes room for another."""
+        """Remove a canceled request from the queue, if it still waits there (`EngineRequest.on_cancel`)."""
         with self._lock:
             if request in self._waiting:
                 self._waiting.remove(request)
@@ -192,7 +209,7 @@ class Engine:
                 self._fail(request, error)
 
     def _start(self, request: EngineRequest) -> None:
-        """Read the prompt, generate the first token, and join the batch."""
+        """Read the prompt, generate the first token and join the batch; or, for `num_beams` > 1, add a beam search."""
         config = request.config
         copies = max(config.num_beams, config.num_return_sequences)
         if config.num_beams > 1:
@@ -213,13 +230,13 @@ class Engine:
             self._join(runner, members)
 
     def _search(self, request: EngineRequest) -> Generator[BeamStep, None, list[list[Hypothesis]]]:
-        """Run the beam search of a request. The runner is returned when the generator ends or is closed."""
+        """Yield the steps of a request's beam search. The runner is released when the generator ends or is closed."""
         opening = open_batch(self.model, [request.tokens], request.config, self.begin, request.config.num_beams)
         with opening as (runner, given, mask, max_new):
             return (yield from beam_steps(runner, given, mask, request.config, end=self.end, max_new=max_new))
 
     def _join(self, runner: StepRunner, members: list[_Member]) -> None:
-        """Append the rows that have not ended to the batch."""
+        """Append the members that have not ended, with their rows of `runner`, to the running batch."""
         staying = [index for index, member in enumerate(members) if member.row.reason is None]
         if len(staying) < len(members):
             runner.keep(staying)
@@ -244,9 +261,10 @@ class Engine:
         self._leave()
 
     def _make_room(self, runners: list[StepRunner], members: list[_Member]) -> StepRunner:
-        """Merge these rows into one runner whose cache can hold the longest text that one of them may become.
+        """Merge the runners' rows into one runner whose cache can hold the longest text that a member may become.
 
-        Rows that started at different times may fill it before they end. Then this is repeated, without the padding.
+        Rows that started at different times are padded, so that they may fill the cache before they end. Then
+        `_step_rows` calls this again, which drops the padding that no row needs any more.
         """
         # Each row has read all of its tokens except the last.
         lengths = [len(member.row.given) + len(member.row.written) - 1 for member in members]
@@ -276,7 +294,7 @@ class Engine:
                 self._fail(member.request, error)
 
     def _leave(self) -> None:
-        """Remove ended sequences and those of canceled requests from the batch."""
+        """Remove ended sequences and those of canceled or failed requests from the batch; close canceled searches."""
         for beam in [beam for beam in self._beams if beam.request.is_canceled]:
             beam.steps.close()
             beam.request.done.set()

@@ -13,7 +13,7 @@ from glassformer.base.names import suggestion
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationConfig:
-    """The settings of a request: greedy search by default, a beam with `num_beams`, sampling with `do_sample`.
+    """The settings of a request: greedy search by default, beam search if `num_beams` > 1, sampling if `do_sample`.
 
     >>> import glassformer as gf
     >>> gf.GenerationConfig(do_sample=True, temperature=0.8, top_p=0.95, max_new_tokens=100).top_p
@@ -24,10 +24,10 @@ class GenerationConfig:
     min_new_tokens: int = 0
     """END is forbidden before this many new tokens."""
     max_source_ratio: float = 0.0
-    """Limit the new tokens to this many times the source's, plus ten (encoder-decoders only). 0 sets no such limit."""
+    """Encoder-decoders only: limit the new tokens to this many times the source tokens, plus ten; 0 sets no limit."""
 
     num_beams: int = 1
-    """Hypotheses kept at each step; 1 is greedy search, or sampling."""
+    """Hypotheses that beam search keeps at each step; 1 means greedy search or sampling."""
     num_return_sequences: int = 1
     """How many texts to return: the best of a beam search, or independent samples."""
     length_penalty: float = 1.0
@@ -35,15 +35,15 @@ class GenerationConfig:
     coverage_penalty: float = 0.0
     """Weight of the penalty for source tokens that got little attention (Wu et al. 2016)."""
     early_stopping: bool | Literal["never"] = "never"
-    """When a beam search stops: "never" before no hypothesis can still win (the textbook), False when that is unlikely,
-    True as soon as `num_beams` texts have ended."""
+    """When a beam search stops: "never" once no hypothesis can still win, False once none would win with its current
+    score, True once `num_beams` texts have ended."""
     num_beam_groups: int = 1
     """Diverse beam search: split the beam into this many groups; each avoids the tokens that earlier groups chose."""
     diversity_penalty: float = 0.0
 
     do_sample: bool = False
     seed: int = 0
-    """Seed of sampling. The same seed gives the same text, whatever else is in the batch."""
+    """Seed of sampling; up to rounding, the same seed gives the same text in any batch."""
     temperature: float = 1.0
     top_k: int = 0
     """Sample from this many likeliest tokens; 0 means all."""
@@ -125,7 +125,7 @@ class GenerationConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "GenerationConfig":
-        """Return the config of a `to_dict` result. An unknown key is an error with a suggestion."""
+        """Return the config of a `to_dict` result. An unknown key raises ValueError with a suggestion."""
         names = [item.name for item in fields(cls)]
         for name in values:
             if name not in names:
@@ -206,7 +206,7 @@ def _check_run(name: str, tokens: Any) -> None:
 
 
 def _read_bias(values: Any) -> dict[int, Any]:
-    """Read `logit_bias` as `to_dict` wrote it."""
+    """Return `logit_bias` from a `to_dict` result: integer token ids, and -inf where `to_dict` wrote "-Infinity"."""
     if not isinstance(values, Mapping):
         raise ValueError(f"logit_bias={shown(values)}: expected a table of tokens and numbers")
     found = {}

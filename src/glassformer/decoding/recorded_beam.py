@@ -20,11 +20,14 @@ from glassformer.runtime.recorded_steps import MAX_STEPS_AHEAD, RecordedStepRunn
 from glassformer.runtime.step_runner import StepRunner
 
 STATE = ("tokens", "alive", "found", "found_scores", "length", "latest", "has_nan", "parents")
-"""The state that a step changes. On a CPU it also changes `by_rank`."""
+"""The attributes of `BeamSearch` that a step changes. On a CPU it also changes `by_rank`."""
 
 
 def can_search_recorded(runner: StepRunner, config: GenerationConfig) -> bool:
-    """Whether `search_recorded` gives the same result as the plain search, faster."""
+    """Return whether `search_recorded` can replace `search_by_beam` for this runner and config.
+
+    It needs a runner that can chain recorded steps, one group, no coverage penalty, and rules that amount to one bias.
+    """
     if not isinstance(runner, RecordedStepRunner) or not runner.can_chain_steps:
         return False
     is_plain = config.num_beam_groups == 1 and not config.coverage_penalty
@@ -40,7 +43,7 @@ def search_recorded(
     end: int,
     max_new: Sequence[int],
 ) -> list[list[Hypothesis]]:
-    """`search_by_beam` by recorded steps."""
+    """Do the same as `search_by_beam` with recorded steps, launched several at a time before results are read."""
     assert isinstance(runner, RecordedStepRunner)
     tokens = given.repeat_interleave(config.num_beams, 0)
     scores = runner.step(tokens, None if mask is None else mask.repeat_interleave(config.num_beams, 0))
@@ -68,7 +71,7 @@ def _rules(runner: StepRunner, config: GenerationConfig, end: int) -> Rules:
 
 
 def _is_over(pending: AsyncReadback) -> bool:
-    """Return whether every sentence is decided. Raises where the logits were NaN."""
+    """Return whether a `read_state` readback says that all sentences are decided; raise if logits were NaN."""
     ((has_nan, is_over),) = pending.read()
     if has_nan:
         raise FloatingPointError(NAN_LOGITS)
@@ -89,11 +92,14 @@ class RecordedSearch:
         self._places = {name: getattr(self._search, name) for name in names}
         self._cache = recording.cache  # not the recording, which holds this object
         self.bias = torch.zeros(recording.vocab_size, device=device)
-        """(V,), added to the log-probabilities."""
+        """(V,), added to the log-probabilities of the next token."""
         self._step = recording.record(_Step(recording, self._search, self._places, self.bias), *self._places.values())
 
     def start(self, scores: Tensor, max_new: Sequence[int]) -> None:
-        """Start a new search from the logits (N, V) after the given tokens."""
+        """Reset the buffers and make the first step of a new search, from the logits (N, V) after the prompts.
+
+        `max_new` is the limit of new tokens of each sentence.
+        """
         search, places, n = self._search, self._places, len(max_new)
         whole = scores.new_zeros(len(places["parents"]), scores.shape[1])
         whole[: len(scores)] = scores
@@ -119,19 +125,19 @@ class RecordedSearch:
         _store_state(search, places)
 
     def run(self, steps: int) -> None:
-        """Make `steps` steps."""
+        """Launch `steps` recorded steps of the search. On a GPU this does not wait for their results."""
         self._cache.check_room(steps)
         for _ in range(steps):
             self._step()
             self._cache.count()
 
     def read_state(self) -> AsyncReadback:
-        """Start to copy whether logits were NaN and whether all sentences are decided."""
+        """Return a readback of two flags: whether logits were NaN, and whether all sentences are decided."""
         search = self._search
         return AsyncReadback(torch.stack((search.has_nan, search.are_decided().all()))[None])
 
     def results(self, n_sentences: int, config: GenerationConfig) -> list[list[Hypothesis]]:
-        """Return the finished texts of every sentence, best first."""
+        """Return the best `config.num_return_sequences` finished texts of the first `n_sentences` sentences."""
         search = self._search
         search.finished.clear()
         search.config = config  # only `num_return_sequences` may differ from the recorded one
@@ -139,7 +145,7 @@ class RecordedSearch:
 
 
 class _Step:
-    """One step: reorder the cache rows, feed the newest tokens, and extend every hypothesis."""
+    """The step that is recorded: reorder the cache rows, feed the newest tokens, and extend every hypothesis."""
 
     def __init__(self, recording: Recording, search: BeamSearch, places: dict[str, Tensor], bias: Tensor):
         self._cache, self._tokens, self._bias = recording.cache, recording.tokens, bias
@@ -147,7 +153,7 @@ class _Step:
         self._search, self._places = search, places
 
     def __call__(self) -> Tensor:
-        """Run the step; this is what is recorded."""
+        """Run the step and return the log-probabilities of the hypotheses, (B, K)."""
         search = self._search
         n = len(search.parents)
         self._cache.reorder_within(search.parents, search.width)
@@ -158,7 +164,7 @@ class _Step:
 
 
 def _store_state(search: BeamSearch, places: dict[str, Tensor]) -> None:
-    """Copy the new state into the buffers that the next step reads."""
+    """Copy the new state of the search into the fixed buffers `places`, which the next step reads."""
     for name, place in places.items():
         place.copy_(getattr(search, name))
         setattr(search, name, place)

@@ -1,6 +1,6 @@
-"""Greedy search as recorded steps that feed themselves: each step reads the token that the previous one chose.
+"""Greedy search as recorded steps (CUDA graphs): each step reads the tokens that the previous one chose.
 
-On a GPU several steps can be launched before Python has seen the token of the first.
+So several steps can be launched before Python has read the tokens of the first.
 """
 
 from collections.abc import Callable
@@ -15,10 +15,10 @@ from glassformer.runtime.step_runner import StepRunner
 
 
 class GreedyRunner:
-    """Makes greedy steps by itself, each from the token that the previous one chose."""
+    """Runs recorded greedy steps one after the other, each from the tokens that the previous one chose."""
 
     max_steps = MAX_STEPS_AHEAD
-    """How many steps `run` makes at once."""
+    """The most steps of one call of `run`."""
 
     def __init__(self, recording: Recording):
         device = recording.tokens.device
@@ -39,7 +39,7 @@ class GreedyRunner:
         self._step = recording.record(step, self._slot)
 
     def run(self, steps: int) -> Tensor:
-        """Make `steps` steps. Return (steps, 2, rows): the best score and its token, valid until the next call."""
+        """Launch `steps` steps; return their best scores and tokens, (steps, 2, rows), valid until the next call."""
         self._cache.check_room(steps)
         self._slot.zero_()
         for _ in range(steps):
@@ -49,7 +49,7 @@ class GreedyRunner:
 
 
 def greedy_runner_for(runner: StepRunner, tokens: Tensor) -> GreedyRunner | None:
-    """Return a `GreedyRunner` that continues from `tokens` (N, 1), or None where that saves no time."""
+    """Return a `GreedyRunner` that continues from `tokens` (N, 1), or None if the runner cannot chain steps."""
     if not isinstance(runner, RecordedStepRunner) or not runner.can_chain_steps:
         return None
     recording = runner.recording
@@ -60,7 +60,7 @@ def greedy_runner_for(runner: StepRunner, tokens: Tensor) -> GreedyRunner | None
 def _greedy_step(
     kernels: KernelSet, score: Callable[[], Tensor], tokens: Tensor, bias: Tensor, slot: Tensor, results: Tensor
 ) -> Tensor:
-    """One recorded step: write the best token to `tokens`, which the next step reads, and to `results[slot]`."""
+    """Write the best tokens to `tokens`, which the next step reads, and with their scores to `results[slot]`."""
     kernels.choose_token(score(), bias, tokens, slot, results)
     slot.add_(1)
     return tokens

@@ -1,7 +1,7 @@
 """Rules that change the logits of the next token: biases, penalties, forbidden and forced tokens.
 
-Each row of a batch has its own rules, so that different requests can share a batch. A rule that no row sets costs
-nothing. They are applied in the order of HF's `generate`.
+Each batch row has its own rules, so that different requests can share a batch. A rule that no row sets costs nothing.
+The rules are applied in the order of HF's `generate`.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class History(NamedTuple):
 
 
 class Rules:
-    """The rules of a batch: one request per row."""
+    """The rules of a batch, made from the request (`GenerationConfig`) of each batch row."""
 
     def __init__(
         self, requests: Sequence[GenerationConfig], *, end: int, vocab_size: int, device: torch.device | str = "cpu"
@@ -55,19 +55,19 @@ class Rules:
             (row, run) for row, request in enumerate(self.requests) for run in request.bad_words_ids if len(run) > 1
         ]
         self._biases: dict[bool, Tensor] = {}
-        """The biases computed so far, by whether END is still forbidden; used where `are_a_bias`."""
+        """The biases that `bias_after` has computed so far; the key is whether END is still forbidden."""
         self._longest_prefix = max((len(request.prefix) for request in self.requests), default=0)
 
     @property
     def are_any(self) -> bool:
-        """Whether any row has a rule."""
+        """Whether any batch row has a rule."""
         numbers = self._repetition, self._presence, self._bias
         others = self._ngrams, self._bad_runs, self._longest_prefix, any(self._min_new_tokens)
         return any(x is not None for x in numbers) or any(map(bool, others))
 
     @property
     def read_tokens(self) -> bool:
-        """Whether any rule reads the previous tokens. If not, a `History` needs none, which saves gathering them."""
+        """Whether any rule reads the previous tokens. If not, the caller may pass a `History` without tokens."""
         return self._repetition is not None or self._presence is not None or bool(self._ngrams or self._bad_runs)
 
     @cached_property
@@ -77,11 +77,11 @@ class Rules:
 
     @property
     def min_new_tokens(self) -> int:
-        """How many tokens must come before END, where `are_a_bias`."""
+        """The number of new tokens before which END is forbidden. Valid only if `are_a_bias`: then all rows agree."""
         return self._min_new_tokens[0]
 
     def bias_after(self, n_written: int) -> Tensor:
-        """Return the bias (V,) after `n_written` new tokens, where `are_a_bias`. Do not modify it."""
+        """Return the bias (V,) after `n_written` new tokens. Valid only if `are_a_bias`. Do not modify the tensor."""
         is_short = n_written < self.min_new_tokens
         if is_short not in self._biases:
             nothing = torch.zeros(self.vocab_size, dtype=torch.float32, device=self.device)
@@ -128,13 +128,13 @@ class Rules:
         return {*self.requests[row].eos_token_id} | ({self.end} if self.end >= 0 else set())
 
     def _seen(self, tokens: Tensor, counts: Tensor) -> Tensor:
-        """Mark the tokens that occur in a row where `counts` is True: (N, L) -> (N, V)."""
+        """Return (N, V): which token ids occur in each row of `tokens` (N, L) where `counts` is True."""
         nowhere = self.vocab_size  # an extra column for positions that do not count
         seen = torch.zeros(len(tokens), nowhere + 1, dtype=torch.bool, device=self.device)
         return seen.scatter_(1, tokens.masked_fill(~counts, nowhere), True)[:, :nowhere]
 
     def _repeats(self, history: History, size: int) -> Tensor:
-        """Mark the tokens that would repeat an n-gram of `size` tokens: (N, V)."""
+        """Return (N, V): which next tokens would repeat an n-gram of `size` tokens of the history."""
         tokens, real = history.tokens, history.is_real
         length = tokens.shape[1]
         if length < size:
@@ -157,7 +157,7 @@ class Rules:
         return scores
 
     def _numbers(self, name: str, nothing: float) -> Tensor | None:
-        """One number per row, or None where every row has the neutral value."""
+        """Return the setting `name` of each request, (N,), or None if all requests have the neutral value `nothing`."""
         values = [getattr(request, name) for request in self.requests]
         return None if all(value == nothing for value in values) else torch.tensor(values, device=self.device)
 
@@ -178,7 +178,7 @@ class Rules:
         return bias
 
     def _distinct(self) -> list[GenerationConfig]:
-        """Each request once. Often all rows of a batch belong to one request."""
+        """Return each request object once. Often all rows of a batch belong to one request."""
         return [*{id(request): request for request in self.requests}.values()]
 
     def _check_ids(self) -> None:

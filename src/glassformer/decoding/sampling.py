@@ -94,7 +94,7 @@ def filter_top_k(logits: Tensor, k: Tensor) -> Tensor:
 
 
 def filter_top_p(logits: Tensor, p: Tensor) -> Tensor:
-    """Nucleus sampling (Holtzman et al. 2020): keep the smallest set of likeliest tokens whose probabilities sum to p.
+    """Nucleus sampling (Holtzman et al. 2020): keep the fewest likeliest tokens whose probabilities reach p.
 
     The set is small where the model is sure and large where it is not, unlike top-k. At least one token is kept; 1
     disables the filter.
@@ -123,7 +123,7 @@ def filter_min_p(logits: Tensor, p: Tensor) -> Tensor:
 
 
 def filter_typical(logits: Tensor, p: Tensor) -> Tensor:
-    """Locally typical sampling (Meister et al. 2023): keep the most typical tokens until their probabilities sum to p.
+    """Locally typical sampling (Meister et al. 2023): keep the most typical tokens until their probabilities reach p.
 
     A token's surprisal is -log(probability); the entropy is the expected surprisal. Typical tokens have a surprisal
     close to the entropy, so a token can be dropped for being too predictable. 1 disables the filter.
@@ -199,4 +199,4 @@ STAGES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "min_p": filter_min_p,
     "typical_p": filter_typical,
 }
-"""The settings of `GenerationConfig` in the order in which they are applied."""
+"""The functions that `filter_logits` applies, in this order, by the `GenerationConfig` setting that they take."""

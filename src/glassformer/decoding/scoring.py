@@ -19,7 +19,10 @@ def score_pairs(
     end: int,
     max_batch_tokens: int = 4096,
 ) -> list[list[float]]:
-    """Return, for each pair, the log-probability of every target token and of END."""
+    """Return, for each pair of source and target, the log-probability of every target token and of the token `end`.
+
+    The decoder starts with the token `begin`.
+    """
     if len(sources) != len(targets):
         raise ValueError(f"{len(sources)} sources and {len(targets)} targets: expected the same number")
     results: list[list[float]] = [[] for _ in sources]
@@ -83,7 +86,10 @@ def score_long_texts(
 
 
 def _windows(length: int, context: int, stride: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the begin and end of each window, and the first token that it scores."""
+    """Yield (begin, end, counted) of each window.
+
+    It reads the tokens from `begin` to `end - 1` and scores the successors of those from `counted` on.
+    """
     counted = 0  # tokens whose successor has been scored
     while counted < length - 1:
         end = min(max(counted + stride, context), length - 1)
@@ -92,7 +98,7 @@ def _windows(length: int, context: int, stride: int) -> Iterator[tuple[int, int,
 
 
 def _batches(sizes: list[int], max_batch_tokens: int) -> list[list[int]]:
-    """Group indices by similar size, largest first."""
+    """Group indices of `sizes`, largest first, into batches of one or of at most `max_batch_tokens` padded tokens."""
     waiting, batches = sorted(range(len(sizes)), key=lambda index: -sizes[index]), []
     while waiting:
         count = max(1, max_batch_tokens // max(sizes[waiting[0]], 1))

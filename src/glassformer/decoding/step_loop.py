@@ -1,6 +1,6 @@
 """The decoding loop of greedy search and sampling: a step adds one token to each sequence.
 
-The result of a sequence does not depend on the other sequences of its batch.
+Up to rounding, the result of a sequence does not depend on the other sequences of its batch.
 """
 
 import math
@@ -29,35 +29,35 @@ Reason = Literal["end", "length", "stop", "error"]
 
 @dataclass(eq=False)
 class SequenceState:
-    """One sequence during decoding."""
+    """A sequence that is being generated: its request, its tokens so far, and why it ended."""
 
     request: GenerationConfig
     given: list[int]
     """The tokens before the new ones: the prompt, or BEGIN."""
     max_new: int
-    """Limit of new tokens: the request's, or the model's where that is lower."""
+    """Limit of new tokens: the lower of the request's limit and the model's."""
     number: int = 0
-    """The index of this sample among those of its request."""
+    """The index of this sequence among the samples of its request."""
     stream: TextStream | None = None
-    """Decodes tokens as they come, where text is wanted or stop strings are set."""
+    """Decodes tokens as they come; None if no tokenizer was given."""
     with_log_probs: bool = False
     written: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
-    """Log-probability of each new token, and of END, by the model: before any rule or filter."""
+    """The model's log-probability of each new token and of END, before any rule or filter; empty by default."""
     text: str = ""
     """The decoded text so far."""
     reason: Reason | None = None
-    """Why it ended; None while it runs."""
+    """Why the sequence ended; None while it runs."""
     error: Exception | None = None
 
     @cached_property
     def random(self) -> np.random.Generator:
-        """Its own random generator, so that the result does not depend on the rest of the batch."""
+        """The sequence's own random generator, so that sampling does not depend on the rest of the batch."""
         key = np.array([self.request.seed % 2**64, self.number], dtype=np.uint64)
         return np.random.Generator(np.random.Philox(key=key))
 
     def add(self, token: int, end: int) -> None:
-        """Append a token, or end the sequence."""
+        """Append a token, decode it, and set `reason` if the sequence ends. END is not appended."""
         if token == end or token in self.request.eos_token_id:
             self.reason = "end"
         else:
@@ -84,7 +84,7 @@ class Choice(NamedTuple):
 
 
 class TokenChooser:
-    """Chooses the next token of each sequence of a batch: applies the rules, then takes the best token or samples."""
+    """Chooses the next token of each sequence in a batch: applies the rules, then takes the best token or samples."""
 
     def __init__(
         self,
@@ -107,7 +107,10 @@ class TokenChooser:
         self._wants_log_probs = any(row.with_log_probs for row in rows)
 
     def choose(self, scores: Tensor) -> list[int]:
-        """Choose one token per row from the logits (N, V) and append it to its sequence, unless that fails."""
+        """Choose the next token of each sequence from the logits (N, V), append it, and return all chosen tokens.
+
+        A sequence without a valid token fails instead (`add_tokens`).
+        """
         self.start(scores)
         return self.finish()
 
@@ -118,11 +121,11 @@ class TokenChooser:
 
     @property
     def is_greedy(self) -> bool:
-        """Whether every row takes the token with the highest logit + bias, with the same bias for all."""
+        """Whether every sequence takes the token with the highest logit + bias, with one bias for all."""
         return not self._sampled and not self._wants_log_probs and self.rules.are_a_bias
 
     def start(self, scores: Tensor) -> None:
-        """Choose `tokens` on the model's device, and start to copy them to the CPU without waiting."""
+        """Choose `tokens` from the logits (N, V) on the model's device, and start to copy them to the CPU."""
         ruled = scores
         if self.rules.are_any:
             ruled = self.rules.apply(scores.clone() if self._wants_log_probs else scores, self._history())
@@ -138,7 +141,7 @@ class TokenChooser:
         self.tokens, self.readback = tokens, AsyncReadback(torch.stack(numbers)[None])
 
     def finish(self) -> list[int]:
-        """Wait for the tokens and append them to their sequences."""
+        """Wait for the tokens that `start` chose, append them to their sequences, and return them."""
         ((highest, numbers, *logs),) = self.readback.read()
         if self._wants_log_probs:
             for row, value in zip(self.rows, logs[0], strict=True):
@@ -160,7 +163,10 @@ class TokenChooser:
 def add_tokens(
     rows: Sequence[SequenceState], highest: Sequence[float], numbers: Sequence[float], end: int
 ) -> list[int]:
-    """Append each sequence's token. A sequence whose highest score is NaN or -inf fails."""
+    """Append the token ids `numbers` to their sequences, and return them as integers.
+
+    A sequence fails instead if its `highest` score is NaN, or -inf because the rules forbid every token.
+    """
     chosen = [int(number) for number in numbers]
     if not all(map(math.isfinite, highest)):
         for row, score in zip(rows, highest, strict=True):
@@ -212,7 +218,7 @@ def run_sequences(
 
 
 def _choices(rows: Sequence[SequenceState], tokens: Sequence[int]) -> list[Choice]:
-    """The token of each sequence. A sequence that failed raises its error."""
+    """Return the token of each sequence as a `Choice`; raise the error of a sequence that failed."""
     for row in rows:
         if row.error is not None:
             raise row.error
@@ -222,10 +228,10 @@ def _choices(rows: Sequence[SequenceState], tokens: Sequence[int]) -> list[Choic
 def _run_greedy(
     runner: GreedyRunner, rows: Sequence[SequenceState], rules: Rules, first: AsyncReadback, end: int
 ) -> Iterator[list[Choice]]:
-    """The same loop with steps that feed themselves. `first` holds the first token of each sequence.
+    """Run the loop of `run_sequences` with recorded greedy steps, each of which reads the previous tokens itself.
 
-    A few steps are launched at once, and the next few before the results of these are read, so that the GPU never waits
-    for Python.
+    `first` holds the first token of each sequence. A few steps are launched at once, and the next few before the
+    results of these are read, so that the GPU need not wait for Python.
     """
     launched, pending = len(rows[0].written) + 1, deque([first])
     most = max(row.max_new for row in rows)

@@ -8,7 +8,7 @@ UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 
 
 class Decodes(Protocol):
-    """A tokenizer that can decode."""
+    """The interface of a tokenizer that turns token ids into text."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of these ids."""
@@ -40,7 +40,7 @@ class TextStream:
         return self._release(piece)
 
     def finish(self) -> str:
-        """Return the remaining text, after the last token."""
+        """Return the text that was held back. Call it after the last token."""
         if self.is_stopped:
             return ""
         text = self._release(self._piece() if self._new else "")
@@ -49,7 +49,7 @@ class TextStream:
         return text + rest
 
     def _piece(self) -> str:
-        """Return the text that the new tokens add."""
+        """Return the text that the tokens since the last piece add."""
         before = self.tokenizer.decode(self._last) if self._last else ""
         return self.tokenizer.decode(self._last + self._new)[len(before) :]
 
@@ -66,7 +66,7 @@ class TextStream:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Return how many of the last characters could be the start of the stop string."""
+    """Return how many of the last characters of `text` are the start of the stop string."""
     for size in range(min(len(text), len(stop) - 1), 0, -1):
         if stop.startswith(text[len(text) - size :]):
             return size

@@ -1,4 +1,4 @@
-"""Single tensor operations with fast implementations: C++ for CPUs, Triton for GPUs.
+"""Fast implementations of single operations of a decoding step: in C++ for CPUs, in Triton for GPUs.
 
-`registry.py` picks an implementation; each one has a plain torch equivalent and a test against it.
+`kernel_registry.py` picks an implementation. `kernel_set.py` describes the operations and has them in plain torch.
 """

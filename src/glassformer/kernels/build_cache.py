@@ -1,7 +1,7 @@
-"""Compiled libraries in the cache folder: built once, compared with their checksum before each use.
+"""Compiled libraries of C++ kernels in the cache folder: built once, and checked against a checksum before each use.
 
 Several processes may want the same library at once, and any of them may be killed while it builds. A library's file
-name holds its checksum, so that a damaged file is known by its name and built again. Whoever builds holds a lock.
+name holds its checksum, so that a damaged file is noticed and built again. The process that builds holds a lock.
 """
 
 import contextlib
@@ -18,16 +18,16 @@ from pathlib import Path
 from glassformer.cache_folder import cache_folder
 
 Build = Callable[[Path], None]
-"""Writes a library to a path, whose folder is for its temporary files too."""
+"""A function that builds a library at the given path. It may put temporary files into the same folder."""
 DAY = 24 * 3600
 _LOG = logging.getLogger(__name__)
 
 
 @contextmanager
 def built_library(name: str, build: Build) -> Iterator[Path]:
-    """The library `name` to load, found in the cache folder or built into it.
+    """Return a context manager that yields the path of the library `name`, and calls `build` if it is not cached.
 
-    Where that folder cannot be written, the library is built into a temporary one that is removed after the block.
+    If the cache folder cannot be written, the library is built into a temporary folder that is removed after the block.
     """
     try:
         folder = cache_folder() / "kernels"
@@ -47,7 +47,7 @@ def built_library(name: str, build: Build) -> Iterator[Path]:
 
 
 def find_library(folder: Path, name: str) -> Path | None:
-    """The library in a folder, if there is one whose checksum is the one in its name."""
+    """Return the library `name` in a folder, or None if there is none whose checksum matches its file name."""
     for file in sorted(folder.glob(f"{name}-*.so")):
         with contextlib.suppress(OSError):
             if file.is_file() and file.name == _sealed_name(name, file):
@@ -78,9 +78,10 @@ def _sealed_name(name: str, file: Path) -> str:
 
 @contextmanager
 def _locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
-    """Hold the lock of a library; False where it is held elsewhere and `wait` is False.
+    """Return a context manager that locks the file `path` and yields True.
 
-    The system gives it up for a process that ends, however it ends.
+    If `wait` is False and another process holds the lock, it yields False. The operating system releases the lock of a
+    process that ends, however it ends.
     """
     import fcntl
 
@@ -97,10 +98,10 @@ def _locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
 
 
 def _remove_left_overs(folder: Path) -> None:
-    """Remove the folders in which a process was killed while it built.
+    """Remove the build folders that killed processes have left in the cache folder.
 
-    A folder `build-NAME-...` is used by the holder of the lock `NAME.lock` alone. Older versions named theirs `tmp...`:
-    those are removed after a day, where they hold nothing but a library.
+    Only the holder of the lock `NAME.lock` uses a folder `build-NAME-...`. Older versions of Glassformer named their
+    build folders `tmp...`: those are removed after a day, if they contain nothing but a library.
     """
     for path in [*folder.glob("build-*-????????"), *folder.glob("tmp????????")]:
         with contextlib.suppress(OSError):  # another process removes the same, or we may not write here

@@ -13,14 +13,14 @@ from glassformer.kernels.kernel_set import MAX_CHOICES, MAX_QUERIES, KernelSet, 
 
 HEAD_SIZES = (16, 32, 64, 128)
 INT8_CHANNELS = 32
-"""The int8 product computes at most this many outputs together, so scales are padded to a multiple of it."""
+"""The int8 product computes at most this many outputs together, so weight scales are padded to a multiple of it."""
 
 
 class CppKernels(KernelSet):
-    """The C++ implementations. `operations` is the loaded library, `torch.ops.glassformer_cpu`.
+    """The C++ implementations of the operations. `operations` is the loaded library, `torch.ops.glassformer_cpu`.
 
-    Models compute in float32 here; cached keys and values may be float16. An operation falls back to plain torch where
-    its tensors do not fit the kernel.
+    The model must compute in float32; cached keys and values may be float16. An operation falls back to plain torch if
+    its kernel does not support the tensors.
     """
 
     name = "c++"
@@ -78,7 +78,10 @@ class CppKernels(KernelSet):
 
 
 def _fits(*tensors: Tensor) -> bool:
-    """Whether the kernels can read these heads: a usual size, contiguous numbers, one dtype, no gradients wanted."""
+    """Return whether the kernels support these query, key, value or cache tensors, whose last axis is the head size.
+
+    They need a head size in HEAD_SIZES, float16 or float32, a CPU, one dtype, a contiguous last axis, and no gradients.
+    """
     first = tensors[0]
     return (
         first.device.type == "cpu"

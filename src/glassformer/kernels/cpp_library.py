@@ -1,4 +1,4 @@
-"""Compile the C++ kernels of `cpp/` on first use, and load them as operations of torch.
+"""Compile the C++ kernels of `cpp/` on first use, and load them as torch operations.
 
 `cpp/int8.h` has the int8 products, `cpp/step.h` attention of one step and beam reordering, `cpp/choice.h` the choice
 of tokens. The compiled library is kept in the cache folder (`build_cache.py`).
@@ -32,17 +32,17 @@ X86_FLAGS = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vnni", "-mamx-til
 
 
 class KernelBuildError(RuntimeError):
-    """The kernels cannot be built or loaded on this machine."""
+    """The C++ kernels cannot be built or loaded on this machine."""
 
 
 class UnsupportedCPUError(KernelBuildError):
-    """There are no kernels for this kind of CPU."""
+    """There are no C++ kernels for this kind of CPU."""
 
 
 def load_cpp_library() -> Any:
-    """Compile the library if it is not in the cache folder, load it, and return its operations by name.
+    """Compile the C++ library if it is not in the cache folder, load it, and return `torch.ops.glassformer_cpu`.
 
-    `cpp/library.cpp` lists them. Raises KernelBuildError where this machine cannot build or load it.
+    `cpp/library.cpp` lists the operations. Raises KernelBuildError if this machine cannot build or load the library.
     """
     try:
         return _compile_and_load()
@@ -87,7 +87,7 @@ def _has_dot_products() -> bool:
 def _fake_linear(
     x: Tensor, packed: Tensor, scales: Tensor, bias: Tensor | None, n_in: int, n: int, relu: bool
 ) -> Tensor:
-    """Return an empty tensor of the result's shape, which is what torch.compile traces."""
+    """Return an empty tensor of the shape of an int8 product, which `torch.compile` traces instead of the kernel."""
     return x.new_empty(*x.shape[:-1], n)
 
 

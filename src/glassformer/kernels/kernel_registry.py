@@ -1,7 +1,7 @@
-"""Which implementation of the kernels is used, by device and CPU features.
+"""Choose the implementation of the kernels, by device and CPU features.
 
-Nothing here is switched on for the whole process. A model's runtime asks for a set of kernels and passes it along
-with the cache, so that preparing one model never changes how another one computes.
+There is no setting for the whole process. The runtime of a model asks for a set of kernels and passes it along with the
+key-value cache, so that preparing one model never changes how another one computes.
 """
 
 import logging
@@ -23,8 +23,8 @@ def kernels_for(device: torch.device, *, compiled: bool = False) -> KernelSet:
     """Return the kernels for tensors on `device`.
 
     A GPU gets the Triton kernels where they run. A CPU gets plain torch, or with `compiled` the C++ kernels, which are
-    built on first use (about half a minute). If the build fails, that is remembered, one warning is logged, and plain
-    torch is used.
+    built on first use (about half a minute). If the build fails, one warning is logged and plain torch is used; the
+    process does not try again.
     """
     if device.type == "cuda" and has_triton_kernels(device):
         return _TRITON
@@ -39,7 +39,7 @@ def kernels_for(device: torch.device, *, compiled: bool = False) -> KernelSet:
 
 @cache
 def _load_once() -> CppKernels | KernelBuildError:
-    """The C++ kernels, or the cached build error, so that a failed build is not retried."""
+    """Return the C++ kernels, or the cached build error, so that a failed build is not retried."""
     try:
         return CppKernels(load_cpp_library())
     except KernelBuildError as error:
@@ -47,7 +47,7 @@ def _load_once() -> CppKernels | KernelBuildError:
 
 
 def cpp_kernels() -> CppKernels:
-    """Return the C++ kernels. Raises KernelBuildError where this machine cannot build or run them."""
+    """Return the C++ kernels. Raises KernelBuildError if this machine cannot build or run them."""
     found = _load_once()
     if isinstance(found, KernelBuildError):
         raise found
@@ -55,7 +55,7 @@ def cpp_kernels() -> CppKernels:
 
 
 def warn_of_fallback(error: KernelBuildError) -> None:
-    """Log once why plain torch is used. A CPU that has no kernels needs no warning: nothing is broken."""
+    """Log once why plain torch is used. A CPU for which there are no kernels gets no warning: nothing is broken."""
     if not isinstance(error, UnsupportedCPUError):
         _warn_once(str(error))
 

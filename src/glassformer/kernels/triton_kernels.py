@@ -1,7 +1,10 @@
 """GPU kernels in Triton: attention of one decoding step, cache writes, beam reordering and token choice.
 
 torch's kernels are tuned for many queries and read the cache to its full capacity. These read the filled part only.
-Triton comes with torch's CUDA builds; without it `HAS_TRITON` is False and `registry.py` uses plain torch.
+Triton comes with torch's CUDA builds; without it `HAS_TRITON` is False and `kernel_registry.py` uses plain torch.
+
+The functions with `@triton.jit` run on the GPU, as many parallel programs; `TritonKernels` launches them. Their
+arguments `q_b`, `q_h`, `q_t` and the like are strides: of `q` by batch row, head and query.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -15,9 +18,9 @@ from typing_extensions import override
 from glassformer.kernels.kernel_set import MAX_CHOICES, MAX_QUERIES, KernelSet, is_exporting
 
 FEW_PROGRAMS = 256
-"""Up to this many programs leave a GPU partly idle, so each one reads larger blocks of keys."""
+"""Up to this many Triton programs leave a GPU partly idle, so each one reads larger blocks of keys."""
 MAX_BLOCK = 1 << 14
-"""Scores that one program reads at once."""
+"""The most scores that one Triton program reads at once."""
 HEAD_SIZES = (16, 32, 64, 128)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -36,7 +39,10 @@ if HAS_TRITON:
         q, k, v, added, key_end, out, q_b, q_h, q_t, k_b, k_h, k_s, v_b, v_h, v_s, a_b, a_h, a_t, a_s, o_b, o_h, o_t,
         r_b, heads, groups, scale: tl.constexpr, n_queries: tl.constexpr, width: tl.constexpr, block: tl.constexpr,
     ):  # fmt: skip
-        """One program per row and head: softmax(q kᵀ · scale + added) v, with an online softmax over blocks of keys."""
+        """Compute softmax(q kᵀ · scale + added) v over the first `key_end` keys, for `TritonKernels.attend`.
+
+        One program per batch row and head computes all queries, with an online softmax over blocks of keys.
+        """
         row, head = (tl.program_id(0) // heads).to(tl.int64), (tl.program_id(0) % heads).to(tl.int64)
         queries, places, numbers = tl.arange(0, 16), tl.arange(0, block), tl.arange(0, width)
         is_query = queries < n_queries
@@ -72,7 +78,7 @@ if HAS_TRITON:
     def _write_token(  # type: ignore[no-untyped-def]
         k, v, keys, values, position, k_b, k_h, v_b, v_h, to_b, to_h, to_s, heads, width: tl.constexpr
     ):
-        """One program per row and head: copy its new key and value into the cache."""
+        """Copy the new key and value of one batch row and head (one program each) into the cache at `position`."""
         row, head = (tl.program_id(0) // heads).to(tl.int64), (tl.program_id(0) % heads).to(tl.int64)
         numbers = tl.arange(0, width)
         to = row * to_b + head * to_h + tl.load(position) * to_s + numbers
@@ -84,7 +90,10 @@ if HAS_TRITON:
         keys, values, rows, position, row_b, row_h, heads,
         n_rows: tl.constexpr, room: tl.constexpr, width: tl.constexpr, block: tl.constexpr,
     ):  # fmt: skip
-        """One program per group of rows, head and block of numbers. It reads all rows before it writes any."""
+        """Copy row `rows[i]` of the cache to row i, in place, for `TritonKernels.move_rows`.
+
+        One program per group of rows, head and block of numbers reads all rows of its group before it writes any.
+        """
         group, head = (tl.program_id(0) // heads).to(tl.int64), (tl.program_id(0) % heads).to(tl.int64)
         filled = tl.load(position) * width
         if tl.program_id(1) * block < filled:
@@ -105,7 +114,7 @@ if HAS_TRITON:
     def _choose_token(  # type: ignore[no-untyped-def]
         scores, bias, tokens, slot, results, s_n, t_k, t_c, vocab_size: tl.constexpr, block: tl.constexpr
     ):
-        """One program per row: the token with the highest score, and that score."""
+        """Write the token with the highest score + bias, and that score, for one batch row (one program each)."""
         row = tl.program_id(0).to(tl.int64)
         lanes = tl.arange(0, block)
         best, chosen = tl.full([block], float("-inf"), tl.float32), lanes
@@ -129,7 +138,10 @@ if HAS_TRITON:
     def _choose_tokens(  # type: ignore[no-untyped-def]
         scores, bias, values, tokens, s_n, count: tl.constexpr, vocab_size: tl.constexpr, block: tl.constexpr
     ):
-        """One program per row: repeated argmax, each over the tokens that rank below the previous one."""
+        """Write the `count` tokens with the highest log-probability + bias, for one batch row (one program each).
+
+        It repeats an argmax over the tokens that rank below the previous one.
+        """
         row = tl.program_id(0).to(tl.int64)
         places = tl.arange(0, block)
         is_there = places < vocab_size
@@ -149,7 +161,10 @@ if HAS_TRITON:
 
 
 class TritonKernels(KernelSet):
-    """The Triton implementations. An operation falls back to plain torch where its tensors do not fit the kernel."""
+    """The Triton implementations of the operations.
+
+    An operation falls back to plain torch if its kernel does not support the tensors.
+    """
 
     name = "triton"
 
@@ -246,12 +261,12 @@ class TritonKernels(KernelSet):
 
 @cache
 def has_triton_kernels(device: torch.device) -> bool:
-    """Whether these kernels run on a device: Triton is installed and the GPU is of the Ampere generation or newer."""
+    """Return whether these kernels run on a device: Triton is installed, and the GPU is Ampere or newer."""
     return HAS_TRITON and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _fits(*tensors: Tensor) -> bool:
-    """Whether the kernels support these query, key, value or cache tensors, whose last axis is the head size.
+    """Return whether the kernels support these query, key, value or cache tensors, whose last axis is the head size.
 
     They need a head size in HEAD_SIZES, a dtype in DTYPES, one device, a contiguous last axis, and no gradients.
     """
@@ -270,5 +285,5 @@ def _fits_choice(scores: Tensor) -> bool:
 
 
 def _on_device(device: torch.device) -> AbstractContextManager[object]:
-    """Make a device current, because Triton launches there. A compiler takes care of that itself."""
+    """Return a context manager that makes a device current, for Triton to launch on. `torch.compile` needs none."""
     return nullcontext() if torch.compiler.is_compiling() or device.type != "cuda" else torch.cuda.device(device)

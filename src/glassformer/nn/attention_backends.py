@@ -3,15 +3,16 @@
 Three backends compute the same function, up to rounding, with every mask:
 
 - `math` is the formula, line by line. Read this one first.
-- `sdpa` is torch's fused kernel, or one of ours (`kernels/`) for the few queries of a decoding step.
+- `sdpa` is torch's fused kernel, or one of ours (`kernels/`) for the few queries of a decoding step. It agrees with
+  `math` in training too: gradients and dropout.
 - `flex` is torch's flex attention. Inside `torch.compile` it becomes a kernel that skips masked blocks; outside it is
-  slow. It does not support dropout.
+  slow. It refuses dropout with an error, and on a CPU torch has no backward pass for it.
 
 Shapes: B batch, H query heads, G key-value heads, T queries, S keys, D head size.
 
 To add a backend, write a function with the signature of `_math`, and list it in `_BACKENDS` and `Backend`. On the CPU,
-`math` and `sdpa` drop the same weights for the same seed. A query that may attend to no key gets zeros and zero
-gradients.
+`math` and `sdpa` drop the same weights for the same seed; on a GPU they may drop others. A query that may attend to no
+key gets zeros and zero gradients.
 """
 
 from collections.abc import Callable

@@ -1,13 +1,13 @@
-"""Copy numbers from a GPU without waiting for it."""
+"""Copy numbers from a GPU to the CPU while the GPU computes the next steps."""
 
 import torch
 from torch import Tensor
 
 
 class AsyncReadback:
-    """A tensor (steps, k, N) on its way to the CPU: the copy starts now, `read` waits for it.
+    """A copy of a tensor to the CPU. The constructor starts it, and `read` waits for it.
 
-    The GPU can compute the next steps in the meantime.
+    A GPU can compute the next steps in the meantime. `numbers` is usually (steps, k, N): k numbers per sequence.
     """
 
     def __init__(self, numbers: Tensor):
@@ -19,7 +19,7 @@ class AsyncReadback:
             self._arrived.record(torch.cuda.current_stream(numbers.device))
 
     def read(self) -> list[list[list[float]]]:
-        """Wait for the copy and return the numbers."""
+        """Wait for the copy and return the numbers as nested lists."""
         if self._arrived is not None:
             self._arrived.synchronize()
         found: list[list[list[float]]] = self._numbers.tolist()

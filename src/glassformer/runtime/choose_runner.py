@@ -4,12 +4,12 @@ The rules, in order:
 
 1. Kernels: a GPU uses the Triton kernels where they run. A CPU uses the C++ kernels for int8 models and for models
    given to `use_compiled_kernels`, and plain torch otherwise.
-2. Steps are recorded on a GPU, and on a CPU after `record_steps`. They are plain where hooks watch the model, under
-   autocast, where attention weights are needed, and where the rows will join a running batch.
+2. Steps are recorded on a GPU, and on a CPU after `record_steps`. They are plain if the model has forward hooks, under
+   autocast, if attention weights are needed, and if the rows will join a running batch.
 3. A recording also encodes the sources of an encoder-decoder on a GPU, and on a CPU if its steps are compiled and the
-   sources are short.
+   sources are short. It does not if the samples of a source need an encoder output each.
 
-Packing (`packed_model.py`) and int8 (`quantized_model.py`) change a copy of the model before it comes here.
+Packing (`packed_model.py`) and int8 (`quantized_model.py`) make a changed copy of a model; the rules apply to it.
 """
 
 import weakref
@@ -34,36 +34,37 @@ _WITH_COMPILED_KERNELS: "weakref.WeakSet[TextModel]" = weakref.WeakSet()
 
 @dataclass(frozen=True)
 class ExpectedWork:
-    """The use of the steps of one batch."""
+    """The requirements of a batch for its decoding steps, from which `choose_execution` decides how to compute them."""
 
     rows: int
+    """The number of sequences in the batch."""
     capacity: int
-    """The largest number of tokens per row."""
+    """The most tokens of a sequence that the key-value cache must hold."""
     source: Tensor | None = None
-    """(B, S), what an encoder-decoder reads."""
+    """(B, S), the source tokens of an encoder-decoder."""
     source_mask: Tensor | None = None
     copies: int = 1
-    """How many rows write for each source..."""
+    """The number of sequences per source: beams or samples."""
     shares_memory: bool = True
-    """... and whether they share its memory, as beams do. Samples leave the batch one by one, so they do not."""
+    """Whether the sequences of a source share its encoder output. Beams do; samples leave the batch one by one."""
     needs_attention: bool = False
     """Whether attention weights are captured at each step."""
     joins_batch: bool = False
-    """Whether the rows will be merged into a running batch."""
+    """Whether the sequences will be merged into a running batch (`decoding/engine.py`)."""
 
 
 class Execution(NamedTuple):
-    """How steps are computed."""
+    """How decoding steps are computed: the decision of `choose_execution`."""
 
     kernels: KernelSet
     recordings: Recordings | None
-    """Where recorded steps come from; None for plain steps."""
+    """The recordings of the model to replay; None for plain steps."""
     records_source: bool = False
     """Whether the recording also encodes the sources."""
 
 
 def choose_execution(model: TextModel, work: ExpectedWork) -> Execution:
-    """Decide how the steps of this model are computed for this work. The rules stand at the top of this file."""
+    """Return how the steps of this model are computed for this batch, by the rules in the module's docstring."""
     parameter = next(model.parameters())
     kernels = choose_kernels(model)
     is_watched = any(module._forward_hooks or module._forward_pre_hooks for module in modules_of(model))
@@ -81,7 +82,7 @@ def choose_execution(model: TextModel, work: ExpectedWork) -> Execution:
 
 
 def choose_kernels(model: TextModel) -> KernelSet:
-    """Return the kernels that this model's steps use, on its device."""
+    """Return the kernels for the steps of this model on its device."""
     device = next(model.parameters()).device
     compiled = model in _WITH_COMPILED_KERNELS or any(isinstance(module, Int8Linear) for module in modules_of(model))
     return kernels_for(device, compiled=compiled)
@@ -89,9 +90,9 @@ def choose_kernels(model: TextModel) -> KernelSet:
 
 @contextmanager
 def open_runner(model: TextModel, work: ExpectedWork) -> Iterator[StepRunner]:
-    """A runner for this work, with the way to compute chosen by `choose_execution`. It is valid inside this block.
+    """Return a context manager that yields a runner for this batch, valid inside the block (see `choose_execution`).
 
-    An encoder-decoder's sources are encoded here or by the runner's first step.
+    The sources of an encoder-decoder are encoded here, or by the runner's first step if the recording does that.
     """
     execution = choose_execution(model, work)
     memory, mask = None, work.source_mask
@@ -127,14 +128,15 @@ def _plain_runner(
 
 
 def record_steps(model: TextModel, *, compile: bool = False, cache_dtype: torch.dtype | None = None) -> None:
-    """Use recorded steps for this model from now on. A GPU does so by itself, without `compile`.
+    """Use recorded steps for this model from now on. On a GPU this is the default, without `compile`.
 
-    Compiling takes half a minute for 6 layers and minutes for 30, once per shape, and at least as long again where the
-    recording also encodes sources: on a GPU, and on a CPU if they are short. It pays where many texts follow, most of
-    all for one text at a time. A step that cannot be compiled as a whole raises an error.
+    With `compile` the steps are also compiled. That takes half a minute for 6 layers and minutes for 30, once per
+    shape, and at least as long again if the recording also encodes sources: on a GPU, and on a CPU if they are short.
+    It pays off if many texts follow, most of all one text at a time. A step that cannot be compiled as a whole raises
+    an error.
 
-    `cache_dtype` is the dtype of cached keys and values, by default the model's. On a CPU float16 halves the memory and
-    takes less time, with an error in the fourth digit; on a GPU another dtype is slower.
+    `cache_dtype` is the dtype of cached keys and values, by default the model's. On a CPU float16 halves the memory of
+    the cache and takes less time, with an error in the fourth digit; on a GPU a dtype other than the model's is slower.
     """
     if cache_dtype is not None and not cache_dtype.is_floating_point:
         raise ValueError(f"cache_dtype={cache_dtype}: expected a floating-point dtype, such as torch.float16")

@@ -1,4 +1,4 @@
-"""Keep torch's cache of compiled code apart for CPUs with different vector instructions."""
+"""Separate torch's cache of compiled code by the vector instructions of the CPU."""
 
 import torch
 
@@ -6,9 +6,9 @@ import torch
 def separate_compile_cache() -> None:
     """Make the CPU's vector instructions part of the key of torch's cache of compiled code.
 
-    Torch generates C++ for a vector width, and its key leaves that width out. Code that was generated for AVX-512 is
-    then compiled for AVX2 and gives wrong numbers or crashes: on a machine where `ATEN_CPU_CAPABILITY` was changed, or
-    where two machines share a cache folder. A tag that the user has set is kept.
+    Torch generates C++ for a vector width, but its cache key leaves that width out. Code that was generated for AVX-512
+    can then be compiled for AVX2, which gives wrong numbers or crashes: after a change of `ATEN_CPU_CAPABILITY`, or if
+    two machines share a cache folder. A `cache_key_tag` that the user has set is kept.
     """
     config = torch.compiler.config
     capability = torch.backends.cpu.get_cpu_capability()

@@ -21,11 +21,12 @@ TESTED_TORCH = (2, 10), (2, 13)
 
 
 class CompiledStep:
-    """A step that always reads and writes the same tensors. Compiling takes about 6 s per layer.
+    """A decoding step, compiled on its first call, that always reads and writes the same tensors.
 
     `torch.compile` evaluates its guards before every call, which costs as much as one or two layers. This class skips
     them: the tensors of the first call, parameters included, are reused in all later calls; Python side effects do not
-    run again, and later changes of global settings (such as the number of threads) have no effect.
+    run again, and later changes of global settings (such as the number of threads) have no effect. Compiling takes
+    about 6 s per layer.
     """
 
     def __init__(self, compute: Callable[[], Tensor], options: dict[str, bool]):
@@ -62,7 +63,10 @@ def options_for(device: torch.device) -> dict[str, bool]:
 
 
 def _backend(compiled: CompiledStep) -> Callable[..., Any]:
-    """Return the backend that receives the traced graph. The first run binds the compiled code to its tensors."""
+    """Return the `torch.compile` backend of a `CompiledStep`, a function that compiles the traced graph.
+
+    The first run of the compiled code stores it in the step, bound to its tensors.
+    """
     owner, options = weakref.ref(compiled), compiled._options  # torch keeps every backend alive
 
     def compile_graph(graph: GraphModule, examples: list[Any]) -> Callable[..., Any]:

@@ -13,9 +13,10 @@ Result = TypeVar("Result")
 
 
 class CudaGraph:
-    """A step that reads and writes a cache and some `buffers`, captured on its first call.
+    """A step that is captured as a CUDA graph on its first call, and replayed on every call.
 
-    Capturing runs the step several times; the cache and the buffers are restored afterwards.
+    The step reads and writes `cache` and `buffers`. Capturing runs it several times; then both are restored. `pool` is
+    the memory pool of the graph.
     """
 
     def __init__(self, compute: Callable[[], Tensor], cache: FixedCache, buffers: Sequence[Tensor], pool: Any):
@@ -33,7 +34,7 @@ class CudaGraph:
         return self._result
 
     def prepare(self) -> None:
-        """Capture the step if that has not been done."""
+        """Capture the step, unless it has been captured already."""
         if self._graph is not None:
             return
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch demands a warm-up on a side stream
@@ -50,7 +51,7 @@ class CudaGraph:
 
     @contextmanager
     def _discarding_steps(self) -> Iterator[None]:
-        """Undo the steps made in this block."""
+        """Return a context manager that undoes the steps made inside it, in the cache and in the buffers."""
         before = [buffer.clone() for buffer in self._buffers]
         try:
             with self._cache.discarding_steps():
@@ -61,7 +62,7 @@ class CudaGraph:
 
 
 class CaptureError(RuntimeError):
-    """Work that could not be captured as a CUDA graph. None of it has run."""
+    """A computation could not be captured as a CUDA graph. None of its kernels has run."""
 
 
 def capture_graph(
@@ -69,9 +70,9 @@ def capture_graph(
 ) -> tuple[Any, Result]:
     """Capture `compute` as a CUDA graph with memory from `pool`; return the graph and the result of `compute`.
 
-    The random state of the device is restored. Raises CaptureError if the device or a library refuses to capture a
-    part of it. After that, graphs captured earlier no longer follow the device's generator: discard those that draw
-    random numbers.
+    The random state of the device is restored. Raises CaptureError if CUDA or a library that `compute` calls refuses to
+    be captured. After such an error, graphs captured earlier no longer follow the device's random generator: discard
+    those that draw random numbers.
     """
     stream, state = torch.cuda.current_stream(device), torch.cuda.get_rng_state(device)
     try:

@@ -12,11 +12,12 @@ from glassformer.nn.cache import KVCache
 
 
 class FixedCache(KVCache):
-    """A `KVCache` that, once fixed, takes one token per row at a position that is itself a tensor.
+    """A `KVCache` whose shapes become constant with `fix`: then it takes one token per batch row at a time.
 
     A prompt of any length fills it like a plain cache. After `fix` every forward has the same shapes and addresses: it
-    writes keys and values at `position` and attends to the full capacity under a mask of what is filled. The results
-    equal those of the plain cache. Call `count` after each forward, because a recorded forward runs no Python.
+    writes keys and values at `position`, a tensor, and attends to the full capacity, with the unfilled part masked. Up
+    to rounding, results equal those of the plain cache. Call `count` after each forward, because a recorded forward
+    runs no Python.
     """
 
     def __init__(self, **sizes: Any):
@@ -25,33 +26,33 @@ class FixedCache(KVCache):
         self.is_fixed = False
 
     def clear(self) -> None:
-        """Zero the keys and values. Masked values are still multiplied by zero, which would keep a NaN.
+        """Zero the keys and values. Attention multiplies masked values by zero, which would keep a NaN.
 
-        Memories need no clearing, because the next ones overwrite them completely.
+        Cross-attention keys and values need no clearing, because those of the next source overwrite them completely.
         """
         for store in (self.keys, self.values):
             torch._foreach_zero_(store)
 
     def restart(self) -> None:
-        """Empty the cache, so that a new prompt can fill it."""
+        """Mark the cache as empty and no longer fixed, so that a new prompt can fill it."""
         self.is_fixed = self.has_padding = self.memory_is_ready = False
         self.length = 0
         self.real.fill_(True)
 
     def fix(self) -> None:
-        """Fix the shapes: from now on every forward is one step of one token per row."""
+        """Fix the shapes after the prompt: from now on every forward takes one token per batch row."""
         self.real[:, self.length :] = False
         self.position.fill_(self.length)
         self.is_fixed = self.has_padding = True
 
     def note_first_step(self) -> None:
-        """Update the Python numbers after a recording has filled the cache with a first token and fixed it."""
+        """Set `length` and the flags after a recorded first step, which filled and fixed the cache without Python."""
         self.length = 1
         self.is_fixed = self.has_padding = self.memory_is_ready = True
 
     @contextmanager
     def discarding_steps(self) -> Iterator[None]:
-        """Undo the steps made in this block. What they wrote is overwritten later."""
+        """Return a context manager that undoes the steps made inside it. Keys and values stay until overwritten."""
         numbers = {name: getattr(self, name) for name in ("length", "is_fixed", "has_padding", "memory_is_ready")}
         position, real = self.position.clone(), self.real.clone()
         try:
@@ -63,12 +64,12 @@ class FixedCache(KVCache):
                 setattr(self, name, value)
 
     def count(self) -> None:
-        """Count one more step, which a recording does not do by itself."""
+        """Add 1 to `length` after a step of the fixed cache, because a recorded step runs no Python."""
         self.length += 1
 
     @override
     def note_real(self, real: Tensor | None, n_new: int) -> Tensor | None:
-        """Once fixed, every new token is real, and the mask covers the full capacity."""
+        """Once fixed, mark the new tokens as real (not padding), and return the mask of the full capacity."""
         if not self.is_fixed:
             return super().note_real(real, n_new)
         self.real.index_fill_(1, self.position, True)
@@ -98,9 +99,9 @@ class FixedCache(KVCache):
             super().advance(n_new)
 
     def reorder_within(self, rows: Tensor, width: int) -> None:
-        """Reorder the first `len(rows)` rows, each within its group of `width` neighbors. A recording may contain this.
+        """Make row i a copy of row `rows[i]`, in place, for the first `len(rows)` batch rows. It can be recorded.
 
-        Row i becomes a copy of row `rows[i]`, at the same address.
+        Rows move only within their group of `width` neighbors, the hypotheses of one sentence.
         """
         for keys, values in zip(self.keys, self.values, strict=True):
             self.kernels.move_rows(keys, values, rows, width=width, position=self.position, length=None)
@@ -108,7 +109,7 @@ class FixedCache(KVCache):
 
     @override
     def reorder(self, rows: Tensor, memory_rows: Tensor | None = None) -> None:
-        """Reorder all rows at their addresses. `rows` names as many rows as there are; memories stay in place."""
+        """Make row i a copy of row `rows[i]`, in place, for all batch rows. Cross-attention entries do not move."""
         for keys, values in zip(self.keys, self.values, strict=True):
             self.kernels.move_rows(keys, values, rows, width=None, position=self.position, length=self.length)
         self.real.copy_(self.real.index_select(0, rows))

@@ -17,15 +17,16 @@ from glassformer.nn import FeedForward
 from glassformer.nn.layers import Layer
 
 OUTPUT_ALIGNMENT = 64
-"""A GPU's fast kernels want a multiple of this many outputs."""
+"""The fast matrix-product kernels of GPUs need a number of outputs that is a multiple of this."""
 
 AnyModel = TypeVar("AnyModel", bound=Model)
 
 
 def pack(model: AnyModel) -> AnyModel:
-    """Return a fused copy in eval mode; outputs agree up to rounding. The original is not modified.
+    """Return a copy of the model with fused projections, in eval mode. Its outputs are the same up to rounding.
 
-    The copy can generate, be quantized and be recorded. It cannot be trained or saved: its parameter names differ.
+    The copy can generate, be quantized and be recorded. It cannot be trained or saved: its parameter names differ. The
+    original is not modified.
     """
     packed = copy.deepcopy(model).eval()
     for layer in list(packed.modules()):
@@ -44,7 +45,7 @@ def pack(model: AnyModel) -> AnyModel:
 
 
 def concatenate_linears(layers: list[nn.Linear]) -> nn.Linear:
-    """Return one layer that computes the outputs of all these layers, in order."""
+    """Return one linear layer whose output is the concatenated outputs of these layers, in order."""
     weights = [layer.weight.detach() for layer in layers]
     biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
     whole = nn.Linear(layers[0].in_features, sum(map(len, weights)), bias=bool(biases), device="meta")
@@ -65,5 +66,5 @@ class PaddedLinear(nn.Module):
         self.bias = bias
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., in) -> (..., out)."""
+        """Return the outputs without the padding: (..., in) -> (..., out)."""
         return linear(x, self.weight, self.bias)[..., : self.out_features]

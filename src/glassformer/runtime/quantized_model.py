@@ -1,7 +1,7 @@
-"""A copy of a model with int8 weights, for fast inference on a CPU: a quarter of the bytes, several times the speed.
+"""Copy a model with int8 weights in its linear layers, which take a quarter of the bytes, for inference on a CPU.
 
-The model's code stays the same: its linear layers are replaced by those of `nn/quantized_linear.py`, which computes the
-products and falls back to torch's kernel where ours does not run.
+The model's code stays the same: its linear layers are replaced by those of `nn/quantized_linear.py`, which use our C++
+kernel, or torch's int8 kernel where ours does not run.
 """
 
 import copy
@@ -20,8 +20,8 @@ AnyModel = TypeVar("AnyModel", bound=Model)
 def quantize(model: AnyModel) -> AnyModel:
     """Return a copy of the model, in eval mode on the CPU, whose linear layers compute in int8.
 
-    A layer's output is off by about one percent. Embeddings and norms stay in float32. The original is not modified,
-    and other models compute as before.
+    A layer's output is off by about one percent. Embeddings and norms stay in float32. The original is not modified.
+    Raises KernelBuildError if no int8 kernel runs on this machine.
     """
     make = int8_layer_class()
     quantized = copy.deepcopy(model).cpu().float().eval()
@@ -35,7 +35,7 @@ def quantize(model: AnyModel) -> AnyModel:
 
 
 def _fuse_relu(network: FeedForward) -> None:
-    """Let the layer before a ReLU compute it, too."""
+    """Quantize the first layer of a ReLU feed-forward network without a gate, and let it compute the ReLU too."""
     is_plain = network.gate_up_proj is None and network.gate_proj is None
     if is_plain and network.act is nn.functional.relu and type(network.up_proj) is nn.Linear:
         network.up_proj = Int8Linear(network.up_proj, relu=True)  # type: ignore[assignment]

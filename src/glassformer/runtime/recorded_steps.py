@@ -6,7 +6,7 @@ owns its cache, has a capacity rounded up from what was asked for, and is lent t
 is the same, and results differ by rounding only.
 
 A recording has two steps: the one that returns logits and, for an encoder-decoder, the first one, which also encodes
-the source. A search may cache its own recorded steps there (`decoding/recorded_greedy.py`, `recorded_beam.py`).
+the source. A search may store its own recorded steps in it (`decoding/recorded_greedy.py`, `recorded_beam.py`).
 """
 
 import threading
@@ -31,21 +31,21 @@ from glassformer.runtime.fixed_cache import FixedCache
 from glassformer.runtime.step_runner import StepRunner, TextModel, modules_of
 
 ROW_STEPS, TOKEN_STEP = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128), 32
-"""Rows are rounded up to one of these numbers, lengths to a multiple of `TOKEN_STEP`."""
+"""Batch rows are rounded up to one of `ROW_STEPS`, lengths to a multiple of `TOKEN_STEP`."""
 MAX_STEPS_AHEAD = 4
-"""Steps launched at once. Up to twice as many are wasted when a text ends."""
+"""Steps launched before their results are read. Up to twice as many are wasted when a text ends."""
 FEW_TOKENS = 64
-"""Sources of up to this many tokens take a CPU as long in Python as in products."""
+"""A CPU that encodes this many source tokens spends as long in Python as in matrix products."""
 MAX_RECORDINGS, MAX_BYTES = 16, 2 << 30
-"""Limits of the recordings kept for later; the least recently used are dropped first."""
+"""Limits of the recordings that a model keeps for later batches; the least recently used are dropped first."""
 MAX_CACHED = 5
-"""Recorded steps of searches that a recording keeps."""
+"""The most recorded steps of searches that a recording keeps."""
 
 Cached = TypeVar("Cached")
 
 
 class Shape(NamedTuple):
-    """The sizes that a recording is made for."""
+    """The sizes of a recording: batch rows, cached tokens per row, encoder outputs, and tokens per encoder output."""
 
     rows: int
     capacity: int
@@ -84,7 +84,7 @@ class Recording:
         self.vocab_size = model.config.vocab_size
         state = self.tokens, self.cache, self.memory, self.memory_mask
         self.score = steps.scorer(*state)
-        """One step from `tokens`, not recorded: a part of the steps that searches record."""
+        """The step from `tokens` to logits, not recorded. Searches make it a part of the steps that they record."""
         self._cached: dict[Hashable, Any] = {}
         # One memory pool for all graphs, because only one of them runs at a time.
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
@@ -94,7 +94,7 @@ class Recording:
     def record(self, compute: Callable[[], Tensor], *buffers: Tensor) -> Callable[[], Tensor]:
         """Return `compute` as a CUDA graph on a GPU, and unchanged elsewhere.
 
-        `buffers` are the tensors besides `tokens` and the cache that it changes.
+        `buffers` are the tensors that `compute` changes in addition to `tokens` and the cache.
         """
         if self._pool is None:
             return compute
@@ -102,7 +102,7 @@ class Recording:
         return CudaGraph(compute, self.cache, (self.tokens, *buffers), self._pool)
 
     def cached(self, key: Hashable, make: Callable[[], Cached]) -> Cached:
-        """LRU cache of objects tied to this recording, such as a search's recorded step."""
+        """Return the object under `key`, such as a search's recorded step; `make` it if it is missing (LRU cache)."""
         found: Cached = self._cached.pop(key) if key in self._cached else make()
         self._cached[key] = found
         while len(self._cached) > MAX_CACHED:
@@ -111,18 +111,21 @@ class Recording:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the cache in bytes."""
+        """The size of the key-value cache in bytes."""
         return self.cache.nbytes
 
     def set_memory(self, memory: Tensor, mask: Tensor | None) -> None:
-        """Copy an encoder's output to where the step reads it, padded to the recording's shape."""
+        """Copy an encoder output (B, S, C) and its mask into the recording's buffers, padded to its shape."""
         assert self.memory is not None
         rows, length = memory.shape[:2]
         self.memory.zero_()[:rows, :length] = memory
         self._set_mask(rows, length, mask)
 
     def step_from_source(self, source: Tensor, mask: Tensor | None) -> Tensor:
-        """Encode a source (B, S), step from `tokens`, and return the logits (N, V), valid until the next step."""
+        """Encode sources (B, S), make the first step from `tokens`, and return its logits (N, V).
+
+        The logits are valid until the next step.
+        """
         assert self.source is not None
         rows, length = source.shape
         self.source.zero_()[:rows, :length] = source
@@ -136,7 +139,7 @@ class Recording:
         self.memory_mask.fill_(False)[:rows, :length] = True if mask is None else mask
 
     def step(self) -> Tensor:
-        """Step from `tokens` and return the logits (N, V), valid until the next step."""
+        """Run the recorded step on `tokens` and return the logits (N, V), valid until the next step."""
         self.cache.check_room(1)
         scores = self._step()
         self.cache.count()
@@ -144,7 +147,10 @@ class Recording:
 
 
 class Steps:
-    """The computations that are recorded, as functions of their buffers. With `compile` they are compiled first."""
+    """Makes the functions that a `Recording` records, which read and write fixed buffers.
+
+    With `compile` each function is compiled on its first call.
+    """
 
     def __init__(self, model: TextModel, *, compile: bool, cache_dtype: torch.dtype | None = None):
         self._model = weakref.ref(model)
@@ -153,13 +159,13 @@ class Steps:
 
     @property
     def are_compiled(self) -> bool:
-        """Whether the steps are compiled."""
+        """Whether the functions are compiled."""
         return self._options is not None
 
     def scorer(
         self, tokens: Tensor, cache: FixedCache, memory: Tensor | None, mask: Tensor | None
     ) -> Callable[[], Tensor]:
-        """Return a function that steps from these buffers and returns the logits."""
+        """Return a function that feeds `tokens` to the model and returns the logits. `memory` is the encoder output."""
         score = partial(self._score, tokens, cache, memory, mask)
         return score if self._options is None else CompiledStep(score, self._options)
 
@@ -171,7 +177,7 @@ class Steps:
     def first_step(
         self, tokens: Tensor, cache: FixedCache, memory: Tensor | None, mask: Tensor | None, source: Tensor | None
     ) -> Callable[[], Tensor]:
-        """Return a function that encodes the source and makes the first step."""
+        """Return a function that encodes `source` into `memory`, makes the first step and fixes the cache."""
         plain = partial(self._encode_and_step, tokens, cache, memory, mask, source)
         if self._options is None:
             return plain
@@ -199,7 +205,7 @@ class Steps:
 
 
 class Recordings:
-    """The recordings of one model, by shape. With `compile` the steps of each shape are compiled first."""
+    """The recordings of one model: makes them, lends them and keeps them. With `compile` their steps are compiled."""
 
     def __init__(self, model: TextModel, *, compile: bool = False, cache_dtype: torch.dtype | None = None):
         self._model = weakref.ref(model)
@@ -208,14 +214,14 @@ class Recordings:
         self._lock = threading.Lock()
 
     def should_read(self, sources: Tensor) -> bool:
-        """Whether a recording, padded to its shape, encodes sources (B, S) faster than the plain encoder."""
+        """Return whether a recording encodes sources (B, S) faster: on a GPU, or if compiled and they are short."""
         batch, length = sources.shape
         roomy = _round_up(Shape(batch, 1, batch, length), None)
         return sources.is_cuda or (self._steps.are_compiled and roomy.memories * roomy.memory_length <= FEW_TOKENS)
 
     @contextmanager
     def borrow(self, shape: Shape, kernels: KernelSet = PLAIN) -> Iterator[Recording]:
-        """A recording for at least this shape, for the use of this block only."""
+        """Return a context manager that lends a recording of at least this shape, for the block only."""
         recording = self._take(shape, kernels)
         try:
             yield recording
@@ -243,13 +249,13 @@ class Recordings:
 
 
 def _addresses(model: TextModel) -> tuple[int, ...]:
-    """The number of threads, which compiled steps depend on, and the addresses of all parameters."""
+    """Return what a recording depends on: the number of threads, if compiled, and all parameters' addresses."""
     found = (parameter for module in modules_of(model) for parameter in module._parameters.values())
     return torch.get_num_threads(), *(parameter.data_ptr() for parameter in found if parameter is not None)
 
 
 def _round_up(shape: Shape, max_len: int | None) -> Shape:
-    """A shape that serves many requests of similar size."""
+    """Return the shape rounded up, so that one recording serves many batches of similar size."""
     copies = shape.rows // shape.memories if shape.memories else 1
     groups = shape.rows // copies
     groups = next((step for step in ROW_STEPS if step >= groups), -(-groups // 64) * 64)
@@ -263,14 +269,15 @@ def _round_up(shape: Shape, max_len: int | None) -> Shape:
 
 
 def _within(room: int, limit: int | None, least: int) -> int:
-    """Limit a size to what the model can use."""
+    """Return a rounded-up size, at most the model's `limit`, but at least the size `least` that was asked for."""
     return room if limit is None else max(min(room, limit), least)
 
 
 class RecordedStepRunner(StepRunner):
-    """A runner that replays a recording, whose rows may be more than the runner's. Dropped rows stay in the recording.
+    """A runner that replays the recorded steps of a `Recording` instead of calling the model.
 
-    For an encoder-decoder pass its memory, or the `source` (B, S), which the recording then encodes.
+    The recording may have more batch rows than the runner; dropped rows are still computed. For an encoder-decoder pass
+    `memory`, the encoder output, or `source` (B, S), which the first step then encodes.
     """
 
     def __init__(
@@ -296,7 +303,7 @@ class RecordedStepRunner(StepRunner):
 
     @property
     def can_chain_steps(self) -> bool:
-        """Whether steps may follow each other unseen, each fed by the one before: on a GPU, while rows are in order."""
+        """Whether a step may take its tokens directly from the previous one: on a GPU, until rows are dropped."""
         return self.device.type == "cuda" and self._in_order
 
     @property
@@ -306,7 +313,7 @@ class RecordedStepRunner(StepRunner):
 
     @override
     def step(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The logits are valid until the next step."""
+        """Like `StepRunner.step`, but the logits are valid only until the next step."""
         cache, n = self.recording.cache, len(tokens)
         if self._unread is not None:
             source, source_mask = self._unread
@@ -328,13 +335,13 @@ class RecordedStepRunner(StepRunner):
 
     @override
     def keep(self, rows: Sequence[int]) -> None:
-        """Nothing is moved: the other rows are computed and ignored."""
+        """Keep only these rows. Nothing is moved: the other rows are still computed, and their results ignored."""
         self._rows = self._rows[torch.tensor(rows, device=self.device)]
         self._in_order = False
 
     @override
     def reorder(self, rows: Tensor, memories: Tensor | None = None) -> None:
-        """Rows stay with the memory that they read; dropped sentences take theirs along."""
+        """Make row i a copy of row `rows[i]`. With `memories` only the rows of these encoder outputs stay in use."""
         staying = self._rows
         if memories is not None:
             staying = self._rows.view(-1, len(rows) // len(memories))[memories].flatten()

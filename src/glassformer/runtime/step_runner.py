@@ -15,7 +15,10 @@ TextModel = DecoderModel | EncoderDecoderModel
 
 
 class StepRunner:
-    """Compute decoding steps for a batch of rows, for a decoder-only model or an encoder-decoder with its memory."""
+    """Computes decoding steps for a batch of sequences (rows), with a key-value cache.
+
+    For an encoder-decoder `memory` is the encoder output and `memory_mask` is False at its padding.
+    """
 
     def __init__(
         self,
@@ -38,7 +41,7 @@ class StepRunner:
 
     @property
     def can_run_ahead(self) -> bool:
-        """Whether to launch a step before the tokens of the previous one are read: it fits the cache and saves time."""
+        """Whether to launch the next step before Python reads the tokens of this one. Plain steps never do."""
         return False
 
     def step(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -58,7 +61,7 @@ class StepRunner:
     def reorder(self, rows: Tensor, memories: Tensor | None = None) -> None:
         """Make row i a copy of row `rows[i]`. Fewer rows shrink the batch.
 
-        Where rows share memories, `memories` names the memories to keep, if some are dropped.
+        Where rows share encoder outputs, `memories` holds the indices of the encoder outputs to keep; None keeps all.
         """
         if memories is None and self.memory is not None and len(self.memory) == self.cache.batch_size:
             memories = rows
@@ -75,9 +78,9 @@ class StepRunner:
 
     @classmethod
     def joined(cls, parts: "Sequence[StepRunner]", *, lengths: Sequence[int], capacity: int) -> "StepRunner":
-        """Merge the rows of several runners into one whose cache holds `capacity` tokens.
+        """Return one runner with the rows of several, whose cache holds `capacity` tokens per row.
 
-        `lengths` is the number of real tokens that each row has read. Padding is dropped where possible.
+        `lengths` holds the number of real tokens that each row has read. Padding that no row needs is dropped.
         """
         cache = KVCache.joined([part.cache for part in parts], lengths=lengths, capacity=capacity)
         cache.kernels = parts[0].cache.kernels
@@ -108,7 +111,7 @@ def modules_of(model: Module) -> list[Module]:
 
 @contextmanager
 def inference(model: Model) -> Iterator[None]:
-    """Put a language model into eval and inference mode for this block, and restore its mode afterwards."""
+    """Return a context manager that puts a language model into eval and inference mode, and restores its mode."""
     if model.config.head != "language_model":
         raise ValueError(f"the model has head={model.config.head!r}: expected 'language_model', which predicts tokens")
     # Most models are in eval mode already, and `model.eval()` takes milliseconds for hundreds of modules.
@@ -124,7 +127,10 @@ def inference(model: Model) -> Iterator[None]:
 
 
 def limit_new_tokens(model: Model, n_given: int, max_new_tokens: int) -> int:
-    """Return `max_new_tokens`, or fewer where the model's `max_len` is reached first."""
+    """Return `max_new_tokens`, or fewer if the model reaches its `max_len` first, after `n_given` tokens.
+
+    Raises ValueError if no new token is possible.
+    """
     limit = model.config.max_len
     allowed = max_new_tokens if limit is None else min(max_new_tokens, limit - n_given + 1)
     if allowed < 1:
