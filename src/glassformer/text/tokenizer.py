@@ -5,7 +5,8 @@ bytes of the training text and merges the most frequent pair of neighbors into a
 Frequent words become one token, rare ones several.
 
 The four special tokens have fixed ids, and text never becomes one of them: `</s>` typed by a user is encoded as plain
-text. All kinds except characters work on bytes, so that no text is unknown and decoding is exact.
+text. All kinds except characters work on bytes, so that no text is unknown. Decoding restores the text, except for
+upper case if the tokenizer lower-cases, and one leading space if it puts a space before every text.
 
 >>> tokenizer = Tokenizer.train(["low lower lowest"] * 10, vocab_size=270)
 >>> tokenizer.tokens(tokenizer.encode("lower lowly"))
@@ -56,7 +57,7 @@ class TokenizerConfig(Checked):
 
 
 class Tokenizer:
-    """Text to ids and back."""
+    """Converts texts to token ids and back, with a tokenizer of the `tokenizers` library made by `Tokenizer.train`."""
 
     def __init__(self, inner: tokenizers.Tokenizer):
         for token, wanted in zip(SPECIAL, (PAD, BEGIN, END, UNKNOWN), strict=True):
@@ -66,7 +67,7 @@ class Tokenizer:
         last = max(vocab, key=vocab.__getitem__)
         if vocab[last] >= len(vocab):  # the library serializes id by id and would not finish
             raise ValueError(f"the tokenizer has {last[:40]!r} at {vocab[last]}: expected ids below {len(vocab)}")
-        # not stored in the file, so set after loading too
+        # `tokenizer.json` does not store this setting, so it is set after loading too
         inner.encode_special_tokens = True
         self._inner = inner
         added = inner.get_added_tokens_decoder()
@@ -86,9 +87,9 @@ class Tokenizer:
         *,
         more_special: Sequence[str] = (),
     ) -> "Tokenizer":
-        """Train a tokenizer with at most `vocab_size` tokens. The result depends on the texts only.
+        """Train a tokenizer with at most `vocab_size` tokens. The same texts always give the same tokenizer.
 
-        `more_special` are special tokens beside the four fixed ones.
+        `more_special` are special tokens in addition to the four fixed ones.
         """
         config = config or TokenizerConfig()
         special = [*SPECIAL, *more_special]
@@ -121,7 +122,7 @@ class Tokenizer:
         if config.lowercase:
             inner.normalizer = tokenizers.normalizers.Lowercase()
         # A leading space makes a word the same token wherever it stands in the text. Runs of spaces and line breaks are
-        # pieces of their own, so that indentation becomes few tokens.
+        # split from words, so that indentation becomes few tokens.
         prefix_space = config.prefix_space and config.kind != "bytes"
         inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
         inner.decoder = decoders.ByteLevel()
@@ -135,7 +136,7 @@ class Tokenizer:
 
     @property
     def kind(self) -> str:
-        """Return the kind: characters, bytes, BPE or unigram."""
+        """Return the kind of tokenizer: "characters", "bytes", "BPE" or "Unigram"."""
         if self.is_of_characters:
             return "characters"
         n_pieces = self.vocab_size - len(self._special)
@@ -152,17 +153,17 @@ class Tokenizer:
 
     @property
     def is_of_characters(self) -> bool:
-        """Return whether each token is a character."""
+        """Return whether each token is a single character (kind "characters")."""
         return self._characters is not None
 
     @property
     def begin(self) -> int | None:
-        """Return the token before a generated text: END, as between training documents."""
+        """Return the id that starts a generated text: END, because END precedes every document in training."""
         return END
 
     @property
     def end(self) -> int | None:
-        """Return the END id."""
+        """Return the id that ends a text: END."""
         return END
 
     @property
@@ -172,34 +173,37 @@ class Tokenizer:
 
     @property
     def chat_template(self) -> str | None:
-        """Return None: our tokenizers have no chat template."""
+        """Return None: only pretrained tokenizers have a chat template."""
         return None
 
     def special_id(self, name: str) -> int:
-        """Return the id of a special token."""
+        """Return the id of the special token with this name, such as "<pad>". Raises ValueError if there is none."""
         for index, content in self._special.items():
             if content == name:
                 return index
         raise ValueError(f"the tokenizer has no special token {name!r}: expected one of {[*self._special.values()]}")
 
     def normalize(self, text: str) -> str:
-        """Return the text as it is tokenized: lower-cased if so trained, otherwise unchanged."""
+        """Return the text that is split into tokens: lower-cased if the tokenizer lower-cases, otherwise unchanged."""
         return text if self._inner.normalizer is None else self._inner.normalizer.normalize_str(text)
 
     def encode(self, text: str) -> list[int]:
-        """Encode a text without BEGIN and END."""
+        """Return the ids of a text, without BEGIN and END."""
         if self._characters is not None:
             return [self._characters.get(character, UNKNOWN) for character in self.normalize(text)]
         return self._inner.encode(text, add_special_tokens=False).ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encode many texts in parallel."""
+        """Return the ids of each text as `encode` does, computed in parallel."""
         if self._characters is not None:
             return [self.encode(text) for text in texts]
         return [encoding.ids for encoding in self._inner.encode_batch(texts, add_special_tokens=False)]
 
     def offsets_batch(self, texts: Sequence[tuple[str, str | None]]) -> list[Encoded]:
-        """Encode texts or pairs, END after each text, with the character span of each token."""
+        """Encode texts or pairs with END after each text, and return the character span of each token too.
+
+        The second text of a single one is None.
+        """
         flat = [part for pair in texts for part in pair if part is not None]
         encodings = iter(self._inner.encode_batch(flat, add_special_tokens=False))
         found = []
@@ -216,7 +220,7 @@ class Tokenizer:
         return found
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Decode ids. Special tokens are omitted."""
+        """Return the text of these ids. Special tokens are omitted."""
         kept = [index for index in ids if index not in self._special]
         # Remove the space that encoding put before the text.
         return self._inner.decode(kept, skip_special_tokens=False).removeprefix(self._prefix)
@@ -241,7 +245,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path | str) -> "Tokenizer":
-        """Load the tokenizer saved at `path`."""
+        """Load the tokenizer saved in the file `path`, a `tokenizer.json`."""
         try:
             text = Path(path).read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
@@ -252,7 +256,7 @@ class Tokenizer:
 def _of_characters(
     texts: Iterable[str], special: list[str], vocab_size: int, *, lowercase: bool
 ) -> tokenizers.Tokenizer:
-    """Build a character-level tokenizer."""
+    """Build a tokenizer of the most frequent characters in the texts, with at most `vocab_size` tokens."""
     found = Counter[str]()
     # The normalizer lower-cases single characters; str.lower() handles a final sigma differently.
     normalizer = tokenizers.normalizers.Lowercase() if lowercase else None
