@@ -50,8 +50,8 @@ class ChatTemplate:
     def render(self, variables: Mapping[str, Any], now: datetime | None = None) -> str:
         """Return the rendered text. `variables` hold plain values: texts, numbers, lists and dictionaries.
 
-        `now` is the time that the template sees, by default the current time. Raises ValueError if the template fails or
-        exceeds a limit.
+        `now` is the time that the template sees, by default the current time. Raises ValueError if the template fails
+        or exceeds a limit.
         """
         self._sandbox.budget.start(now or datetime.now())
         try:
