@@ -86,7 +86,7 @@ def reporting(*, quiet: bool = False) -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """Print a line on stderr, above any live bars. An outermost `reporting(quiet=True)` suppresses it."""
+    """Print a line on stderr, above any live bars, unless an outer `reporting(quiet=True)` disabled the display."""
     reporter = _REPORTER.get()
     if reporter is not None:
         reporter.say(text)
@@ -121,7 +121,10 @@ class Step:
         self.show(self.done + count)
 
     def show(self, done: int, *, text: str = "", total: int | None = None) -> None:
-        """Set the number of items done (and the total), and update the display. `text` replaces the usual line."""
+        """Set the number of items done and update the display.
+
+        `total` replaces the expected number of items, `text` the usual line.
+        """
         self.done, self.total = done, self.total if total is None else total
         if self._reporter is None:
             return

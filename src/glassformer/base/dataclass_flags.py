@@ -38,7 +38,7 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """Name on the command line: `--max-tokens`."""
+        """Return the option's name on the command line, such as `--max-tokens`."""
         return f"--{self.name.replace('_', '-')}"
 
 
@@ -73,7 +73,7 @@ def _option(kind: Any, usual: Any, name: str, part: str) -> Option:
 def field_docs(kind: Any) -> dict[str, tuple[str, str]]:
     """Map each field of a dataclass to its docstring and its heading, each "" if there is none.
 
-    The heading is the nearest comment above the field that has a line of the class body to itself.
+    The heading is the nearest comment line above the field in the class body.
     """
     found: dict[str, tuple[str, str]] = {}
     for base in reversed(kind.__mro__):

@@ -14,7 +14,10 @@ MAX_SHOWN = 12
 
 
 def score_classes(found: Sequence[Hashable], true: Sequence[Hashable]) -> Scores:
-    """Return the accuracy and the macro-F1, which is the mean F1 of the classes that occur in `found` or `true`."""
+    """Return accuracy and macro-F1 of the predicted classes `found` against the correct ones `true`, in percent.
+
+    Macro-F1 is the mean F1 of all classes that occur in either.
+    """
     _check(found, true)
     sets = [{label} for label in found], [{label} for label in true]
     hits = sum(a == b for a, b in zip(found, true, strict=True))
@@ -22,7 +25,10 @@ def score_classes(found: Sequence[Hashable], true: Sequence[Hashable]) -> Scores
 
 
 def score_binary(found: Sequence[bool], true: Sequence[bool]) -> Scores:
-    """Return the F1 of the class True, and the accuracy. F1 is 0 if no item is True in both `found` and `true`."""
+    """Return the F1 of the class True, and the accuracy, of predictions `found` against answers `true`, in percent.
+
+    F1 is 0 if no item is True in both.
+    """
     _check(found, true)
     hits = sum(a and b for a, b in zip(found, true, strict=True))
     equal = sum(a == b for a, b in zip(found, true, strict=True))
@@ -30,9 +36,10 @@ def score_binary(found: Sequence[bool], true: Sequence[bool]) -> Scores:
 
 
 def score_label_sets(found: Sequence[Collection[Hashable]], true: Sequence[Collection[Hashable]]) -> Scores:
-    """Return micro-F1, macro-F1 and accuracy for texts with any number of labels each.
+    """Return micro-F1, macro-F1 and accuracy for texts with any number of labels each, in percent.
 
-    Accuracy is the share of texts whose predicted set of labels is exactly right.
+    `found` holds the predicted labels of each text, and `true` the correct ones. Accuracy is the share of texts whose
+    predicted set of labels is exactly right.
     """
     _check(found, true)
     sets = [set(labels) for labels in found], [set(labels) for labels in true]
@@ -46,7 +53,7 @@ def score_label_sets(found: Sequence[Collection[Hashable]], true: Sequence[Colle
 def confusion(found: Sequence[str], true: Sequence[str], labels: Sequence[str]) -> list[list[int]]:
     """Return the confusion matrix: how often each true class (row) was predicted as each class (column).
 
-    Rows and columns follow the order of `labels`.
+    `found` are the predictions. Rows and columns follow the order of `labels`.
     """
     _check(found, true)
     counts = Counter(zip(true, found, strict=True))
@@ -54,7 +61,7 @@ def confusion(found: Sequence[str], true: Sequence[str], labels: Sequence[str]) 
 
 
 def confusion_tables(found: Sequence[str], true: Sequence[str], labels: Sequence[str]) -> dict[str, Table]:
-    """Return the confusion matrix as `{"confusion": table}`, or an empty dictionary for more than MAX_SHOWN classes."""
+    """Return the confusion matrix of predictions `found` as {"confusion": table}; {} for over MAX_SHOWN classes."""
     if len(labels) > MAX_SHOWN:
         return {}
     rows = dict(zip(labels, confusion(found, true, labels), strict=True))

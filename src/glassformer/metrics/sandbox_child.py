@@ -41,9 +41,10 @@ POLL = 0.005
 
 
 def supervise(job: dict[str, Any], status: int, report: int) -> None:
-    """Run the job in a child process, end all remaining processes, and write the result to the pipe `status`.
+    """Run the job (a program, its tests and its limits) in a child process, and write the result to the pipe `status`.
 
-    `report` is the pipe on which the program reports its protections and its success.
+    All remaining processes of the job are ended. `report` is the pipe on which the program reports its protections and
+    its success.
     """
     kernel.adopt_orphans()
     has_user = "user" not in job["without"] and kernel.enter_user_namespace()
@@ -92,7 +93,7 @@ def is_ready(pipe: int) -> bool:
 
 
 def begin(job: dict[str, Any], pipes: tuple[int, int], active: set[str]) -> None:
-    """Create file and network namespaces, and run the program in a child process until it ends.
+    """Second process of the sandbox: create file and network namespaces, and run the program in a child process.
 
     The program needs a child, because the first process of a namespace ignores some signals. `active` holds the
     names of the namespaces already entered; those entered here are added.
@@ -258,7 +259,7 @@ def become_nobody() -> bool:
 
 
 def limit_resources(job: dict[str, Any]) -> None:
-    """Limit time, memory, files and processes. Limits that the kernel lacks are skipped."""
+    """Limit this process's time, memory, files and child processes. Limits that the kernel lacks are skipped."""
     limits = {
         "RLIMIT_CORE": 0,
         "RLIMIT_CPU": max(1, round(job["seconds"] + 1)),

@@ -78,8 +78,8 @@ def enter_namespace(name: str) -> bool:
 def enter_own_files(folder: str, paths: list[str], size: int) -> bool:
     """Replace the root file system by one that holds `paths` read-only, a few devices, and an empty folder /work.
 
-    It is mounted at `folder`. /work is in memory with at most `size` bytes, and becomes the current folder. Needs a
-    mount namespace. No other files of the system are reachable afterwards.
+    The new root is mounted at `folder`. /work is in memory with at most `size` bytes, and becomes the current folder.
+    Needs a mount namespace. No other files of the system are reachable afterwards.
     """
     if _LIBC is None:
         return False
@@ -122,7 +122,7 @@ def drop_capabilities() -> None:
 
 
 def restrict_files(readable: list[str], folder: str) -> int:
-    """Allow only to read the paths `readable` and to use `folder`, with Landlock. No program can be executed.
+    """Restrict this process with Landlock to reading the paths `readable` and using `folder`. It cannot execute files.
 
     Returns the version of Landlock, or 0 if the restriction is not in force. From version 6 on it also blocks signals
     to processes outside.

@@ -25,11 +25,11 @@ LOWER_IS_BETTER = frozenset({"loss", "perplexity", "bits_per_byte"})
 
 @dataclass(frozen=True)
 class Scores:
-    """Named scores. The first is the main one. Ratios are in percent."""
+    """The named scores of one evaluation. The first is the main one. Ratios are in percent."""
 
     values: Mapping[str, float]
     signatures: Mapping[str, str] = field(default_factory=dict)
-    """Signatures, for scores whose library gives one. Only scores with equal signatures are comparable."""
+    """How a score was computed, for scores whose library says so. Only scores with equal signatures are comparable."""
     tables: Mapping[str, Table] = field(default_factory=dict)
     """Tables in addition to the scores, such as a confusion matrix."""
     about: str = field(default="", compare=False)

@@ -60,7 +60,7 @@ class BpeDropout:
         return [token for word, choice in zip(words, choices, strict=True) for token in self._cut(word, choice % POOL)]
 
     def _words(self, text: str) -> list[str]:
-        """Split a text into words as the tokenizer does, with one letter per byte. Merges never cross words."""
+        """Split a text into words as the tokenizer does, written with one letter per byte. Merges never cross words."""
         if self._inner.normalizer is not None:
             text = self._inner.normalizer.normalize_str(text)
         return [word for word, _ in self._inner.pre_tokenizer.pre_tokenize_str(text)]

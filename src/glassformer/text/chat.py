@@ -25,7 +25,7 @@ from glassformer.text.chat_template import ChatTemplate
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
 Parts = list[tuple[str, bool]]
-"""A rendered text in parts, each with True if its control tokens count as such, because the template wrote them."""
+"""A rendered text in parts, each marked True if the template wrote the control tokens in it, so that they count."""
 
 # Values of `role` and `type` that templates compare with. They are not message text, so they get no mark.
 # fmt: off
@@ -116,9 +116,10 @@ def _origins(source: str, said: dict[str, Any], prompt: bool, tokenizer: Pretrai
 
 
 def _unsaid(parts: Parts, control: re.Pattern[str], texts: Iterable[str]) -> re.Match[str] | None:
-    """Return the first control token in unnamed parts that none of the message texts contains, or None.
+    """Return the first control token that neither has a random name nor occurs in a message text, or None.
 
-    The template must have assembled such a token, at least in part. Named parts are tokens with a random name.
+    The template must have assembled such a token. `parts` are True for tokens with a random name, `control` matches all
+    control tokens, and `texts` are the message texts.
     """
     bare = (found for part, is_named in parts if not is_named for found in control.finditer(part))
     return next((found for found in bare if not any(found[0] in text for text in texts)), None)

@@ -20,7 +20,7 @@ class Encoded(NamedTuple):
     def cut(self, limit: int) -> "Encoded":
         """Return this encoding, shortened to `limit` tokens by removing tokens from the ends of the texts.
 
-        Special tokens stay. Each text may use half of the other tokens, and what the other text leaves of its half.
+        Special tokens stay. Two texts share the remaining tokens equally, unless one needs less than its half.
         """
         sizes = [self.sources.count(text) for text in (0, 1)]
         room = max(limit - self.sources.count(None), 0)

@@ -57,10 +57,11 @@ def byte_level_tokenizer(
     begin: int | None = None,
     end: int | None = None,
 ) -> tokenizers.Tokenizer:
-    """Build a byte-level BPE tokenizer: tokens in GPT-2's byte alphabet, merges as `left right`, best first.
+    """Build a byte-level BPE tokenizer.
 
-    `types` are GGUF's token types, by default all NORMAL. `pre` names the pre-tokenization rule (`CUTS`). `begin` and
-    `end` are ids to put before and after every text.
+    `tokens` are in id order, in GPT-2's byte alphabet. `merges` are written "left right", the best first. `types`
+    are GGUF's token types, by default all NORMAL. `pre` names the pre-tokenization rule (`CUTS`). `begin` and `end` are
+    ids to put before and after every text.
     """
     if pre not in CUTS:
         raise ValueError(f"tokenizer.ggml.pre={pre!r}: expected one of {', '.join(CUTS)}")

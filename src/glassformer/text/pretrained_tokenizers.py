@@ -112,7 +112,10 @@ class PretrainedTokenizer:
         *,
         where: str = "tokenizer.json",
     ) -> "PretrainedTokenizer":
-        """Create a tokenizer from the text of a `tokenizer.json` and parsed configs, as in the constructor."""
+        """Create a tokenizer from the text of a `tokenizer.json`.
+
+        `config` and `generation` are the parsed `tokenizer_config.json` and `generation_config.json`.
+        """
         return cls(_parse_json(text, where), config, generation, where=where)
 
     @property
@@ -210,7 +213,7 @@ class PretrainedTokenizer:
         return Encoded(self._known(encoding.ids), encoding.offsets, encoding.type_ids, encoding.sequence_ids)
 
     def offsets_batch(self, texts: Sequence[tuple[str, str | None]]) -> list[Encoded]:
-        """Encode many texts or pairs as `offsets` does, in parallel. The second text of a single one is None."""
+        """Encode many texts or pairs as `offsets` does, in parallel. A single text is given as `(text, None)`."""
         try:
             found = self._inner.encode_batch([first if second is None else (first, second) for first, second in texts])
         except BaseException as error:

@@ -67,7 +67,7 @@ class SentencePieceModel:
     """Compiled normalization rules; empty if there are none."""
 
     def token(self, index: int | None) -> str | None:
-        """Return the text of the piece with this id; None for None."""
+        """Return the text of the piece with this id, or None if the id is None."""
         return None if index is None else self.pieces[index].text
 
 

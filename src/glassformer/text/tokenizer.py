@@ -34,7 +34,7 @@ SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 
 @dataclass(frozen=True)
 class TokenizerConfig(Checked):
-    """How a tokenizer is trained."""
+    """Options of training a tokenizer."""
 
     kind: Literal["bpe", "unigram", "bytes", "characters"] = "bpe"
     """Kind of tokenizer: byte-pair merges (Sennrich et al. 2016), a unigram language model (Kudo 2018), single bytes,
@@ -202,7 +202,7 @@ class Tokenizer:
     def offsets_batch(self, texts: Sequence[tuple[str, str | None]]) -> list[Encoded]:
         """Encode texts or pairs with END after each text, and return the character span of each token too.
 
-        The second text of a single one is None.
+        A single text is given as `(text, None)`.
         """
         flat = [part for pair in texts for part in pair if part is not None]
         encodings = iter(self._inner.encode_batch(flat, add_special_tokens=False))

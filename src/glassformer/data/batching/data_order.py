@@ -24,7 +24,7 @@ def grid(lengths: Numbers, step: int) -> Numbers:
 
 
 class BatchPlan:
-    """Assigns rows to batches whose padded size stays within `max_tokens`, and orders the batches.
+    """Assigns rows (tokenized examples) to batches of at most `max_tokens` padded tokens, and orders the batches.
 
     `first` holds the length of each row, already rounded by `grid`. For sentence pairs it holds the source lengths and
     `second` the target lengths; the longer side of a batch counts.
@@ -57,9 +57,9 @@ class BatchPlan:
         return len(self._cuts) - 1
 
     def rows_of_batch(self, number: int) -> Numbers:
-        """Return the rows of the batch with this number. This method decides the data order of every training update.
+        """Return the indices of the examples in the batch with this number, which decides the data order of training.
 
-        The rows depend on the seed and the number only. Numbers continue across epochs.
+        They depend on the seed and the number only. Numbers continue across epochs.
         """
         epoch, position = divmod(number, len(self))
         if self._drawn is None or self._drawn[0] != epoch:

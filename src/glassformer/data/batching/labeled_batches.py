@@ -45,7 +45,10 @@ class LabeledBatch(NamedTuple):
 
 
 def make_batch(rows: Sequence[LabeledRow], *, pad: int, per_token: bool = False) -> LabeledBatch:
-    """Return rows as a batch, padded with the id `pad`. With `per_token`, every token has an answer."""
+    """Return labeled rows as a batch, padded with the id `pad`.
+
+    With `per_token`, an answer has one number per token and is padded with IGNORED.
+    """
     width = int(grid(np.array([max(1, *(len(row.ids) for row in rows))]), 2)[0])
     tokens = np.full((len(rows), width), pad, dtype=np.int64)
     types = np.zeros((len(rows), width), dtype=np.int64)
@@ -63,7 +66,8 @@ def make_batch(rows: Sequence[LabeledRow], *, pad: int, per_token: bool = False)
 class LabeledBatches:
     """The training batches of labeled rows: `batches[n]` is batch number n, counted across epochs.
 
-    `max_tokens` limits the padded tokens of a batch. With `per_token`, every token has an answer.
+    A labeled row is a tokenized text with its answer. `max_tokens` limits the padded tokens of a batch. With
+    `per_token`, an answer has one number per token.
     """
 
     def __init__(

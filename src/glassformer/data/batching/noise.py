@@ -39,7 +39,7 @@ def random_of(*numbers: int) -> np.random.Generator:
 
 
 def hidden_count(length: int | Numbers, share: float) -> Numbers:
-    """Return the number of tokens to hide: a share of the length, at least one unless the text is empty."""
+    """Return the number of tokens to hide: `share` of the length, rounded, at least one unless the text is empty."""
     length = np.asarray(length, dtype=np.int64)
     return np.minimum(np.maximum(np.rint(length * share).astype(np.int64), 1), length)
 
@@ -101,7 +101,7 @@ def fill_spans(source: Sequence[int], target: Sequence[int], sentinels: Sequence
 
 
 def written_spans(target: Sequence[int], sentinels: Sequence[int]) -> dict[int, list[int]]:
-    """Return the tokens that follow each sentinel in the target, by sentinel; no tokens if it does not occur."""
+    """Map each sentinel to the tokens that follow it in the target; to an empty list if it does not occur."""
     spans: dict[int, list[int]] = {sentinel: [] for sentinel in sentinels}
     current: list[int] = []
     for token in target:

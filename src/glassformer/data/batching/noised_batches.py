@@ -51,7 +51,7 @@ class SurroundingTokens:
 
 
 class _NoisedBatches:
-    """Base class of the batches below: decides which rows form a batch, and each row's random generator.
+    """Base class of MaskedBatches and DenoisingBatches: decides which rows (tokenized texts) form a batch.
 
     `first` and `second` are the lengths of the corrupted rows, as source and target; `second` is None without a target.
     """
@@ -69,11 +69,11 @@ class _NoisedBatches:
         return len(self._plan)
 
     def epoch_of(self, number: int) -> int:
-        """Return the epoch of a batch."""
+        """Return the epoch of the batch with this number."""
         return number // len(self)
 
     def _drawn(self, number: int) -> list[tuple[Numbers, np.random.Generator]]:
-        """Return the token ids of each row of a batch, each with the row's random generator."""
+        """Return the token ids of each row of a batch, with the random generator that decides the row's corruption."""
         epoch = self.epoch_of(number)
         return [
             (self.rows[int(row)], random_of(self.seed, epoch, int(row))) for row in self._plan.rows_of_batch(number)

@@ -41,7 +41,7 @@ class PackedBatch(NamedTuple):
 
     @property
     def segments(self) -> Tensor | None:
-        """Return the document number of each token, or None if the stream is one text."""
+        """Return the number of each token's document within its window, (B, T); None if the stream is one text."""
         return self.numbers if self.numbers.numel() else None
 
     @property

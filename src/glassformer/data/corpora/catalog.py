@@ -28,12 +28,13 @@ INTERFACE_SHA256 = "6e1ec2c07441d63fdcfb8acd2c4bbb6f68bc97330855784d3623d10c38fe
 
 @dataclass(frozen=True)
 class Corpus:
-    """The description of a corpus that users select by name, for `glassformer` to list."""
+    """The description of a corpus that users select by name."""
 
     name: str
     about: str
     licence: str
     size: str
+    """How much is downloaded, and how many examples there are, in words."""
     is_local: bool
     """Whether the corpus is read from a folder that the user gives, instead of being downloaded."""
 

@@ -25,7 +25,7 @@ class Docstring(NamedTuple):
 def docstrings(folder: Path | None = None) -> tuple[Docstring, ...]:
     """Return the unique docstrings of Python's standard library, or of the Python files in `folder`.
 
-    Files are parsed, not run. Only docstrings with a summary line and a text of FEWEST_WORDS words are included.
+    Files are parsed, not run. Only docstrings with a summary line and at least FEWEST_WORDS further words are included.
     """
     root = Path(sysconfig.get_paths()["stdlib"]) if folder is None else folder
     found: dict[str, Docstring] = {}

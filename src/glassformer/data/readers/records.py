@@ -41,7 +41,7 @@ class Examples(list[Example]):
 
     @classmethod
     def of(cls, reader: "RecordReader[Example]") -> "Examples[Example]":
-        """Read all examples of a reader into memory."""
+        """Read all examples of a reader into memory, and copy its counts of skipped records."""
         found = cls(reader)
         found.skipped.update(reader.skipped)
         return found
@@ -116,7 +116,7 @@ def examples_of(
 
 
 def kind_of(path: Path) -> Literal["text", "table", "jsonl"]:
-    """Return a file's format by its suffix, ignoring .gz."""
+    """Return a file's format by its suffix before .gz: "table" (.tsv, .csv), "jsonl" (.jsonl, .ndjson), else "text"."""
     suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
     if suffix in TABLES:
         return "table"
@@ -155,7 +155,7 @@ def has_lone_surrogate(value: object) -> bool:
 
 
 def lone_surrogate(column: str) -> str:
-    """Return the description of the problem that a cell of this column has a lone surrogate."""
+    """Return the text of the problem that a cell of this column has a lone surrogate, for errors and counts."""
     return f"half a surrogate pair under {column!r}: expected whole characters"
 
 

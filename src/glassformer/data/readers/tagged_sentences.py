@@ -190,5 +190,5 @@ def _entities_of_spans(text: str, spans: list[Any], places: list[tuple[int, int]
 
 
 def _around(text: str, begin: int, end: int, places: list[tuple[int, int]]) -> str:
-    """Return the words that a span touches, for an error message."""
+    """Return the words that the span from `begin` to `end` overlaps, quoted, for an error message."""
     return " ".join(repr(text[left:right]) for left, right in places if left < end and begin < right) or "none"

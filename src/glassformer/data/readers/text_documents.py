@@ -129,8 +129,8 @@ class SplitDocuments(NamedTuple):
 def split_documents(documents: Iterable[Document], share: float = 0.0) -> SplitDocuments:
     """Split documents into training and validation documents.
 
-    A positive `share` makes the last part of the text, of this share, the validation documents. With 0, a hash of the
-    text selects about one in 25 documents; if all or none are selected, the last tenth of the text is taken.
+    With a positive `share`, that share of the text, at its end, is for validation. With 0, a hash of the text selects
+    about one in 25 documents for validation; if it selects all or none, the last tenth of the text is taken.
     """
     if not 0 <= share < 1:
         raise ValueError(f"valid_share={share}: expected a share of the text, from 0 to below 1")

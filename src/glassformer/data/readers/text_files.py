@@ -55,7 +55,10 @@ def check_file(path: Path) -> None:
 
 
 def bad_record(where: str, problem: str, unit: str = "records") -> BadRecordError:
-    """Return the error for the bad record at `where`, with advice how to skip such records (`unit`, a plural)."""
+    """Return the error for the bad record at `where`, with advice on how to skip such records.
+
+    `unit` is what the advice calls them, such as "documents".
+    """
     expected = ": expected a text file in UTF-8" if problem == NOT_UTF8 else ""
     return BadRecordError(f"{where}: {problem}{expected} (on_bad='skip', or --on-bad skip, skips such {unit})")
 
