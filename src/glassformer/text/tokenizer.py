@@ -4,9 +4,10 @@ A tokenizer splits text into tokens and gives each an id. Byte-pair encoding (BP
 bytes of the training text and merges the most frequent pair of neighbors into a new token until the vocabulary is full.
 Frequent words become one token, rare ones several.
 
-The four special tokens have fixed ids, and text never becomes one of them: `</s>` typed by a user is encoded as plain
-text. All kinds except characters work on bytes, so that no text is unknown. Decoding restores the text, except for
-upper case if the tokenizer lower-cases, and one leading space if it puts a space before every text.
+The four special tokens have fixed ids. `</s>` typed by a user is encoded as plain text, not as a special token. All
+kinds except characters work on bytes, so that no text is unknown. Decoding then returns the encoded text, except that
+`lowercase` loses the case, and that `prefix_space` loses one space of a text that starts with a space. A tokenizer of
+characters encodes a character outside its vocabulary as `<unk>`, which decoding omits.
 
 >>> tokenizer = Tokenizer.train(["low lower lowest"] * 10, vocab_size=270)
 >>> tokenizer.tokens(tokenizer.encode("lower lowly"))
@@ -34,13 +35,13 @@ SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 
 @dataclass(frozen=True)
 class TokenizerConfig(Checked):
-    """Options of training a tokenizer."""
+    """How a tokenizer is trained."""
 
     kind: Literal["bpe", "unigram", "bytes", "characters"] = "bpe"
     """Kind of tokenizer: byte-pair merges (Sennrich et al. 2016), a unigram language model (Kudo 2018), single bytes,
     or the characters of the training text."""
     prefix_space: bool = True
-    """Put a space before every text, so that a word has the same token at the start and inside."""
+    """Start every text with a space, so that a word has the same token at the start of a text and inside it."""
     lowercase: bool = False
     """Lower-case all texts; decoding cannot undo it."""
     bpe_dropout: Annotated[float, Range("a probability, from 0 to 1", 0, 1)] = 0.0
@@ -57,7 +58,7 @@ class TokenizerConfig(Checked):
 
 
 class Tokenizer:
-    """Converts texts to token ids and back, with a tokenizer of the `tokenizers` library made by `Tokenizer.train`."""
+    """Encodes text to token ids and decodes ids to text."""
 
     def __init__(self, inner: tokenizers.Tokenizer):
         for token, wanted in zip(SPECIAL, (PAD, BEGIN, END, UNKNOWN), strict=True):
@@ -67,7 +68,7 @@ class Tokenizer:
         last = max(vocab, key=vocab.__getitem__)
         if vocab[last] >= len(vocab):  # the library serializes id by id and would not finish
             raise ValueError(f"the tokenizer has {last[:40]!r} at {vocab[last]}: expected ids below {len(vocab)}")
-        # `tokenizer.json` does not store this setting, so it is set after loading too
+        # not stored in the file, so set after loading too
         inner.encode_special_tokens = True
         self._inner = inner
         added = inner.get_added_tokens_decoder()
@@ -87,7 +88,7 @@ class Tokenizer:
         *,
         more_special: Sequence[str] = (),
     ) -> "Tokenizer":
-        """Train a tokenizer with at most `vocab_size` tokens. The same texts always give the same tokenizer.
+        """Train a tokenizer on `texts`, with at most `vocab_size` tokens.
 
         `more_special` are special tokens in addition to the four fixed ones.
         """
@@ -122,7 +123,7 @@ class Tokenizer:
         if config.lowercase:
             inner.normalizer = tokenizers.normalizers.Lowercase()
         # A leading space makes a word the same token wherever it stands in the text. Runs of spaces and line breaks are
-        # split from words, so that indentation becomes few tokens.
+        # separate pieces, so that indentation becomes few tokens.
         prefix_space = config.prefix_space and config.kind != "bytes"
         inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
         inner.decoder = decoders.ByteLevel()
@@ -136,7 +137,7 @@ class Tokenizer:
 
     @property
     def kind(self) -> str:
-        """Return the kind of tokenizer: "characters", "bytes", "BPE" or "Unigram"."""
+        """Return the kind of tokenizer: "characters", "bytes", or the model's class, "BPE" or "Unigram"."""
         if self.is_of_characters:
             return "characters"
         n_pieces = self.vocab_size - len(self._special)
@@ -144,65 +145,65 @@ class Tokenizer:
 
     @property
     def special_ids(self) -> frozenset[int]:
-        """Return the ids of special tokens. Plain text never encodes to them."""
+        """Return the ids of special tokens. Text encodes to none of them, except an unknown character to UNKNOWN."""
         return frozenset(self._special)
 
     def has_special(self, name: str) -> bool:
-        """Return whether a special token of this name exists."""
+        """Return whether there is a special token with this text, such as `</s>`."""
         return name in self._special.values()
 
     @property
     def is_of_characters(self) -> bool:
-        """Return whether each token is a single character (kind "characters")."""
+        """Return whether each token except the special ones is a single character."""
         return self._characters is not None
 
     @property
     def begin(self) -> int | None:
-        """Return the id that starts a generated text: END, because END precedes every document in training."""
+        """Return the id from which generation starts: END, which separates the documents of training data."""
         return END
 
     @property
     def end(self) -> int | None:
-        """Return the id that ends a text: END."""
+        """Return the id that ends a text, END."""
         return END
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Return all ids that end a text."""
+        """Return all ids that end a text: END only."""
         return (END,)
 
     @property
     def chat_template(self) -> str | None:
-        """Return None: only pretrained tokenizers have a chat template."""
+        """Return None: our tokenizers have no chat template."""
         return None
 
     def special_id(self, name: str) -> int:
-        """Return the id of the special token with this name, such as "<pad>". Raises ValueError if there is none."""
+        """Return the id of the special token with this text, such as `</s>`. Raises ValueError if there is none."""
         for index, content in self._special.items():
             if content == name:
                 return index
         raise ValueError(f"the tokenizer has no special token {name!r}: expected one of {[*self._special.values()]}")
 
     def normalize(self, text: str) -> str:
-        """Return the text that is split into tokens: lower-cased if the tokenizer lower-cases, otherwise unchanged."""
+        """Return the text that is split into tokens: lower-cased with `lowercase`, otherwise unchanged."""
         return text if self._inner.normalizer is None else self._inner.normalizer.normalize_str(text)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, without BEGIN and END."""
+        """Return the token ids of a text, without BEGIN and END."""
         if self._characters is not None:
             return [self._characters.get(character, UNKNOWN) for character in self.normalize(text)]
         return self._inner.encode(text, add_special_tokens=False).ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each text as `encode` does, computed in parallel."""
+        """Return the token ids of each text, like `encode`. All kinds except characters encode texts in parallel."""
         if self._characters is not None:
             return [self.encode(text) for text in texts]
         return [encoding.ids for encoding in self._inner.encode_batch(texts, add_special_tokens=False)]
 
     def offsets_batch(self, texts: Sequence[tuple[str, str | None]]) -> list[Encoded]:
-        """Encode texts or pairs with END after each text, and return the character span of each token too.
+        """Encode single texts (the second is None) or pairs of texts, with END after each text.
 
-        A single text is given as `(text, None)`.
+        The result also holds, for each token, the number of its text (0 or 1) and its character span in that text.
         """
         flat = [part for pair in texts for part in pair if part is not None]
         encodings = iter(self._inner.encode_batch(flat, add_special_tokens=False))
@@ -220,22 +221,28 @@ class Tokenizer:
         return found
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of these ids. Special tokens are omitted."""
+        """Return the text of token ids without special tokens, and without the space that `prefix_space` adds."""
         kept = [index for index in ids if index not in self._special]
         # Remove the space that encoding put before the text.
         return self._inner.decode(kept, skip_special_tokens=False).removeprefix(self._prefix)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Return each id as readable text, for display. A token that starts a word starts with a space."""
+        """Return the text of each token, for display. A space before a word belongs to the word's first token.
+
+        Bytes that are not a whole character are shown as U+FFFD, the replacement character.
+        """
         return [self._special.get(i) or self._inner.decode([i], skip_special_tokens=False) for i in ids]
 
     def to_json(self) -> str:
-        """Return the contents of `tokenizer.json`."""
+        """Return the tokenizer as the contents of a `tokenizer.json`."""
         return self._inner.to_str(pretty=True)
 
     @classmethod
     def from_json(cls, text: str, *, where: str = "tokenizer.json") -> "Tokenizer":
-        """Load a tokenizer from the contents of `tokenizer.json`. `where` names the source in errors."""
+        """Load a tokenizer from the contents of a `tokenizer.json`. `where` names their source in errors.
+
+        Raises ValueError if they are not a tokenizer with Glassformer's four special tokens.
+        """
         try:
             return cls(tokenizers.Tokenizer.from_str(text))
         except BaseException as error:  # the library raises bare Exceptions, and panics that are none
@@ -245,7 +252,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path | str) -> "Tokenizer":
-        """Load the tokenizer saved in the file `path`, a `tokenizer.json`."""
+        """Load a tokenizer from the file `path`, a `tokenizer.json` with Glassformer's four special tokens."""
         try:
             text = Path(path).read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
@@ -256,7 +263,7 @@ class Tokenizer:
 def _of_characters(
     texts: Iterable[str], special: list[str], vocab_size: int, *, lowercase: bool
 ) -> tokenizers.Tokenizer:
-    """Build a tokenizer of the most frequent characters in the texts, with at most `vocab_size` tokens."""
+    """Build a tokenizer of the characters in `texts`: the most frequent ones if not all fit into `vocab_size`."""
     found = Counter[str]()
     # The normalizer lower-cases single characters; str.lower() handles a final sigma differently.
     normalizer = tokenizers.normalizers.Lowercase() if lowercase else None
