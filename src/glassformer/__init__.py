@@ -6,8 +6,9 @@
     print(gf.load("my-model").run(["one two three"]))
 
 `dir(glassformer)` lists the names that most programs need. Packages such as `glassformer.nn` and the classes of the
-five documents (docs/documents.md) can be imported from here too. Every name is imported when it is first used, so that
-`import glassformer.reference` needs NumPy alone and the command line prints `--help` before torch is loaded.
+five tutorial documents that this project implements (docs/documents.md) can be imported from here too. Every name is
+imported when it is first used, so that `import glassformer.reference` needs no package except NumPy, and the command
+line prints `--help` before torch is loaded.
 """
 
 from importlib import import_module
@@ -51,13 +52,13 @@ _MODULES = {
     "preset": "models",
     "train": "tasks.train_function",
 }
-"""The module of each name in `__all__`."""
+"""Maps each name in `__all__` to the module that exports it, relative to `glassformer`."""
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return getattr(import_module(f"glassformer.{_MODULES[name]}"), name)
-    if name.startswith("_"):  # Python and its tools ask for such names, and expect no more than the error
+    if name.startswith("_"):  # Python and its tools look up such names and only need the error
         raise AttributeError(f"module 'glassformer' has no attribute {name!r}")
     packages = [package.name for package in iter_modules(__path__)]  # noqa: F405
     if name in packages:

@@ -1,4 +1,4 @@
-"""`python -m glassformer` is the command `glassformer`."""
+"""Run the command line: `python -m glassformer` is the same as the command `glassformer`."""
 
 from glassformer.cli import main
 

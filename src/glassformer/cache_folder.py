@@ -1,13 +1,13 @@
-"""The folder of caches: downloaded files and compiled kernels."""
+"""The location of the cache folder, which holds downloaded files and compiled kernels."""
 
 import os
 from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Return the cache folder: $GLASSFORMER_CACHE, or `glassformer` in the user's cache folder.
+    """Return $GLASSFORMER_CACHE, or else the folder `glassformer` in $XDG_CACHE_HOME or in `~/.cache`.
 
-    Raises OSError if the user has no home folder and sets neither $GLASSFORMER_CACHE nor $XDG_CACHE_HOME.
+    Raises OSError if neither variable is set and the user has no home folder.
     """
     if own := os.environ.get("GLASSFORMER_CACHE"):
         return Path(own)

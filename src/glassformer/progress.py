@@ -1,7 +1,7 @@
-"""Progress of a command on stderr: live bars on a terminal, occasional lines elsewhere.
+"""Show the progress of a command on stderr: live bars on a terminal, occasional lines elsewhere.
 
-A command enables it with `reporting()`. Any code may call `Step` or `track`; they do nothing unless a command reports
-in the same thread. `reporting(quiet=True)` disables all output.
+A command enables the display with `reporting()`. Any code may use `Step` or `track`; they print nothing unless a
+`reporting()` block is active in the same thread. `reporting(quiet=True)` keeps the display disabled.
 """
 
 import sys
@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 PLAIN_EVERY = 20.0
-"""Seconds between two lines, where there is no terminal."""
+"""Minimum number of seconds between two progress lines where stderr is not a terminal."""
 TRACK_EVERY = 500
 """`track` updates the progress after this many items."""
 
@@ -20,13 +20,13 @@ Item = TypeVar("Item")
 
 
 class Reporter:
-    """Writes the steps of one command to stderr."""
+    """Writes the progress of one command to stderr, as live bars or as plain lines."""
 
     def __init__(self) -> None:
         self._last_line: float | None = None
         self._console: Any = None
         self.bars: Any = None
-        """rich's live display, if stderr is a terminal."""
+        """The live display of the `rich` package; None if stderr is not a terminal or rich is not installed."""
         try:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -39,21 +39,21 @@ class Reporter:
             self.bars.start()
 
     def say(self, text: str) -> None:
-        """Print a permanent line."""
+        """Print a line that stays on the screen, unlike the live bars."""
         if self._console is not None:
             self._console.print(text, soft_wrap=True)
         else:
             print(text, file=sys.stderr)
 
     def say_sometimes(self, text: str) -> None:
-        """Print a line, at most every `PLAIN_EVERY` seconds."""
+        """Print a line, unless this method printed one less than `PLAIN_EVERY` seconds ago."""
         now = time.monotonic()
         if self._last_line is None or now - self._last_line >= PLAIN_EVERY:
             self._last_line = now
             self.say(text)
 
     def stop(self) -> None:
-        """Remove the bars."""
+        """Stop the live display, if there is one, and remove its bars."""
         if self.bars is not None:
             self.bars.stop()
 
@@ -64,9 +64,10 @@ _QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 
 @contextmanager
 def reporting(*, quiet: bool = False) -> Iterator[None]:
-    """Show the progress of the steps inside this block. A nested block uses the display of the outer one.
+    """Context manager: show the progress of every `Step` inside the block.
 
-    With `quiet` (the flag `--quiet`) nothing is printed inside this block.
+    A nested block uses the display of the outer one. `quiet` (the flag `--quiet`) creates no display, and nested blocks
+    create none either.
     """
     if quiet or _QUIET.get() or _REPORTER.get() is not None:
         was_quiet = _QUIET.set(quiet or _QUIET.get())
@@ -85,7 +86,7 @@ def reporting(*, quiet: bool = False) -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """Print a line on stderr, above the bars; nothing if `quiet`."""
+    """Print a line on stderr, above any live bars, unless an outer `reporting(quiet=True)` disabled the display."""
     reporter = _REPORTER.get()
     if reporter is not None:
         reporter.say(text)
@@ -94,7 +95,10 @@ def say(text: str) -> None:
 
 
 class Step:
-    """A part of a command that takes time, such as tokenizing. Use it as a context manager."""
+    """Context manager for a part of a command that takes time, such as tokenizing: one bar, or occasional lines.
+
+    `label` names it in the display. `total` is the expected number of items; None if it is unknown.
+    """
 
     def __init__(self, label: str, total: int | None = None):
         self.label, self.total, self.done = label, total, 0
@@ -113,11 +117,14 @@ class Step:
         return f"{self.label}: {self.done:,}" if self.done else f"{self.label} ..."
 
     def advance(self, count: int = 1) -> None:
-        """Add `count` to the number of items done."""
+        """Add `count` to the number of items done and update the display."""
         self.show(self.done + count)
 
     def show(self, done: int, *, text: str = "", total: int | None = None) -> None:
-        """Set the number of items done. `text` replaces the usual line."""
+        """Set the number of items done and update the display.
+
+        `total` replaces the expected number of items, `text` the usual line.
+        """
         self.done, self.total = done, self.total if total is None else total
         if self._reporter is None:
             return
@@ -128,7 +135,7 @@ class Step:
             self._reporter.say_sometimes(text)
 
     def close(self) -> None:
-        """End the step and remove its bar."""
+        """Remove the bar of this step from the live display."""
         if self._bar is not None and self._reporter is not None:
             self._reporter.bars.remove_task(self._bar)
             self._bar = None
@@ -141,7 +148,7 @@ class Step:
 
 
 def track(items: Iterable[Item], label: str) -> Iterator[Item]:
-    """Yield the items and show how many were taken."""
+    """Yield the items, and show in a step named `label` how many of them the caller has processed."""
     with Step(label, size_of(items)) as step:
         waiting = 0
         for item in items:
@@ -153,5 +160,5 @@ def track(items: Iterable[Item], label: str) -> Iterator[Item]:
 
 
 def size_of(items: Iterable[Any]) -> int | None:
-    """Return the number of items: their length, or `n_read`, the number that an earlier pass counted; else None."""
+    """Return `len(items)`, or else `items.n_read`, which readers set after a complete pass, or else None."""
     return len(items) if isinstance(items, Sized) else getattr(items, "n_read", None)

@@ -15,32 +15,35 @@ from typing import Any
 from glassformer.base.fields import hints_of
 
 SECTIONS = {"": "Task", "data": "Data", "tokenizer": "Tokenizer", "model": "Model", "train": "Training"}
-"""Headings in the help, by the part of the config that holds the options."""
+"""Help heading of each part of a task's config. "" stands for fields of the config itself."""
 OPTION_NAMES = {"start_from": "from"}
-"""Fields whose option has another name: `from` is a keyword in Python."""
+"""Maps fields to options of another name. A field cannot be named `from`, which is a keyword in Python."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option: a field of a config or of another dataclass of the command line."""
+    """One command-line option, made from a field of a config or of another dataclass."""
 
     name: str
     """Name as a keyword argument: `max_tokens`."""
     path: str
     """Dotted name of the field in the config: `train.max_tokens`."""
     hint: Any
+    """Type hint of the field."""
     default: Any
     about: str
+    """Docstring of the field, which is the option's help."""
     section: str = ""
+    """Heading of the help under which the option is listed."""
 
     @property
     def flag(self) -> str:
-        """Name on the command line: `--max-tokens`."""
+        """Return the option's name on the command line, such as `--max-tokens`."""
         return f"--{self.name.replace('_', '-')}"
 
 
 def options_of(kind: Any) -> dict[str, Option]:
-    """Return the flags of a config class, by name: one for each field, and for each field of a part of it."""
+    """Return the options of a config class by name. A field that holds a dataclass gives one option per field of it."""
     usual, found = kind(), {}
     for field in fields(kind):
         value = getattr(usual, field.name)
@@ -52,7 +55,10 @@ def options_of(kind: Any) -> dict[str, Option]:
 
 
 def field_options(kind: Any, usual: Any, part: str) -> list[Option]:
-    """Return the options of one part of a config, with the defaults of `usual`."""
+    """Return one option for each field of the dataclass `kind`, with the values of its instance `usual` as defaults.
+
+    `part` is the name of the config's field that holds this dataclass, such as "train"; "" for the config itself.
+    """
     return [_option(kind, usual, field.name, part) for field in fields(kind)]
 
 
@@ -65,7 +71,10 @@ def _option(kind: Any, usual: Any, name: str, part: str) -> Option:
 
 @cache
 def field_docs(kind: Any) -> dict[str, tuple[str, str]]:
-    """Return the docstring of each field of a dataclass, and its heading: the last one-line comment above it."""
+    """Map each field of a dataclass to its docstring and its heading, each "" if there is none.
+
+    The heading is the nearest comment line above the field in the class body.
+    """
     found: dict[str, tuple[str, str]] = {}
     for base in reversed(kind.__mro__):
         if "__dataclass_fields__" not in vars(base):

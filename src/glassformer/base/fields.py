@@ -1,4 +1,4 @@
-"""Validation of config dataclasses by the type hints of their fields."""
+"""Validate the values of config dataclasses against the type hints of their fields."""
 
 import math
 import types
@@ -14,20 +14,20 @@ from glassformer.base.names import nearest, suggestion
 
 
 class Range(NamedTuple):
-    """The range of values that a numeric field may have, as an annotation of its type hint."""
+    """The allowed values of a numeric field, written in its type hint: `Annotated[int, Range(...)]`."""
 
     words: str
-    """Description for error messages, after "expected"."""
+    """Description of the allowed values, which follows "expected" in error messages."""
     low: float = -math.inf
     high: float = math.inf
     without: Literal["none", "low", "high"] = "none"
-    """The end that is excluded from the range."""
+    """Which of the two ends is not allowed itself."""
 
     def __repr__(self) -> str:
         return repr(self.words)
 
     def holds(self, value: float) -> bool:
-        """Whether the value is inside the range."""
+        """Return whether the value is inside the range."""
         is_end = value == {"none": math.nan, "low": self.low, "high": self.high}[self.without]
         return self.low <= value <= self.high and not is_end
 
@@ -37,12 +37,15 @@ Whole = Annotated[int, Range("a whole number, 0 or more", 0)]
 NotNegative = Annotated[float, Range("0 or more", 0)]
 Positive = Annotated[float, Range("a finite number above 0", 0, without="low")]
 Probability = Annotated[float, Range("a probability, at least 0 and below 1", 0, 1, "high")]
-"""A probability below 1, such as that of dropout."""
+"""A probability below 1, such as a dropout rate."""
 Decay = Annotated[float, Range("0 or more, and less than 1", 0, 1, "high")]
 
 
 class InvalidFieldError(Exception):
-    """An invalid value of a field. The caller adds the field's name and the value to the message."""
+    """A field's value is invalid. The caller adds the field's name and the value to the message.
+
+    `expected` describes valid values. `wrong_type` says that the value's type is the problem, not the value itself.
+    """
 
     def __init__(self, expected: str, *, wrong_type: bool = False):
         super().__init__(expected)
@@ -52,12 +55,12 @@ class InvalidFieldError(Exception):
 class Checked:
     """Base class of config dataclasses: unknown fields and invalid values raise an error at construction.
 
-    A `str` is converted to a path, a list or a single value to a tuple, and an integer to a float, as the type hint of
-    the field demands.
+    Values are converted if the field's type hint demands it: a `str` to a path, an iterable or a single text or path to
+    a tuple, and an integer to a float.
     """
 
     ALIASES: ClassVar[Mapping[str, str]] = {}
-    """Other names for fields, such as those of other libraries. Errors suggest the field for them."""
+    """Maps names that other libraries use to our fields. The error about such a name suggests our field."""
 
     def __new__(cls, *args: Any, **values: Any) -> Self:
         """Raise a TypeError that suggests a field for an unknown name. The dataclass's own error has no suggestion."""
@@ -83,13 +86,16 @@ class Checked:
 
 @cache
 def hints_of(kind: Any) -> dict[str, Any]:
-    """Return the type hint of each field of a dataclass."""
+    """Return the type hint of each field of a dataclass by name, `Annotated` ranges included."""
     hints = typing.get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in fields(kind)}
 
 
 def as_field(hint: Any, value: Any) -> Any:
-    """Convert a value to the type of a field with this hint. Raises InvalidFieldError if that is impossible."""
+    """Return a value converted to the type of a field with this type hint.
+
+    Raises InvalidFieldError if the value cannot be converted or is outside the hint's `Range`.
+    """
     kind, allowed, is_optional = parts_of(hint)
     if value is None and is_optional:
         return None
@@ -104,7 +110,7 @@ def as_field(hint: Any, value: Any) -> Any:
 
 
 def parts_of(hint: Any) -> tuple[Any, Range | None, bool]:
-    """Split a type hint into its type without None and range, the range, and whether None is allowed."""
+    """Split a type hint into its bare type, its `Range` (or None), and whether the hint allows None."""
     allowed, is_optional = None, False
     while typing.get_origin(hint) in (Annotated, typing.Union, types.UnionType):
         if typing.get_origin(hint) is Annotated:
@@ -163,7 +169,7 @@ def _as_choice(choices: tuple[str, ...], value: Any) -> str:
 
 
 def _as_tuple(kind: Any, value: Any) -> tuple[Any, ...]:
-    """Convert a single value or any iterable of values to a tuple of this type."""
+    """Convert a single text or path, or an iterable of values, to a tuple with elements of type `kind`."""
     if isinstance(value, str | Path):
         value = (value,)
     if not isinstance(value, Iterable) or isinstance(value, bytes | Mapping):

@@ -1,4 +1,4 @@
-"""Lazy imports: names of a package are imported at their first use."""
+"""Lazy imports: import a package's exported names when they are first used."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -7,11 +7,11 @@ from typing import Any
 
 
 def lazy_names(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """Return a module-level `__getattr__` (PEP 562) for a package, so that importing the package imports no torch.
+    """Return a module-level `__getattr__` (PEP 562) for a package, so that importing it does not import torch yet.
 
-    `names` maps each module of the package to the names that the package exports from it. The modules themselves are
-    attributes of the package, too. A name must not equal a module's name, because importing the module would replace
-    it.
+    `names` maps each module of the package to the names that the package exports from it. These modules are
+    attributes of the package, too. No exported name may equal a module's name, because importing the module would
+    replace the exported object.
     """
     homes = {name: module for module, some in names.items() for name in some}
 

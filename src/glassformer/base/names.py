@@ -1,4 +1,4 @@
-"""Suggestions for misspelled names: flags, recipe keys, tasks, verbs, corpora, presets, files."""
+"""Suggestions for misspelled names: flags, recipe keys, tasks, commands, corpora, presets, files."""
 
 import difflib
 import os
@@ -13,7 +13,10 @@ MAX_COMPARED = 1000
 
 
 def nearest(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """Return the known name that is most similar to `name`, or None. Case, hyphens and underscores are ignored."""
+    """Return the known name that is most similar to `name`, or None if no similarity reaches `cutoff` (0 to 1).
+
+    Case is ignored, and so is the difference between hyphens and underscores.
+    """
     plain = {_plain(one): one for one in known if one}
     found = difflib.get_close_matches(_plain(str(name)[:100]), plain, n=1, cutoff=cutoff)
     return plain[found[0]] if found else None
@@ -22,7 +25,7 @@ def nearest(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> str |
 def suggestion(name: object, known: Iterable[str], *, aliases: Mapping[str, str] | None = None) -> str:
     """Return the end of an error about an unknown name: "did you mean 'warmup'?", or a list of the known names.
 
-    `aliases` maps names of other libraries to ours.
+    `aliases` maps names that other libraries use to the known names.
     """
     names = [one for one in known if one]
     near = (aliases or {}).get(str(name)) or nearest(name, names)
@@ -33,7 +36,10 @@ def suggestion(name: object, known: Iterable[str], *, aliases: Mapping[str, str]
 
 
 def path_suggestion(path: Path) -> str:
-    """Return the end of an error about a missing path: a similar name in the same folder, if there is one."""
+    """Return the end of an error about a missing path.
+
+    It suggests a similar name in the same folder, or says where the path was looked for.
+    """
     folder = path.absolute().parent
     try:
         names = [entry.name for entry in islice(os.scandir(folder), MAX_COMPARED)]
@@ -44,7 +50,7 @@ def path_suggestion(path: Path) -> str:
 
 
 def no_such_model(path: Path) -> str:
-    """Return the error about a missing model folder, or a missing model file (.gguf, .bin)."""
+    """Return the message for a missing model folder, or a missing model file (.gguf, .bin), with a suggestion."""
     kind = "file" if path.suffix.lower() in (".gguf", ".bin") else "model folder"
     return f"{path}: no such {kind}: {path_suggestion(path)}"
 

@@ -1,3 +1,3 @@
-"""The version of Glassformer, for the front door and for the packages below it that store it."""
+"""The version of Glassformer, in a module that every package may import (none imports from `glassformer` itself)."""
 
 __version__ = "0.1.0"

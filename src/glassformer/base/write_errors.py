@@ -1,4 +1,4 @@
-"""Errors of writing files. Each one names the file, the reason and the next step."""
+"""Errors about files that cannot be written. Each one names the file, the reason and the next step."""
 
 import errno
 import os
@@ -23,7 +23,10 @@ NEXT_STEPS = {
 
 
 class WriteError(OSError):
-    """A file or folder could not be written. The message names it, the reason and the next step."""
+    """A file or folder could not be written. The message names it, the reason and the next step.
+
+    `number` is the `errno` of the original error, which selects the next step. `advice` replaces that step.
+    """
 
     def __init__(self, path: Path, reason: str, number: int | None, advice: str = ""):
         advice = advice or NEXT_STEPS.get(number or 0, "Choose another folder")
@@ -33,14 +36,14 @@ class WriteError(OSError):
 
 @contextmanager
 def naming_write_errors(path: Path, work: Path | None = None, *, advice: str = "") -> Iterator[None]:
-    """Convert an OSError inside the block to a WriteError, which names the file and the next step.
+    """Context manager: convert an OSError inside the block to a WriteError, which names the file and the next step.
 
-    Errors about other files are not converted.
+    Errors about files outside `path` and `work`, and broken pipes, are not converted.
 
     Args:
-        path: The file or folder that is written. Named if the OSError has no file name, as for an open file.
+        path: The file or folder that is written. Also named if the OSError has no file name, as for an open file.
         work: Temporary file or folder that is later renamed to `path`. Errors about it name `path` instead.
-        advice: Replaces the usual next step.
+        advice: Next step to name in the error, instead of the usual one for its `errno`.
     """
     try:
         yield
@@ -56,7 +59,11 @@ def naming_write_errors(path: Path, work: Path | None = None, *, advice: str = "
 
 
 def _final(known: object, path: Path, work: Path | None) -> Path | None:
-    """Return the final path of the file in an error; None if it is neither inside `path` or `work` nor a parent."""
+    """Return the path that the error should name for `known`, the file name of the original error.
+
+    A path inside `work` becomes the one inside `path`. Returns None unless the file is inside `path` or `work`, or is a
+    parent of `path`.
+    """
     if not isinstance(known, str | bytes | os.PathLike):
         return None
     file = Path(os.fsdecode(known))

@@ -1,1 +1,1 @@
-"""Training data: readers of files, named corpora, and batches."""
+"""Training data: readers of data files, corpora that users select by name, and batches."""

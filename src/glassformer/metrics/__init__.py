@@ -1,4 +1,4 @@
-"""Typed wrappers around the field's scoring libraries."""
+"""Evaluation metrics, computed by the field's libraries (sacreBLEU, rouge_score, seqeval) where there is one."""
 
 from glassformer.metrics.bleu import TokenizedBleu, score_translations, tokenized_bleu
 from glassformer.metrics.scores import Scores

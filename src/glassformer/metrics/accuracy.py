@@ -1,4 +1,7 @@
-"""Accuracy, F1 and the confusion matrix, for one label or several labels per text."""
+"""Accuracy, F1 and the confusion matrix, for one label or several labels per text.
+
+In all functions `found` holds the predictions and `true` the correct labels, in the same order. Scores are in percent.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Sequence
@@ -7,11 +10,14 @@ from glassformer.metrics.number_table import Table
 from glassformer.metrics.scores import Scores
 
 MAX_SHOWN = 12
-"""Maximum number of classes for which the confusion matrix is shown."""
+"""Maximum number of classes for which `confusion_tables` returns the confusion matrix."""
 
 
 def score_classes(found: Sequence[Hashable], true: Sequence[Hashable]) -> Scores:
-    """Return accuracy and macro-F1: the mean F1 of the classes that occur in `found` or `true`."""
+    """Return accuracy and macro-F1 of the predicted classes `found` against the correct ones `true`, in percent.
+
+    Macro-F1 is the mean F1 of all classes that occur in either.
+    """
     _check(found, true)
     sets = [{label} for label in found], [{label} for label in true]
     hits = sum(a == b for a, b in zip(found, true, strict=True))
@@ -19,7 +25,10 @@ def score_classes(found: Sequence[Hashable], true: Sequence[Hashable]) -> Scores
 
 
 def score_binary(found: Sequence[bool], true: Sequence[bool]) -> Scores:
-    """Return the F1 of True and the accuracy, in percent. F1 is 0 if nothing is True in both."""
+    """Return the F1 of the class True, and the accuracy, of predictions `found` against answers `true`, in percent.
+
+    F1 is 0 if no item is True in both.
+    """
     _check(found, true)
     hits = sum(a and b for a, b in zip(found, true, strict=True))
     equal = sum(a == b for a, b in zip(found, true, strict=True))
@@ -27,7 +36,11 @@ def score_binary(found: Sequence[bool], true: Sequence[bool]) -> Scores:
 
 
 def score_label_sets(found: Sequence[Collection[Hashable]], true: Sequence[Collection[Hashable]]) -> Scores:
-    """Score texts with any number of labels: micro-F1, macro-F1, and the share of exact label sets (accuracy)."""
+    """Return micro-F1, macro-F1 and accuracy for texts with any number of labels each, in percent.
+
+    `found` holds the predicted labels of each text, and `true` the correct ones. Accuracy is the share of texts whose
+    predicted set of labels is exactly right.
+    """
     _check(found, true)
     sets = [set(labels) for labels in found], [set(labels) for labels in true]
     hits = sum(len(a & b) for a, b in zip(*sets, strict=True))
@@ -38,14 +51,17 @@ def score_label_sets(found: Sequence[Collection[Hashable]], true: Sequence[Colle
 
 
 def confusion(found: Sequence[str], true: Sequence[str], labels: Sequence[str]) -> list[list[int]]:
-    """Return how often each true class (rows) was predicted as each class (columns)."""
+    """Return the confusion matrix: how often each true class (row) was predicted as each class (column).
+
+    `found` are the predictions. Rows and columns follow the order of `labels`.
+    """
     _check(found, true)
     counts = Counter(zip(true, found, strict=True))
     return [[counts[row, column] for column in labels] for row in labels]
 
 
 def confusion_tables(found: Sequence[str], true: Sequence[str], labels: Sequence[str]) -> dict[str, Table]:
-    """Return the confusion matrix as a table, or nothing if there are too many classes."""
+    """Return the confusion matrix of predictions `found` as {"confusion": table}; {} for over MAX_SHOWN classes."""
     if len(labels) > MAX_SHOWN:
         return {}
     rows = dict(zip(labels, confusion(found, true, labels), strict=True))

@@ -1,4 +1,4 @@
-"""BLEU and chrF by sacreBLEU, with the signatures that make scores comparable."""
+"""BLEU and chrF, computed by sacreBLEU, with the signatures that say which scores are comparable."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from glassformer.metrics.scores import Scores
 
 
 class TokenizedBleu(NamedTuple):
-    """A corpus score from 0 to 100, and how it was computed."""
+    """A corpus-level tokenized BLEU score from 0 to 100, and a signature that says how it was computed."""
 
     bleu: float
     signature: str
@@ -16,7 +16,10 @@ class TokenizedBleu(NamedTuple):
 def score_translations(
     translations: Sequence[str], references: Sequence[str], *, lowercase: bool = False, tokenize: str = "13a"
 ) -> Scores:
-    """Score translations against one reference each."""
+    """Return corpus-level BLEU and chrF of translations against one reference each, with sacreBLEU's signatures.
+
+    `tokenize` names sacreBLEU's tokenizer for BLEU.
+    """
     try:
         from sacrebleu.metrics.bleu import BLEU
         from sacrebleu.metrics.chrf import CHRF
@@ -34,10 +37,10 @@ def score_translations(
 def tokenized_bleu(translations: Sequence[str], references: Sequence[str], language: str) -> TokenizedBleu:
     """Return lower-cased, tokenized BLEU against one reference each, as papers on Multi30k report it.
 
-    Both sides are plain text and are processed as in Multi30k's `task1-tokenize.sh`: lower case, Moses punctuation
-    normalization, Moses tokenization without hyphen splitting. `language` is the language code of the translations,
-    such as "de". The score is that of `multi-bleu.perl`, without smoothing. It is not comparable with other BLEU
-    scores.
+    Translations and references are plain text and are processed as in Multi30k's `task1-tokenize.sh`: lower case, Moses
+    punctuation normalization, Moses tokenization without hyphen splitting. `language` is the language code of the
+    translations, such as "de". The score equals that of `multi-bleu.perl`, without smoothing, and is not comparable
+    with other kinds of BLEU.
     """
     try:
         import sacremoses

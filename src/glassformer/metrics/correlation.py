@@ -1,4 +1,4 @@
-"""Pearson correlation (by value) and Spearman correlation (by rank)."""
+"""Pearson correlation, and Spearman correlation, which is the Pearson correlation of the ranks."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,10 @@ from glassformer.metrics.scores import Scores
 
 
 def score_correlation(found: Sequence[float], true: Sequence[float]) -> Scores:
-    """Return Spearman and Pearson correlation in percent. A constant sequence gives 0."""
+    """Return the Spearman and Pearson correlations of predictions `found` with correct values `true`, in percent.
+
+    A constant sequence gives 0.
+    """
     if len(found) != len(true):
         raise ValueError(f"{len(found)} predictions and {len(true)} answers: expected as many")
     if len(true) < 2:
@@ -19,7 +22,7 @@ def score_correlation(found: Sequence[float], true: Sequence[float]) -> Scores:
 
 
 def pearson(one: NDArray[np.float64], two: NDArray[np.float64]) -> float:
-    """Return the Pearson correlation, -1 to 1: the cosine of the deviations from the means."""
+    """Return the Pearson correlation, from -1 to 1: the cosine between the deviations of both from their means."""
     a, b = (_deviations(values) for values in (one, two))
     return float(np.clip(a @ b, -1, 1))
 
@@ -32,7 +35,7 @@ def ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _deviations(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the deviations from the mean, scaled to length 1; zeros for constant values."""
+    """Return the deviations from the mean, scaled to a vector of length 1; zeros if all values are equal."""
     if np.all(values == values[0]):
         return np.zeros_like(values)
     apart = values - values.mean()

@@ -1,4 +1,4 @@
-"""Entity F1 by seqeval. As in conlleval, an entity is correct if all of its words and its label are."""
+"""Entity F1, computed by seqeval. As in conlleval, an entity is correct only if its words and label match exactly."""
 
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -9,7 +9,10 @@ Tags = Sequence[Sequence[str]]
 
 
 def score_entities(found: Tags, true: Tags) -> Scores:
-    """Return F1, precision and recall of entities, and F1 per label. Both arguments are IOB2 tags of the same words."""
+    """Return F1, precision and recall of the entities, and F1 per label, in percent.
+
+    `found` are the predicted IOB2 tags and `true` the correct ones, as one list per sentence.
+    """
     try:
         from seqeval.metrics.v1 import precision_recall_fscore_support
         from seqeval.scheme import IOB2

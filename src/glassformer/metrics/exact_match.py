@@ -1,4 +1,4 @@
-"""Exact match and F1 of answers, as computed by the SQuAD script (Rajpurkar et al. 2016, 2018)."""
+"""Exact match and word F1 of answers, as in SQuAD's evaluation script (Rajpurkar et al. 2016, 2018)."""
 
 import re
 import string
@@ -12,9 +12,10 @@ PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def score_answers(found: Sequence[str], references: Sequence[Sequence[str]]) -> Scores:
-    """Return the mean over all questions of the best score among its references.
+    """Return exact match and F1 in percent, averaged over the questions.
 
-    An empty list of references means that the question is unanswerable.
+    `found` has one predicted answer per question, and `references` the acceptable ones, of which the best match counts.
+    An empty list of references means that the question is unanswerable: the right prediction is then an empty text.
     """
     if len(found) != len(references):
         raise ValueError(f"{len(found)} answers and {len(references)} questions: expected as many")
@@ -31,12 +32,12 @@ def normalize(text: str) -> str:
 
 
 def exact_match(answer: str, reference: str) -> float:
-    """Return 1 if both are equal after normalization, else 0."""
+    """Return 1 if answer and reference are equal after `normalize`, else 0."""
     return float(normalize(answer) == normalize(reference))
 
 
 def f1(answer: str, reference: str) -> float:
-    """Return the F1 of the words shared by answer and reference."""
+    """Return the F1 of the answer's words against the reference's words, after `normalize`."""
     ours, theirs = normalize(answer).split(), normalize(reference).split()
     if not ours or not theirs:  # an empty answer is right for an unanswerable question
         return float(ours == theirs)
@@ -44,9 +45,9 @@ def f1(answer: str, reference: str) -> float:
 
 
 def best_of(answer: str, references: Sequence[str], measure: Callable[[str, str], float]) -> float:
-    """Return the best score of an answer over its references.
+    """Return the highest score of an answer among its references. `measure` is `exact_match` or `f1`.
 
-    References that are empty after normalization count only if all of them are.
+    References that are empty after normalization are ignored, unless all of them are empty.
     """
     told = [reference for reference in references if normalize(reference)] or [""]
     return max(measure(answer, reference) for reference in told)

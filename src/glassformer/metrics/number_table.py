@@ -1,4 +1,4 @@
-"""A small table of numbers, printed as aligned text or returned as lists."""
+"""A small table of numbers, which can be printed as aligned text or converted to JSON values."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ class Table(NamedTuple):
     """A sentence that explains rows and columns."""
     columns: Sequence[str]
     rows: Mapping[str, Sequence[float | None]]
-    """None means no value."""
+    """Maps each row's name to its values, one per column; None is an empty cell."""
 
     def __str__(self) -> str:
         head = max(map(len, self.rows), default=0)
@@ -27,7 +27,7 @@ class Table(NamedTuple):
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the table as JSON values."""
+        """Return columns and rows as a dictionary of JSON values, without the explanation `about`."""
         return {"columns": list(self.columns), "rows": {name: list(row) for name, row in self.rows.items()}}
 
 

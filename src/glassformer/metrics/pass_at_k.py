@@ -1,4 +1,4 @@
-"""pass@k: the probability that at least one of k programs passes its tests (Chen et al. 2021)."""
+"""pass@k: the probability that at least one of k generated programs passes its problem's tests (Chen et al. 2021)."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -11,18 +11,20 @@ class Problem(NamedTuple):
     """A programming problem and its tests."""
 
     text: str
+    """The task in words, from which a model writes the program."""
     tests: tuple[str, ...]
     """Lines of Python that raise if the program is wrong."""
     setup: str = ""
     """Code to run before the tests."""
     where: str = ""
+    """`file:line` of the problem."""
 
 
 def pass_at_k(n: int, passed: int, k: int) -> float:
-    """Return the probability that at least one of k programs drawn from n passes, if c passed: 1 - C(n-c, k) / C(n, k).
+    """Return the probability that at least one of k programs drawn from n passes: 1 - C(n-c, k) / C(n, k).
 
-    This estimate is unbiased, unlike 1 - (1 - c/n)^k, which is too low. It is computed as a product to avoid large
-    factors.
+    c is `passed`, the number of the n programs that pass. The estimate is unbiased, unlike 1 - (1 - c/n)^k, which is
+    too low. It is computed as a product, because the binomial coefficients are very large.
     """
     if not 0 <= passed <= n or not 1 <= k <= n:
         raise ValueError(f"n={n}, passed={passed}, k={k}: expected 0 <= passed <= n and 1 <= k <= n")
@@ -42,10 +44,11 @@ def score_programs(
     watch: Callable[[Problem, str, bool], None] = lambda problem, program, passed: None,
     sandbox: SandboxMode = "strict",
 ) -> Scores:
-    """Return pass@k in percent, with equally many programs per problem.
+    """Run the tests of every problem on its programs, and return pass@k for each k in `ks`, in percent.
 
-    `watch` is called with each program's result. Raises WeakSandboxError if this machine cannot restrict the programs,
-    unless `sandbox` is "weak".
+    `programs[i]` are the programs for `problems[i]`, at least `max(ks)` of them. `watch` is called after each program
+    with the problem, the program and whether it passed. Raises WeakSandboxError if this machine cannot restrict the
+    programs, unless `sandbox` is "weak".
     """
     if not problems or len(problems) != len(programs):
         raise ValueError(f"{len(problems)} problems and programs for {len(programs)}: expected as many, at least one")
@@ -69,7 +72,7 @@ def passes(
 ) -> bool:
     """Return whether a program passes all tests of a problem.
 
-    It is imported in the sandbox, so code under `__main__` does not run. `glassformer.metrics.sandbox` documents what a
-    cheating program can still do.
+    The program is imported in the sandbox, so code under `__main__` does not run. `glassformer.metrics.sandbox`
+    documents what a cheating program can still do.
     """
     return run_tests(program, "\n".join([problem.setup, *problem.tests, ""]), limits, sandbox).passed

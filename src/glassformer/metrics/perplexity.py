@@ -1,4 +1,4 @@
-"""Perplexity and bits per byte of a text, and those of a compressor for comparison."""
+"""Perplexity and bits per byte of a text, and the bits per byte that a compressor (xz) needs, for comparison."""
 
 import lzma
 import math
@@ -8,11 +8,12 @@ from glassformer.metrics.scores import Scores
 
 
 def score_perplexity(nats: float, n_tokens: int, n_bytes: int, *, by_character: bool = False) -> Scores:
-    """Return the scores of a text with negative log-likelihood `nats`, `n_tokens` tokens and `n_bytes` bytes.
+    """Return bits per byte, loss (nats per token) and perplexity of a text.
 
-    The text is the normalized one. A lower-cased text has fewer distinctions to predict, so its scores are not
-    comparable with those of the original. Bits per byte come first, because they compare models with different
-    tokenizers. Character models report nats per character first, as is usual for them.
+    `nats` is the text's negative log-likelihood. `n_tokens` and `n_bytes` are its size after the tokenizer's
+    normalization. A lower-cased text has fewer distinctions to predict, so its scores are not comparable with those of
+    the original. Bits per byte come first, because they compare models with different tokenizers. With `by_character`
+    the loss comes first, as is usual for character models.
     """
     if n_tokens < 1 or n_bytes < 1:
         raise ValueError("there is no text to score on: expected at least one character")
@@ -24,8 +25,9 @@ def score_perplexity(nats: float, n_tokens: int, n_bytes: int, *, by_character: 
 
 
 def compressed_bits(texts: Sequence[str], *, after: Sequence[str] = ()) -> float:
-    """Return the bits per byte that xz needs at its highest level for these texts, given that it has seen `after`
-    before.
+    """Return the bits per byte that xz needs at its highest level for these texts.
+
+    The texts `after` are compressed in front of them, and only the additional bits count.
     """
     text, before = ("\n".join(part).encode() for part in (texts, after))
     if not text:

@@ -1,4 +1,7 @@
-"""ROUGE by `rouge_score`: how many words, pairs of words, and words in order a summary shares with a reference."""
+"""ROUGE, computed by `rouge_score`: what a summary shares with a reference.
+
+ROUGE-1 counts shared words, ROUGE-2 shared pairs of adjacent words, ROUGE-L the longest common subsequence of words.
+"""
 
 from collections.abc import Sequence
 from functools import cache, lru_cache
@@ -10,7 +13,10 @@ KINDS = ("rouge1", "rouge2", "rougeL")
 
 
 def score_summaries(found: Sequence[str], references: Sequence[Sequence[str]]) -> Scores:
-    """Return the mean ROUGE F1 over all texts, with Porter stemming. The best reference counts, for each ROUGE type."""
+    """Return the mean ROUGE F1 of the summaries `found` in percent, with Porter stemming.
+
+    `references[i]` are the references of summary i, at least one. For each ROUGE type, the best of them counts.
+    """
     if len(found) != len(references):
         raise ValueError(f"{len(found)} summaries and {len(references)} texts: expected as many")
     if not found:
@@ -26,9 +32,9 @@ def score_summaries(found: Sequence[str], references: Sequence[Sequence[str]]) -
     )
 
 
-@lru_cache(maxsize=100_000)  # the corpus is scored several times
+@lru_cache(maxsize=100_000)  # the same corpus is scored several times
 def best_sentence(sentences: tuple[str, ...], reference: str) -> str:
-    """Return the sentence with the highest ROUGE-1 plus ROUGE-2; the first of equals."""
+    """Return the sentence with the highest sum of ROUGE-1 and ROUGE-2 F1 against `reference`; the first of equals."""
     scorer = _scorer()
 
     def shared(sentence: str) -> float:

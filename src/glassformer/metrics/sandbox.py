@@ -6,8 +6,8 @@ passes `sandbox="weak"`. `check_sandbox` reports what is in force. Time, memory 
 
 A program and its tests share one interpreter. A program cannot pass by exiting early, by reading files, arguments or
 the environment, or by replacing functions. A program written to cheat still can: its values may compare equal to
-everything, or it may search the calling frames for the token. pass@k assumes programs that try to be correct. Against
-attacks on the kernel use a virtual machine that holds no data.
+everything, or it may search the calling frames for the secret token that reports success. pass@k assumes programs that
+try to be correct. Against attacks on the kernel use a virtual machine that holds no data.
 """
 
 import contextlib
@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import IO, Literal, NamedTuple, get_args
 
 SHOWN = 20_000
-"""Maximum number of output bytes kept."""
+"""Maximum number of bytes of a program's output that are kept: the last ones."""
 GRACE = 90.0
-"""Seconds beyond the program's time limit for the supervisor to prepare and end it."""
+"""Seconds that the supervisor gets in addition to the program's time limit, to prepare and end the program."""
 
 SandboxMode = Literal["strict", "weak"]
 """`strict` refuses to run if protections are missing; `weak` runs with those that are available."""
@@ -36,12 +36,12 @@ _CHILD = Path(__file__).with_name("sandbox_child.py")
 
 @dataclass(frozen=True)
 class SandboxLimits:
-    """Resource limits of a program."""
+    """Resource limits of one sandboxed program."""
 
     seconds: float = 5.0
-    """Wall time in seconds. Processor time is limited to one second more."""
+    """Maximum wall time in seconds. Processor time is limited to one second more."""
     memory: int = 512 << 20
-    """Memory in bytes."""
+    """Maximum address space in bytes (`RLIMIT_AS`)."""
     file_size: int = 1 << 20
     """Maximum size of one file in bytes, output included."""
     total_size: int = 16 << 20
@@ -50,9 +50,10 @@ class SandboxLimits:
 
 @dataclass(frozen=True)
 class Protections:
-    """The protections in force on this machine."""
+    """The sandbox protections on this machine, as descriptions for users."""
 
     active: tuple[str, ...]
+    """Protections in force."""
     missing: tuple[str, ...] = ()
     """Missing protections. Empty if the sandbox is strong enough for untrusted programs."""
 
@@ -62,35 +63,39 @@ class Protections:
 
 
 class WeakSandboxError(ValueError):
-    """This machine cannot restrict untrusted programs sufficiently."""
+    """This machine lacks a protection that the sandbox mode `strict` requires."""
 
 
 class Outcome(NamedTuple):
-    """The result of a program."""
+    """The result of running a program in the sandbox."""
 
     code: int
-    """Exit code; 128 plus the number of the signal that ended it; -9 if it exceeded its time or space."""
+    """Exit code; 128 plus the number of the signal that ended the program; -9 if it exceeded its time or space."""
     output: str
-    """Its output, including stderr."""
+    """The last SHOWN bytes that the program wrote to stdout and stderr."""
     timed_out: bool
+    """Whether the program was ended because its time was up."""
     passed: bool = False
-    """Whether its tests ran to the end."""
+    """Whether its tests ran to the end without an error. False for a program without tests."""
 
 
 def run_program(source: str, limits: SandboxLimits | None = None, sandbox: SandboxMode = "strict") -> Outcome:
-    """Run a Python program until it ends or its time is up."""
+    """Run a Python program in the sandbox until it ends or its time is up, and return its exit code and output."""
     return _run(source, None, limits or SandboxLimits(), sandbox)[0]
 
 
 def run_tests(
     program: str, tests: str, limits: SandboxLimits | None = None, sandbox: SandboxMode = "strict"
 ) -> Outcome:
-    """Import a program as a module, so that nothing under `__main__` runs, then run tests in its namespace."""
+    """Import a program in the sandbox, so that nothing under `__main__` runs, then run the tests in its namespace."""
     return _run(program, tests, limits or SandboxLimits(), sandbox)[0]
 
 
 def check_sandbox(sandbox: SandboxMode = "strict", limits: SandboxLimits | None = None) -> Protections:
-    """Return the protections in force here. Raises WeakSandboxError if they are not enough for `sandbox`."""
+    """Run an empty program and return the protections in force on this machine.
+
+    Raises WeakSandboxError if they are not enough for the mode `sandbox`.
+    """
     _, protections = _run("", None, limits or SandboxLimits(), "weak")
     _refuse_if_weak(protections, sandbox)
     return protections
@@ -99,7 +104,10 @@ def check_sandbox(sandbox: SandboxMode = "strict", limits: SandboxLimits | None 
 def _run(
     program: str, tests: str | None, limits: SandboxLimits, sandbox: SandboxMode, without: Sequence[str] = ()
 ) -> tuple[Outcome, Protections]:
-    """Run a program. `without` names protections to disable, so that tests can check the remaining ones."""
+    """Run a program, and its tests unless they are None. Returns the result and the protections that were in force.
+
+    `without` names protections to disable, so that this project's tests can check the remaining ones.
+    """
     if sandbox not in get_args(SandboxMode):
         raise ValueError(f"sandbox={sandbox!r}: expected strict or weak")
     if os.name != "posix":
@@ -140,7 +148,11 @@ def _run(
 
 
 def _supervised(folder: str, job: IO[bytes], output: IO[bytes], limits: SandboxLimits) -> tuple[bytes, bytes]:
-    """Run the supervisor and return what it and the program wrote to their pipes."""
+    """Run the supervisor (`sandbox_child.py`) in `folder` and return what was written to its two pipes.
+
+    The supervisor writes to the status pipe how the program ended. The program writes to the report pipe which
+    protections are in force, and the token after its last test.
+    """
     pipes = [*os.pipe(), *os.pipe()]
     process: subprocess.Popen[bytes] | None = None
     try:
@@ -174,7 +186,7 @@ def _drain(pipe: int) -> bytes:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Ask a running supervisor to end its processes, then end it."""
+    """Ask the supervisor, if it still runs, to end its processes, and kill it after ten seconds."""
     if process.poll() is None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):

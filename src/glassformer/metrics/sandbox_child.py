@@ -1,14 +1,14 @@
-"""What runs inside the program sandbox. `sandbox.py` starts this file in an isolated Python; nothing imports it.
+"""The processes of the program sandbox. `sandbox.py` starts this file in an isolated Python; nothing imports it.
 
 Three processes, each the parent of the next:
 
-1. The supervisor keeps the time, ends everything, and writes to the status pipe how it ended.
+1. The supervisor limits the time, ends all other processes, and writes to the status pipe how the program ended.
 2. The first process of a new process namespace, where there is one. When it ends, the kernel ends the whole namespace.
 3. The program. It gives up its rights, writes to the report pipe which protections are in force, and stops there if
    they are not enough. Then it runs the untrusted code, and the tests in the same interpreter.
 
-The job, with the tests and the token, comes in a file without a name that is closed before the program runs. The token
-is written to the report pipe after the last test. A program that ends early, in whatever way, has not written it.
+The job holds the program, the tests and a random token. It comes in a file without a name, which is closed before the
+program runs. The token is written to the report pipe after the last test, so a program that ends early has not passed.
 """
 
 import contextlib
@@ -37,11 +37,15 @@ MAX_ENTRIES = 4096
 PREPARATION = 60.0
 """Seconds allowed before the program starts."""
 POLL = 0.005
-"""Polling interval in seconds."""
+"""Seconds between two checks of the supervisor whether the program has ended."""
 
 
 def supervise(job: dict[str, Any], status: int, report: int) -> None:
-    """Run the job in a child process, end all remaining processes, and write the result to `status`."""
+    """Run the job (a program, its tests and its limits) in a child process, and write the result to the pipe `status`.
+
+    All remaining processes of the job are ended. `report` is the pipe on which the program reports its protections and
+    its success.
+    """
     kernel.adopt_orphans()
     has_user = "user" not in job["without"] and kernel.enter_user_namespace()
     active = {"pid"} if has_user and enter(job, "pid") else set()
@@ -80,7 +84,7 @@ def supervise(job: dict[str, Any], status: int, report: int) -> None:
 
 
 def is_ready(pipe: int) -> bool:
-    """Return whether the program has started, or all of its processes have ended."""
+    """Return whether the program has written to this pipe that it starts, or has ended before it could."""
     try:
         os.read(pipe, 1)
     except BlockingIOError:
@@ -89,7 +93,11 @@ def is_ready(pipe: int) -> bool:
 
 
 def begin(job: dict[str, Any], pipes: tuple[int, int], active: set[str]) -> None:
-    """Create file and network namespaces. The program runs in a child, because process 1 ignores some signals."""
+    """Second process of the sandbox: create file and network namespaces, and run the program in a child process.
+
+    The program needs a child, because the first process of a namespace ignores some signals. `active` holds the
+    names of the namespaces already entered; those entered here are added.
+    """
     os.setpgid(0, 0)
     kernel.end_with_parent()
     readable = kernel.library_paths()
@@ -110,12 +118,15 @@ def begin(job: dict[str, Any], pipes: tuple[int, int], active: set[str]) -> None
 
 
 def enter(job: dict[str, Any], name: str) -> bool:
-    """Enter a new namespace, unless the job disables it for a test."""
+    """Enter a new namespace of this kind, unless the job disables it for a test. Returns whether it was entered."""
     return name not in job["without"] and kernel.enter_namespace(name)
 
 
 def run(job: dict[str, Any], pipes: tuple[int, int], active: set[str], readable: list[str]) -> None:
-    """Drop all privileges, report the protections in force, and run the program if they suffice."""
+    """Drop all privileges, report the protections in force, and run the program if they suffice for the job's mode.
+
+    `pipes` are the report pipe and the one that signals the start. The program may read only the paths `readable`.
+    """
     report, tell_ready = pipes
     names, missing = protect(job, active, readable)
     os.write(report, json.dumps({"active": names, "missing": missing}).encode() + b"\n")
@@ -135,7 +146,7 @@ def run(job: dict[str, Any], pipes: tuple[int, int], active: set[str], readable:
 
 
 def run_main(program: str) -> None:
-    """Run a program as `python file.py` does, with its exit code and traceback."""
+    """Run a program without tests as `python file.py` does, with its exit code and traceback."""
     try:
         exec(compile(program, "program.py", "exec", dont_inherit=True), sys.modules["__main__"].__dict__)
     except SystemExit:
@@ -146,9 +157,10 @@ def run_main(program: str) -> None:
 
 
 def run_tests(program: str, tests: str, token: bytes, report: int) -> None:
-    """Import the program as a module, so that code under `__main__` does not run; then run the tests in it.
+    """Import the program as a module, so that code under `__main__` does not run; then run the tests in its namespace.
 
-    Functions that are called after the program has run were looked up before, so that replacing them has no effect.
+    Writes `token` to the pipe `report` after the last test. Functions that are called after the program has started are
+    looked up before, so that a program gains nothing by replacing them.
     """
     write, leave, execute, tell = os.write, os._exit, exec, show
     flushes = (sys.stdout.flush, sys.stderr.flush)
@@ -174,12 +186,15 @@ def run_tests(program: str, tests: str, token: bytes, report: int) -> None:
 
 
 def show(error: BaseException) -> None:
-    """Print a traceback without its first frame, which is the sandbox's."""
+    """Print the traceback of a program's error without its first frame, which belongs to the sandbox."""
     traceback.print_exception(error.with_traceback(error.__traceback__ and error.__traceback__.tb_next))
 
 
 def protect(job: dict[str, Any], active: set[str], readable: list[str]) -> tuple[list[str], list[str]]:
-    """Drop all privileges. Returns the protections in force and the missing ones."""
+    """Drop all privileges. Returns descriptions of the protections in force and of the missing ones.
+
+    `active` are the namespaces that were entered, and `readable` the paths that the program may read.
+    """
     names, missing = [], []
     supervisor = os.geteuid()
     without = job["without"]
@@ -219,7 +234,10 @@ def protect(job: dict[str, Any], active: set[str], readable: list[str]) -> tuple
 
 
 def become_nobody() -> bool:
-    """Change from root to an unprivileged user, if that user can read Python's library."""
+    """Change from root to the user NOBODY, if that user can read Python's library.
+
+    Returns whether the process is unprivileged now, which includes not having been root.
+    """
     if os.geteuid() != 0:
         return True
     try:
@@ -241,7 +259,7 @@ def become_nobody() -> bool:
 
 
 def limit_resources(job: dict[str, Any]) -> None:
-    """Limit time, memory, files and processes. Limits that the kernel lacks are skipped."""
+    """Limit this process's time, memory, files and child processes. Limits that the kernel lacks are skipped."""
     limits = {
         "RLIMIT_CORE": 0,
         "RLIMIT_CPU": max(1, round(job["seconds"] + 1)),
@@ -257,7 +275,7 @@ def limit_resources(job: dict[str, Any]) -> None:
 
 
 def can_fork() -> bool:
-    """Return whether this process may fork, by trying."""
+    """Return whether this process can start another one, by trying to fork."""
     try:
         child = os.fork()
     except OSError:
@@ -269,7 +287,10 @@ def can_fork() -> bool:
 
 
 def folder_size(path: str) -> int:
-    """Return the size of all visible files in a folder. Too many files count as too many bytes."""
+    """Return the total size in bytes of a folder's files, subfolders included.
+
+    More than MAX_ENTRIES files and folders give `sys.maxsize`, which is above every limit.
+    """
     total, count, waiting = 0, 0, [path]
     while waiting:
         with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
@@ -285,7 +306,7 @@ def folder_size(path: str) -> int:
 
 
 def end_descendants(child: int) -> None:
-    """Kill all descendants of the program, including those that left its session."""
+    """Kill the process `child` and all other descendants of the supervisor, including those that left its session."""
     deadline = time.monotonic() + 5
     with contextlib.suppress(ProcessLookupError):
         os.kill(child, signal.SIGKILL)
@@ -304,7 +325,10 @@ def end_descendants(child: int) -> None:
 
 
 def descendants() -> list[int]:
-    """Return all descendants. The supervisor adopts orphans (Linux)."""
+    """Return the ids of all descendants of this process, from /proc; none where there is no /proc.
+
+    Orphans are included, because the supervisor adopts them.
+    """
     parents: dict[int, list[int]] = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else []:
         if name.isdecimal():
@@ -320,7 +344,7 @@ def descendants() -> list[int]:
 
 
 def main() -> None:
-    """Read the job from the file descriptors that the command line names, and run it."""
+    """Read the job and run it. The command line gives the file descriptors of the job, status pipe and report pipe."""
     job_file, status, report = map(int, sys.argv[1:4])
     kernel.end_with_parent()
     with open(job_file, "rb") as file:

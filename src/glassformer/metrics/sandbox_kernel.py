@@ -1,8 +1,8 @@
 """The Linux calls of the program sandbox: namespaces, mounts, Landlock, seccomp and capabilities, through ctypes.
 
-`sandbox_child.py` loads this file by its path in an isolated Python, so it imports the standard library alone. Each
-function returns whether its protection is in force. None of them raises: a missing protection is reported, and the
-caller decides whether the rest is enough.
+`sandbox_child.py` loads this file by its path in an isolated Python, so it imports nothing except Python's standard
+library. A protection that the kernel lacks raises no error: the functions that set one up return whether it is in
+force, and the caller decides whether the rest is enough.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ def adopt_orphans() -> None:
 
 
 def library_paths() -> list[str]:
-    """Folders and files that Python reads while it runs: its library, shared libraries, time zones."""
+    """Return the folders and files that Python reads while it runs: its library, shared libraries, time zones."""
     base = [os.path.join(sys.base_prefix, name) for name in ("lib", "lib64")]
     base += [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
     system = ["/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/share/zoneinfo", "/etc/ld.so.cache", "/etc/localtime"]
@@ -51,7 +51,10 @@ def library_paths() -> list[str]:
 
 
 def enter_user_namespace() -> bool:
-    """Enter a user namespace, so that an ordinary user can create the others. Root needs none."""
+    """Enter a user namespace, in which an ordinary user can create namespaces of the other kinds.
+
+    Returns whether such namespaces can be created now. Root enters none, because root can create them anyway.
+    """
     if _LIBC is None or os.geteuid() == 0:
         return _LIBC is not None
     user, group = os.geteuid(), os.getegid()
@@ -68,13 +71,14 @@ def enter_user_namespace() -> bool:
 
 
 def enter_namespace(name: str) -> bool:
-    """Enter a new namespace of one kind. A process namespace ("pid") applies to the next child."""
+    """Enter a new namespace: "mount", "ipc", "pid" or "net". A process namespace ("pid") holds only later children."""
     return _LIBC is not None and _LIBC.unshare(_NAMESPACES[name]) == 0
 
 
 def enter_own_files(folder: str, paths: list[str], size: int) -> bool:
-    """Create a root file system in `folder`: `paths` read-only, a few devices, and /work in memory with `size` bytes.
+    """Replace the root file system by one that holds `paths` read-only, a few devices, and an empty folder /work.
 
+    The new root is mounted at `folder`. /work is in memory with at most `size` bytes, and becomes the current folder.
     Needs a mount namespace. No other files of the system are reachable afterwards.
     """
     if _LIBC is None:
@@ -108,7 +112,7 @@ def enter_own_files(folder: str, paths: list[str], size: int) -> bool:
 
 
 def drop_capabilities() -> None:
-    """Drop all capabilities, also in a user namespace, and never regain them."""
+    """Drop all capabilities, also those in a user namespace, so that this process cannot regain them."""
     if _LIBC is None:
         return
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
@@ -118,9 +122,10 @@ def drop_capabilities() -> None:
 
 
 def restrict_files(readable: list[str], folder: str) -> int:
-    """Allow only reading `readable` and using `folder`, with Landlock. No program can be started.
+    """Restrict this process with Landlock to reading the paths `readable` and using `folder`. It cannot execute files.
 
-    Returns the Landlock version, which restricts signals from 6 on, or 0.
+    Returns the version of Landlock, or 0 if the restriction is not in force. From version 6 on it also blocks signals
+    to processes outside.
     """
     version = _LIBC.syscall(444, None, ctypes.c_size_t(0), 1) if _LIBC is not None else 0
     if _LIBC is None or version < 1:
@@ -179,7 +184,10 @@ _ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 
 
 def restrict_calls(signals: bool) -> bool:
-    """Refuse sockets and inspection of other processes with seccomp; with `signals`, also signals to them."""
+    """Block system calls with seccomp: sockets, inspection of other processes, namespaces, mounts and the like.
+
+    With `signals`, calls that send signals are blocked too. Returns whether the filter is in force.
+    """
     if _LIBC is None or platform.machine() not in _ARCHITECTURES or sys.maxsize < 1 << 32:
         return False
     audit, column = _ARCHITECTURES[platform.machine()]
@@ -206,7 +214,7 @@ def _prctl(option: int, *arguments: int) -> bool:
 
 
 def _show(source: str, place: str) -> None:
-    """Bind-mount a file or folder of the system at another path, read-only."""
+    """Bind-mount a file or folder of the system at the path `place`, read-only except for devices."""
     if os.path.isdir(source):
         os.makedirs(place, exist_ok=True)
     else:

@@ -1,4 +1,4 @@
-"""Scores by name, with the signature of the library that computed them."""
+"""Named scores of an evaluation, with the signatures of the libraries that computed them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,19 +19,19 @@ TITLES = {
     "rougeL": "ROUGE-L",
     "f1": "F1",
 }
-"""Display names of scores. Other scores use their own name."""
+"""Display names of scores. Scores that are not listed are displayed under their own name."""
 LOWER_IS_BETTER = frozenset({"loss", "perplexity", "bits_per_byte"})
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Named scores. The first is the main one. Ratios are in percent."""
+    """The named scores of one evaluation. The first is the main one. Ratios are in percent."""
 
     values: Mapping[str, float]
     signatures: Mapping[str, str] = field(default_factory=dict)
-    """Signatures of scores whose library gives one. Without it a number is not comparable."""
+    """How a score was computed, for scores whose library says so. Only scores with equal signatures are comparable."""
     tables: Mapping[str, Table] = field(default_factory=dict)
-    """Further tables, such as a confusion matrix."""
+    """Tables in addition to the scores, such as a confusion matrix."""
     about: str = field(default="", compare=False)
     """Data and settings of the evaluation: "beam 4, 511 test pairs of interface-texts"."""
 
@@ -44,12 +44,12 @@ class Scores:
 
 
 def in_digits(name: str, value: float) -> str:
-    """Format a score. Values that are not percentages get more digits."""
+    """Return a score's value as text with two decimals, or four for the scores in LOWER_IS_BETTER."""
     return f"{value:.4f}" if name in LOWER_IS_BETTER else f"{value:.2f}"
 
 
 def title_of(name: str) -> str:
-    """Return a score's display name."""
+    """Return the display name of a score, such as "ROUGE-L" for `rougeL`."""
     if name.startswith("f1_"):
         return f"F1 of {name.removeprefix('f1_')}"  # label names are shown unchanged
     return TITLES.get(name, name.replace("_", " "))

@@ -1,4 +1,4 @@
-"""Token prediction scores: mean loss and accuracy, and a unigram baseline."""
+"""Mean loss and accuracy of token predictions, and the scores of a unigram baseline."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,14 +11,20 @@ Tokens = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def score_token_accuracy(loss: float, hits: int, count: int) -> Scores:
-    """Return mean loss and accuracy from the summed loss and the number of correct argmax predictions."""
+    """Return mean loss and accuracy of `count` predictions.
+
+    `loss` is their summed loss, and `hits` the number of predictions whose most likely token is correct.
+    """
     if not count:
         raise ValueError("there is nothing to guess: expected at least one text")
     return Scores({"loss": loss / count, "accuracy": 100 * hits / count})
 
 
 def score_unigram_baseline(seen: Iterable[Tokens], true: Iterable[Tokens], vocab_size: int) -> Scores:
-    """Return the scores of a unigram model with add-one smoothing, which always predicts the most frequent token."""
+    """Return the scores of a unigram model with add-one smoothing, which always predicts the most frequent token.
+
+    The model counts the tokens in `seen` and predicts those in `true`.
+    """
     counts = np.ones(vocab_size)
     for tokens in seen:
         counts += np.bincount(tokens.ravel(), minlength=vocab_size)

@@ -2,7 +2,7 @@
 
 At every step of segmenting a word, each possible merge is skipped with some probability. The best remaining merge is
 applied; a step that skips all merges is the last. The random numbers of the `tokenizers` library cannot be seeded. Here
-they depend on the seed, the version (usually the epoch) and the text, and not on the order of encoding.
+they depend on the seed, a version number and the text, but not on the order in which texts are encoded.
 """
 
 import json
@@ -20,18 +20,18 @@ from tokenizers import pre_tokenizers
 from glassformer.text.tokenizer import Tokenizer
 
 POOL = 8
-"""Number of random segmentations per word. A fixed pool makes frequent words a table look-up."""
+"""Number of random segmentations per word. With a fixed pool, the segmentations of frequent words can be cached."""
 REMEMBERED = 2**18
-"""Number of cached segmentations. An evicted one is drawn again with the same result."""
+"""Size of each cache. An evicted segmentation is drawn again with the same result."""
 SHORT = 32
-"""Maximum length of a text whose split is cached: words recur, sentences do not."""
+"""Maximum length in characters of a text whose split into words is cached: words recur, sentences do not."""
 
 
 class BpeDropout:
-    """Encodes texts with random segmentations of the same vocabulary.
+    """Encodes texts with a tokenizer's vocabulary, but segments the words at random.
 
     `chance` is the probability that a merge is skipped: 0 segments as the tokenizer does, 1 into single bytes; the
-    paper uses 0.1. The ids decode to the same text.
+    paper uses 0.1. All segmentations of a text decode to the same text.
     """
 
     def __init__(self, tokenizer: Tokenizer, chance: float, seed: int = 0):
@@ -50,23 +50,23 @@ class BpeDropout:
         self._remembered_words = lru_cache(REMEMBERED)(self._words)
 
     def encode_batch(self, texts: Sequence[str], version: int) -> list[list[int]]:
-        """Encode texts without BEGIN and END. `version` selects the random segmentation."""
+        """Return the ids of each text, without BEGIN and END. Another `version` gives other random segmentations."""
         return [self._encode(text, version) for text in texts]
 
     def _encode(self, text: str, version: int) -> list[int]:
         words = self._remembered_words(text) if len(text) <= SHORT else self._words(text)
-        # one byte per position in the text
+        # one random byte per word of the text
         choices = shake_128(f"{self._seed} {version} {text}".encode()).digest(len(words))
         return [token for word, choice in zip(words, choices, strict=True) for token in self._cut(word, choice % POOL)]
 
     def _words(self, text: str) -> list[str]:
-        """Return the tokenizer's pre-tokenization with one letter per byte. Merges never cross its borders."""
+        """Split a text into words as the tokenizer does, written with one letter per byte. Merges never cross words."""
         if self._inner.normalizer is not None:
             text = self._inner.normalizer.normalize_str(text)
         return [word for word, _ in self._inner.pre_tokenizer.pre_tokenize_str(text)]
 
     def _draw_cut(self, word: str, choice: int) -> tuple[int, ...]:
-        """Return segmentation number `choice` of the word's pool."""
+        """Return one of the word's POOL random segmentations as token ids. `choice` selects it, from 0 to POOL - 1."""
         draw = Random(f"{self._seed} {choice} {word}").random
         # A ring closed by an empty position. No merge contains -1, so the ends need no special case.
         pieces = [*(self._letters[letter] for letter in word), -1]
@@ -96,7 +96,10 @@ class BpeDropout:
 
 
 def _read(contents: dict[str, Any]) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Return the vocabulary and the merges of `tokenizer.json`, in order of learning."""
+    """Return the vocabulary of a parsed `tokenizer.json`, and its merges in the order in which they were learned.
+
+    Raises ValueError for a tokenizer that BPE-dropout does not support.
+    """
     model = contents["model"]
     if model["type"] != "BPE":
         raise ValueError(

@@ -4,13 +4,13 @@ For that, every character of the rendered text must be attributed to the templat
 tried:
 
 1. Render again with a random mark in place of every message text. If substituting the texts gives the first rendering,
-everything else is the template's.
+everything except the texts was written by the template.
 
 2. A template that inspects its messages may render marks differently. Then render with a random name for every control
 token that the template itself writes; these names mark the template's tokens.
 
 3. A template may assemble a token, as in `'<|' + message.role + '|>'`. If no message contains a control token, and the
-rendering with marks has the same control tokens in the same order, all of them are the template's.
+rendering with marks has the same control tokens in the same order, the template wrote all of them.
 """
 
 import functools
@@ -25,9 +25,9 @@ from glassformer.text.chat_template import ChatTemplate
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
 Parts = list[tuple[str, bool]]
-"""A text in parts, each with whether the template wrote it."""
+"""A rendered text in parts, each marked True if the template wrote the control tokens in it, so that they count."""
 
-# Roles and types that templates compare with: they are structure, not content.
+# Values of `role` and `type` that templates compare with. They are not message text, so they get no mark.
 # fmt: off
 _WORDS = frozenset((
     "assistant", "developer", "function", "ipython", "model", "observation", "system", "tool", "tool_calls",
@@ -63,7 +63,10 @@ def render_chat(
 
 
 def _origins(source: str, said: dict[str, Any], prompt: bool, tokenizer: PretrainedTokenizer) -> Parts:
-    """Return the rendered text in parts, attributed to the template or to a message."""
+    """Render a conversation, and return the text in parts that are attributed to the template or to a message.
+
+    `source` is the template. `said` holds its variables, including the messages. `prompt` is `add_generation_prompt`.
+    """
     now = datetime.now()  # the same time for all renderings
 
     def render(template: ChatTemplate, roles: Mapping[str, str], said: Mapping[str, Any]) -> str:
@@ -113,14 +116,22 @@ def _origins(source: str, said: dict[str, Any], prompt: bool, tokenizer: Pretrai
 
 
 def _unsaid(parts: Parts, control: re.Pattern[str], texts: Iterable[str]) -> re.Match[str] | None:
-    """Return a control token without a random name that no message contains, so the template took part in it."""
+    """Return the first control token that neither has a random name nor occurs in a message text, or None.
+
+    The template must have assembled such a token. `parts` are True for tokens with a random name, `control` matches all
+    control tokens, and `texts` are the message texts.
+    """
     bare = (found for part, is_named in parts if not is_named for found in control.finditer(part))
     return next((found for found in bare if not any(found[0] in text for text in texts)), None)
 
 
 def _align(text: str, skeleton: Sequence[str], originals: Sequence[str]) -> Parts | None:
-    """Align the text with the skeleton, which alternates template text and mark numbers; one original per mark."""
-    # Each reachable position in the text, as (previous state, last part); any path will do.
+    """Split a rendered text into parts by aligning it with the skeleton, or return None if they do not match.
+
+    The skeleton is the rendering with marks, as alternating template texts and mark numbers. `originals[n]` is the
+    message text that mark n replaces.
+    """
+    # Each position that an alignment can reach, with (previous state, last part). Any path to the end will do.
     ways: dict[int, Any] = {len(skeleton[0]): (None, (skeleton[0], True))} if text.startswith(skeleton[0]) else {}
     for number, after in zip(skeleton[1::2], skeleton[2::2], strict=True):
         found: dict[int, Any] = {}
@@ -137,13 +148,17 @@ def _align(text: str, skeleton: Sequence[str], originals: Sequence[str]) -> Part
 
 
 def _variants(original: str) -> list[str]:
-    """Return the forms in which templates print a text: unchanged, stripped, or as JSON."""
+    """Return the forms in which templates print a text: unchanged, stripped, or as JSON without the quotes."""
     as_json = json.dumps(original, ensure_ascii=False)[1:-1]
     return list(dict.fromkeys((original, original.strip(), original.lstrip(), original.rstrip(), as_json)))
 
 
 def _map(value: Any, change: Callable[[str], str], key: str = "") -> Any:
-    """Copy plain values with each text changed. Keys are changed unless they are plain words; roles and types stay."""
+    """Copy messages and variables with `change` applied to each text. Known roles and types stay.
+
+    Dictionary keys are changed too, unless they are plain words. `key` is the key under which `value` is stored. Raises
+    ValueError for a value that JSON does not have.
+    """
     if isinstance(value, str):
         return value if key in ("role", "type") and value in _WORDS else change(value)
     if isinstance(value, Mapping):

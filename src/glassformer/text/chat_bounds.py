@@ -16,16 +16,16 @@ from jinja2.sandbox import SandboxedFormatter
 MAX_CHARS = 1 << 23
 """Maximum length of a text in characters."""
 MAX_NODES = 300_000
-"""Maximum number of values nested in one value."""
+"""Maximum number of values in a list or dictionary, nested ones included."""
 MAX_BITS = 4096
 """Maximum size of an integer in bits."""
 _INDENT = 16
 _WIDTH = 10_000
 """Maximum field width in formatting."""
 _SEARCH = 10_000_000
-"""Maximum number of steps of a search from the right, which is quadratic in the worst case."""
+"""Maximum number of steps of Python's search from the right (`rfind`), which is quadratic in the worst case."""
 _FEW = 32
-"""Maximum number of characters to strip; Python compares each with each."""
+"""Maximum length of the argument of Python's `strip`, which compares each stripped character with all of it."""
 _LINE_BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 _ENCODINGS = frozenset(("utf8", "ascii", "latin1", "iso88591", "utf16", "utf32"))
 
@@ -42,12 +42,12 @@ METHODS: tuple[tuple[type, frozenset[str]], ...] = (
     (str, TEXT_METHODS),
     (dict, frozenset({"items", "keys", "values", "get", "copy", "fromkeys"})),
     (list, frozenset({"index", "count", "copy"})),
-    (tuple, frozenset({"index", "count", "grouper", "list"})),  # the last two are of `groupby`
+    (tuple, frozenset({"index", "count", "grouper", "list"})),  # the last two: of `groupby`
     (int, frozenset({"bit_length", "bit_count", "conjugate", "real", "imag", "numerator", "denominator"})),
     (float, frozenset({"is_integer", "conjugate", "real", "imag"})),
     (bytes, frozenset({"decode", "hex"})),
 )
-"""Attributes that a template may access, by type of the value: immutable operations only."""
+"""Attributes that a template may access, by the type of their owner. None of them modifies it."""
 
 
 def check_chars(count: int) -> None:
@@ -63,7 +63,7 @@ def check_nodes(count: int) -> None:
 
 
 def weigh(value: Any) -> None:
-    """Raise SecurityError for a value too large to copy, compare or print."""
+    """Raise SecurityError if a value, with all values nested in it, is too large to copy, compare or print."""
     count, chars, waiting = 0, 0, [value]
     while waiting:
         item = waiting.pop()
@@ -83,7 +83,7 @@ def weigh(value: Any) -> None:
 
 
 def listed(values: Iterable[Any]) -> list[Any]:
-    """Return the values as a list after checking their number."""
+    """Return the values as a list. Raises SecurityError if there are more than MAX_NODES."""
     if isinstance(values, str):
         check_nodes(len(values))
     found = list(islice(values, MAX_NODES + 1))
@@ -92,7 +92,10 @@ def listed(values: Iterable[Any]) -> list[Any]:
 
 
 def bounded_method(function: Any) -> Callable[..., Any]:
-    """Return a method of a text, or a function of `dict`, with bounded work. Others are returned unchanged."""
+    """Return a replacement with bounded work for a costly method of a text, `bytes.decode` or `dict.fromkeys`.
+
+    Any other function is returned unchanged.
+    """
     owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
     if isinstance(owner, str) and name in _TEXT:
         return lambda *args, **kwargs: _TEXT[name](owner, *args, **kwargs)
@@ -104,7 +107,7 @@ def bounded_method(function: Any) -> Callable[..., Any]:
 
 
 def check_binop(operator: str, left: Any, right: Any) -> None:
-    """Raise SecurityError if the result of an operation would be too large."""
+    """Raise SecurityError if the result of `left operator right` would be too large."""
     sizes = [len(side) if isinstance(side, str | bytes | list | tuple) else None for side in (left, right)]
     if operator == "%" and isinstance(left, str):
         check_percent(left, right)
@@ -146,7 +149,7 @@ class BoundedFormatter(SandboxedFormatter):
     _size = 0
 
     def format_field(self, value: Any, format_spec: str) -> Any:
-        """Format one field after checking its width."""
+        """Return the text of one field. Raises SecurityError if its width or the whole result is too large."""
         _check_widths(format_spec)
         weigh(value)
         text = super().format_field(value, format_spec)
@@ -162,7 +165,7 @@ def to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Serialize to JSON without the HTML escapes of Jinja's filter."""
+    """Return a value as JSON, without the HTML escapes of Jinja's filter `tojson`, which this replaces."""
     weigh(value)
     if indent is not None and (len(indent) if isinstance(indent, str) else indent) > _INDENT:
         raise SecurityError(f"it indents JSON by {indent}: expected at most {_INDENT}")
@@ -178,7 +181,10 @@ def to_json(
 
 
 def check_filter(name: str, value: Any = "", *args: Any, **kwargs: Any) -> None:
-    """Raise SecurityError for a filter call whose work or result could be too large."""
+    """Raise SecurityError if applying the filter `name` to a value could take too long or give too large a result.
+
+    `args` and `kwargs` are the filter's arguments.
+    """
     if name in _ITERATING and isinstance(value, str):
         check_nodes(len(value))
     if name in _LONGEST and isinstance(value, str) and len(value) > _LONGEST[name]:
@@ -361,12 +367,12 @@ _ITERATING = frozenset((
     "batch", "groupby", "list", "map", "max", "min", "reject", "rejectattr", "select", "selectattr", "slice",
     "sort", "sum", "unique",
 ))
-"""Filters that iterate over a text character by character."""
+"""Filters that iterate over their input; a text is iterated character by character."""
 _LONGEST = {
     **dict.fromkeys(("title", "truncate", "urlencode", "wordcount", "xmlattr"), 1 << 20),
     **dict.fromkeys(("int", "striptags", "urlize", "wordwrap"), 10_000),
 }
-"""Maximum input length of filters that are slow or superlinear."""
+"""Maximum input length in characters of filters that are slow or take superlinear time."""
 FILTERS = (
     "abs", "attr", "batch", "capitalize", "center", "count", "d", "default", "dictsort", "e", "escape",
     "filesizeformat", "first", "float", "forceescape", "format", "groupby", "indent", "int", "items", "last",

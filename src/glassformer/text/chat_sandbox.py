@@ -1,6 +1,6 @@
 """Run chat templates in a restricted Jinja sandbox with limits on time and memory.
 
-Every method and filter that templates use is available, with a bound on the work of each call (`chat_bounds.py`). The
+The methods and filters that templates use are available, with a bound on the work of each call (`chat_bounds.py`). The
 time is checked at each call, arithmetic operation, loop iteration, and value that is built or printed.
 """
 
@@ -28,30 +28,30 @@ from glassformer.text import chat_bounds as bounds
 MAX_SECONDS = 1.0
 """CPU time limit of one rendering, in seconds."""
 _OF_JINJA = ("_loop_vars", "_block_vars")
-"""Arguments that compiled templates add to calls; only Jinja's functions accept them."""
+"""Keyword arguments that Jinja adds to calls in compiled templates; only Jinja's own functions accept them."""
 _PRINTABLE = (str, bytes, int, float, list, tuple, dict, range, KeysView, ValuesView, ItemsView, Undefined, type(None))
 
 
 class Budget(threading.local):
-    """The remaining budget of a rendering. Each thread has its own."""
+    """What one rendering may still use: time until `deadline`, and printed `chars`. Each thread has its own budget."""
 
     deadline = 0.0
     chars = 0
     now = datetime.min
 
     def start(self, now: datetime) -> None:
-        """Start a new rendering. `now` is the time that the template sees."""
+        """Reset the budget for a new rendering. `now` is the time of day that the template sees."""
         self.now = now
         self.deadline = time.thread_time() + MAX_SECONDS
         self.chars = bounds.MAX_CHARS
 
     def tick(self) -> None:
-        """Raise SecurityError when the time is up."""
+        """Raise SecurityError if the rendering is over its time limit."""
         if time.thread_time() > self.deadline:
             raise SecurityError(f"it ran for more than {MAX_SECONDS:g} s")
 
     def spend(self, chars: int) -> None:
-        """Count printed characters."""
+        """Subtract printed characters from the budget. Raises SecurityError when it is used up."""
         self.chars -= chars
         if self.chars < 0:
             raise SecurityError(f"it wrote more than {bounds.MAX_CHARS} characters")
@@ -68,7 +68,7 @@ class _Generation(Extension):
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """The Jinja environment of one template."""
+    """The Jinja environment of one template, which checks time, size and access in every operation."""
 
     intercepted_binops = frozenset(ImmutableSandboxedEnvironment.default_binop_table)
 
@@ -97,14 +97,17 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     @jinja2.pass_context
     def emit(self, context: Context, value: Any) -> str:
-        """Print a value. Taking the context makes Jinja call this for constants too, each time they are printed."""
+        """Return the text that is printed for a value, and count its characters.
+
+        Taking the context makes Jinja call this for constants too, each time they are printed.
+        """
         self.budget.tick()
         text = self.text(value)
         self.budget.spend(len(text))
         return text
 
     def checked(self, value: Any) -> Any:
-        """Return the value after checking the time and its size."""
+        """Return the value unchanged. Raises SecurityError if it is too large or the time is up."""
         self.budget.tick()
         bounds.weigh(value)
         return value
@@ -118,13 +121,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return value
 
     def joined(self, *values: Any) -> str:
-        """Concatenate texts."""
+        """Return the values as one text, as the operator `~` does. Raises SecurityError if it is too long."""
         texts = [self.text(value) for value in values]
         bounds.check_chars(sum(map(len, texts)))
         return markup_join(values) if any(isinstance(value, Markup) for value in values) else "".join(texts)
 
     def text(self, value: Any) -> str:
-        """Return a value as text. Raises SecurityError for Python objects."""
+        """Return a value as text. Raises SecurityError unless it is a plain value, such as a text, number or list."""
         if not isinstance(value, _PRINTABLE):
             raise SecurityError(
                 f"it prints a {type(value).__name__}: expected a text, a number, a list or a dictionary"
@@ -133,7 +136,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return str(value)
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Call a function, or a method with bounded work."""
+        """Call a function or a method from a template. Methods whose work can be large are replaced by bounded ones."""
         self.budget.tick()
         bounded = bounds.bounded_method(function)
         if bounded is function:
@@ -158,7 +161,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super().getitem(obj, argument)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Return whether a template may access `obj.attr`: only attributes on the allow list."""
+        """Return whether a template may access `obj.attr`. Plain values allow what `chat_bounds.METHODS` lists."""
         for kind, names in bounds.METHODS:
             if isinstance(obj, kind):
                 return attr in names
@@ -166,13 +169,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return known and super().is_safe_attribute(obj, attr, value)
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
-        """Return undefined for a refused attribute, or raise if it leads to Python internals."""
+        """Return undefined for a refused attribute. Raises SecurityError if its name starts with an underscore."""
         if attribute.startswith("_"):
             raise SecurityError(f"it reaches for {attribute!r} of a {type(obj).__name__}")
         return super().unsafe_undefined(obj, attribute)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        """Return `str.format` and `str.format_map` with bounded results."""
+        """Return a bounded replacement if `value` is a text's `format` or `format_map`, else None."""
         owner, name = getattr(value, "__self__", None), getattr(value, "__name__", "")
         if name not in ("format", "format_map") or not isinstance(owner, str):
             return None
@@ -208,7 +211,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return between.join(texts)
 
     def _sum(self, value: Iterable[Any], attribute: str | int | None = None, start: Any = 0) -> Any:
-        """Sum with time checks, because a sum of lists copies its prefix repeatedly."""
+        """Replace the filter `sum`, with a time check per item, because a sum of lists copies its prefix repeatedly."""
         if isinstance(start, str | bytes):
             raise TypeError("sum() can't sum strings")
         total = start

@@ -1,7 +1,7 @@
 """Compile chat templates, which are untrusted programs, after rewriting them to check their limits.
 
-The language is Jinja as model folders use it. The sandbox controls function calls. The rewriting makes everything else
-visible to it: loop iterations, literal text, concatenation, lists and comparisons.
+The language is Jinja as model folders use it. The sandbox (`chat_sandbox.py`) sees function calls. The rewriting turns
+other operations into calls of the sandbox: loop iterations, literal text, concatenation, lists and comparisons.
 """
 
 import re
@@ -19,17 +19,17 @@ from glassformer.text.chat_sandbox import Sandbox
 MAX_SOURCE = 100_000
 """Maximum length of a template in characters. The longest in use have about 20,000."""
 MAX_REASON = 2_000
-"""Maximum length of an error message."""
+"""Maximum length of a template's error message in characters."""
 MAX_NODES = 6_000
-"""Maximum number of syntax nodes; more would take long to compile."""
+"""Maximum number of syntax nodes in a template; more would take long to compile."""
 
 _REFUSED = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends, nodes.Block, nodes.EvalContextModifier)
 _PRINTING_FILTERS = frozenset({"d", "default", "join"})
-"""Filters that print their arguments. Other filters only search for them."""
+"""Filters that may print their arguments. Other filters only search for their arguments or compare with them."""
 
 
 class ChatTemplate:
-    """A compiled template.
+    """A compiled chat template.
 
     `rename` maps texts to replacements that are printed where the template itself writes them; earlier entries take
     precedence. Texts that the template only compares with are unchanged.
@@ -48,7 +48,11 @@ class ChatTemplate:
             raise ValueError(f"the chat template cannot be read: {_reason(error)}") from error
 
     def render(self, variables: Mapping[str, Any], now: datetime | None = None) -> str:
-        """Render plain values: texts, numbers, lists and dictionaries."""
+        """Return the rendered text. `variables` hold plain values: texts, numbers, lists and dictionaries.
+
+        `now` is the time that the template sees, by default the current time. Raises ValueError if the template fails
+        or exceeds a limit.
+        """
         self._sandbox.budget.start(now or datetime.now())
         try:
             return "".join(self._template.generate(**variables))
@@ -57,7 +61,7 @@ class ChatTemplate:
 
 
 class _Rewriter(NodeTransformer):
-    """Inserts limit checks, and replaces the printed texts in `rename`."""
+    """Inserts limit checks into a template's syntax tree, and replaces the texts in `rename` where they are printed."""
 
     def __init__(self, rename: Mapping[str, str]):
         self._rename = rename
@@ -114,8 +118,8 @@ class _Rewriter(NodeTransformer):
 
     def visit_Call(self, node: nodes.Call) -> nodes.Node:  # noqa: N802
         node.node = self.visit(node.node)
-        # The arguments of a text's method are what it looks for; those of a macro are printed, and so is what a text of
-        # the template's own is joined or formatted with.
+        # A text's method only compares with its arguments. A macro prints its arguments, and so do `format` and `join`
+        # of a text that is written in the template.
         method = node.node.attr if isinstance(node.node, nodes.Getattr) else ""
         is_own = isinstance(node.node, nodes.Getattr) and isinstance(node.node.node, nodes.Const)
         prints = method not in TEXT_METHODS or (is_own and method in ("format", "join"))
@@ -146,19 +150,19 @@ class _Rewriter(NodeTransformer):
 
 
 def _reason(error: Exception) -> str:
-    """What an error says, which may hold a text of any length."""
+    """Return an error's message, cut to MAX_REASON characters, because it may quote a text of any length."""
     text = str(error) or type(error).__name__
     return text if len(text) <= MAX_REASON else text[:MAX_REASON] + " ..."
 
 
 def _ask(method: str, *arguments: Any) -> nodes.Expr:
-    """Return a call of a sandbox method, which no template name can shadow."""
+    """Return a syntax node that calls a method of the sandbox. No name in a template can shadow it."""
     lineno = arguments[0].lineno if arguments else 0
     return nodes.Call(nodes.EnvironmentAttribute(method), list(arguments), [], None, None, lineno=lineno)
 
 
 def _ticking(node: Any) -> nodes.Node:
-    """Return a loop body that starts with a time check."""
+    """Insert a time check at the start of the body of a loop or macro, and return the node."""
     nothing = nodes.Const(None, lineno=node.lineno)
     node.body.insert(0, nodes.ExprStmt(_ask("ticked", nothing), lineno=node.lineno))
     return node

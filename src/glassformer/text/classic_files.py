@@ -23,21 +23,22 @@ _T5 = {"t5", "mt5", "umt5", "longt5", "switchtransformers"}
 
 @dataclass
 class ClassicTokenizer:
-    """A tokenizer read from classic files."""
+    """A tokenizer read from files older than `tokenizer.json`."""
 
     inner: tokenizers.Tokenizer
     roles: dict[str, str] = field(default_factory=dict)
-    """The family's special tokens by role (`bos_token`, ...), for roles that no config names."""
+    """Special tokens by role (`bos_token`, ...): those that the config names, else those usual for the family."""
     hidden: frozenset[str] = frozenset()
-    """Pieces that can be decoded but are never produced by encoding."""
+    """Vocabulary entries that can be decoded but are never produced by encoding."""
     limit: int | None = None
-    """Ids from here on belong to pieces that the model does not know."""
+    """Ids of at least this value belong to pieces outside the model's vocabulary. None if there are no such pieces."""
 
 
 def read_classic(folder: Path, config: Mapping[str, Any], model_type: str | None, *, target: bool) -> ClassicTokenizer:
-    """Read the tokenizer of a folder without `tokenizer.json`.
+    """Read the tokenizer of a model folder without `tokenizer.json`.
 
-    `config` is its `tokenizer_config.json`. `target` selects the target-language tokenizer of a translation model.
+    `config` is the parsed `tokenizer_config.json`, `model_type` that of `config.json`. `target` selects the
+    target-language tokenizer of a translation model with two.
     """
     family = _family(config, model_type)
     for names, read in _READERS:
@@ -48,7 +49,7 @@ def read_classic(folder: Path, config: Mapping[str, Any], model_type: str | None
 
 
 def _family(config: Mapping[str, Any], model_type: str | None) -> str | None:
-    """Return the family by the tokenizer's class or the model's type, or None."""
+    """Return the model family in lower case, from the tokenizer class or else the model type; None if unknown."""
     named = config.get("tokenizer_class")
     if isinstance(named, str) and named not in ("PreTrainedTokenizerFast", "TokenizersBackend"):
         return named.removesuffix("Fast").removesuffix("Tokenizer").lower()
@@ -126,7 +127,7 @@ def _read_byte_level(folder: Path, config: Mapping[str, Any], family: str | None
     first, last = roles["cls_token"], roles["sep_token"]
     _check_tokens(file, vocab, (first, last))
     if roles["mask_token"] in vocab:
-        # By default the mask token includes the space before it.
+        # Unless the config says otherwise, the mask token includes the space before it.
         told = config.get("mask_token")
         lstrip = bool(told.get("lstrip", True)) if isinstance(told, Mapping) else True
         inner.add_special_tokens([tokenizers.AddedToken(roles["mask_token"], lstrip=lstrip, special=True)])
@@ -177,7 +178,10 @@ def _read_t5(folder: Path, config: Mapping[str, Any], family: str | None, target
 
 
 def _read_marian(folder: Path, config: Mapping[str, Any], family: str | None, target: bool) -> ClassicTokenizer:
-    """Read Marian's two SentencePiece models, one per language; `vocab.json` has the ids."""
+    """Read the tokenizer of a Marian translation model.
+
+    The source and target languages have one SentencePiece model each; `vocab.json` has the ids of both.
+    """
     _check_family(folder / "source.spm", family, {"marian", "marianmt"})
     file = folder / ("target.spm" if target else "source.spm")
     model = read_sentencepiece(file)
@@ -190,7 +194,7 @@ def _read_marian(folder: Path, config: Mapping[str, Any], family: str | None, ta
         raise ValueError(f"{file} is made of byte-pair merges: expected a unigram model")
     scores = {piece.text: piece.score for piece in model.pieces}
     ordered = sorted(vocab, key=vocab.__getitem__)
-    # The model segments with all pieces; those without an id become unknown.
+    # Texts are segmented with all pieces of the SentencePiece model; pieces without an id become unknown.
     surplus = [(piece, score) for piece, score in scores.items() if piece not in vocab]
     entries = [(piece, scores.get(piece, 0.0)) for piece in ordered]
     inner = _build(file, model, [*entries, *surplus], unknown=vocab[roles["unk_token"]])
@@ -225,7 +229,7 @@ def _build(
 
 
 def _ending(end: int) -> processors.PostProcessor:
-    """Return a post-processor that appends the end token."""
+    """Return a post-processor that appends the end token to each text. `end` is its id."""
     return processors.TemplateProcessing(
         single=["$A:0", "end:0"], pair=["$A:0", "end:0", "$B:0", "end:0"], special_tokens=[("end", end)]
     )
@@ -242,7 +246,7 @@ def _sentencepiece_roles(model: SentencePieceModel) -> dict[str, str]:
 
 
 def _named(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the special tokens that a config names, as strings or objects."""
+    """Return the special tokens that a tokenizer config names, by role. The config has them as strings or objects."""
     found = {}
     for role, value in config.items():
         token = value.get("content") if isinstance(value, Mapping) else value

@@ -1,27 +1,30 @@
-"""The result of encoding: ids, and where each token came from."""
+"""The result of encoding one or two texts: token ids, and the position of each token in its text."""
 
 from typing import NamedTuple
 
 
 class Encoded(NamedTuple):
-    """One or two encoded texts, with the source of each token."""
+    """One or two encoded texts. All fields have one entry per token."""
 
     ids: list[int]
     spans: list[tuple[int, int]]
     """Character span of each token in its text; (0, 0) for a special token."""
     token_types: list[int]
-    """Segment number of each token, for models with token types."""
+    """Segment number of each token, 0 or 1, for models with token type embeddings, such as BERT."""
     sources: list[int | None]
-    """Index of each token's text, 0 or 1; None for a special token."""
+    """Which text each token belongs to, 0 or 1; None for a special token."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def cut(self, limit: int) -> "Encoded":
-        """Truncate to `limit` tokens, from the end of the longer text. Special tokens stay."""
+        """Return this encoding, shortened to `limit` tokens by removing tokens from the ends of the texts.
+
+        Special tokens stay. Two texts share the remaining tokens equally, unless one needs less than its half.
+        """
         sizes = [self.sources.count(text) for text in (0, 1)]
         room = max(limit - self.sources.count(None), 0)
-        # Each text gets half of the room, the first the odd token; unused room goes to the other.
+        # Each text gets half of the tokens, the first one more if they are odd. A text may use what the other leaves.
         halves = [(room + 1) // 2, room // 2]
         left = [min(sizes[text], max(halves[text], room - sizes[1 - text])) for text in (0, 1)]
         places = []

@@ -1,8 +1,8 @@
 """Convert the vocabularies of GGUF and llama2.c files to `tokenizers` tokenizers.
 
 A byte-level vocabulary (GPT-2) has merges and the name of a pre-tokenization rule. A scored vocabulary (SentencePiece)
-has a score per piece: of all neighbors that form a piece, those with the best score merge first. Both become BPE
-merges.
+has a score per piece: of all neighbors that together form a piece, the pair that forms the best-scored one merges
+first. Both become BPE merges.
 """
 
 import math
@@ -17,7 +17,7 @@ T = TypeVar("T")
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """GGUF's token types."""
 ADDED = (UNKNOWN, CONTROL, USER)
-"""Token types that stand for themselves and are not part of words."""
+"""Types of tokens that are matched in the text as a whole, before pre-tokenization."""
 
 # Limits for hostile files. The largest real vocabularies stay below half of each.
 MAX_TOKENS = 1 << 19
@@ -57,9 +57,11 @@ def byte_level_tokenizer(
     begin: int | None = None,
     end: int | None = None,
 ) -> tokenizers.Tokenizer:
-    """Build a byte-level BPE tokenizer: tokens in GPT-2's byte alphabet, merges as `left right`, best first.
+    """Build a byte-level BPE tokenizer.
 
-    `pre` is the pre-tokenization rule. `begin` and `end` are ids to put around a text.
+    `tokens` are in id order, in GPT-2's byte alphabet. `merges` are written "left right", the best first. `types`
+    are GGUF's token types, by default all NORMAL. `pre` names the pre-tokenization rule (`CUTS`). `begin` and `end` are
+    ids to put before and after every text.
     """
     if pre not in CUTS:
         raise ValueError(f"tokenizer.ggml.pre={pre!r}: expected one of {', '.join(CUTS)}")
@@ -96,9 +98,10 @@ def scored_tokenizer(
     begin: int | None = None,
     end: int | None = None,
 ) -> tokenizers.Tokenizer:
-    """Build a BPE tokenizer from piece scores, with `▁` for the space and `<0x0A>` for bytes without a piece.
+    """Build a BPE tokenizer from piece scores. Pieces contain `▁` for a space; `<0x0A>` is the piece of one byte.
 
-    `space_prefix` puts a space before every text. `begin` and `end` are ids to put around it.
+    `types` are GGUF's token types, by default all NORMAL. `space_prefix` puts a space before every text. `begin` and
+    `end` are ids to put before and after every text.
     """
     types = _checked_types(tokens, types)
     vocabulary = _vocabulary(tokens)
@@ -121,9 +124,9 @@ def scored_tokenizer(
 
 
 def tokenizer_from_metadata(metadata: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
-    """Return `tokenizer.json` and `tokenizer_config.json` from the `tokenizer.*` keys of a GGUF file.
+    """Convert the `tokenizer.*` keys of a GGUF file to the contents of `tokenizer.json` and `tokenizer_config.json`.
 
-    A file without a vocabulary gives None and an empty config.
+    Returns None and an empty config for a file without a vocabulary.
     """
     kind = _value(metadata, "model", str, "a name")
     if kind in (None, "none", "no_vocab"):
@@ -133,7 +136,7 @@ def tokenizer_from_metadata(metadata: Mapping[str, Any]) -> tuple[str | None, di
     tokens = _column(metadata, "tokens", str)
     types = _column(metadata, "token_type", int) if "tokenizer.ggml.token_type" in metadata else None
     is_qwen = str(metadata.get("general.architecture", "")).startswith("qwen")
-    # Files older than this key do not have it.
+    # Files that are older than the key `tokenizer.ggml.pre` do not have it.
     pre = _value(metadata, "pre", str, "a name") or ("qwen2" if is_qwen else "default")
     adds_begin = _value(metadata, "add_bos_token", bool, "true or false")
     if adds_begin is None:
@@ -159,7 +162,10 @@ def tokenizer_from_metadata(metadata: Mapping[str, Any]) -> tuple[str | None, di
 
 
 def token_id(metadata: Mapping[str, Any], name: str, count: int) -> int | None:
-    """Return the id of a special token (bos, eos, unknown, padding), or None."""
+    """Return the id of a special token (bos, eos, unknown, padding), or None if the file does not name it.
+
+    `count` is the vocabulary's size. Raises ValueError for an id outside the vocabulary.
+    """
     index = _value(metadata, f"{name}_token_id", int, "a whole number")
     if index is not None and not 0 <= index < count:
         raise ValueError(f"tokenizer.ggml.{name}_token_id={index}: expected an id below {count}")
@@ -202,7 +208,7 @@ def _vocabulary(tokens: Sequence[str]) -> dict[str, int]:
 
 
 def _merges_by_score(tokens: Sequence[str], scores: Sequence[float], types: Sequence[int]) -> list[tuple[str, str]]:
-    """Return all merges of two pieces into a third, those with the best scores first."""
+    """Return all merges of two pieces into a third, in descending order of the third's score."""
     ranks = {token: i for i, (token, kind) in enumerate(zip(tokens, types, strict=True)) if kind == NORMAL}
     for token, index in ranks.items():
         if len(token) > MAX_PIECE:
@@ -229,7 +235,10 @@ def _bpe(vocabulary: dict[str, int], merges: list[tuple[str, str]], **options: A
 def _with_special_tokens(
     inner: tokenizers.Tokenizer, tokens: Sequence[str], types: Sequence[int], begin: int | None, end: int | None
 ) -> tokenizers.Tokenizer:
-    """Add the tokens that stand for themselves, which are matched before pre-tokenization."""
+    """Add the tokens of the types ADDED, which are matched before pre-tokenization, and return the tokenizer.
+
+    `begin` and `end` are ids that it puts before and after every text.
+    """
     added = [(token, kind) for token, kind in zip(tokens, types, strict=True) if kind in ADDED]
     _wrapped(
         "control tokens",

@@ -1,7 +1,7 @@
 """Load the tokenizers of pretrained models. User text never becomes a control token.
 
-`<|im_start|>`, `[SEP]` or `</s>` in a text are encoded as plain text. Where control tokens are wanted, `encode_parts`
-takes a text in parts that are marked as trusted or not.
+`<|im_start|>`, `[SEP]` or `</s>` in a text are encoded as plain text. To encode control tokens, `encode_parts` takes a
+text in parts, each marked as trusted or not.
 """
 
 import json
@@ -25,7 +25,8 @@ class PretrainedTokenizer:
     """The tokenizer of a pretrained model.
 
     `contents` is a parsed `tokenizer.json`, `config` the `tokenizer_config.json` and `generation` the
-    `generation_config.json`; `where` names the source in errors. Usually created by `from_folder` or `from_json`.
+    `generation_config.json`; `classic` is given for files older than `tokenizer.json`, and `where` names the source in
+    errors. Usually created by `from_folder` or `from_json`.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class PretrainedTokenizer:
         self.special_ids = frozenset(self._ids[token] for token in special)
         """Ids that `decode` omits."""
         self.control_tokens = tuple(sorted(self._secrets.keys() & wanted.keys(), key=lambda t: (-len(t), t)))
-        """Tokens that text never encodes to, longest first."""
+        """Control tokens, longest first. Plain text never encodes to them."""
         self.named_tokens = {role: token for role, token in _roles(config).items() if token in self._ids}
         """Special tokens by role (`bos_token`, ...), as chat templates name them."""
         self.chat_template = _chat_template(config)
@@ -77,9 +78,9 @@ class PretrainedTokenizer:
 
     @classmethod
     def from_folder(cls, folder: Path | str, *, target: bool = False) -> "PretrainedTokenizer":
-        """Load the tokenizer of a model folder: its `tokenizer.json`, or else classic files.
+        """Load the tokenizer of a model folder: its `tokenizer.json`, or else older files (`classic_files.py`).
 
-        `target` selects the target tokenizer of models with two.
+        `target` selects the target-language tokenizer of a translation model with two.
         """
         folder = Path(folder)
         config = _read_json(folder / "special_tokens_map.json") | _read_json(folder / "tokenizer_config.json")
@@ -111,27 +112,30 @@ class PretrainedTokenizer:
         *,
         where: str = "tokenizer.json",
     ) -> "PretrainedTokenizer":
-        """Create a tokenizer from a `tokenizer.json` string and its config."""
+        """Create a tokenizer from the text of a `tokenizer.json`.
+
+        `config` and `generation` are the parsed `tokenizer_config.json` and `generation_config.json`.
+        """
         return cls(_parse_json(text, where), config, generation, where=where)
 
     @property
     def vocab_size(self) -> int:
-        """Return the highest id plus one."""
+        """Return the highest id that the model knows, plus one."""
         return self._limit or max(self._tokens, default=-1) + 1
 
     @property
     def kind(self) -> str:
-        """Return the model type: BPE, Unigram, WordPiece or WordLevel."""
+        """Return the tokenization algorithm: BPE, Unigram, WordPiece or WordLevel."""
         return type(self._inner.model).__name__
 
     @property
     def begin(self) -> int | None:
-        """Return the id that starts a text."""
+        """Return the id of the token that starts a text (`bos_token`), or None."""
         return self._role("bos")
 
     @property
     def end(self) -> int | None:
-        """Return the id that ends a text."""
+        """Return the id of the token that ends a text (`eos_token`), or None."""
         return self._role("eos")
 
     @property
@@ -143,27 +147,27 @@ class PretrainedTokenizer:
 
     @property
     def pad(self) -> int | None:
-        """Return the padding id."""
+        """Return the id of the padding token, or None."""
         return self._role("pad")
 
     @property
     def unknown(self) -> int | None:
-        """Return the id of unknown tokens."""
+        """Return the id of the token for unknown pieces (`unk_token`), or None."""
         return self._role("unk")
 
     @property
     def mask(self) -> int | None:
-        """Return the mask id."""
+        """Return the id of the mask token, or None."""
         return self._role("mask")
 
     @property
     def separator(self) -> int | None:
-        """Return the separator id."""
+        """Return the id of the separator token (`sep_token`), or None."""
         return self._role("sep")
 
     @property
     def classifier(self) -> int | None:
-        """Return the id of the classification token."""
+        """Return the id of the classification token (`cls_token`), or None."""
         return self._role("cls")
 
     def id_of(self, token: str) -> int | None:
@@ -172,15 +176,15 @@ class PretrainedTokenizer:
         return None if index is None or (self._limit and index >= self._limit) else index
 
     def encode(self, text: str) -> list[int]:
-        """Encode a text with the special tokens around it."""
+        """Return the ids of a text, including the special tokens that the model expects around it."""
         return self._known(self._encode(text).ids)
 
     def encode_plain(self, text: str) -> list[int]:
-        """Encode a text without special tokens."""
+        """Return the ids of a text without special tokens around it."""
         return self._known(self._encode(text, special=False).ids)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encode many texts in parallel."""
+        """Return the ids of each text as `encode` does, computed in parallel."""
         try:
             return [self._known(encoding.ids) for encoding in self._inner.encode_batch(list(texts))]
         except BaseException as error:
@@ -188,12 +192,12 @@ class PretrainedTokenizer:
             raise ValueError(f"{self.where} cannot read one of {len(texts)} texts: {error}") from error
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
-        """Encode a pair of texts. Returns ids and segment numbers."""
+        """Encode a pair of texts as one sequence with special tokens. Returns ids and segment numbers, 0 or 1."""
         encoded = self.offsets(first, second)
         return encoded.ids, encoded.token_types
 
     def encode_parts(self, parts: Iterable[tuple[str, bool]]) -> list[int]:
-        """Encode a text given in parts, without special tokens around it.
+        """Return the ids of a text that is given in parts, without special tokens around it.
 
         Control tokens are recognized only in parts marked True. Words may span parts, control tokens never do.
         """
@@ -204,12 +208,12 @@ class PretrainedTokenizer:
         return self.encode_plain(text)
 
     def offsets(self, text: str, second: str | None = None) -> Encoded:
-        """Encode one text or a pair with the character span of each token."""
+        """Encode one text or a pair, with special tokens, and return the character span of each token too."""
         encoding = self._encode(text, second)
         return Encoded(self._known(encoding.ids), encoding.offsets, encoding.type_ids, encoding.sequence_ids)
 
     def offsets_batch(self, texts: Sequence[tuple[str, str | None]]) -> list[Encoded]:
-        """Encode many texts or pairs with character spans, in parallel."""
+        """Encode many texts or pairs as `offsets` does, in parallel. A single text is given as `(text, None)`."""
         try:
             found = self._inner.encode_batch([first if second is None else (first, second) for first, second in texts])
         except BaseException as error:
@@ -218,13 +222,13 @@ class PretrainedTokenizer:
         return [Encoded(self._known(e.ids), e.offsets, e.type_ids, e.sequence_ids) for e in found]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Decode ids. Special tokens and unknown ids are omitted."""
+        """Return the text of these ids. Special tokens, and ids outside the vocabulary, are omitted."""
         tokens = [self._tokens[index] for index in ids if index in self._tokens and index not in self.special_ids]
         decoder = self._inner.decoder
         return decoder.decode(tokens) if decoder else " ".join(tokens)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Return each id as readable text, for display."""
+        """Return each id as readable text, for display. Special tokens are included."""
         return [self._readable(index) for index in ids]
 
     def _encode(self, text: str, second: str | None = None, *, special: bool = True) -> tokenizers.Encoding:
@@ -253,7 +257,7 @@ class PretrainedTokenizer:
 
     @staticmethod
     def _around(begin: int | None, end: int | None) -> processors.PostProcessor:
-        """Return a post-processor that adds these tokens around each text."""
+        """Return a post-processor that puts the ids `begin` and `end` around each text; None adds nothing."""
         special = [(name, index) for name, index in (("begin", begin), ("end", end)) if index is not None]
 
         def around(text: str, number: int) -> list[str]:
@@ -266,13 +270,16 @@ class PretrainedTokenizer:
 
 
 def _refuse_others(error: BaseException) -> None:
-    """Re-raise errors that do not come from the library, which raises bare Exceptions and panics."""
+    """Re-raise an error such as KeyboardInterrupt, which does not come from the `tokenizers` library.
+
+    The library raises bare Exceptions, and panics, which are BaseExceptions.
+    """
     if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
         raise error
 
 
 def _added_tokens(contents: Mapping[str, Any], config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the added tokens of a file and its config, in id order."""
+    """Return the added tokens of a `tokenizer.json` and of its config, in id order, as entries of `tokenizer.json`."""
     vocab = contents["model"]["vocab"]
     known = vocab if isinstance(vocab, dict) else {piece: index for index, (piece, _) in enumerate(vocab)}
     added = {token["content"]: dict(token) for token in contents.get("added_tokens") or [] if token["content"]}
@@ -305,13 +312,13 @@ def _roles(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _content(entry: Any) -> str:
-    """Return a token's text from a config entry: a string, or an object."""
+    """Return the token in a config entry, which is a string or an object; "" if there is none."""
     token = entry.get("content") if isinstance(entry, Mapping) else entry
     return token if isinstance(token, str) else ""
 
 
 def _chat_template(config: Mapping[str, Any]) -> str | None:
-    """Return the chat template; of several named ones, `default`."""
+    """Return the chat template of a config, or None. Of several named ones, `default` is preferred to the first."""
     found = config.get("chat_template")
     if isinstance(found, list):
         named = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, Mapping)}
@@ -320,7 +327,7 @@ def _chat_template(config: Mapping[str, Any]) -> str | None:
 
 
 def _read_json(file: Path) -> dict[str, Any]:
-    """Read a JSON object; empty if the file does not exist."""
+    """Return the JSON object in a file, or an empty one if the file does not exist."""
     if not file.is_file():
         return {}
     return _parse_json(_read_text(file), str(file))

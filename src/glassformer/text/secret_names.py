@@ -1,8 +1,8 @@
 """Rename a tokenizer's control tokens to random strings, so that no input text is tokenized as a control token.
 
-Telling the library to ignore special tokens is not enough. A unigram or word-level vocabulary finds `</s>` as an
-ordinary piece, merges may spell a token, and tokens such as `<tool_call>` are often not marked as special. A random
-name per tokenizer prevents all of these.
+Configuring the `tokenizers` library to ignore special tokens is not enough. A unigram or word-level vocabulary
+finds `</s>` as an ordinary piece, BPE merges may build a control token, and tokens such as `<tool_call>` are often not
+marked as special. Random names, drawn for each tokenizer, prevent all of these.
 """
 
 import re
@@ -30,7 +30,10 @@ def is_control(token: str, *, special: bool) -> bool:
 
 
 def give_secret_names(contents: dict[str, Any], also: Collection[str] = ()) -> dict[str, str]:
-    """Rename the control tokens, and the pieces in `also`, in a parsed `tokenizer.json`. Returns the mapping."""
+    """Rename the control tokens, and the pieces in `also`, in a parsed `tokenizer.json`, which is modified.
+
+    Returns the random name of each renamed token. Merges that involve such a token are removed.
+    """
     added = contents["added_tokens"]
     control = {token["content"] for token in added if is_control(token["content"], special=token["special"])}
     secret = secrets.token_hex(16)

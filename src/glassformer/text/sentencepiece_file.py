@@ -1,7 +1,7 @@
-"""Read SentencePiece models without the library: parse the protobuf file and build a `tokenizers` tokenizer.
+"""Read SentencePiece models without the `sentencepiece` library, and convert them to `tokenizers` tokenizers.
 
-A field is a key, `number << 3 | wire type`, and a value; a message is a sequence of fields (the protobuf wire format).
-Only the fields below are used, others are skipped.
+The files are protobuf messages. A message is a sequence of fields; a field is a key, `number << 3 | wire type`, and a
+value. Fields that do not affect the segmentation are skipped.
 """
 
 import math
@@ -17,13 +17,13 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 """SentencePiece's character for a space."""
 LONGEST_PIECE = 512
-"""Maximum length of a piece. Trying all splits of a longer one would cost its length squared."""
+"""Maximum length of a piece in characters, because trying all its splits costs the square of its length."""
 
 _Value = int | bytes
 
 
 class Kind(IntEnum):
-    """The type of a piece."""
+    """The type of a piece, numbered as in the file format."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -35,10 +35,11 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Piece:
-    """A vocabulary entry."""
+    """A vocabulary entry of a SentencePiece model."""
 
     text: str
     score: float
+    """Log probability in a unigram model. In a BPE model, pieces with higher scores are merged first."""
     kind: Kind
 
 
@@ -49,7 +50,7 @@ class SentencePieceModel:
     pieces: tuple[Piece, ...]
     """Pieces in id order."""
     is_unigram: bool
-    """Whether it is a unigram model; otherwise BPE."""
+    """Whether this is a unigram model; otherwise it is a BPE model."""
     unknown: int
     """The id of the unknown piece."""
     begin: int | None
@@ -66,7 +67,7 @@ class SentencePieceModel:
     """Compiled normalization rules; empty if there are none."""
 
     def token(self, index: int | None) -> str | None:
-        """Return a piece's text, or None."""
+        """Return the text of the piece with this id, or None if the id is None."""
         return None if index is None else self.pieces[index].text
 
 
@@ -76,7 +77,7 @@ def read_sentencepiece(path: Path) -> SentencePieceModel:
 
 
 def parse_sentencepiece(data: bytes, *, where: str = "tokenizer.model") -> SentencePieceModel:
-    """Parse a SentencePiece model. `where` names the source in errors."""
+    """Parse the contents of a SentencePiece file. `where` names the source in errors."""
     try:
         return _model(data)
     except (ValueError, IndexError, struct.error) as error:
@@ -90,10 +91,11 @@ def build_tokenizer(
     unknown: int | None = None,
     prefix_everywhere: bool = True,
 ) -> tokenizers.Tokenizer:
-    """Build a tokenizer that segments as the model does.
+    """Build a tokenizer that segments texts as the SentencePiece model does.
 
-    `vocab` and `unknown` replace the pieces of a unigram model whose ids are defined elsewhere. Text after a special
-    token gets the leading space too, unless `prefix_everywhere` is False.
+    `vocab` (pieces and scores in id order) and `unknown` (the id of the unknown piece) are for unigram models whose ids
+    are defined in another file. A space is put before a text, if the model says so, and also after each special token
+    unless `prefix_everywhere` is False.
     """
     if model.is_unigram:
         entries = [(piece.text, piece.score) for piece in model.pieces] if vocab is None else list(vocab)
@@ -154,10 +156,10 @@ def _normalizers(model: SentencePieceModel, *, prefix: bool) -> list[normalizers
 def _merges(pieces: Sequence[Piece]) -> list[tuple[str, str]]:
     """Return the merges of a SentencePiece BPE model, best first.
 
-    The file has no merges: two neighbors merge if the result is a piece, best score first. So every split of a piece
-    into two pieces is a merge, ranked by the piece's score.
+    The file has no merges. SentencePiece merges two neighbors if the result is a piece, the best score first. So every
+    split of a piece into two pieces is a merge, ranked by the score of the whole piece.
     """
-    # Only these types take part in merges.
+    # Only pieces of these types take part in merges.
     ranks = {piece.text: index for index, piece in enumerate(pieces) if piece.kind in (Kind.NORMAL, Kind.UNUSED)}
     found = [
         (-pieces[index].score, index, cut, whole)
@@ -230,7 +232,7 @@ def _piece(data: bytes, index: int) -> Piece:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, _Value]]:
-    """Yield the fields of a message: varints as integers, everything else as bytes."""
+    """Yield number and value of each field of a protobuf message: varints as integers, everything else as bytes."""
     at = 0
     while at < len(data):
         start = at
@@ -253,7 +255,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, _Value]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Decode a varint: seven bits per byte, lowest first. Returns it and the next position."""
+    """Decode the varint at position `at`: seven bits per byte, lowest first. Returns it and the next position."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):

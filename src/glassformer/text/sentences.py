@@ -4,11 +4,11 @@ import re
 
 END = re.compile(r"[.!?][\"')\]]*(?=\s+[\"'(\[]*[A-Z0-9])")
 ABBREVIATIONS = frozenset({"e.g.", "i.e.", "cf.", "vs.", "Dr.", "Mr.", "Mrs.", "Fig.", "Eq."})
-"""Abbreviations that often precede a capital letter or a number."""
+"""Abbreviations that often precede a capital letter or a number, and so do not end a sentence."""
 
 
 def split_sentences(text: str) -> list[str]:
-    """Split a text at line breaks, and at . ! ? before a space and a capital or a digit."""
+    """Split a text at line breaks, and after . ! ? if a space and a capital letter or digit follow."""
     found = []
     for line in text.splitlines():
         begin = 0

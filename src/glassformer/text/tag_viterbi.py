@@ -11,18 +11,19 @@ Scores = NDArray[np.float32]
 
 
 class TagPaths:
-    """The BIOES tags of some labels, O first, and their valid transitions."""
+    """The BIOES tags for the given entity labels (O first), and which tag may follow which."""
 
     def __init__(self, labels: Sequence[str]):
         self.tags = [OUTSIDE, *(f"{prefix}-{label}" for label in labels for prefix in "BIES")]
         self.follows = np.array([[_may_follow(left, right) for right in self.tags] for left in self.tags])
-        """(K, K): whether a tag (column) may follow another (row)."""
+        """(K, K): whether the tag of the column may follow the tag of the row."""
 
     def best(self, scores: Sequence[Scores]) -> list[list[str]]:
-        """Return the valid tags with the highest total score for each sentence; scores are (T, K) for T words.
+        """Return, for each sentence, the valid tag sequence with the highest total score.
 
-        O is assumed before the first and after the last word, so that entities start and end inside the sentence. Ties
-        go to O.
+        `scores` has one array (T, K) per sentence of T words: the scores of the K tags. O is assumed before the first
+        and after the last word, so that entities start and end inside the sentence. Ties go to the earlier tag in
+        `tags`.
         """
         if not scores:
             return []
@@ -32,7 +33,7 @@ class TagPaths:
         for row, one in enumerate(scores):
             padded[row, : len(one)] = one
         forbidden = np.where(self.follows, np.float32(0), np.float32(-np.inf))
-        path = padded[:, 0] + forbidden[0]  # (N, K): the best that ends in each tag
+        path = padded[:, 0] + forbidden[0]  # (N, K): score of the best path that ends in each tag
         came = np.zeros(padded.shape, dtype=np.int16)
         for place in range(1, padded.shape[1]):
             through = path[:, :, None] + forbidden  # (N, K, K)

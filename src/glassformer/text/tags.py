@@ -1,8 +1,9 @@
-"""Convert between word tags and entities: IOB1, IOB2 and BIOES.
+"""Convert between entities and tags per word, in the schemes IOB1, IOB2 and BIOES.
 
-All three write O outside entities. IOB2 writes B-LABEL for the first word of an entity and I-LABEL for the rest. IOB1
-(Ramshaw and Marcus 1995; CoNLL-2003) writes I-LABEL, and B-LABEL only if an entity directly follows another with the
-same label. BIOES writes B-, I-, E- for first, inner and last words, and S- for single words.
+All three write O for words outside entities. IOB2 writes B-LABEL for the first word of an entity and I-LABEL for
+the rest. IOB1 (Ramshaw and Marcus 1995; CoNLL-2003) writes I-LABEL for all of them, but B-LABEL for the first word of
+an entity that directly follows another with the same label. BIOES writes B-, I- and E- for the first, inner and last
+words of an entity, and S- for an entity of one word.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +15,7 @@ PREFIXES: dict[Scheme, str] = {"iob1": "IB", "iob2": "BI", "bioes": "BIES"}
 
 
 class Entity(NamedTuple):
-    """An entity: words `begin` to `end` (exclusive) and its label."""
+    """A labeled span of a sentence: the words from index `begin` up to, but not including, `end`."""
 
     begin: int
     end: int
@@ -22,19 +23,19 @@ class Entity(NamedTuple):
 
 
 class BadTagError(ValueError):
-    """A tag is invalid at its position."""
+    """A tag is unknown in its scheme, or not allowed at its position."""
 
     def __init__(self, place: int, problem: str):
         super().__init__(problem)
         self.place = place
-        """Index of the word."""
+        """Index of the tag's word in the sentence."""
 
 
 def entities_of(tags: Sequence[str], scheme: Scheme) -> list[Entity]:
     """Return the entities of a tag sequence in order. Raises BadTagError for tags that the scheme does not allow.
 
-    As IOB1, every sequence of B-, I- and O is valid: B- starts an entity, and so does I- if it does not continue one.
-    conlleval reads tags this way; IOB2 tags give the same entities.
+    With "iob1" every sequence of B-, I- and O is valid: B- starts an entity, and so does I- if it does not continue
+    one. conlleval reads tags this way, and gets the same entities from IOB2 tags.
     """
     found: list[Entity] = []
     begin, label = 0, ""  # label of the current entity; empty means none
@@ -61,7 +62,10 @@ def entities_of(tags: Sequence[str], scheme: Scheme) -> list[Entity]:
 
 
 def tags_of(entities: Iterable[Entity], length: int, scheme: Scheme) -> list[str]:
-    """Return the tags of a sentence of `length` words. Raises ValueError for overlapping or outlying entities."""
+    """Return the tags of a sentence of `length` words with these entities.
+
+    Raises ValueError for entities that overlap, are empty, or lie outside the sentence.
+    """
     tags, before = [OUTSIDE] * length, Entity(0, 0, "")
     for entity in sorted(entities):
         begin, end, label = entity
@@ -81,9 +85,9 @@ def tags_of(entities: Iterable[Entity], length: int, scheme: Scheme) -> list[str
 
 
 def detect_scheme(sentences: Sequence[Sequence[str]]) -> Scheme:
-    """Return a scheme that fits these tags; if several fit, they give the same entities.
+    """Return the scheme of these tags, one list per sentence. If several schemes fit, they give the same entities.
 
-    Raises MixedTagsError, with one position of each, for tags of two schemes.
+    Raises MixedTagsError if some tags fit only IOB1 and others only IOB2.
     """
     sorts = {tag[:2] for tags in sentences for tag in tags}
     if sorts & {"E-", "S-"}:
@@ -104,7 +108,10 @@ def detect_scheme(sentences: Sequence[Sequence[str]]) -> Scheme:
 
 
 class MixedTagsError(ValueError):
-    """Tags of two schemes occur together. Has the (sentence, word) position of one tag of each."""
+    """IOB1 and IOB2 tags occur together.
+
+    `as_iob1` and `as_iob2` are the (sentence, word) indices of one tag that fits only the scheme of that name.
+    """
 
     def __init__(self, as_iob1: tuple[int, int], as_iob2: tuple[int, int]):
         super().__init__("some entities begin with I- (IOB1), others with B- where nothing is before them (IOB2)")

@@ -1,13 +1,14 @@
-"""Split a long context into overlapping windows, each with the same question."""
+"""Split the context of a question into overlapping windows that fit the model, each with the question."""
 
 from glassformer.text.encoded import Encoded
 
 
 def windows(read: Encoded, limit: int | None, overlap: int) -> list[Encoded]:
-    """Return windows of at most `limit` tokens that together cover the text, each with the question.
+    """Return windows of at most `limit` tokens, each with the question and a part of the context.
 
-    Neighbors share `overlap` tokens, or half of a window's text if that is less, so that every span of that length is
-    whole in one window. A question that would leave the text less than half of the window is truncated.
+    `read` is the encoded pair of question and context. Adjacent windows share `overlap` tokens of the context, or half
+    of a window's part if that is less, so that every span of that length is whole in one window. A question that would
+    leave the context less than half of the window is truncated.
     """
     if limit is None or len(read) <= limit:
         return [read]

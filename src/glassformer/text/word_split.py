@@ -1,8 +1,8 @@
 """Split plain text into words, for tagging.
 
-Words are separated by white space. A run of letters, digits and marks is a word, and so is a run of one punctuation
-character. Three things stay whole: words joined by a single - . , : / & @ or apostrophe (jean-luc, 3.5, 12:30, AT&T,
-O'Neil), single letters with periods (U.S., e.g.), and 's, which is its own word.
+Words are separated by white space. A run of letters, digits and marks is a word, and so is a run of the same
+punctuation character. Three things stay whole: words joined by a single - . , : / & @ or apostrophe (jean-luc, 3.5,
+12:30, AT&T, O'Neil), single letters with periods (U.S., e.g.), and 's, which is a word by itself.
 """
 
 import re
@@ -21,13 +21,17 @@ _WORD = re.compile(
 
 
 def cut_words(text: str) -> list[tuple[int, int]]:
-    """Return the (start, end) character positions of the words."""
+    """Return the (start, end) character positions of each word in a text; the end is exclusive."""
     return [found.span() for found in _WORD.finditer("".join(map(_shape, text)))]
 
 
 @lru_cache(4096)
 def _shape(character: str) -> str:
-    """Return the character's class as one ASCII character; punctuation is its own class."""
+    """Return one character that stands for the class of this one when words are matched.
+
+    White space gives " ", an ASCII letter or digit itself in lower case, and other letters, digits and marks "a".
+    Punctuation gives itself.
+    """
     if character.isspace():
         return " "
     kind = unicodedata.category(character)[0]

@@ -1,4 +1,4 @@
-"""Map words to tokens, and split long sentences into windows."""
+"""Map the words of a sentence to its tokens, and split long sentences into windows, for tagging."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -9,8 +9,9 @@ from glassformer.text.encoded import Encoded
 
 
 class Window(NamedTuple):
-    """A window over words `begin` to `end`. Words `first` to `last` are predicted, the rest is context. Ends are
-    exclusive.
+    """A window over the words from index `begin` to `end`, of which `first` to `last` are predicted.
+
+    The other words are context. `last` and `end` are exclusive.
     """
 
     begin: int
@@ -20,14 +21,15 @@ class Window(NamedTuple):
 
 
 def joined(words: Sequence[str]) -> str:
-    """Join words to the text that is tokenized."""
+    """Return the words joined by spaces, which is the text that is tokenized."""
     return " ".join(words)
 
 
 def first_pieces(words: Sequence[str], encoded: Encoded) -> list[int | None]:
-    """Return the position of each word's first token in `joined` words; None for a word without tokens.
+    """Return the position of each word's first token in `encoded`, which encodes `joined(words)`.
 
-    A tokenizer may drop a character, as BERT drops control characters, and truncated words have no tokens.
+    It is None for a word without tokens: one beyond a truncation, or one whose characters the tokenizer drops, as BERT
+    drops control characters.
     """
     found: list[int | None] = [None] * len(words)
     for place, word in enumerate(word_of_each(words, encoded)):
@@ -37,7 +39,10 @@ def first_pieces(words: Sequence[str], encoded: Encoded) -> list[int | None]:
 
 
 def word_of_each(words: Sequence[str], encoded: Encoded) -> list[int | None]:
-    """Return the first word that each token overlaps. A space belongs to the next word; special tokens give None."""
+    """Return the index of the first word that each token overlaps; None for a special token.
+
+    `encoded` encodes `joined(words)`. A space belongs to the next word.
+    """
     ends = [end - 1 for end in accumulate(len(word) + 1 for word in words)]
     found: list[int | None] = []
     for (begin, end), source in zip(encoded.spans, encoded.sources, strict=True):
@@ -48,10 +53,10 @@ def word_of_each(words: Sequence[str], encoded: Encoded) -> list[int | None]:
 
 
 def windows(costs: Sequence[int], room: int) -> list[Window]:
-    """Return windows of at most `room` tokens in which each word is predicted once; `costs` are tokens per word.
+    """Return windows of at most `room` tokens that predict each word once. `costs` is the number of tokens per word.
 
-    Half of a window is predicted, a quarter on each side is context. A word longer than the room gets its own window
-    and is truncated.
+    About half of a window's tokens are predicted, and a quarter on each side is context. A word of more than `room`
+    tokens is the only predicted word of its window, and the caller truncates it.
     """
     sums = [0, *accumulate(costs)]
     found, first = [], 0

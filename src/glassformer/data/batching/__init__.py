@@ -1,1 +1,1 @@
-"""From token ids to batches: token files on disk, the order of the examples, padding, packing and noise."""
+"""Make batches of token ids: token files on disk, the order of the examples, padding, packing and noise."""

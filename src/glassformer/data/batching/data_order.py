@@ -1,5 +1,7 @@
 """The data order of training: which rows form batch number n, as a pure function of the seed and n.
 
+A row is the index of a tokenized example, such as a text or a sentence pair.
+
 A run with A = `accumulate` batches per update takes the batches u * A to u * A + A - 1 for its update u, counted from 0
 with skipped updates included (`training/trainer.py`). Language models read windows instead of rows; `packed_windows.py`
 decides their order.
@@ -16,13 +18,17 @@ Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 def grid(lengths: Numbers, step: int) -> Numbers:
-    """Round lengths up to a grid that starts with `step` and grows coarser: 2, 4, ... 16, 18, 20, ... 32, 36, ..."""
+    """Round lengths up to a grid with spacing `step` that grows coarser: 2, 4, ... 16, 18, 20, ... 32, 36, ..."""
     fine = np.maximum(step, 2.0 ** np.floor(np.log2(np.maximum(lengths, 1)) - 3)).astype(np.int64)
     return -(-lengths // fine) * fine
 
 
 class BatchPlan:
-    """The batches of rows with one length, or two (source and target), already rounded to the grid."""
+    """Assigns rows (tokenized examples) to batches of at most `max_tokens` padded tokens, and orders the batches.
+
+    `first` holds the length of each row, already rounded by `grid`. For sentence pairs it holds the source lengths and
+    `second` the target lengths; the longer side of a batch counts.
+    """
 
     def __init__(self, first: Numbers, second: Numbers | None = None, *, max_tokens: int, seed: int):
         if not len(first):
@@ -34,7 +40,7 @@ class BatchPlan:
                 f"max_tokens={max_tokens}: expected at least {longest}, the length of the longest sentence"
             )
         self.seed = seed
-        # Snake order: first lengths rise within even second lengths and fall within odd ones.
+        # Snake order: source lengths rise within every other target length and fall within the rest.
         rank = np.unique(second, return_inverse=True)[1]
         snake = np.where(rank % 2 == 0, first, -first)
         self._cells = np.unique(np.stack((second, snake), 1), axis=0, return_inverse=True)[1].reshape(-1)
@@ -51,9 +57,9 @@ class BatchPlan:
         return len(self._cuts) - 1
 
     def rows_of_batch(self, number: int) -> Numbers:
-        """Return the rows of the batch with this number: this decides the data order of every training update.
+        """Return the indices of the examples in the batch with this number, which decides the data order of training.
 
-        The rows depend on the seed and the number only. Numbers go on after the first epoch.
+        They depend on the seed and the number only. Numbers continue across epochs.
         """
         epoch, position = divmod(number, len(self))
         if self._drawn is None or self._drawn[0] != epoch:
@@ -61,7 +67,7 @@ class BatchPlan:
         return self._drawn[1][position]
 
     def padded_tokens(self) -> int:
-        """Return the number of tokens of an epoch on both sides, including padding."""
+        """Return the number of tokens in an epoch, padding included; for sentence pairs, of both source and target."""
         spans = zip(self._cuts, self._cuts[1:], strict=False)
         return sum((end - begin) * int(shapes[begin:end].max()) for begin, end in spans for shapes in self._shapes)
 

@@ -1,4 +1,4 @@
-"""Data augmentation for tagging: replace entities by others of the same label."""
+"""Data augmentation for tagging: replace entities by others with the same label."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -7,10 +7,10 @@ from glassformer.data.readers.tagged_sentences import TaggedSentence
 
 
 def swap_entities(sentences: Sequence[TaggedSentence], chance: float, seed: str) -> Iterator[TaggedSentence]:
-    """Replace each entity with probability `chance` by another one with the same label.
+    """Yield the sentences with each entity replaced, with probability `chance`, by one with the same label.
 
-    Replacements are drawn from all entities of that label, in proportion to their frequency. The result depends on the
-    seed only.
+    The replacement is drawn from all entities of that label in the sentences, in proportion to their frequency. The
+    result depends only on the arguments.
     """
     known: dict[str, list[tuple[str, ...]]] = {}
     for sentence in sentences:

@@ -1,7 +1,7 @@
-"""Fill-in-the-middle data (Bavarian et al. 2022): a text is split in three, and its middle moves to the end.
+"""Fill-in-the-middle data (Bavarian et al. 2022): a text is split in three, and its middle part moves to the end.
 
-A decoder trained on `before, after, middle` learns to write the text between two others. The split depends on the seed
-and the text only.
+A decoder trained on `before, after, middle` learns to write the text between two given texts. The split depends on the
+seed and the text only.
 """
 
 import hashlib
@@ -13,7 +13,10 @@ from glassformer.data.readers.text_documents import Document
 
 
 class FillInMiddleParts(NamedTuple):
-    """A text split in three; concatenated they give the text. An unsplit text has no middle and no after."""
+    """A text split into three parts, which give the text when concatenated.
+
+    A text that is not split is all in `before`; its `middle` is None.
+    """
 
     before: str
     middle: str | None = None
@@ -21,10 +24,10 @@ class FillInMiddleParts(NamedTuple):
 
 
 def fill_in_middle_parts(document: Document, *, chance: float, longest: int, seed: int) -> Iterator[FillInMiddleParts]:
-    """Split a document into pieces and split each piece in three with probability `chance`.
+    """Cut a document into pieces of whole lines, and split each piece in three with probability `chance`.
 
-    A piece has at most `longest` characters if its lines allow, so that a model sees all three parts at once.
-    Neighboring unsplit pieces are joined.
+    A piece has at most `longest` characters, unless it is one longer line, so that a model sees all three parts at
+    once. Adjacent pieces that are not split are joined.
     """
     key = hashlib.blake2b(f"{seed} {document.text}".encode(errors="replace"), digest_size=8)
     random = Random(key.hexdigest())
@@ -43,7 +46,7 @@ def fill_in_middle_parts(document: Document, *, chance: float, longest: int, see
 
 
 def _pieces(text: str, longest: int) -> Iterator[str]:
-    """Yield groups of consecutive lines, as many as fit into `longest` characters."""
+    """Yield the text in pieces of consecutive lines, each with as many lines as fit into `longest` characters."""
     kept: list[str] = []
     size = 0
     for line in text.splitlines(keepends=True):
@@ -61,7 +64,11 @@ def encode_fill_in_middle(
     encode_batch: Callable[[list[str]], list[list[int]]],
     marks: tuple[int, int, int],
 ) -> list[list[int]]:
-    """Encode texts. An unsplit text is encoded as it is; a split one as the three marks, each followed by its part."""
+    """Return the token ids of each text.
+
+    A text that is not split is encoded as it is. A split one becomes `marks[0]`, before, `marks[1]`, after, `marks[2]`,
+    middle. The marks are ids of special tokens.
+    """
     parts = [part for text in texts for part in (text.before, text.after, text.middle) if part is not None]
     encoded = iter(encode_batch(parts))
     found = []

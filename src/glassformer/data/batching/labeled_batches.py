@@ -1,4 +1,4 @@
-"""Batches of labeled texts by token budget, in the order of `data_order.py`."""
+"""Batches of labeled texts with a limited number of tokens each, in the order of `data_order.py`."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -11,16 +11,16 @@ from torch import Tensor
 from glassformer.data.batching.data_order import BatchPlan, Numbers, grid
 
 IGNORED = -100
-"""The target that torch's losses ignore."""
+"""The target value that torch's loss functions ignore."""
 
 
 class LabeledRow(NamedTuple):
-    """The tokens of a text and its answer."""
+    """A tokenized text and its answer, which the model is trained to predict."""
 
     ids: Sequence[int] | NDArray[Any]
     token_types: Sequence[int] | NDArray[Any]
     answer: Any
-    """A class id, or a list of numbers: of fixed length, or one per token."""
+    """A class id, or a list of numbers, which has the same length for all rows or one number per token."""
 
 
 class LabeledBatch(NamedTuple):
@@ -33,7 +33,10 @@ class LabeledBatch(NamedTuple):
 
     @property
     def n_target_tokens(self) -> int:
-        """Return the number of answers, which the loss is averaged over. A row of floats counts as one answer."""
+        """Return the number of answers that are not IGNORED, over which the loss is averaged.
+
+        If the answers are floats, all numbers of a text or pair count as one answer.
+        """
         return len(self.answers) if self.answers.is_floating_point() else int((self.answers != IGNORED).sum())
 
     def to(self, device: torch.device | str) -> "LabeledBatch":
@@ -42,7 +45,10 @@ class LabeledBatch(NamedTuple):
 
 
 def make_batch(rows: Sequence[LabeledRow], *, pad: int, per_token: bool = False) -> LabeledBatch:
-    """Pad rows into a batch. `per_token` says that every token has an answer."""
+    """Return labeled rows as a batch, padded with the id `pad`.
+
+    With `per_token`, an answer has one number per token and is padded with IGNORED.
+    """
     width = int(grid(np.array([max(1, *(len(row.ids) for row in rows))]), 2)[0])
     tokens = np.full((len(rows), width), pad, dtype=np.int64)
     types = np.zeros((len(rows), width), dtype=np.int64)
@@ -58,7 +64,11 @@ def make_batch(rows: Sequence[LabeledRow], *, pad: int, per_token: bool = False)
 
 
 class LabeledBatches:
-    """The batches of labeled rows, by number."""
+    """The training batches of labeled rows: `batches[n]` is batch number n, counted across epochs.
+
+    A labeled row is a tokenized text with its answer. `max_tokens` limits the padded tokens of a batch. With
+    `per_token`, an answer has one number per token.
+    """
 
     def __init__(
         self, rows: Sequence[LabeledRow], *, pad: int, max_tokens: int, seed: int = 0, per_token: bool = False
@@ -75,7 +85,7 @@ class LabeledBatches:
         return len(self._plan)
 
     def epoch_of(self, number: int) -> int:
-        """Return the epoch of a batch."""
+        """Return the epoch of the batch with this number."""
         return number // len(self)
 
     def __getitem__(self, number: int) -> LabeledBatch:
@@ -85,14 +95,14 @@ class LabeledBatches:
         )
 
     def padding_share(self) -> float:
-        """Return the share of padding among an epoch's tokens."""
+        """Return the fraction of an epoch's tokens that are padding."""
         return 1 - sum(len(row.ids) for row in self.rows) / self._plan.padded_tokens()
 
 
 class PairedBatches(LabeledBatches):
-    """Batches of text pairs whose texts are encoded separately: rows 2i and 2i+1 form a pair.
+    """Training batches of text pairs whose two texts are encoded separately: `rows[2i]` and `rows[2i+1]` form pair i.
 
-    A batch of B answers has 2B rows: the first texts of all pairs, then the second texts.
+    A batch of B pairs has B answers and 2B sequences: the first texts of all pairs, then the second texts.
     """
 
     def _make_plan(self, lengths: Numbers, max_tokens: int, seed: int) -> BatchPlan:

@@ -1,7 +1,7 @@
-"""Memory-mapped files of tokenized rows with answers.
+"""Memory-mapped files of labeled rows, which are tokenized texts with their answers.
 
 `ids.bin` and `token_types.bin` hold the concatenated values of all rows, `offsets` the start of each row. `answers.bin`
-and `answer_offsets` do the same for the answers. All files are little-endian.
+and `answer_offsets` do the same for the answers. All numbers are little-endian.
 """
 
 import json
@@ -19,7 +19,7 @@ ABOUT = "rows.json"
 
 
 class RowFiles(Sequence[LabeledRow]):
-    """The rows that `write_row_files` wrote, as a sequence."""
+    """The labeled rows in a folder that `write_row_files` wrote, as a sequence."""
 
     def __init__(self, folder: Path):
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
@@ -50,7 +50,11 @@ class RowFiles(Sequence[LabeledRow]):
 
 
 def write_row_files(folder: Path, rows: Sequence[LabeledRow], *, n_long: int = 0) -> RowFiles:
-    """Write rows to `folder`. Answers must all be numbers or all be lists of numbers."""
+    """Write labeled rows to `folder`, and return them as `RowFiles`.
+
+    Answers must all be numbers or all be lists of numbers. `n_long` is the number of texts that exceeded the model's
+    maximum length; it is only stored.
+    """
     single = [not isinstance(row.answer, Sequence | np.ndarray) for row in rows]
     if any(single) and not all(single):
         raise ValueError("some answers are numbers and others are lists: expected one kind")

@@ -1,7 +1,7 @@
 """Denoising objectives: masked tokens (BERT), span corruption (T5), text infilling and sentence permutation (BART).
 
-All randomness comes from the `random` argument. The functions get tokens without special tokens, so that these are
-never hidden or moved.
+All randomness comes from the argument `random`. The argument `ids` holds no special tokens, so that these are never
+hidden or moved. `share` is the share of the tokens to hide, and `mean_span` the mean length of hidden spans.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,23 +12,23 @@ import numpy as np
 from glassformer.data.batching.data_order import Numbers
 
 Noise = Callable[[Numbers, np.random.Generator], "Noised"]
-"""A function that corrupts the tokens of one text."""
+"""A function that corrupts the tokens of one text, with a random generator."""
 
 
 class Noised(NamedTuple):
-    """A corrupted text: the model's input and its target."""
+    """A training example of a denoising model: the corrupted text as input (`source`), and the output (`target`)."""
 
     source: Numbers
     target: Numbers
 
 
 class Masked(NamedTuple):
-    """A text with masked tokens."""
+    """A text in which some tokens are hidden, for masked language modeling."""
 
     shown: Numbers
     """The input tokens, as many as the text has."""
     places: Numbers
-    """The positions to predict, ascending. Some of them are shown unchanged."""
+    """The positions to predict, ascending. At some of them `shown` has the original token."""
     answers: Numbers
     """The original tokens at `places`."""
 
@@ -39,16 +39,16 @@ def random_of(*numbers: int) -> np.random.Generator:
 
 
 def hidden_count(length: int | Numbers, share: float) -> Numbers:
-    """Return the number of tokens to hide: a share of the length, at least one unless the text is empty."""
+    """Return the number of tokens to hide: `share` of the length, rounded, at least one unless the text is empty."""
     length = np.asarray(length, dtype=np.int64)
     return np.minimum(np.maximum(np.rint(length * share).astype(np.int64), 1), length)
 
 
 def mask_tokens(ids: Numbers, random: np.random.Generator, *, share: float, mask: int, words: Numbers) -> Masked:
-    """Masked language modeling (Devlin et al. 2019).
+    """Choose tokens to predict and hide them, for masked language modeling (Devlin et al. 2019).
 
-    Of the chosen tokens 80 % are replaced by `mask`, 10 % by a random one of `words`, and 10 % stay, so that the model
-    cannot rely on the shown token.
+    Of the chosen tokens 80 % are replaced by the id `mask`, 10 % by a random one of the ids `words`, and 10 % stay, so
+    that the model cannot rely on the tokens that it sees.
     """
     places = np.sort(random.permutation(len(ids))[: int(hidden_count(len(ids), share))])
     chance = random.random(len(places))
@@ -60,9 +60,9 @@ def mask_tokens(ids: Numbers, random: np.random.Generator, *, share: float, mask
 
 
 def span_counts(length: int | Numbers, share: float, mean_span: float) -> tuple[Numbers, Numbers]:
-    """Return how many tokens T5's objective hides, and in how many spans.
+    """Return how many tokens of a text of this length `hide_spans` hides, and in how many spans.
 
-    Both depend on the length only. At least one visible token precedes each span; a text of one token is hidden whole.
+    At least one visible token precedes each span. A text of one token is hidden whole.
     """
     hidden = hidden_count(length, share)
     length = np.asarray(length, dtype=np.int64)
@@ -74,10 +74,10 @@ def span_counts(length: int | Numbers, share: float, mean_span: float) -> tuple[
 def hide_spans(
     ids: Numbers, random: np.random.Generator, *, share: float, mean_span: float, sentinels: Sequence[int]
 ) -> Noised:
-    """Span corruption (Raffel et al. 2020).
+    """Hide random spans of a text: T5's span corruption (Raffel et al. 2020).
 
-    The input has one sentinel for each hidden span. The target lists each sentinel followed by its span, and ends with
-    one more sentinel.
+    In the source, a sentinel replaces each hidden span. The target lists each sentinel followed by its span, and ends
+    with one more sentinel. `sentinels` are the ids to use, in order.
     """
     hidden, spans = (int(count) for count in span_counts(len(ids), share, mean_span))
     if len(sentinels) <= spans:
@@ -95,13 +95,13 @@ def hide_spans(
 
 
 def fill_spans(source: Sequence[int], target: Sequence[int], sentinels: Sequence[int]) -> list[int]:
-    """Undo `hide_spans`: replace each sentinel of the input by the tokens that the target gives for it."""
+    """Undo `hide_spans`: return the source with each sentinel replaced by the tokens that follow it in the target."""
     spans = written_spans(target, sentinels)
     return [found for token in source for found in spans.get(token, [token])]
 
 
 def written_spans(target: Sequence[int], sentinels: Sequence[int]) -> dict[int, list[int]]:
-    """Return the tokens that follow each sentinel in the target, in sentinel order; empty for an absent sentinel."""
+    """Map each sentinel to the tokens that follow it in the target; to an empty list if it does not occur."""
     spans: dict[int, list[int]] = {sentinel: [] for sentinel in sentinels}
     current: list[int] = []
     for token in target:
@@ -113,10 +113,10 @@ def written_spans(target: Sequence[int], sentinels: Sequence[int]) -> dict[int, 
 
 
 def infill(ids: Numbers, random: np.random.Generator, *, share: float, mean_span: float, mask: int) -> Numbers:
-    """Text infilling (Lewis et al. 2020): replace spans of random length by one `mask` each.
+    """Return the text with random spans replaced by one `mask` each: BART's text infilling (Lewis et al. 2020).
 
-    Span lengths are Poisson distributed and may be 0. The number of hidden tokens is exact, and the result is no longer
-    than the text.
+    Span lengths are Poisson distributed and may be 0. Exactly `hidden_count` tokens are hidden, and the result is not
+    longer than the text.
     """
     hidden = int(hidden_count(len(ids), share))
     lengths: list[int] = []
@@ -135,13 +135,16 @@ def infill(ids: Numbers, random: np.random.Generator, *, share: float, mean_span
 
 
 def shuffle_sentences(ids: Numbers, random: np.random.Generator, *, stops: Numbers) -> Numbers:
-    """Sentence permutation (Lewis et al. 2020): shuffle the sentences. Each ends with one of `stops`."""
+    """Return the text with its sentences in random order: BART's sentence permutation (Lewis et al. 2020).
+
+    A sentence ends with one of the token ids `stops`, or with the text.
+    """
     ends = np.flatnonzero(np.isin(ids, stops)) + 1
     sentences = [part for part in np.split(ids, ends) if len(part)]
     return np.concatenate([sentences[index] for index in random.permutation(len(sentences))]) if sentences else ids
 
 
 def _cut(total: int, parts: int, random: np.random.Generator) -> list[int]:
-    """Split `total` into `parts` random summands, each at least 1 if `total` allows."""
+    """Return `parts` random span lengths whose sum is `total`, each at least 1 if `total` allows."""
     cuts = np.sort(random.permutation(max(total - 1, 0))[: parts - 1]) + 1
     return [int(size) for size in np.diff([0, *cuts, total])]

@@ -1,6 +1,7 @@
-"""Batches for denoising objectives, by number.
+"""Training batches of corrupted texts, for masked language models (BERT) and denoising models (T5, BART).
 
-The corruption depends on (seed, epoch, row) only, so that a resumed run sees the same data as an uninterrupted one.
+The corruption of a text depends on the seed, the epoch and the text's index only, so that a resumed run sees the same
+data as an uninterrupted one.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ from glassformer.data.batching.text_rows import Rows
 
 
 class MaskedBatch(NamedTuple):
-    """A padded batch of masked texts, with the positions to predict and their tokens."""
+    """A padded batch of masked texts, with the positions to predict and the original tokens there."""
 
     tokens: Tensor  # (B, T)
     mask: Tensor  # (B, T), True for real tokens
@@ -28,7 +29,7 @@ class MaskedBatch(NamedTuple):
 
     @property
     def n_target_tokens(self) -> int:
-        """Return the number of tokens to predict, which the loss is averaged over."""
+        """Return the number of tokens to predict, over which the loss is averaged."""
         return int((self.answers != IGNORED).sum())
 
     def to(self, device: torch.device | str) -> "MaskedBatch":
@@ -38,7 +39,7 @@ class MaskedBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class SurroundingTokens:
-    """The special tokens that a model expects around every text."""
+    """The ids of the special tokens that a model expects before and after every text, and of padding."""
 
     before: Sequence[int]
     after: Sequence[int]
@@ -50,7 +51,10 @@ class SurroundingTokens:
 
 
 class _NoisedBatches:
-    """Base of both kinds of batches: which rows form a batch, and each row's random generator."""
+    """Base class of MaskedBatches and DenoisingBatches: decides which rows (tokenized texts) form a batch.
+
+    `first` and `second` are the lengths of the corrupted rows, as source and target; `second` is None without a target.
+    """
 
     def __init__(self, rows: Rows, first: Numbers, second: Numbers | None, *, max_tokens: int, seed: int):
         if not len(rows):
@@ -65,11 +69,11 @@ class _NoisedBatches:
         return len(self._plan)
 
     def epoch_of(self, number: int) -> int:
-        """Return the epoch of a batch."""
+        """Return the epoch of the batch with this number."""
         return number // len(self)
 
     def _drawn(self, number: int) -> list[tuple[Numbers, np.random.Generator]]:
-        """Return the rows of a batch, each with its random generator."""
+        """Return the token ids of each row of a batch, with the random generator that decides the row's corruption."""
         epoch = self.epoch_of(number)
         return [
             (self.rows[int(row)], random_of(self.seed, epoch, int(row))) for row in self._plan.rows_of_batch(number)
@@ -77,7 +81,10 @@ class _NoisedBatches:
 
 
 class MaskedBatches(_NoisedBatches):
-    """Batches for masked language modeling (BERT)."""
+    """Training batches for masked language modeling (BERT): `batches[n]` is batch number n, counted across epochs.
+
+    `share`, `mask` and `words` are arguments of `mask_tokens`. `max_tokens` limits the padded tokens of a batch.
+    """
 
     def __init__(
         self,
@@ -105,7 +112,7 @@ class MaskedBatches(_NoisedBatches):
 
 
 def make_masked_batch(texts: Sequence[Masked], surrounding: SurroundingTokens) -> MaskedBatch:
-    """Pad masked texts into a batch, each between its surrounding tokens."""
+    """Return masked texts as a padded batch, with the surrounding tokens around each text."""
     lengths = np.array([len(text.shown) + len(surrounding) for text in texts])
     counts = np.array([len(text.places) for text in texts])
     width, most = int(grid(lengths.max(keepdims=True), 2)[0]), int(counts.max())
@@ -120,7 +127,11 @@ def make_masked_batch(texts: Sequence[Masked], surrounding: SurroundingTokens) -
 
 
 class DenoisingBatches(_NoisedBatches):
-    """Batches for span denoising (T5, BART). `sizes` gives upper bounds of the two lengths that `noise` returns."""
+    """Training batches for denoising models (T5, BART): `batches[n]` is batch number n, counted across epochs.
+
+    `noise` corrupts a text. `sizes` returns upper bounds of its source and target lengths for texts of given lengths.
+    `max_tokens` limits the padded tokens of a batch on its longer side.
+    """
 
     def __init__(
         self,

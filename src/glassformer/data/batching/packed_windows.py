@@ -1,12 +1,12 @@
-"""Concatenated documents, cut into windows of equal length without padding.
+"""Training batches for language models: concatenated documents, cut into windows of equal length without padding.
 
-The stream is END d1 END d2 END: each document is read after an END and ends with the next one. It is stored in a
-memory-mapped file. A window's `segments` number its documents, so that attention can be limited to one document. A
-single long text has no END.
+The token stream is END d1 END d2 END for documents d1 and d2: END precedes each document and ends it. The stream is
+stored in a memory-mapped file. A window's `segments` number its documents, so that attention can be limited to one
+document. A corpus of a single text has no END.
 
 In every epoch each token except the first is a target exactly once. The windows are adjacent, starting at an offset
 drawn for the epoch, and are shuffled. To cover the first and the last token, the windows at both ends of the stream
-overlap their neighbors. A shared target counts in the first of its windows and is IGNORED in the other. A batch depends
+overlap their neighbors. A target in two windows counts in the first and is IGNORED in the second. A batch depends
 on the seed and its number only.
 """
 
@@ -37,16 +37,16 @@ class PackedBatch(NamedTuple):
 
     tokens: Tensor  # (B, T)
     targets: Tensor  # (B, T)
-    numbers: Tensor  # (B, T), the documents' in each row; (0), where all is one text
+    numbers: Tensor  # (B, T), document number of each token; shape (0) if the stream is one text
 
     @property
     def segments(self) -> Tensor | None:
-        """Return the document number of each token, or None if the stream is one text."""
+        """Return the number of each token's document within its window, (B, T); None if the stream is one text."""
         return self.numbers if self.numbers.numel() else None
 
     @property
     def n_target_tokens(self) -> int:
-        """The number of targets that are not IGNORED. The loss is averaged over them."""
+        """Return the number of targets that are not IGNORED, over which the loss is averaged."""
         return int((self.targets != IGNORED).sum())
 
     def to(self, device: torch.device | str) -> "PackedBatch":
@@ -55,7 +55,7 @@ class PackedBatch(NamedTuple):
 
 
 class TokenStream:
-    """A tokenized corpus on disk."""
+    """A tokenized corpus in a folder that `write_stream` wrote: its ids, memory-mapped, and some counts."""
 
     def __init__(self, folder: Path):
         about = json.loads((folder / "stream.json").read_text(encoding="utf-8"))
@@ -77,7 +77,11 @@ def write_stream(
     unknown: int = -1,
     size: Callable[[Text], int] = lambda text: len(str(text).encode()),
 ) -> TokenStream:
-    """Tokenize texts into `folder`. `unknown` is the id to count, `size` returns a text's size in bytes."""
+    """Tokenize documents, write them to `folder`, and return the stream.
+
+    With `has_documents`, END is written before each document and after the last one. `unknown` is the id of <unk>,
+    whose occurrences are counted. `size` returns the size of a document in bytes.
+    """
     n_bytes = n_documents = n_unknown = n_tokens = 0
     with new_token_folder(folder) as work, (work / "tokens.bin").open("wb") as file:
 
@@ -105,13 +109,16 @@ def write_stream(
 
 @dataclass
 class PackedBatches:
-    """The batches of a stream, by number. All have the same shape."""
+    """The training batches of a token stream: `batches[n]` is batch number n, counted across epochs.
+
+    All batches have the same shape.
+    """
 
     stream: TokenStream
     context: int
-    """Number of tokens of a window. A text shorter than that gives one shorter window."""
+    """Number of tokens per window. A shorter stream gives one shorter window."""
     max_tokens: int = 4096
-    """Number of tokens of a batch. It holds as many windows as fit, at least one."""
+    """Maximum number of tokens per batch. A batch holds as many windows as fit, but at least one."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -119,9 +126,9 @@ class PackedBatches:
         self.width = min(self.context, n_targets)
         self.rows = max(1, self.max_tokens // self.width)
         self.n_windows = -(-n_targets // self.width)
-        # Windows overlap by `over` tokens in all: the second window begins `shift` tokens early, and the last one
-        # takes the rest. No overlap may be a whole window, so `shift` has over + 1 values, or with one window more
-        # width - over - 1. Take the number of windows that leaves more places to begin at.
+        # The overlaps of all windows sum to `over` tokens: the second window begins `shift` tokens early, and the last
+        # window overlaps by the rest. No overlap may be a whole window, so `shift` has over + 1 possible values, or
+        # width - over - 1 with one window more. Choose the number of windows that gives more values.
         over = self.n_windows * self.width - n_targets
         self._shifts = (0, over)
         if self.n_windows > 1 and self.width - over - 1 > over + 1:
@@ -130,11 +137,11 @@ class PackedBatches:
         self._drawn: tuple[int, Numbers, Numbers] | None = None
 
     def __len__(self) -> int:
-        """Return the number of batches that cover every target once. The last one may extend into the next epoch."""
+        """Return the number of batches in an epoch, rounded up: the last one may contain windows of the next epoch."""
         return -(-self.n_windows // self.rows)
 
     def epoch_of(self, number: int) -> int:
-        """Return the epoch in which a batch starts."""
+        """Return the epoch of the first window in the batch with this number."""
         return number * self.rows // self.n_windows
 
     def __getitem__(self, number: int) -> PackedBatch:
@@ -151,7 +158,10 @@ class PackedBatches:
         return PackedBatch(tokens, targets, (tokens == END).cumsum(1))
 
     def _window(self, number: int) -> tuple[int, int]:
-        """Return a window's start, and how many of its first targets belong to the previous window."""
+        """Return the position where a window starts, and how many of its first targets the previous window has too.
+
+        Windows are numbered across epochs.
+        """
         epoch, place = divmod(number, self.n_windows)
         if self._drawn is None or self._drawn[0] != epoch:
             self._drawn = epoch, *self._draw(epoch)
@@ -159,7 +169,7 @@ class PackedBatches:
         return int(begins[place]), int(shared[place])
 
     def _draw(self, epoch: int) -> tuple[Numbers, Numbers]:
-        """Return the shuffled windows of an epoch: their starts and numbers of shared targets."""
+        """Return the start of each window of an epoch and its number of shared targets, in shuffled order."""
         random = np.random.default_rng([self.seed, epoch])
         shift = random.integers(self._shifts[0], self._shifts[1] + 1)
         last = len(self.stream) - 1 - self.width

@@ -1,4 +1,4 @@
-"""Batches of padded sentence pairs by token budget, in the order of `data_order.py`."""
+"""Padded batches of sentence pairs with a limited number of tokens each, in the order of `data_order.py`."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -24,17 +24,17 @@ class PairBatch(NamedTuple):
 
     @property
     def source_mask(self) -> Tensor:
-        """Return the mask of real source tokens (True), (B, S)."""
+        """Return a mask (B, S), True for source tokens that are not padding."""
         return self.source != PAD
 
     @property
     def target_mask(self) -> Tensor:
-        """Return the mask of real target tokens (True), (B, T)."""
+        """Return a mask (B, T), True for tokens of `target_in` that are not padding."""
         return self.target_in != PAD
 
     @property
     def n_target_tokens(self) -> int:
-        """Return the number of real target tokens including END, which the loss is averaged over."""
+        """Return the number of target tokens, with END and without padding, over which the loss is averaged."""
         return int((self.target_out != PAD).sum())
 
     def to(self, device: torch.device | str) -> "PairBatch":
@@ -44,14 +44,14 @@ class PairBatch(NamedTuple):
 
 @dataclass
 class TokenBudgetBatches:
-    """The batches of a corpus, by number."""
+    """The training batches of tokenized sentence pairs: `batches[n]` is batch number n, counted across epochs."""
 
     files: TokenFiles
     max_tokens: int = 4096
-    """Maximum number of padded tokens per batch, on the longer side."""
+    """Maximum number of tokens per batch, padding included, of the sources or the targets, whichever has more."""
     seed: int = 0
     step: int = 2
-    """Step of the length grid. A smaller step pads less, a larger one gives fewer shapes."""
+    """Step of the grid to which lengths are padded. A smaller step pads less, a larger one gives fewer shapes."""
 
     def __post_init__(self) -> None:
         # One more token on each side: END for the source, BEGIN or END for the target.
@@ -63,7 +63,7 @@ class TokenBudgetBatches:
         return len(self._plan)
 
     def epoch_of(self, number: int) -> int:
-        """Return the epoch of a batch."""
+        """Return the epoch of the batch with this number."""
         return number // len(self)
 
     def __getitem__(self, number: int) -> PairBatch:
@@ -71,13 +71,13 @@ class TokenBudgetBatches:
         return self.collate(self._plan.rows_of_batch(number))
 
     def collate(self, rows: Numbers) -> PairBatch:
-        """Return these rows as a batch, padded to the grid."""
+        """Return the sentence pairs with these indices as a batch, padded to the grid."""
         sources = [self.files.ids("source", int(row)) for row in rows]
         targets = [self.files.ids("target", int(row)) for row in rows]
         return make_pair_batch(sources, targets, step=self.step)
 
     def padding_share(self) -> float:
-        """Return the share of padding among an epoch's source and target tokens."""
+        """Return the fraction of an epoch's source and target tokens that are padding."""
         real = sum(int((self.files.lengths(side) + 1).sum()) for side in ("source", "target"))
         return 1 - real / self._plan.padded_tokens()
 
@@ -85,7 +85,7 @@ class TokenBudgetBatches:
 def make_pair_batch(
     sources: Sequence[Sequence[int] | np.ndarray], targets: Sequence[Sequence[int] | np.ndarray], *, step: int = 2
 ) -> PairBatch:
-    """Return pairs as a batch with BEGIN and END, padded to the grid."""
+    """Return tokenized sentence pairs as a batch with BEGIN and END, padded to the length grid of this `step`."""
     width = int(grid(np.array([max(map(len, sources)) + 1]), step)[0])
     height = int(grid(np.array([max(map(len, targets)) + 1]), step)[0])
     source = np.full((len(sources), width), PAD, dtype=np.int64)
@@ -101,7 +101,10 @@ Batch_co = TypeVar("Batch_co", covariant=True)
 
 
 class NumberedBatches(Protocol[Batch_co]):
-    """Batches by number, in the order of training (`data_order.py`). Every epoch has the same number of batches."""
+    """Protocol of training batches: `batches[n]` is batch number n, counted across epochs (`data_order.py`).
+
+    Every epoch has the same number of batches.
+    """
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""
@@ -114,17 +117,17 @@ class NumberedBatches(Protocol[Batch_co]):
 
 
 class CycledBatches(Generic[Batch_co]):
-    """Versions of one corpus, such as different BPE segmentations. Epoch e uses version e mod n.
+    """The training batches of n versions of a corpus, such as BPE segmentations. Epoch e uses version e mod n.
 
-    Versions may have different numbers of batches. Each draws the order of epoch e from its seed and e, so that no two
-    epochs have the same order even if all versions have the same seed.
+    Versions may have different numbers of batches. A version draws the order of epoch e from its seed and e, so that
+    the order differs between epochs even if all versions have the same seed.
     """
 
     def __init__(self, versions: Sequence[NumberedBatches[Batch_co]]):
         if not versions:
             raise ValueError("there are no versions: expected at least one")
         self.versions = list(versions)
-        # Start of each version within one round through all versions, and the end of the round.
+        # Number of the first batch of each version in the first n epochs, and the number of batches in these epochs.
         self._starts = list(accumulate(map(len, self.versions), initial=0))
 
     def __len__(self) -> int:
@@ -132,13 +135,13 @@ class CycledBatches(Generic[Batch_co]):
         return len(self.versions[0])
 
     def _find(self, number: int) -> tuple[int, int]:
-        """Return the epoch of a batch, and its position in that epoch."""
+        """Return the epoch of the batch with this number, and its position in that epoch."""
         rounds, place = divmod(number, self._starts[-1])
         version = bisect_right(self._starts, place) - 1
         return rounds * len(self.versions) + version, place - self._starts[version]
 
     def epoch_of(self, number: int) -> int:
-        """Return the epoch of a batch."""
+        """Return the epoch of the batch with this number."""
         return self._find(number)[0]
 
     def __getitem__(self, number: int) -> Batch_co:
@@ -148,12 +151,15 @@ class CycledBatches(Generic[Batch_co]):
         return version[epoch * len(version) + position]
 
     def padding_share(self) -> float:
-        """Return the fraction of padding tokens, averaged over the versions of the corpus."""
+        """Return the fraction of tokens that are padding, averaged over the versions of the corpus."""
         return sum(version.padding_share() for version in self.versions) / len(self.versions)
 
 
 def hide_words(tokens: Tensor, chance: float) -> Tensor:
-    """Replace each ordinary token by <unk> with this probability. Special tokens stay."""
+    """Return the tokens with each one replaced by <unk> with probability `chance` (word dropout).
+
+    PAD, BEGIN and END stay.
+    """
     if not chance:
         return tokens
     hidden = (torch.rand(tokens.shape, device=tokens.device) < chance) & (tokens > UNKNOWN)

@@ -1,7 +1,8 @@
 """Memory-mapped files of tokenized texts, so that a corpus may be larger than memory.
 
-`ids.bin` holds the concatenated ids, `offsets` the start of each row. The files are streamed into a temporary folder,
-which is renamed when it is complete.
+A row is a tokenized text, or a part of one that is too long for the model. `ids.bin` holds the concatenated ids of all
+rows, `offsets` the start of each row. The files are streamed into a temporary folder, which is renamed when it
+is complete.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,7 +18,7 @@ from glassformer.progress import track
 
 
 class Rows(Protocol):
-    """A sequence of token rows."""
+    """Protocol of a sequence of rows. `rows[i]` holds the token ids of row i."""
 
     def __len__(self) -> int: ...
 
@@ -29,7 +30,7 @@ class Rows(Protocol):
 
 
 class InMemoryRows:
-    """Token rows in memory."""
+    """Texts tokenized into rows of at most `longest` tokens each, in memory."""
 
     def __init__(self, texts: Iterable[str], encode: EncodeBatch, *, longest: int):
         self._rows = [np.array(row, dtype=np.int64) for ids in _encoded(texts, encode) for row in _cut(ids, longest)]
@@ -47,7 +48,7 @@ class InMemoryRows:
 
 
 class TextRows:
-    """Token rows on disk."""
+    """Rows in a folder that `write_text_rows` wrote."""
 
     def __init__(self, folder: Path):
         self._offsets = np.fromfile(folder / "offsets", dtype=np.int64)
@@ -69,7 +70,10 @@ class TextRows:
 
 
 def write_text_rows(folder: Path, texts: Iterable[str], encode: EncodeBatch, *, longest: int) -> TextRows:
-    """Tokenize `texts` into `folder`. A text longer than `longest` is split into several rows."""
+    """Tokenize `texts`, write them to `folder`, and return them as rows.
+
+    A text of more than `longest` tokens is split into several rows.
+    """
     offsets = [0]
     with new_token_folder(folder) as work, (work / "ids.bin").open("wb") as file:
         for ids in _encoded(texts, encode):

@@ -22,11 +22,11 @@ EncodeBatch = Callable[[list[str]], list[list[int]]]
 SIDES = ("source", "target")
 Kept = Literal["none", "first", "last"]
 CHUNK = 4096
-"""Number of sentences tokenized at a time: enough for all cores, few enough for any memory."""
+"""Number of sentences that are tokenized at a time: enough to use all cores, few enough to need little memory."""
 
 
 class TextPair(Protocol):
-    """An object with a source text and a target text."""
+    """Protocol of an object with a source text and a target text."""
 
     @property
     def source(self) -> str:
@@ -38,23 +38,23 @@ class TextPair(Protocol):
 
 
 class TokenFiles:
-    """Tokenized sentence pairs, by index."""
+    """The tokenized sentence pairs in a folder that `write_token_files` wrote. `side` is "source" or "target"."""
 
     def __init__(self, folder: Path):
         self.offsets = {side: np.memmap(folder / f"{side}.offsets", dtype=np.int64, mode="r") for side in SIDES}
         self._ids = {side: _map_ids(folder / f"{side}.bin") for side in SIDES}
         self.n_long: int = json.loads((folder / "counts.json").read_text(encoding="utf-8"))["n_long"]
-        """The number of pairs with a side longer than the limit."""
+        """The number of pairs whose source or target was longer than `max_len`."""
 
     def __len__(self) -> int:
         return len(self.offsets["source"]) - 1
 
     def lengths(self, side: str) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-        """Return the number of tokens of each sentence on one side."""
+        """Return the number of tokens of every source sentence, or of every target sentence."""
         return np.diff(self.offsets[side])
 
     def ids(self, side: str, index: int) -> Ids:
-        """Return the tokens of one sentence, without BEGIN and END."""
+        """Return the token ids of the source or target of pair `index`, without BEGIN and END."""
         begin, end = self.offsets[side][index : index + 2]
         return self._ids[side][begin:end]
 
@@ -68,10 +68,10 @@ def write_token_files(
     max_len: int,
     kept: Kept = "none",
 ) -> TokenFiles:
-    """Tokenize `pairs` into `folder`.
+    """Tokenize `pairs`, write them to `folder`, and return them as `TokenFiles`.
 
-    `kept` says what to do with pairs that have a side longer than `max_len`: drop them, or keep their first or last
-    tokens.
+    `kept` says what to do with a pair whose source or target has more than `max_len` tokens: drop it ("none"), or keep
+    the first or the last `max_len` tokens of the source and the first `max_len` of the target.
     """
     offsets: dict[str, list[int]] = {side: [0] for side in SIDES}
     n_long = 0
@@ -102,9 +102,10 @@ def write_token_files(
 
 @contextmanager
 def new_token_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder to write into, then rename it to `folder`. On failure it is removed.
+    """Context manager: yield a temporary folder to write into, and rename it to `folder` at the end of the block.
 
-    Write errors name the file and the next step.
+    An existing `folder` is replaced. On failure the temporary folder is removed. Write errors name the file and the
+    next step.
     """
     work = folder.with_name(f".{folder.name}.part")
     with naming_write_errors(folder, work):

@@ -1,1 +1,1 @@
-"""Corpora that need no file of the user: downloaded by name, taken from Python itself, or generated."""
+"""Corpora that users select by name: downloaded, read from a folder, taken from Python's own files, or generated."""

@@ -1,4 +1,8 @@
-"""Named corpora: their description, license, and how to get their pairs."""
+"""Corpora of sentence pairs that users select by name: their descriptions and licenses, and functions to open them.
+
+`interface-texts` is read from the wheel (the Python package) of Home Assistant, which contains the strings of its user
+interface in many languages.
+"""
 
 import hashlib
 import json
@@ -24,12 +28,13 @@ INTERFACE_SHA256 = "6e1ec2c07441d63fdcfb8acd2c4bbb6f68bc97330855784d3623d10c38fe
 
 @dataclass(frozen=True)
 class Corpus:
-    """A named corpus."""
+    """The description of a corpus that users select by name."""
 
     name: str
     about: str
     licence: str
     size: str
+    """How much is downloaded, and how many examples there are, in words."""
     is_local: bool
     """Whether the corpus is read from a folder that the user gives, instead of being downloaded."""
 
@@ -65,7 +70,10 @@ CORPORA = {
 def open_corpus(
     name: str, *, folder: Path | None = None, source: str = "en", target: str = "de"
 ) -> Mapping[Split, Iterable[Pair]]:
-    """Return the pairs of each split of a named corpus."""
+    """Return the sentence pairs of each split of a corpus.
+
+    `folder` holds the files of a corpus that is not downloaded. `source` and `target` are language codes.
+    """
     if name not in CORPORA:
         raise ValueError(f"unknown corpus {name!r}: {suggestion(name, CORPORA)}")
     if name == "interface-texts":
@@ -82,9 +90,9 @@ def open_corpus(
 
 
 def fetch_interface_wheel() -> Path:
-    """Return the path of the wheel with the interface texts.
+    """Return the path of Home Assistant's wheel in the cache folder.
 
-    pip downloads it once, without dependencies. Its checksum is verified every time.
+    pip downloads it once, without dependencies. Its checksum is verified in every call.
     """
     kept = cache_folder() / INTERFACE_WHEEL
     if not kept.is_file():
@@ -110,7 +118,7 @@ def fetch_interface_wheel() -> Path:
 
 
 def interface_languages(wheel: Path) -> list[str]:
-    """Return the languages of the wheel, those with the most texts first."""
+    """Return the language codes of the wheel, those with the most translation files first."""
     count: dict[str, int] = {}
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
@@ -121,9 +129,9 @@ def interface_languages(wheel: Path) -> list[str]:
 
 
 def interface_texts(wheel: Path, source: str, target: str) -> Iterator[Pair]:
-    """Return the unique pairs of strings with the same key in both languages.
+    """Yield the unique pairs of interface strings with the same key in the source and target languages.
 
-    Both strings have one line, contain letters, and differ from each other.
+    Only pairs are included whose strings have one line, contain letters, and differ from each other.
     """
     texts = {language: _texts(wheel, language) for language in (source, target)}
     for language, found in texts.items():
@@ -140,7 +148,10 @@ def interface_texts(wheel: Path, source: str, target: str) -> Iterator[Pair]:
 
 
 def interface_strings(wheel: Path, languages: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield language, component and text of each one-line string with letters in these languages."""
+    """Yield language, Home Assistant component and text of each interface string in these languages.
+
+    Only strings of one line that contain letters are included.
+    """
     for language in languages:
         for key, text in _texts(wheel, language).items():
             if _is_plain(text.strip()):
@@ -167,7 +178,7 @@ def _texts(wheel: Path, language: str) -> dict[str, str]:
 
 
 def _language(name: str) -> str | None:
-    """Return the language of a file in the wheel, or None if it holds no interface texts."""
+    """Return the language code of a file in the wheel, or None if the file holds no interface strings."""
     folder, _, file = name.rpartition("/")
     stem = file.removesuffix(".json")
     return stem if folder.endswith("/translations") and file.endswith(".json") and "." not in stem else None

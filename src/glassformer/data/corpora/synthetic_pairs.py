@@ -1,4 +1,4 @@
-"""Synthetic sentence pairs with a known similarity: the share of facts that both state.
+"""Synthetic sentence pairs with a known similarity, which is the share of facts that both sentences state.
 
 A sentence states who does what, to whom, how and where. Every fact can be phrased in several ways and the facts can
 come in several orders. So two sentences may mean the same without sharing a word, or share all words and differ in
@@ -46,9 +46,10 @@ class ScoredPair(NamedTuple):
 
 
 def generate_pairs(count: int = N_PAIRS, *, seed: int = 0) -> dict[Split, list[ScoredPair]]:
-    """Return splits of pairs with all degrees of similarity.
+    """Draw `count` random pairs of all degrees of similarity, and return them as splits.
 
-    The split follows a hash of the first text. No training pair contains a text of a held-out pair.
+    A hash of a pair's first text decides its split. Training pairs that contain a text of a validation or test pair are
+    dropped.
     """
     sides: dict[Split, list[ScoredPair]] = {"train": [], "valid": [], "test": []}
     for pair in _draw(count, random.Random(seed)):

@@ -1,7 +1,7 @@
 """Synthetic sentences with tagged people, places, organizations and dates, made of templates and syllables.
 
-The splits use different names, so a model cannot memorize them and must use spelling and context. A split always has
-the same sentences.
+The splits use different names, so that a model cannot memorize them and must use spelling and context. A split has the
+same sentences in every run.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from glassformer.text.tags import Entity
 Side = Literal["train", "valid", "test"]
 SIZES: dict[Side, int] = {"train": 3000, "valid": 300, "test": 500}
 SHARES: dict[Side, tuple[int, int]] = {"train": (0, 6), "valid": (6, 8), "test": (8, 10)}
-"""Which tenths of each name list a split may use."""
+"""The tenths of each shuffled name list that a split uses: (first, end), the end exclusive."""
 
 TEMPLATES = """\
 {PERSON} was born in {PLACE} on {DATE} .
@@ -58,7 +58,7 @@ DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday"
 
 
 def generate_sentences(side: Side) -> list[TaggedSentence]:
-    """Return the sentences of a split."""
+    """Return the tagged sentences of the split `side`."""
     draw = Random(side)
     makers, templates = _makers(side, draw), TEMPLATES.splitlines()
     return [_sentence(draw.choice(templates), makers) for _ in range(SIZES[side])]
@@ -77,7 +77,7 @@ def _sentence(template: str, makers: dict[str, Callable[[], str]]) -> TaggedSent
 
 
 def _makers(side: Side, draw: Random) -> dict[str, Callable[[], str]]:
-    """Return the function that makes a name of each entity kind."""
+    """Return for each entity label a function that makes a random name from the names of the split `side`."""
     first = _share(FIRST.split(), side)
     last, places, firms = (
         _share([stem + end for stem, end in product(STEMS.split(), ends)], side)
@@ -111,7 +111,7 @@ def _makers(side: Side, draw: Random) -> dict[str, Callable[[], str]]:
 
 
 def _share(names: list[str], side: Side) -> list[str]:
-    """Return a split's part of some names, shuffled first so that similar names spread over all splits."""
+    """Return the names that the split `side` uses. The list is shuffled first, so that similar names spread."""
     mixed = sorted(names)
     Random(0).shuffle(mixed)
     low, high = SHARES[side]

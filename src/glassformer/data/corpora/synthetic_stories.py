@@ -1,7 +1,7 @@
 """Synthetic stories with questions (bAbI style): people move around and carry things.
 
-The story is simulated while it is told, so the exact answer to every question is known, with its position in the text.
-Some questions are unanswerable: they ask about a person or thing that the story never mentions.
+The events are simulated while the story is written, so the answer to every question is known, with its position in the
+text. Some questions are unanswerable: they ask about a person or thing that the story never mentions.
 """
 
 from collections.abc import Iterator
@@ -17,18 +17,21 @@ DROPS = ("put down", "dropped", "left")
 
 
 class StoryQuestion(NamedTuple):
-    """A story, a question, and the words of the story that answer it."""
+    """A story (`context`), a question about it, and the words of the story that answer the question."""
 
     question: str
     context: str
     answer: str
     """Empty if the question is unanswerable."""
     start: int
-    """Position of the answer in the story, or -1 if the question is unanswerable."""
+    """Character position of the answer in the story, or -1 if the question is unanswerable."""
 
 
 class _Story:
-    """A story in progress. A mention is a pair: a word and its position in the text."""
+    """A story in progress: its text so far, and the state of its world.
+
+    The state is kept as mentions. A mention is a word and its character position in the text.
+    """
 
     def __init__(self, random: Random):
         self.random = random
@@ -37,22 +40,23 @@ class _Story:
         self.things = random.sample(THINGS, 3)
         self.places = random.sample(PLACES, 4)
         self.where: dict[str, tuple[str, int]] = {}
+        """For each person who has moved, the mention of the place where the person is."""
         self.carried_by: dict[str, tuple[str, int]] = {}
         """For each carried thing, the mention of the person who has it."""
         self.taken: dict[str, tuple[str, int]] = {}
-        """For each carried thing, its own mention."""
+        """For each carried thing, the mention of the thing itself when it was last taken or given."""
         self.lies_at: dict[str, tuple[str, int]] = {}
-        """For each thing put down, the mention of the place."""
+        """For each thing that was put down, the mention of the place where it is."""
 
     def tell(self) -> None:
-        """Add a sentence: a person moves, takes, puts down or hands over something."""
-        who = self.random.choice(self.people[:-1])  # the last person is reserved for unanswerable questions
+        """Add a sentence to the story, in which a person moves, or takes, puts down or gives away a thing."""
+        who = self.random.choice(self.people[:-1])  # the last person is only for unanswerable questions
         place = self.where.get(who, ("", 0))[0]
         mine = [thing for thing, (owner, _) in self.carried_by.items() if owner == who]
         near = [person for person in self.where if person != who and self.where[person][0] == place]
         free = [
             thing
-            for thing in self.things[:-1]  # so is the last thing
+            for thing in self.things[:-1]  # the last thing is only for unanswerable questions
             if thing not in self.carried_by and self.lies_at.get(thing, (place, 0))[0] == place
         ]
         act = self.random.choice(("move", "take", "drop", "give"))
@@ -66,7 +70,7 @@ class _Story:
             self._move(who, self.random.choice([other for other in self.places if other != place]))
 
     def questions(self) -> Iterator[StoryQuestion]:
-        """Return all questions that have exactly one answer now, and the unanswerable ones."""
+        """Yield every question that has exactly one answer at this point of the story."""
         for who, (place, start) in self.where.items():
             yield StoryQuestion(f"Where is {who}?", self.text, place, start)
         for thing, (owner, start) in self.carried_by.items():
@@ -106,14 +110,17 @@ class _Story:
         self.carried_by[thing] = other, begin + sentence.rindex(other)
 
     def _say(self, sentence: str) -> int:
-        """Append a sentence and return its start position."""
+        """Append a sentence to the story and return its start position."""
         begin = len(self.text) + bool(self.text)
         self.text = f"{self.text} {sentence}".strip()
         return begin
 
 
 def generate_stories(count: int, *, seed: int = 0, unanswerable: float = 0.15) -> list[StoryQuestion]:
-    """Return `count` stories of three to six sentences with one question each. A share is unanswerable."""
+    """Return `count` stories of three to six sentences with one question each.
+
+    `unanswerable` is the probability that a question cannot be answered.
+    """
     random = Random(f"made stories {seed}")
     found: list[StoryQuestion] = []
     while len(found) < count:

@@ -1,6 +1,6 @@
 """Toy tasks with exact answers: the fastest way to see whether a Transformer learns.
 
-Every task uses symbols 0 ... n-1. Their token ids follow the three special tokens PAD, BEGIN and END.
+Every task uses the symbols 0 to n-1. The token id of symbol s is s + 3, after the special tokens PAD, BEGIN and END.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,7 +25,10 @@ ANSWERS: dict[PairTask, Callable[[list[int]], list[int]]] = {
 
 @dataclass(frozen=True)
 class PairTaskData:
-    """Endless random symbol sequences and their targets, determined by the seed."""
+    """Endless random sequences of symbols, with their copy, reverse or sorted order as targets.
+
+    The seed determines them.
+    """
 
     task: PairTask
     n_symbols: int
@@ -34,15 +37,15 @@ class PairTaskData:
     batch_size: int = 64
     seed: int = 0
     leave_out: Callable[[list[int]], bool] | None = None
-    """Sequences to exclude, such as those kept for testing."""
+    """Returns True for a sequence to exclude, such as one kept for testing."""
 
     @property
     def vocab_size(self) -> int:
-        """Return the number of symbols and special tokens."""
+        """Return the number of token ids: symbols and special tokens."""
         return self.n_symbols + N_SPECIAL
 
     def batches(self) -> Iterator[PairBatch]:
-        """Yield random batches."""
+        """Yield batches of `batch_size` random sequences and their targets, without end."""
         random = torch.Generator().manual_seed(self.seed)
         while True:
             rows: list[list[int]] = []
@@ -55,7 +58,7 @@ class PairTaskData:
 
 
 def pair_batch(pairs: list[tuple[list[int], list[int]]]) -> PairBatch:
-    """Return symbol sequences as a padded batch of token ids."""
+    """Return (source, target) pairs of symbol sequences as a padded batch of token ids."""
     sources = [[symbol + N_SPECIAL for symbol in source] for source, _ in pairs]
     targets = [[symbol + N_SPECIAL for symbol in target] for _, target in pairs]
     return PairBatch(
@@ -64,7 +67,7 @@ def pair_batch(pairs: list[tuple[list[int], list[int]]]) -> PairBatch:
 
 
 def pad(rows: list[list[int]]) -> Tensor:
-    """Pad rows on the right with PAD, (B, longest)."""
+    """Return B rows of token ids as a tensor (B, longest), padded on the right with PAD."""
     longest = max(len(row) for row in rows)
     return torch.tensor([row + [PAD] * (longest - len(row)) for row in rows])
 
@@ -72,7 +75,10 @@ def pad(rows: list[list[int]]) -> Tensor:
 def counting_rows(
     n_symbols: int, length: int, batch_size: int, *, max_step: int = 3, seed: int = 0
 ) -> Iterator[Tensor]:
-    """Return rows (B, length) that count up from a random symbol by a random step, modulo `n_symbols`."""
+    """Yield batches (B, length) of token ids without end. Each row counts up from a random symbol, modulo `n_symbols`.
+
+    A row's step is random, from 1 to `max_step`. B is `batch_size`.
+    """
     random = torch.Generator().manual_seed(seed)
     while True:
         start = torch.randint(0, n_symbols, (batch_size, 1), generator=random)

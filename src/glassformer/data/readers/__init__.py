@@ -1,1 +1,1 @@
-"""Readers of data files. Every error names the file and the line."""
+"""Readers of data files. Errors about a record name its file and line."""

@@ -1,7 +1,7 @@
-"""Read extractive question answering data: SQuAD JSON (1.1 and 2.0), or records.
+"""Read extractive question answering data: SQuAD JSON (1.1 and 2.0), or JSONL, TSV and CSV records.
 
-Every answer is compared with the text at its stated position. A mismatch is an error that names the record, because
-training on a wrong span would be silent otherwise.
+Every answer is compared with the context at its stated position. A mismatch is an error that names the record, because
+training on a wrong span would go unnoticed.
 """
 
 import json
@@ -24,25 +24,28 @@ from glassformer.data.readers.text_files import check_file, read_text
 
 
 class SpanQuestion(NamedTuple):
-    """A question, its context, and the positions of its answers."""
+    """A question, the context that answers it, and the answers with their positions in the context."""
 
     question: str
     context: str
     answers: tuple[str, ...]
     """Acceptable answers. Empty if the context does not answer the question."""
     starts: tuple[int, ...]
-    """Position of each answer in the context."""
+    """Character position of each answer in the context."""
     where: str = ""
-    """`file:line` of the record, or the question's id."""
+    """`file:line` of the record; for SQuAD, the place in the JSON and the question's id."""
 
 
 @dataclass
 class SpanReader:
-    """Iterates over the questions of files, repeatedly. `skipped` counts the bad records of the last pass."""
+    """Yields the questions in some files each time it is iterated over.
+
+    With `on_bad="skip"`, `skipped` counts the bad records of the last pass by problem.
+    """
 
     paths: Sequence[Path]
     columns: tuple[str, str, str]
-    """Names of the question, context and answers columns in records."""
+    """Names of the columns (or JSON keys) with the question, the context and the answers."""
     on_bad: OnBad = "error"
     skipped: Counter[str] = field(default_factory=Counter)
 
@@ -68,9 +71,10 @@ class SpanReader:
 
 
 def _answers(cell: Any, column: str) -> tuple[list[str], list[int | None]]:
-    """Return answers and stated positions.
+    """Return the answers in a record's cell, and their stated positions, None where none is stated.
 
-    The cell may be a text, a list of texts or SQuAD objects, or HF's two lists.
+    The cell may be a text, a list of texts, a list of SQuAD's answer objects, or an object with the lists `text` and
+    `answer_start`, as Hugging Face stores SQuAD.
     """
     if isinstance(cell, dict):
         texts, starts = cell.get("text"), cell.get("answer_start")
@@ -94,7 +98,10 @@ def _answers(cell: Any, column: str) -> tuple[list[str], list[int | None]]:
 
 
 def _find(context: str, answer: str, start: int | None) -> int:
-    """Return the answer's position in the context; its first occurrence if no position is given."""
+    """Return the answer's position in the context, which is its first occurrence if `start` is None.
+
+    Raises ValueError if the answer is not in the context, or not at `start`.
+    """
     if start is None:
         place = context.find(answer)
         if place < 0:
@@ -111,7 +118,7 @@ def _is_squad(path: Path) -> bool:
 
 
 def _squad(path: Path) -> Iterator[Record]:
-    """Yield the questions of a SQuAD file as records."""
+    """Yield the questions of a SQuAD file as records with the cells question, context and answers."""
     try:
         articles = json.loads(read_text(path))["data"]
     except BadRecordError:

@@ -7,7 +7,10 @@ from glassformer.metrics.pass_at_k import Problem
 
 
 def read_problems(path: Path) -> list[Problem]:
-    """Read a .jsonl file with `text` (or `prompt`), `test_list`, and optionally `test_setup_code`."""
+    """Return the problems of a .jsonl file.
+
+    Its keys are `text` or `prompt`, `test_list`, and optionally `test_setup_code`.
+    """
     problems = list(RecordReader([path], ["text", "prompt", "test_list", "test_setup_code"], _problem))
     if not problems:
         raise ValueError(f"{path} holds no problems: expected at least one")

@@ -14,7 +14,7 @@ MAX_QUOTED = 1 << 25
 
 
 class CsvRow(NamedTuple):
-    """The cells of a row or its problem, and where it starts."""
+    """The cells of a row, its problem ("" if none), and the `file:line` where it starts."""
 
     cells: list[str]
     problem: str
@@ -22,14 +22,14 @@ class CsvRow(NamedTuple):
 
 
 class _BadQuotesError(ValueError):
-    """A quote at a wrong position."""
+    """A row has a quote at a wrong position."""
 
 
 def read_csv_rows(lines: Iterable[Line]) -> Iterator[CsvRow]:
-    """Parse rows from lines that still have their line breaks.
+    """Yield the rows in lines that still have their line breaks.
 
-    An unclosed quote, or a multi-line quote followed by text, raises BadRecordError, because the start of the next row
-    is unknown. Other problems are stored in their row, and reading continues.
+    An unclosed quote, or text after the closing quote of a multi-line cell, raises BadRecordError, because the start of
+    the next row is unknown. Other problems are stored in the row, and reading continues.
     """
     waiting = iter(lines)
     for first in waiting:
@@ -46,16 +46,16 @@ def read_csv_rows(lines: Iterable[Line]) -> Iterator[CsvRow]:
 
 
 class _RowLines:
-    """Parser state of one row: the current line and the lines after it."""
+    """Parser of one row, with the current line and an iterator over the lines after it."""
 
     def __init__(self, first: Line, more: Iterator[Line]):
         self.line, self.problem, self.n_lines = first, first.problem, 1
         self.opened = first.where
-        """Where the last quoted cell starts."""
+        """`file:line` where the last quoted cell starts."""
         self._more = more
 
     def cells(self) -> list[str]:
-        """Read all cells of the row."""
+        """Return the cells of the row. Reads further lines if a quoted cell contains line breaks."""
         if '"' not in self.line.text:
             return self._unquoted(_without_end(self.line.text)).split(",")
         found: list[str] = []
@@ -83,7 +83,7 @@ class _RowLines:
         return text
 
     def _quoted(self, at: int) -> tuple[str, int]:
-        """Return the quoted cell that starts at `at`, and the position after its closing quote."""
+        """Return the quoted cell whose text starts at position `at`, and the position after its closing quote."""
         self.opened = self.line.where
         parts: list[str] = []
         size = 0

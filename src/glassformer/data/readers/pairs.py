@@ -24,17 +24,23 @@ class Pair(NamedTuple):
 
 @dataclass
 class PairReader:
-    """Iterates over the pairs of files, repeatedly. `skipped` counts the bad records of the last pass."""
+    """Yields the sentence pairs in some files each time it is iterated over.
+
+    With `on_bad="skip"`, `skipped` counts the bad records of the last pass by problem.
+    """
 
     sources: Sequence[Path]
-    """Text files, each aligned line by line with the file at the same index in `targets`; or tables without targets."""
+    """Text files, each aligned line by line with the file at the same index in `targets`.
+
+    Without `targets`: TSV, CSV or JSONL files that contain both texts.
+    """
     targets: Sequence[Path] = ()
     source_column: str = "source"
     target_column: str = "target"
     on_bad: OnBad = "error"
     skipped: Counter[str] = field(default_factory=Counter)
     n_read: int | None = None
-    """Number of pairs of the last complete pass; None before it."""
+    """Number of pairs in the last complete pass; None before the first."""
 
     def __post_init__(self) -> None:
         if self.targets and len(self.targets) != len(self.sources):
@@ -64,7 +70,7 @@ class PairReader:
         self.n_read = count
 
     def _records(self) -> Iterator[tuple[Pair | None, str, str]]:
-        """Yield each record with its problem ("" if none) and its location."""
+        """Yield each pair (None if it cannot be read) with its problem ("" if none) and its `file:line`."""
         if self.targets:
             for source, target in zip(self.sources, self.targets, strict=True):
                 yield from _aligned(source, target)

@@ -15,7 +15,7 @@ from glassformer.data.readers.text_files import check_file, read_lines
 
 
 class PlainText(NamedTuple):
-    """A text and where it was read."""
+    """A text and the `file:line` where it was read."""
 
     text: str
     where: str = ""
@@ -23,9 +23,10 @@ class PlainText(NamedTuple):
 
 @dataclass
 class TextReader:
-    """Iterates over the texts of files, repeatedly. `skipped` counts the bad records of the last pass.
+    """Yields the texts in some files each time it is iterated over.
 
-    Blank lines are ignored and do not count as bad.
+    With `on_bad="skip"`, `skipped` counts the bad records of the last pass by problem. Blank lines of text files are
+    ignored and do not count as bad.
     """
 
     paths: Sequence[Path]

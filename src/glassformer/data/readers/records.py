@@ -22,7 +22,10 @@ Example = TypeVar("Example")
 
 
 class Record(NamedTuple):
-    """The requested values of a record or its problem, and where it was read."""
+    """The values of the requested columns of a record, its problem ("" if none), and its `file:line`.
+
+    A record with a problem has no cells.
+    """
 
     cells: tuple[Any, ...]
     problem: str
@@ -30,7 +33,7 @@ class Record(NamedTuple):
 
 
 class Examples(list[Example]):
-    """Examples in memory, and the number of skipped records by problem."""
+    """A list of examples, with the number of records that were skipped while reading them, by problem."""
 
     def __init__(self, examples: Iterable[Example] = (), skipped: Counter[str] | None = None):
         super().__init__(examples)
@@ -38,14 +41,17 @@ class Examples(list[Example]):
 
     @classmethod
     def of(cls, reader: "RecordReader[Example]") -> "Examples[Example]":
-        """Read all examples of a reader."""
+        """Read all examples of a reader into memory, and copy its counts of skipped records."""
         found = cls(reader)
         found.skipped.update(reader.skipped)
         return found
 
 
 class MissingColumnError(BadRecordError):
-    """A required column is missing from a table."""
+    """A required column is missing from a table. `columns` are those in its header.
+
+    `option` is the command-line option with which users name the column, for the message.
+    """
 
     def __init__(self, where: str, column: str, columns: Sequence[str], option: str = ""):
         found = ", ".join(cell[:40] for cell in columns[:20])
@@ -56,18 +62,21 @@ class MissingColumnError(BadRecordError):
         self.where, self.column, self.columns = where, column, columns
 
     def naming(self, option: str) -> "MissingColumnError":
-        """Return the error extended by the option that names the column."""
+        """Return this error with the command-line option that names the column in its message."""
         return MissingColumnError(self.where, self.column, self.columns, option)
 
 
 @dataclass
 class RecordReader(Generic[Example]):
-    """Iterates over the examples of files, repeatedly. `skipped` counts the bad records of the last pass."""
+    """Yields the examples in some TSV, CSV or JSONL files each time it is iterated over.
+
+    With `on_bad="skip"`, `skipped` counts the bad records of the last pass by problem.
+    """
 
     paths: Sequence[Path]
     columns: Sequence[str]
     make: Callable[[Record], Example]
-    """Make an example from a record. A ValueError describes what is wrong with it."""
+    """Makes an example from a record, or raises a ValueError that says what is wrong with the record."""
     on_bad: OnBad = "error"
     skipped: Counter[str] = field(default_factory=Counter)
 
@@ -89,7 +98,10 @@ class RecordReader(Generic[Example]):
 def examples_of(
     records: Iterable[Record], make: Callable[[Record], Example], on_bad: OnBad, skipped: Counter[str]
 ) -> Iterator[Example]:
-    """Yield the examples of records. A bad record raises an error with its location, or is counted in `skipped`."""
+    """Yield the examples that `make` makes from the records.
+
+    A bad record raises an error that names its location, or with `on_bad="skip"` is counted in `skipped` by problem.
+    """
     for record in records:
         problem = record.problem
         if not problem:
@@ -104,7 +116,7 @@ def examples_of(
 
 
 def kind_of(path: Path) -> Literal["text", "table", "jsonl"]:
-    """Return a file's format by its suffix, ignoring .gz."""
+    """Return a file's format by its suffix before .gz: "table" (.tsv, .csv), "jsonl" (.jsonl, .ndjson), else "text"."""
     suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
     if suffix in TABLES:
         return "table"
@@ -112,12 +124,18 @@ def kind_of(path: Path) -> Literal["text", "table", "jsonl"]:
 
 
 def read_records(path: Path, columns: Sequence[str]) -> Iterator[Record]:
-    """Yield the records of a table or JSONL file. Table cells are strings; JSONL cells may have any type."""
+    """Yield the values of these columns for each record of a TSV, CSV or JSONL file.
+
+    The cells of tables are strings. In JSONL, cells may have any JSON type, and a missing key gives None.
+    """
     return (_json_lines if kind_of(path) == "jsonl" else _table)(path, columns)
 
 
 def as_text(cell: object, column: str) -> str:
-    """Return a cell that must contain text."""
+    """Return the text of a cell without white space around it. Raises ValueError if the cell holds no text.
+
+    `column` names the cell's column in the error.
+    """
     if not isinstance(cell, str):
         raise ValueError(f"no text under {column!r}")
     if not cell.strip():
@@ -128,7 +146,7 @@ def as_text(cell: object, column: str) -> str:
 
 
 def has_lone_surrogate(value: object) -> bool:
-    """Return whether a string, or a string nested in a list or object, contains a lone surrogate."""
+    """Return whether a JSON value is or contains a string with a lone surrogate, which UTF-8 cannot encode."""
     if isinstance(value, str):
         return any("\ud800" <= character <= "\udfff" for character in value)
     if isinstance(value, dict):
@@ -137,7 +155,7 @@ def has_lone_surrogate(value: object) -> bool:
 
 
 def lone_surrogate(column: str) -> str:
-    """Describe the problem of a cell with a lone surrogate."""
+    """Return the text of the problem that a cell of this column has a lone surrogate, for errors and counts."""
     return f"half a surrogate pair under {column!r}: expected whole characters"
 
 
@@ -176,7 +194,7 @@ def _json_lines(path: Path, wanted: Sequence[str]) -> Iterator[Record]:
 
 
 def _json_cells(text: str, wanted: Sequence[str]) -> tuple[tuple[Any, ...], str]:
-    """Return the wanted values of a JSON object, and its problem."""
+    """Return the values of the wanted keys of a JSON object, and its problem ("" if none)."""
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:  # also ValueError for a number with thousands of digits

@@ -1,4 +1,4 @@
-"""Split data into train, validation and test by a hash of the text, so that a text is always in the same split."""
+"""Split data into train, validation and test sets by a hash of the text, so that a text is always in the same split."""
 
 import hashlib
 from collections import Counter
@@ -13,7 +13,10 @@ Example = TypeVar("Example")
 
 
 def split_of(text: str, *, valid: float = 0.02, test: float = 0.02) -> Split:
-    """Return the split of a text. Case and spaces are ignored, so that near duplicates stay together."""
+    """Return the split of a text. `valid` and `test` are the shares of the validation and test sets.
+
+    Case and spaces are ignored, so that near duplicates are in the same split.
+    """
     key = " ".join(text.lower().split()).encode()
     place = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest()) / 2**64
     if place < test:
@@ -23,7 +26,10 @@ def split_of(text: str, *, valid: float = 0.02, test: float = 0.02) -> Split:
 
 @dataclass(frozen=True)
 class SplitExamples(Generic[Example]):
-    """The examples of one split, filtered again in each pass, so that a corpus may be larger than memory."""
+    """The examples of the split `side`, selected anew in each pass, so that a corpus may be larger than memory.
+
+    `text` returns the text that decides an example's split. `valid` and `test` are the shares of those sets.
+    """
 
     examples: Iterable[Example]
     text: Callable[[Example], str]
@@ -33,7 +39,7 @@ class SplitExamples(Generic[Example]):
 
     @property
     def skipped(self) -> Counter[str]:
-        """Return the bad records of all splits in the last pass."""
+        """Return the number of bad records by problem in the last pass, for all splits together."""
         return Counter(getattr(self.examples, "skipped", ()))
 
     def __iter__(self) -> Iterator[Example]:
@@ -45,11 +51,14 @@ class SplitExamples(Generic[Example]):
 def split_examples(
     examples: Iterable[Example], text: Callable[[Example], str], *, valid: float = 0.04, test: float = 0.04
 ) -> dict[Split, SplitExamples[Example]]:
-    """Split re-iterable examples. `text` returns the text that decides an example's split."""
+    """Return the examples of each split. `text` returns the text that decides an example's split.
+
+    `examples` is iterated over once for each pass through a split. `valid` and `test` are the shares of those sets.
+    """
     sides: tuple[Split, ...] = ("train", "valid", "test")
     return {side: SplitExamples(examples, text, side, valid, test) for side in sides}
 
 
 def split_pairs(pairs: Iterable[Pair], *, valid: float = 0.04, test: float = 0.04) -> dict[Split, SplitExamples[Pair]]:
-    """Split pairs by their sources."""
+    """Return the sentence pairs of each split. A pair's source text decides its split."""
     return split_examples(pairs, lambda pair: pair.source, valid=valid, test=test)

@@ -1,4 +1,4 @@
-"""Read tagged sentences: CoNLL columns, or JSONL with character spans; plain or gzip.
+"""Read sentences with tagged entities: CoNLL columns, or JSONL with character spans; plain or gzip.
 
 A bad line raises an error that names `file:line`; with `on_bad="skip"` its sentence is skipped and counted.
 """
@@ -28,7 +28,7 @@ _BLANKS = re.compile(r"[ \t]+")  # only these: a word may contain a no-break spa
 
 
 class TaggedSentence(NamedTuple):
-    """A sentence's words and its entities in order."""
+    """A sentence as words, with its entities in order."""
 
     words: tuple[str, ...]
     entities: tuple[Entity, ...]
@@ -38,11 +38,15 @@ class TaggedSentence(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TaggedReader:
-    """Reads tagged sentences; the fields say how."""
+    """Reads tagged sentences from files. The fields describe the files' format.
+
+    `scheme` is the tagging scheme of CoNLL files, by default detected. `text_column` and `spans_column` are JSONL keys.
+    """
 
     word_column: int = 1
-    """Column number from 1, or from the end as -1, -2, ..."""
+    """Column of the words in CoNLL files, counted from 1, or from the last column as -1, -2, ..."""
     tag_column: int = -1
+    """Column of the tags, counted in the same way."""
     scheme: Scheme | Literal["auto"] = "auto"
     text_column: str = "text"
     spans_column: str = "spans"
@@ -54,7 +58,7 @@ class TaggedReader:
                 raise ValueError(f"{name}=0: expected 1 or more, or -1 or less to count from the last")
 
     def read(self, paths: Sequence[Path]) -> Examples[TaggedSentence]:
-        """Read the sentences of all files."""
+        """Return the sentences of all files, in order, with the number of skipped ones by problem."""
         found = Examples[TaggedSentence]()
         for path in paths:
             check_file(path)
@@ -80,7 +84,7 @@ class TaggedReader:
         return TaggedSentence(tuple(text[begin:end] for begin, end in places), entities, record.where)
 
     def _read_columns(self, path: Path, found: Examples[TaggedSentence]) -> None:
-        """Read a whole file, because the tagging scheme is known only at its end."""
+        """Append the sentences of a CoNLL file to `found`. The whole file is read first, to detect its scheme."""
         sentences: list[list[_Line]] = []
         for lines in _blocks(path):
             try:
@@ -142,7 +146,7 @@ def _columns(line: Line) -> list[str]:
 
 
 def _blocks(path: Path) -> Iterator[list[Line]]:
-    """Yield the lines of each sentence."""
+    """Yield the lines of each sentence of a CoNLL file, which blank lines and document separators end."""
     block: list[Line] = []
     for line in read_lines(path):
         columns = _columns(line)
@@ -156,7 +160,11 @@ def _blocks(path: Path) -> Iterator[list[Line]]:
 
 
 def _entities_of_spans(text: str, spans: list[Any], places: list[tuple[int, int]]) -> tuple[Entity, ...]:
-    """Convert character spans to entities over words."""
+    """Convert character spans, each [begin, end, label], to entities.
+
+    `places` are the (start, end) character positions of the words. Raises ValueError for a span that is malformed, does
+    not start and end with a word, or overlaps another.
+    """
     begins = {begin: word for word, (begin, _) in enumerate(places)}
     ends = {end: word + 1 for word, (_, end) in enumerate(places)}
     entities: list[Entity] = []
@@ -182,5 +190,5 @@ def _entities_of_spans(text: str, spans: list[Any], places: list[tuple[int, int]
 
 
 def _around(text: str, begin: int, end: int, places: list[tuple[int, int]]) -> str:
-    """Return the words that a span touches, for an error message."""
+    """Return the words that the span from `begin` to `end` overlaps, quoted, for an error message."""
     return " ".join(repr(text[left:right]) for left, right in places if left < end and begin < right) or "none"

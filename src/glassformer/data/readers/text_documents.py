@@ -1,6 +1,6 @@
-"""Read documents for language models: plain text, JSONL, or source folders, optionally with .gz; and split them.
+"""Read documents for language models from text files, tables, JSONL files or folders, plain or gzip; and split them.
 
-Texts are read exactly, whitespace included, because a decoder writes what it learns.
+Texts are read exactly, white space included, because a language model learns to reproduce it.
 """
 
 from collections import Counter
@@ -23,11 +23,11 @@ from glassformer.data.readers.text_files import (
 )
 
 BLANK = "blank"
-"""The separator option's value for an empty line."""
+"""Value of `DocumentReader.separator` that means an empty line."""
 
 
 class Document(NamedTuple):
-    """A text and where it was read."""
+    """A text, and the file or `file:line` where it was read."""
 
     text: str
     where: str = ""
@@ -35,14 +35,19 @@ class Document(NamedTuple):
 
 @dataclass
 class DocumentReader:
-    """Iterates over the documents of files and folders, repeatedly. Blank documents are skipped."""
+    """Yields the documents in some files and folders each time it is iterated over.
+
+    Blank documents of text files are ignored. With `on_bad="skip"`, `skipped` counts the bad documents of the last pass
+    by problem.
+    """
 
     paths: Sequence[Path]
     suffixes: Sequence[str] = (".txt",)
     """Suffixes of the files to read in a folder."""
     column: str = "text"
+    """Name of the text column in tables and JSONL."""
     separator: str = ""
-    """The line that separates the documents of a file; BLANK is an empty line."""
+    """The line that separates the documents of a text file. BLANK is an empty line; "" makes a file one document."""
     on_bad: OnBad = "error"
     skipped: Counter[str] = field(default_factory=Counter)
 
@@ -90,7 +95,7 @@ class DocumentReader:
             yield Document(text, str(path))
 
     def _parts(self, path: Path) -> Iterator[Document]:
-        """Yield the documents between separators, streaming, so that a file may be larger than memory.
+        """Yield the documents between separator lines. The file is streamed, so that it may be larger than memory.
 
         A line that is not UTF-8 makes its whole document bad.
         """
@@ -122,10 +127,10 @@ class SplitDocuments(NamedTuple):
 
 
 def split_documents(documents: Iterable[Document], share: float = 0.0) -> SplitDocuments:
-    """Split documents into training and validation.
+    """Split documents into training and validation documents.
 
-    With a `share`, the last part of the text is for validation. Otherwise one in 25 documents is, by hash; if that
-    gives none, the last tenth of the text.
+    With a positive `share`, that share of the text, at its end, is for validation. With 0, a hash of the text selects
+    about one in 25 documents for validation; if it selects all or none, the last tenth of the text is taken.
     """
     if not 0 <= share < 1:
         raise ValueError(f"valid_share={share}: expected a share of the text, from 0 to below 1")
@@ -137,7 +142,10 @@ def split_documents(documents: Iterable[Document], share: float = 0.0) -> SplitD
 
 
 def split_by_position(documents: Iterable[Document], share: float) -> SplitDocuments:
-    """Split the text at a position. The document at the border is cut in two."""
+    """Split documents so that the last `share` of their characters is for validation.
+
+    The document at the border is cut in two.
+    """
     whole = list(documents)
     left = int(sum(len(document.text) for document in whole) * (1 - share))
     train, valid = [], []
@@ -150,5 +158,5 @@ def split_by_position(documents: Iterable[Document], share: float) -> SplitDocum
 
 
 def is_one_text(documents: Iterable[Document]) -> bool:
-    """Return whether there is exactly one document, whose windows need no separators."""
+    """Return whether there is exactly one document, so that a token stream needs no END between documents."""
     return len(list(islice(documents, 2))) == 1

@@ -1,7 +1,7 @@
 """Open and decode text files: UTF-8, plain or gzip. All data readers use this module.
 
-A byte-order mark at the start is dropped. Lines end with LF or CRLF. Bytes that are not UTF-8 are a problem of their
-line. A damaged .gz is an error that names the last line read.
+A byte-order mark at the start is dropped. Lines end with LF or CRLF. A line with bytes that are not UTF-8 is marked
+with a problem. A damaged .gz is an error that names the line where reading failed.
 """
 
 import gzip
@@ -19,11 +19,11 @@ NOT_UTF8 = "not valid UTF-8"
 
 
 class BadRecordError(ValueError):
-    """A record cannot be used. The message names its location."""
+    """A record of a data file cannot be used. The message names its location."""
 
 
 class BadUtf8Error(BadRecordError):
-    """A text is not UTF-8."""
+    """A text file is not valid UTF-8."""
 
     def __init__(self, where: str):
         super().__init__(f"{where}: {NOT_UTF8}")
@@ -32,18 +32,18 @@ class BadUtf8Error(BadRecordError):
 
 
 class Line(NamedTuple):
-    """A line of a file."""
+    """A decoded line of a file."""
 
     text: str
     """The text, with U+FFFD for bytes that are not UTF-8."""
     problem: str
     """Empty, or NOT_UTF8."""
     where: str
-    """`file:number`"""
+    """Location of the line, `file:number`."""
 
 
 def check_file(path: Path) -> None:
-    """Raise unless `path` is a regular file. Data is read more than once, which a pipe does not allow."""
+    """Raise an error unless `path` is a readable regular file. Data is read more than once, which excludes pipes."""
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder: expected a file")
     if path.exists() and not path.is_file():
@@ -55,7 +55,10 @@ def check_file(path: Path) -> None:
 
 
 def bad_record(where: str, problem: str, unit: str = "records") -> BadRecordError:
-    """Return the error for a bad record, including how to skip such records."""
+    """Return the error for the bad record at `where`, with advice on how to skip such records.
+
+    `unit` is what the advice calls them, such as "documents".
+    """
     expected = ": expected a text file in UTF-8" if problem == NOT_UTF8 else ""
     return BadRecordError(f"{where}: {problem}{expected} (on_bad='skip', or --on-bad skip, skips such {unit})")
 
@@ -70,7 +73,7 @@ def read_lines(path: Path, *, keep_ends: bool = False) -> Iterator[Line]:
 
 
 def decode_line(raw: bytes, where: str) -> Line:
-    """Decode the line at `where`."""
+    """Decode a line from UTF-8. `where` is its location, `file:number`."""
     try:
         return Line(raw.decode("utf-8"), "", where)
     except UnicodeDecodeError:
@@ -78,7 +81,7 @@ def decode_line(raw: bytes, where: str) -> Line:
 
 
 def read_text(path: Path) -> str:
-    """Return the whole text of a file with its line breaks. Raises BadUtf8Error."""
+    """Return the whole text of a file with its line breaks. Raises BadUtf8Error if it is not valid UTF-8."""
     contents = bytearray()
     for raw in read_raw_lines(path):
         contents += raw
@@ -90,7 +93,7 @@ def read_text(path: Path) -> str:
 
 
 def read_raw_lines(path: Path) -> Iterator[bytes]:
-    """Yield each line as bytes with its line break, without the byte-order mark."""
+    """Yield each line of a file as bytes, with its line break and without the byte-order mark."""
     number = 0
     try:
         with _open(path) as stream:
