@@ -31,8 +31,9 @@ def bench(
     """Measure the speed of generation on this machine, with random weights that all engines share.
 
     HF Transformers, CTranslate2 and llama.cpp (llama-cpp-python) take part where they are installed. All engines take
-    turns; the median of the rounds counts. The share of the limit is the shortest possible time, from the machine's
-    own measured rates of arithmetic and memory traffic, divided by the measured time.
+    turns; the median of the rounds counts. The column "share of the limit" is the shortest possible
+    time divided by the measured time. The shortest possible time follows from this machine's measured rates of
+    arithmetic and memory traffic.
 
     Args:
         what: What to measure; decode is the only choice.

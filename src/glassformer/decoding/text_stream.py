@@ -49,7 +49,7 @@ class TextStream:
         return text + rest
 
     def _piece(self) -> str:
-        """Return the text that the tokens since the last piece add."""
+        """Decode the tokens that came since the last returned piece of text, and return the text they add."""
         before = self.tokenizer.decode(self._last) if self._last else ""
         return self.tokenizer.decode(self._last + self._new)[len(before) :]
 

@@ -76,7 +76,7 @@ class PositionalEncoding(nn.Module):
         return sinusoids(self.max_len, self.d_model)[None].float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add the positions 0, 1, 2, ... to embeddings x (B, T, C) and return the same shape."""
+        """Add the encodings of positions 0 to T - 1 to embeddings x (B, T, C); the shape stays the same."""
         check_width("x", x, self.d_model)
         check_length("x", x.shape[1], self.max_len)
         here = torch.arange(x.shape[1], device=x.device)[None]
@@ -86,8 +86,8 @@ class PositionalEncoding(nn.Module):
 class MultiHeadAttention(OurMultiHeadAttention):
     """Multi-head attention, called as (query, key, value, mask) as in the tutorial documents.
 
-    It returns the output alone. With `need_weights=True` it returns the attention weights too, as document 003 always
-    does.
+    It returns the output alone, and with `need_weights=True` the output and the attention weights. The class in tutorial
+    document 003 always returns both.
     """
 
     def __init__(self, d_model: int, num_heads: int, dropout: float = 0.1):

@@ -21,7 +21,7 @@ __all__ = [
 
 
 class PositionalEncoding(blocks.PositionalEncoding):
-    """Add sinusoidal positions, then apply dropout. The dropout comes before `max_len`, as in tutorial document 000."""
+    """Add sinusoidal positions, then apply dropout. Arguments are in the order of tutorial document 000."""
 
     def __init__(self, d_model: int, dropout: float, max_len: int = 5000):
         super().__init__(d_model, max_len=max_len, dropout=dropout)

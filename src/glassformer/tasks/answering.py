@@ -29,7 +29,7 @@ N_GENERATED = {"train": 8000, "valid": 500, "test": 1000}
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionData(FileData[Question]):
-    """Options of the data for answering: questions about texts, with answers."""
+    """Options that choose the data for answering: questions about texts, with answers."""
 
     CORPORA = ("made-stories",)
     NO_FILES = "no data: expected at least one .jsonl, .tsv or .csv file, or a corpus"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LabeledData(FileData[LabeledExample]):
-    """Options of the data for classification: labeled texts from files or a corpus."""
+    """Options that choose the data for classification: labeled texts from files or a named corpus."""
 
     CORPORA = LABELED_CORPORA
 

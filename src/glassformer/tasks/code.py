@@ -32,7 +32,7 @@ the context."""
 
 @dataclass(frozen=True, kw_only=True)
 class CodeData(DocumentData):
-    """Options of the data for code modeling: source files, folders of them, or a corpus."""
+    """Options that choose the data for code modeling: source files, folders of them, or a corpus."""
 
     suffixes: tuple[str, ...] = (".py",)
     """Endings of the files that are read in a folder."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SpanData(FileData[SpanQuestion]):
-    """Options of the data for extraction: questions about texts, with answers that are words of the text."""
+    """Options that choose the data for extraction: questions about texts, with answers that are words of the text."""
 
     CORPORA = ("made-stories",)
     NO_FILES = "no data: expected at least one .json, .jsonl, .tsv or .csv file, or a corpus"

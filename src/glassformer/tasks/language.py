@@ -19,7 +19,7 @@ from glassformer.training.train_config import TrainConfig
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentData(FileData[Document]):
-    """Options of the data for language modeling: documents from files, folders or a corpus."""
+    """Options that choose the data for language modeling: documents from files, folders or a corpus."""
 
     CORPORA = ("standard-library",)
     NO_FILES = "no data: expected at least one text file, .jsonl file or folder, or a corpus"

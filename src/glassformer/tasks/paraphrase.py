@@ -23,7 +23,7 @@ LABELS = {"same": 1.0, "1": 1.0, "true": 1.0, "different": 0.0, "0": 0.0, "false
 
 @dataclass(frozen=True, kw_only=True)
 class ParaphraseData(ScoredPairData):
-    """Options of the data for paraphrase detection: pairs of texts labeled same or different."""
+    """Options that choose the data for paraphrase detection: pairs of texts labeled same or different."""
 
     SCORE_FIELD = "label_column"
 

@@ -24,7 +24,7 @@ MAX_VALID = 2000
 
 @dataclass(frozen=True, kw_only=True)
 class TextData(FileData[PlainText]):
-    """Options of the data for pretraining: plain texts from files or a corpus."""
+    """Options that choose the data for pretraining: plain texts from files or a named corpus."""
 
     CORPORA = ("docstrings",)
     NO_FILES = "no data: expected files with one text per line, or a corpus"

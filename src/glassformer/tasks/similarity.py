@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarityData(ScoredPairData):
-    """Options of the data for similarity: pairs of texts with similarity scores."""
+    """Options that choose the data for similarity: pairs of texts with similarity scores."""
 
     SCORE_FIELD = "score_column"
 

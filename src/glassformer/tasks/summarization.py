@@ -28,7 +28,7 @@ PROMPT_WORDS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class SummaryData(FileData[Summary]):
-    """Options of the data for summarization: texts with summaries from files or a corpus."""
+    """Options that choose the data for summarization: pairs of a text and its summary, from files or a named corpus."""
 
     CORPORA = ("docstrings",)
     NO_FILES = "no data: expected at least one .jsonl, .tsv or .csv file, or a corpus"

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TaggedData(FileData[TaggedSentence]):
-    """Options of the data for tagging: sentences with tagged entities from files or a corpus."""
+    """Options that choose the data for tagging: sentences with tagged entities from files or a named corpus."""
 
     CORPORA = ("made-sentences",)
     NO_FILES = "no data: expected at least one file of CoNLL's columns, or a .jsonl"

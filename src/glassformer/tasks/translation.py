@@ -46,7 +46,7 @@ class SideLanguage(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class PairData(TaskData[Pair]):
-    """Options of the data for translation: sentence pairs from files or a named corpus."""
+    """Options that choose the data for translation: sentence pairs from files or a named corpus."""
 
     FILE_FIELDS = ("source", "target", "valid_source", "valid_target")
     SOURCE_FIELDS = TaskData.SOURCE_FIELDS | {*FILE_FIELDS, "folder"}

@@ -151,12 +151,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return self.checked(super().call_binop(context, operator, left, right))
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """Return `obj.attribute` after checking the time, because filters look up attributes of every list item."""
+        """Return `obj.attribute`, or raise if the time is over: a filter calls this for every item of a list."""
         self.budget.tick()
         return super().getattr(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """Return `obj[argument]` after checking the time."""
+        """Return `obj[argument]`, or raise if the time is over."""
         self.budget.tick()
         return super().getitem(obj, argument)
 

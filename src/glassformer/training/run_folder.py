@@ -227,7 +227,7 @@ class RunFolder:
                     shutil.rmtree(folder, ignore_errors=True)
 
     def correct_plan(self, plan: Plan) -> None:
-        """Write a corrected plan to run.json. Call it before the first update that follows the new plan."""
+        """Write a corrected plan to run.json. Call this before the first optimizer step that uses the new plan."""
         assert self.record is not None, "a run has a record before its first update"
         self.record["plan"] = asdict(plan)
         write_text(self.path / RECORD, json.dumps(self.record, indent=2, ensure_ascii=False))

@@ -1,13 +1,13 @@
 """Training batches for language models: concatenated documents, cut into windows of equal length without padding.
 
-The token stream is END d1 END d2 END for documents d1 and d2: END precedes each document and ends it. The stream is
-stored in a memory-mapped file. A window's `segments` number its documents, so that attention can be limited to one
-document. A corpus of a single text has no END.
+The token stream is END d1 END d2 END for documents d1 and d2: one END before the first document, between two, and after
+the last. A corpus of a single text has no END. The stream is stored in a memory-mapped file. A window's `segments`
+number its documents, so that attention can be limited to one document.
 
 In every epoch each token except the first is a target exactly once. The windows are adjacent, starting at an offset
 drawn for the epoch, and are shuffled. To cover the first and the last token, the windows at both ends of the stream
-overlap their neighbors. A target in two windows counts in the first and is IGNORED in the second. A batch depends
-on the seed and its number only.
+overlap their neighbors. A target in two windows counts in the one that is earlier in the stream; in the other its label
+is `IGNORED`. A batch depends on the seed and its number only.
 """
 
 import json

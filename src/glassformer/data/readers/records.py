@@ -22,9 +22,9 @@ Example = TypeVar("Example")
 
 
 class Record(NamedTuple):
-    """The values of the requested columns of a record, its problem ("" if none), and its `file:line`.
+    """One record of a data file: the values of the requested columns, its problem ("" if none), and its `file:line`.
 
-    A record with a problem has no cells.
+    If there is a problem, `cells` is empty.
     """
 
     cells: tuple[Any, ...]

@@ -315,7 +315,9 @@ def _vocabulary(scale: float, corpus: CorpusSize) -> int:
 
 
 def _dropout(epochs: float) -> float:
-    """Return the dropout for a number of epochs, scaled to a model of one layer of width 128.
+    """Return the dropout for this many epochs of a model of one layer, 128 wide.
+
+    The caller counts an epoch of a larger model as more than one.
 
     It is 0 for few epochs, because a model memorizes only examples that it sees often.
     """
