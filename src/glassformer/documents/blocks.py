@@ -86,8 +86,8 @@ class PositionalEncoding(nn.Module):
 class MultiHeadAttention(OurMultiHeadAttention):
     """Multi-head attention, called as (query, key, value, mask) as in the tutorial documents.
 
-    It returns the output alone, and with `need_weights=True` the output and the attention weights. The class in tutorial
-    document 003 always returns both.
+    It returns the output alone, and with `need_weights=True` the output and the attention weights. The class in
+    tutorial document 003 always returns both.
     """
 
     def __init__(self, d_model: int, num_heads: int, dropout: float = 0.1):
