@@ -144,7 +144,10 @@ def _report(error: BaseException, verb: str) -> None:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """Return whether the error says that the GPU or the machine has no memory left. torch raises RuntimeErrors too."""
+    """Return whether the error says that the GPU or the machine has no memory left.
+
+    It is a MemoryError, or a RuntimeError of torch, which is recognized by its message.
+    """
     words = ("out of memory", "can't allocate memory", "not enough memory")
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(word in str(error) for word in words)

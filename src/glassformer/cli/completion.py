@@ -99,7 +99,10 @@ def _flags(options: Mapping[str, Option]) -> list[str]:
 
 
 def _case(shell: Shell, command: str, words: list[str]) -> str:
-    """Return the branch of a completion script that offers `words` after this command and whatever follows it."""
+    """Return the branch of a completion script that offers `words` for a command line that begins with `command`.
+
+    For the empty command, the line must be empty.
+    """
     if shell == "fish":
         patterns = f"'{command}' '{command} *'" if command else "''"
         return f"        case {patterns}\n            printf '%s\\n' {' '.join(words)}"

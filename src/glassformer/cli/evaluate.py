@@ -27,7 +27,10 @@ glassformer eval FOLDER --help shows the options for the model in FOLDER."""
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringOptions(ComputeOptions):
-    """Flags of `eval` for models of all tasks, beside those of the data. A task adds its own: `Task.EvalOptions`."""
+    """Flags of `eval` that every task has, in addition to those about the data.
+
+    A task may have further flags of its own, `Task.EvalOptions`.
+    """
 
     json: bool = False
     """Print one JSON object."""
@@ -91,14 +94,15 @@ def evaluate(arguments: list[str]) -> None:
 
 
 def _values_of(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the option values that are fields of the dataclass `kind`."""
+    """Select from `values`, the option values by name, those that are fields of the dataclass `kind`."""
     return {field.name: values[field.name] for field in fields(kind) if field.name in values}
 
 
 def eval_options(task: str, usual: Any) -> dict[str, Option]:
     """Return the options of `eval` for a model of this task, by name.
 
-    `usual` is the config with which the model's training data was read. Its values are the data options' defaults.
+    `usual` is the config with which the model's training data was read. Its values are the defaults of the options
+    about the data.
     """
     from glassformer.tasks.task_registry import task_named
 
@@ -120,7 +124,7 @@ def _files(data: Any, options: Mapping[str, Option]) -> str:
 
 
 def _check_own(flag: str, task: str, options: Mapping[str, Option]) -> None:
-    """Raise UsageError if the flag is an `EvalOptions` flag of another task than this one."""
+    """Raise UsageError if only another task has this flag, in its `EvalOptions`. `options` are those of `task`."""
     from glassformer.tasks.task_registry import TASKS, task_named
 
     name = flag.partition("=")[0].removeprefix("--").replace("-", "_")

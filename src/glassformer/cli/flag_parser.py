@@ -211,7 +211,7 @@ def _metavar(option: Option) -> str:
 
 
 def _read(option: Option, texts: list[str]) -> Any:
-    """Convert the words after a flag to the option's type. Raise UsageError if they do not have it."""
+    """Convert the words after a flag to the option's type. Raise UsageError if that is not possible."""
     kind, _, is_optional = parts_of(option.hint)
     told = f"{option.name if option.name.isupper() else option.flag} {' '.join(texts)}"
     if is_optional and texts[0].lower() == "none":
@@ -226,9 +226,9 @@ def _read(option: Option, texts: list[str]) -> Any:
 
 @contextmanager
 def naming_columns(data: Any) -> Iterator[None]:
-    """Context manager that adds to a MissingColumnError which option names the column.
+    """Context manager that adds the name of an option to a MissingColumnError: the option that sets the column's name.
 
-    `data` is the data config, whose fields `..._column` are these options.
+    `data` is the data config. Its fields whose names end with `_column` hold the names of the columns.
     """
     from glassformer.data.readers.records import MissingColumnError
 
@@ -264,7 +264,7 @@ def _unknown(flag: str, options: Mapping[str, Option], command: str) -> str:
 
 
 def _use_of(word: str, options: Mapping[str, Option], command: str) -> str:
-    """Return a hint what to do instead, for the error about a word that is not expected on the command line."""
+    """Return a hint for the error about an unexpected word on the command line: what to write instead."""
     if "input" not in options:
         return f"glassformer {command} --help shows what is"
     if Path(word).is_file():

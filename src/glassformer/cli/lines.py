@@ -36,7 +36,10 @@ def check_stdin() -> None:
 
 
 def check_files(input: Path | None, output: Path | None) -> None:
-    """Raise OSError if `input` is no file, `output` exists or its folder does not, before a model is loaded."""
+    """Raise OSError if `input` is missing or a folder, if `output` exists, or if its parent folder does not.
+
+    Call this before a model is loaded, so that the error comes at once.
+    """
     if input is not None:
         if not input.exists():
             raise FileNotFoundError(f"--input {input}: no such file: {path_suggestion(input)}")
@@ -67,7 +70,7 @@ def run_lines(
     end says how many lines were bad. With `on_bad="error"` the first bad line raises a ValueError. The answers before
     it are on stdout, but an `output` file is written whole or not at all.
 
-    While an `input` file is read, a progress bar is shown on stderr if that is a terminal without the answers.
+    While an `input` file is read, stderr shows a progress bar if it is a terminal and the answers go elsewhere.
     """
     n_lines = n_bad = 0
     stand_in = "an object with the error" if as_json else "an empty line"
@@ -195,10 +198,10 @@ def _put_in_place(work: Path, path: Path) -> None:
 
 @contextmanager
 def _progress(input: Path | None, *, is_alone: bool, quiet: bool) -> Iterator[Advance]:
-    """Context manager that shows on stderr how many bytes of a file are answered, and returns the bar's `Advance`.
+    """Context manager that shows a progress bar on stderr: how many bytes of the `input` file have been answered.
 
-    No bar is shown for stdin, with `quiet`, without a terminal, or if the terminal shows the answers too. `is_alone`
-    says that the answers go to a file.
+    It yields a function to call with each further number of bytes. No bar is shown for stdin, with `quiet`, if stderr
+    is no terminal, or if the terminal shows the answers too. `is_alone` says that the answers go to a file.
     """
     if input is None or quiet or not sys.stderr.isatty() or not (is_alone or not sys.stdout.isatty()):
         yield lambda n_bytes: None

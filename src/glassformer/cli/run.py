@@ -187,7 +187,7 @@ def _as_utf8(text: str) -> str:
 
 
 def _write(model: "Generator", prompt: list[int], request: "LineRequest") -> Iterator[str]:
-    """Return the pieces of the generated continuation of a prompt. A beam search gives the whole text as one piece."""
+    """Generate the continuation of a prompt, and return its pieces. A beam search gives one piece, the whole text."""
     if request.generation is not None and request.generation.num_beams > 1:
         return iter([model.candidates_after([prompt], request.generation)[0][0].text])
     return model.stream_after(prompt, request.generation)

@@ -139,7 +139,7 @@ def given_options(*groups: Any, **others: bool) -> Given:
 
 
 def check_ranges(given: Given) -> None:
-    """Raise a UsageError for a value that is out of range, or options that contradict each other for every model."""
+    """Raise a UsageError for a value out of range, or for options that contradict each other whatever the model."""
     for name, value in given.items():
         if name in RANGES:
             is_right, expected = RANGES[name]

@@ -109,9 +109,10 @@ def _callbacks(tracker: str, out: Path, config: Any) -> "Callbacks":
 
 
 def read_given(task: str, arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Parse the options of `train TASK`. Return those of the config by dotted name (`train.lr`), and the `RunOptions`.
+    """Parse the options of `train TASK`. Return two dicts: the options of the config, and those of `RunOptions`.
 
-    Options that were not given are missing from both, so that their defaults can be chosen later.
+    The keys of the first are dotted names such as `train.lr`. Options that were not given are missing from both dicts,
+    so that their defaults can be chosen later.
     """
     from glassformer.base.dataclass_flags import options_of
     from glassformer.tasks.task_registry import config_named
@@ -126,9 +127,10 @@ def read_given(task: str, arguments: list[str]) -> tuple[dict[str, Any], dict[st
 
 
 def run_options() -> dict[str, Any]:
-    """Return the options in `RunOptions`, by name on the command line.
+    """Return the options in `RunOptions`, by their names on the command line.
 
-    `accept_changes` is called `--continue` there, because `continue` cannot be a field name in Python.
+    The names are those of the fields, except that `accept_changes` is `--continue` on the command line, because
+    `continue` cannot be a field name in Python.
     """
     from dataclasses import replace
 

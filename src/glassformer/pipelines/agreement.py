@@ -92,7 +92,7 @@ class Agreement:
         yield f"equal most likely tokens: {self.same_tokens:.1%}{allowed}"
 
     def check(self, out: Path) -> None:
-        """Raise DisagreementError unless every number is within its tolerance. NaN never is. The error names `out`."""
+        """Raise DisagreementError, which names the path `out`, if a number is outside its tolerance or is NaN."""
         limit, problems = self.tolerance, []
         if limit.difference is not None and not self.largest_difference <= limit.difference * self.scale:
             problems.append(
@@ -114,8 +114,9 @@ def verify(
 ) -> Agreement:
     """Run the model at `source` and its conversion at `out` on random tokens, and return how much they differ.
 
-    `model` is the source as Glassformer loaded it, and `to` is the format of `out`. Call `Agreement.check` to raise if
-    a difference is too large.
+    `model` is the source as Glassformer loaded it, and `to` is the format of `out`. `numbers` is the number format of
+    `out` if that is a GGUF file; the tolerance depends on it. A difference that is too large raises no error here: call
+    `check` on the result for that.
     """
     reference, answer = _open_source(source, model, allow_pickle)
     padding = _padding(source, out)
@@ -148,8 +149,9 @@ def compare(
 ) -> Agreement:
     """Call `source` and `result` with the same random tokens and return how much their outputs differ.
 
-    The sizes of the vocabularies are those of `model`. `reference` and `tool` are the names of the libraries behind
-    `source` and `result`. The tokens do not contain the id `padding`, because HF's RoBERTa gives padding no position.
+    `source` runs the original model with the library named `reference`, and `result` runs the converted model with the
+    library named `tool`. `model` is not run: its config gives the sizes of the vocabularies and the longest input.
+    The random tokens never have the id `padding`, because HF's RoBERTa skips padding when it numbers the positions.
     """
     config, random = model.config, torch.Generator().manual_seed(seed)
     shape = N_TEXTS, min(config.max_len or MAX_LENGTH, MAX_LENGTH)
@@ -226,8 +228,9 @@ def _through_ours(
 ) -> Agreement:
     """Compare a model converted to ONNX or CTranslate2 with the original model, for `verify`.
 
-    These formats are compared step by step while they decode, which `compare` cannot do. So the result adds two
-    differences: between the original (`source`) and Glassformer's `model`, and between `model` and the conversion.
+    These formats are compared step by step while they decode, which `compare` cannot do. So the result combines
+    two comparisons: of the original model (`source`) with Glassformer's `model`, and of `model` with the converted
+    model at `out`. Their largest differences are added, and the lower share of equal tokens is taken.
     """
     first = compare(model, source, _ours(model), reference=reference, tool=OURS, tolerance=EXACT, padding=padding)
     if to == "onnx":
@@ -240,9 +243,10 @@ def _through_ours(
 
 
 def _hf(folder: Path, name: str, *, is_complete: bool = False) -> Answer:
-    """Load a folder with the HF Transformers class called `name`, and return a function that runs it.
+    """Load a model folder with the HF Transformers class called `name`, and return a function that runs the model.
 
-    With `is_complete`, raise ValueError if a tensor is missing (except the pooler's), unexpected or of another shape.
+    If `is_complete` is True, raise ValueError unless the folder holds exactly the tensors that HF expects. Those of the
+    pooler may be missing.
     """
     import transformers
 

@@ -34,7 +34,7 @@ class Answerer(Seq2SeqPipeline[Question]):
     """An encoder-decoder that generates the answer to a question about a text, the context.
 
     `quotes` means that the model writes its evidence before its answer. `number_sentences` and `last_sentences` say how
-    `as_source` prepares the context; they must be those of training.
+    `as_source` prepares the context; they must have the same values as in training.
     """
 
     task, kept = "answering", "last"

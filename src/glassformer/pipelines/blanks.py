@@ -1,4 +1,4 @@
-"""Replace each blank (`___`) of a tokenized line by one mask token, and fill blanks in. Imports no torch."""
+"""Turn each blank (`___`) of a line into one mask token for a model, and put words into blanks. Imports no torch."""
 
 from collections.abc import Iterable, Sequence
 
@@ -22,9 +22,10 @@ def texts_of(examples: Iterable[PlainText]) -> Iterable[str]:
 
 
 def without_blanks(line: str) -> tuple[str, list[tuple[int, int]]]:
-    """Replace each blank of a line by STAND_IN, so that the line can be tokenized.
+    """Replace each blank of a line by the word STAND_IN, so that the line can be tokenized.
 
-    Returns the new line, and for each blank the character span of its STAND_IN, which includes the spaces before it.
+    Returns the new line, and a (start, end) tuple for each blank: the characters of the new line that hold its STAND_IN
+    and the spaces before that.
     """
     parts = line.split(BLANK)
     places, length = [], 0
@@ -38,7 +39,8 @@ def without_blanks(line: str) -> tuple[str, list[tuple[int, int]]]:
 def put_marks(encoded: Encoded, places: Sequence[tuple[int, int]], marks: Sequence[int]) -> list[int]:
     """Return the token ids of a line, with the tokens of each blank replaced by one mask token.
 
-    `encoded` and `places` come from the line and the spans of `without_blanks`. Blank number i becomes `marks[i]`.
+    `without_blanks` returned a line and the spans of its blanks: `encoded` is that line after tokenizing, and `places`
+    are the spans. Blank number i becomes the token `marks[i]`.
     """
     found: list[int] = []
     last = None

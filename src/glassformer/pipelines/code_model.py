@@ -27,13 +27,16 @@ class CodeModel(LanguageModel):
     @overload
     def complete(self, prompt: ManyTexts, config: GenerationConfig | None = None) -> list[str]: ...
     def complete(self, prompt: str | ManyTexts, config: GenerationConfig | None = None) -> str | list[str]:
-        """Return the continuation of `prompt`, the beginning of a file; for a list, one continuation per beginning."""
+        """Generate the rest of a file, given its beginning as `prompt`, and return only the new text.
+
+        A list of beginnings gives a list of texts.
+        """
         return each_text(prompt, lambda texts: self.generate(texts, config), "prompt")
 
     def infill(self, prefix: str, suffix: str, config: GenerationConfig | None = None) -> str:
         """Return a generated text that fits between `prefix` and `suffix`.
 
-        If both together exceed the model's context, the parts farthest from the gap are cut.
+        If both together are too long for the model's context, they are cut at the ends that are farthest from the gap.
         """
         config = config or self.generation
         check_text(prefix, "prefix"), check_text(suffix, "suffix")
@@ -63,9 +66,11 @@ class CodeModel(LanguageModel):
     ) -> Scores:
         """Generate `samples` programs for each problem, run the tests in a sandbox, and return pass@k.
 
-        k is `samples` and those of 1, 10 and 100 that are not larger. One program is generated greedily; several are
-        sampled at temperature 0.8 with top_p 0.95. If this machine's sandbox is too weak for untrusted programs,
-        WeakSandboxError is raised before any program is generated, unless `sandbox` is "weak".
+        pass@k is returned for k = `samples`, and for each of 1, 10 and 100 that is smaller than `samples`. If `samples`
+        is 1, the program is generated greedily; otherwise programs are sampled at temperature 0.8 with top_p 0.95.
+
+        If this machine lacks a protection that untrusted programs require, `sandbox="strict"` raises WeakSandboxError
+        before any program is generated, and `sandbox="weak"` uses the protections that there are.
         """
         if samples < 1:
             raise ValueError(f"samples={samples}: expected at least 1")

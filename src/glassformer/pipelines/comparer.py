@@ -106,9 +106,10 @@ class ParaphraseDetector(PairPipeline):
         return self.cosines((check_text(first, "first"), check_text(second, "second"))) >= self.threshold
 
     def choose_threshold(self, examples: Sequence[ScoredPair]) -> None:
-        """Set `threshold` to the value with the highest F1 on these examples.
+        """Set `threshold` to the value that gives the highest F1 on these examples.
 
-        It is halfway between the cosines of two examples that are neighbors in the ranking.
+        The examples are sorted by their cosine, and the threshold is halfway between the cosines of two neighbors. If
+        it is best to accept all examples, it is halfway between the lowest cosine and -1.
         """
         cosines = self.cosines([pair[:2] for pair in examples])
         ranked = sorted(zip(cosines, (pair.score > 0.5 for pair in examples), strict=True), reverse=True)
@@ -134,6 +135,9 @@ class ParaphraseDetector(PairPipeline):
 
     @override
     def score(self, examples: Sequence[ScoredPair]) -> Scores:
-        """Return the F1 of the paraphrases and the accuracy of the decisions at the current threshold, in percent."""
+        """Decide for each example whether it is a paraphrase, and return F1 and accuracy in percent.
+
+        F1 is that of the class of paraphrases. The decisions use the current `threshold`.
+        """
         found = [cosine >= self.threshold for cosine in self.cosines([pair[:2] for pair in examples])]
         return score_binary(found, [pair.score > 0.5 for pair in examples])

@@ -51,8 +51,11 @@ def convert(
 ) -> AnyModel:
     """Write the model at `path` to `out` in the format `to`, and return the model as it was loaded from `path`.
 
-    `out` must be a new path or an empty folder. With `overwrite` it may be an existing model, which is replaced; other
-    files never are. `numbers` is the number format of a GGUF file.
+    `to` is "hf" (HF Transformers), "safetensors" (Glassformer), "gguf" (llama.cpp), "ct2" (CTranslate2) or "onnx".
+    `out` must be a new path or an empty folder. With `overwrite` it may also be an existing model, which is replaced.
+    Files that are not part of a model are never replaced. `numbers` is the number format of a GGUF file: "f32", "f16"
+    or "q8_0" (8 bits). `allow_pickle` also reads weights from pytorch_model.bin, with a reader that accepts only
+    tensors.
 
     >>> import glassformer as gf
     >>> _ = gf.train("classification", data="reviews.tsv", out="my-classifier", minutes=5)
@@ -133,8 +136,8 @@ def expressible_in(model: AnyModel) -> list[Format]:
 def _both_sides(model: EncoderDecoderModel, texts: dict[str, str], ids: dict[str, Any], reads_end: bool) -> Vocabulary:
     """Return the source and target vocabularies that a CTranslate2 folder needs, from the tokenizer files in `texts`.
 
-    `ids` holds the ids of the special tokens. `reads_end` says whether CTranslate2 must append the end token to a
-    source; the tokenizers of other libraries append it themselves.
+    `ids` holds the ids of the special tokens. `reads_end` is True if CTranslate2 must append the end token to each
+    source. It is False for models of other libraries, whose tokenizers append the token themselves.
     """
     sides = []
     for name, size in (("source", model.config.source_vocab), ("target", model.config.vocab_size)):
@@ -154,7 +157,10 @@ def _both_sides(model: EncoderDecoderModel, texts: dict[str, str], ids: dict[str
 
 
 def _vocabulary(texts: dict[str, str]) -> dict[str, Any]:
-    """Return the keyword arguments of `write_gguf` about the tokenizer; none if `texts` has no tokenizer.json."""
+    """Return the keyword arguments with which `write_gguf` writes the tokenizer.
+
+    `texts` holds the tokenizer files by name. The result is empty if tokenizer.json is not one of them.
+    """
     if "tokenizer.json" not in texts:
         return {}
     config = json.loads(texts.get("tokenizer_config.json", "{}"))

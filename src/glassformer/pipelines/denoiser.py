@@ -35,8 +35,9 @@ ROOM = 3
 class Denoiser(Seq2SeqPipeline[PlainText]):
     """An encoder-decoder, pretrained like T5 or BART, that fills in each blank with any number of words.
 
-    `noise`, `share` and `mean_span` describe how its training texts were corrupted: by which method, which share of the
-    tokens was hidden, and in spans of which mean length.
+    Three settings describe how its training texts were corrupted. `noise` is the method: "spans" as in T5, or
+    "infilling" as in BART. `share` is the fraction of the tokens that was hidden, and `mean_span` is the mean number of
+    tokens in a hidden span.
     """
 
     task = "denoising"
@@ -88,7 +89,7 @@ class Denoiser(Seq2SeqPipeline[PlainText]):
         return [answer_of(one, request) for one in answers]
 
     def _filled(self, line: str, tokens: list[int]) -> str:
-        """Return the filled-in line that `tokens`, the output of the decoder, stand for.
+        """Return `line` with its blanks filled in, given the `tokens` that the decoder generated for it.
 
         With the noise "infilling" the decoder writes the whole line; with "spans" it writes only the hidden spans.
         """
@@ -98,7 +99,10 @@ class Denoiser(Seq2SeqPipeline[PlainText]):
         return fill_in(line, map(decode, written_spans(tokens, self.marks).values()))
 
     def score(self, examples: Sequence[PlainText]) -> Scores:
-        """Corrupt the examples and return the mean loss and the accuracy of the target tokens, by teacher forcing."""
+        """Corrupt the examples and return how well the model predicts the target tokens: mean loss and accuracy.
+
+        Each token is predicted from the correct tokens before it (teacher forcing).
+        """
         device = next(self.model.parameters()).device
         was_training = self.model.training
         self.model.eval()
@@ -121,7 +125,7 @@ class Denoiser(Seq2SeqPipeline[PlainText]):
         return "each token predicted after the correct ones"
 
     def batches(self, rows: Rows, *, max_tokens: int, seed: int) -> DenoisingBatches:
-        """Return batches whose sources are corrupted texts, with the noise that this model is trained on.
+        """Return batches for training and scoring, whose sources are texts corrupted by the method `self.noise`.
 
         `rows` are the tokenized texts, and `max_tokens` limits the size of a batch.
         """
@@ -144,7 +148,7 @@ class Denoiser(Seq2SeqPipeline[PlainText]):
 def specials_of(noise: NoiseName, longest: int, share: float, mean_span: float) -> list[str]:
     """Return the special tokens that the tokenizer of a denoiser needs for texts of at most `longest` tokens.
 
-    The noise "spans" needs one token per span of a text and one more; "infilling" needs only MASK.
+    The noise "spans" needs a different token for each hidden span of a text, and one more. "infilling" needs only MASK.
     """
     if noise == "infilling":
         return [MASK]

@@ -94,9 +94,10 @@ class Reader:
 
     @property
     def hides(self) -> "Hiding":
-        """How to hide words from the model: by a pretrained tokenizer's mask token, otherwise by the unknown token.
+        """How to hide words from the model: which token replaces them, and which tokens are never hidden.
 
-        Special tokens are never hidden.
+        The mask token of a pretrained tokenizer replaces a word. If there is none, or if Glassformer trained the
+        tokenizer, the unknown token does. Special tokens are never hidden.
         """
         tokenizer = self.tokenizer
         if isinstance(tokenizer, Tokenizer):
@@ -163,8 +164,9 @@ class EncoderPipeline(TrainedPipeline[Example]):
     ) -> list[Tensor]:
         """Run the model on tokenized inputs, in batches of at most `max_batch_tokens`, and return one output for each.
 
-        The outputs have the order of `rows`. If the head has one output per token, there is none for padding. `ask` is
-        the function that computes the outputs of a batch; the default `read_batch` runs the model with its head.
+        `rows` are the inputs, and the outputs have the same order. If the head has one output per token, the outputs
+        for padding are left out. `ask` is called with the model and a batch, and returns the outputs of the batch. The
+        default, `read_batch`, returns those of the model's head.
         """
         ask = ask or read_batch
         found = [torch.empty(0)] * len(rows)

@@ -26,7 +26,10 @@ from glassformer.text.text_windows import windows
 
 
 class FoundAnswer(NamedTuple):
-    """An answer that was found in a text: its own text, its position, and its score minus the score of no answer."""
+    """An answer that was found in a context, or no answer, which has an empty `text`.
+
+    `score` is the score of the best span minus the score of "no answer".
+    """
 
     text: str
     start: int
@@ -63,7 +66,8 @@ class Extractor(EncoderPipeline[SpanQuestion]):
     def find(self, asked: Pair | list[Pair]) -> FoundAnswer | list[FoundAnswer]:
         """Return the answer to a (question, context) tuple, or the list of answers to a list of such tuples.
 
-        The answer is the valid span with the highest score in all windows of the context.
+        The answer is the valid span with the highest score in all windows of the context. If `abstains` is True and "no
+        answer" has at least that score, the `text` of the result is empty.
         """
         return each_pair(asked, self._find, "asked")
 
@@ -108,10 +112,10 @@ class Extractor(EncoderPipeline[SpanQuestion]):
 
 
 def best_span(scores: Tensor, window: Encoded, longest: int) -> tuple[float, int, int]:
-    """Return the score of the best span of at most `longest` tokens, and the characters where it starts and ends.
+    """Return the score of the best span of at most `longest` tokens, and the character indices of its start and end.
 
-    `scores` (T, 2) holds the start score and the end score of each token of the window. Only tokens of the context
-    count. Without any, the score is -inf.
+    `scores` (T, 2) holds the start score and the end score of each token of the window. The span consists of tokens of
+    the context only. If the window has none, the score is -inf.
     """
     inside = torch.tensor([source == 1 for source in window.sources])
     if not inside.any():
@@ -124,7 +128,7 @@ def best_span(scores: Tensor, window: Encoded, longest: int) -> tuple[float, int
 
 
 def span_places(window: Encoded, start: int, end: int) -> tuple[int, int]:
-    """Return the positions of the first and the last token of the characters `start:end` of the context.
+    """Return the positions, in the window, of the first and the last token of the context's characters `start:end`.
 
     If the window does not contain all of these characters, return (0, 0): the first token, which stands for "no
     answer".

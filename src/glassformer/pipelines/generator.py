@@ -122,6 +122,6 @@ class Generator(Pipeline):
 
 
 def said(text: str, system: str | None = None) -> list[dict[str, str]]:
-    """Return a conversation with one user message, `text`, after the system message if there is one."""
+    """Return a conversation: the message `system`, unless it is None, and then `text` as the user's message."""
     first = [] if system is None else [{"role": "system", "content": system}]
     return [*first, {"role": "user", "content": text}]

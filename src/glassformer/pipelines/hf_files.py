@@ -1,4 +1,7 @@
-"""Make the files of a model trained with Glassformer that HF Transformers reads: tokenizer, generation and labels."""
+"""Make what HF Transformers needs beside the weights of a model that was trained with Glassformer.
+
+These are the tokenizer files, the generation settings and the class names.
+"""
 
 import json
 from collections.abc import Mapping
@@ -24,10 +27,10 @@ def hf_texts(
 ) -> dict[str, str]:
     """Return the tokenizer files and generation_config.json for HF Transformers, by file name.
 
-    HF's `AutoTokenizer` then gives the ids that the model was trained on: text never becomes a special token, and the
-    end token follows each text that an encoder reads. Separate source and target tokenizers have no form in HF, so
-    `convert` copies their files unchanged. `texts` holds the files of the model folder, `search` its generation
-    settings, and `ids` the ids of the special tokens.
+    `texts` holds the files of the model folder, `search` its generation settings, and `ids` the ids of the special
+    tokens. With the returned files, HF's `AutoTokenizer` gives the token ids that the model was trained on: text never
+    becomes a special token, and the end token follows each text that an encoder reads. The result has no tokenizer
+    files if source and target have separate tokenizers, which HF cannot express; `convert` copies these unchanged.
     """
     found = {}
     if "tokenizer.json" in texts:
@@ -69,8 +72,9 @@ def hf_labels(folder: Path, model: AnyModel) -> dict[str, Any]:
 def _as_hf_reads(model: AnyModel, text: str) -> str:
     """Return the tokenizer.json `text`, changed so that it appends the end token to each text that an encoder reads.
 
-    For a decoder, which reads no end token, it is unchanged. For an encoder-decoder, decoding also removes the space
-    that `prefix_space` adds before a text. A decoder keeps it, because its output may continue another text.
+    For an encoder-decoder, decoding also removes the space that the tokenizer adds before a text (`prefix_space`). For
+    a decoder, which reads no end token, `text` is returned unchanged. Decoding then keeps the space, because the output
+    of a decoder may continue another text.
     """
     inner = tokenizers.Tokenizer.from_str(text)
     if isinstance(model, DecoderModel) or inner.post_processor is not None:
@@ -85,7 +89,7 @@ def _as_hf_reads(model: AnyModel, text: str) -> str:
 
 
 def _search(model: AnyModel, search: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the generation settings `search` that HF's generation_config.json can express, in HF's terms."""
+    """Translate Glassformer's generation settings to HF's, without those that HF does not have."""
     found = {key: search[key] for key in SEARCH_FIELDS if key in search}
     if found.get("num_beams", 1) > 1:
         found["early_stopping"] = search.get("early_stopping", "never")

@@ -105,7 +105,10 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
         return [END] if self.has_documents else self.tokenizer.encode("\n")[:1] or [END]
 
     def read(self, text: str) -> list[int]:
-        """Tokenize a prompt, after the tokens of `start` if it is empty or if the model was trained on documents."""
+        """Tokenize a prompt. The tokens of `start` come first if the model was trained on documents.
+
+        An empty prompt becomes the tokens of `start` for every model.
+        """
         tokens = self.tokenizer.encode(text)
         return tokens if tokens and not self.has_documents else [*self.start, *tokens]
 
@@ -125,7 +128,7 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
     def generate(
         self, text: str | ManyTexts = "", config: GenerationConfig | None = None, **changes: Any
     ) -> str | list[str]:
-        """Return the continuation of one text, or a list with the continuation of each.
+        """Return the continuation of `text`. A list of texts gives a list of continuations.
 
         `changes` override fields of `config`: `generate("To be", max_new_tokens=100, do_sample=True)`.
         """
@@ -197,7 +200,7 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
         yield pieces.finish()
 
     def _part(self, config: GenerationConfig, left: int, round_number: int) -> GenerationConfig:
-        """Return the generation config for context window number `round_number`, which adds at most `left` tokens."""
+        """Return the config for generating at most `left` tokens in context window number `round_number` (from 0)."""
         # A model of one long text has never seen special tokens, so their logits are untrained.
         never = () if self.has_documents else tuple(sorted(self.tokenizer.special_ids))
         return replace(
@@ -210,7 +213,7 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
         )
 
     def _fit(self, prompt: list[int], config: GenerationConfig) -> list[int]:
-        """Return the prompt, or if it fills the context, only its last tokens, which fill half of the context."""
+        """Return the prompt. If it is as long as the context or longer, return only its end, half a context long."""
         return prompt if len(prompt) < self.context else prompt[-max(self.context // 2, 1) :]
 
     def scoring_method(self) -> str:

@@ -30,8 +30,8 @@ MASK = "<mask>"
 class MaskFiller(EncoderPipeline[PlainText]):
     """An encoder, pretrained like BERT, that fills in each blank with one token.
 
-    `share` is the share of the tokens that training and `score` mask. Like every `EncoderPipeline`, the model also
-    turns texts into vectors.
+    `share` is the fraction of the tokens that is masked in training and by `score`. Like every `EncoderPipeline`, it
+    also turns texts into vectors.
     """
 
     task, head = "masking", "language_model"
@@ -139,7 +139,10 @@ def masked_answers(model: nn.Module, batch: MaskedBatch) -> Tensor:
 
 
 def mask_of(reader: Reader) -> int:
-    """Return the id of the token that stands for a masked token. Glassformer's tokenizers without <mask> use <unk>."""
+    """Return the id of the mask token. If a tokenizer trained with Glassformer has no <mask>, return that of <unk>.
+
+    Raise ValueError if a pretrained tokenizer has no mask token.
+    """
     tokenizer = reader.tokenizer
     if isinstance(tokenizer, Tokenizer):
         return tokenizer.special_id(MASK) if tokenizer.has_special(MASK) else UNKNOWN

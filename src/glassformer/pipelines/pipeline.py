@@ -23,9 +23,10 @@ T = TypeVar("T")
 
 
 def each_text(texts: object, answer: Callable[[list[str]], list[T]], name: str = "texts") -> T | list[T]:
-    """Call `answer` with a list of texts. Return its first element if `texts` is one string, otherwise the whole list.
+    """Apply `answer`, which turns a list of texts into a list of results, to one text or to a list of texts.
 
-    Raise a TypeError that calls the argument `name` if `texts` is neither a string nor a list of strings.
+    One string gives one result, and a list gives a list of results. Raise TypeError if `texts` is neither a string nor
+    a list of strings. `name` is what the error message calls the argument.
     """
     if isinstance(texts, str):
         return answer([texts])[0]
@@ -33,9 +34,10 @@ def each_text(texts: object, answer: Callable[[list[str]], list[T]], name: str =
 
 
 def each_pair(pairs: object, answer: Callable[[list[Pair]], list[T]], name: str = "pairs") -> T | list[T]:
-    """Call `answer` with a list of pairs. Return its first element if `pairs` is one tuple, otherwise the whole list.
+    """Apply `answer`, which turns a list of pairs into a list of results, to one pair or to a list of pairs.
 
-    Raise a TypeError that calls the argument `name` if `pairs` is neither a tuple of two strings nor a list of them.
+    A pair is a tuple of two strings. One pair gives one result, and a list gives a list of results. Raise TypeError if
+    `pairs` is neither a pair nor a list of pairs. `name` is what the error message calls the argument.
     """
     if _is_pair(pairs) and isinstance(pairs, tuple):
         return answer([pairs])[0]
@@ -56,9 +58,9 @@ def check_texts(texts: object, name: str = "texts") -> list[str]:
 
 
 def check_inputs(inputs: object, name: str = "texts") -> list[Input]:
-    """Return each text or pair of texts of a list as an `Input`. Raise a TypeError for anything else.
+    """Check a list of texts and pairs of texts, and return each as a tuple: (text, None) or (first, second).
 
-    A string becomes (text, None).
+    Raise a TypeError for anything else. `name` is what the error message calls the argument.
     """
     found: list[Input] = []
     for place, one in enumerate(as_list(inputs, name, "a string, or a list of strings or of tuples of two strings")):
@@ -72,7 +74,7 @@ def check_inputs(inputs: object, name: str = "texts") -> list[Input]:
 
 
 def check_text(text: object, name: str = "text") -> str:
-    """Return `text` if it is a string. Otherwise raise a TypeError that calls the argument `name`."""
+    """Return `text` if it is a string. Otherwise raise a TypeError, whose message calls the argument `name`."""
     if not isinstance(text, str):
         raise TypeError(f"{name} is {shown(text)}: expected a string{_decode_hint(text)}")
     return text
@@ -81,7 +83,8 @@ def check_text(text: object, name: str = "text") -> str:
 def as_list(values: object, name: str, expected: str) -> list[Any]:
     """Return the values of an ordered collection as a list. Raise a TypeError for anything else.
 
-    Strings, bytes, sets and dicts are refused too. The error calls the argument `name` and says what was `expected`.
+    Strings, bytes, sets and dicts are refused too. `name` and `expected` are for the error message: the name of the
+    argument, and a description of what it must be.
     """
     # A set has no order, and iterating over a dict gives its keys, which is rarely meant.
     if isinstance(values, str | bytes | bytearray | Mapping | set | frozenset) or not isinstance(values, Iterable):
@@ -136,7 +139,8 @@ class Candidate(NamedTuple):
 def candidate_of(written: "GeneratedText", text: str, length_penalty: float = 1.0) -> Candidate:
     """Return `text`, the decoded tokens of `written`, with its score.
 
-    The score is that of the beam search, or is computed from the tokens' log-probabilities; None without both.
+    The score is that of the beam search. Without a beam search it is computed from the tokens' log-probabilities; it is
+    None if `written` has none.
     """
     score = written.score
     if score is None and written.log_probs:
@@ -150,9 +154,10 @@ def answer_of(
     describe: Callable[[str], dict[str, Any]] = lambda text: {"text": text},
     key: str = "text",
 ) -> LineAnswer:
-    """Return the answer to a line from the texts that were generated for it, best first; none for a blank line.
+    """Make the answer to a line from `candidates`, the texts that were generated for it.
 
-    `describe` turns a generated text into the fields of its JSON object. The field `key` is the plain-text answer.
+    The best candidate comes first. There are none for a blank line, whose answer is empty. `describe` turns a generated
+    text into the fields of its JSON object. The field `key` is the plain-text answer.
     """
     entries = [describe(candidate.text) for candidate in candidates] or [describe("")]
     texts = tuple(entry[key] for entry in entries)

@@ -112,7 +112,7 @@ def pipeline_named(task: str) -> type[Any]:
 def read_about(folder: Path) -> dict[str, Any]:
     """Return the contents of a model folder's `task.json`: the task's name under "task", and the pipeline's settings.
 
-    A folder without this file is for the task "translation".
+    The task of a folder without this file is taken to be "translation".
     """
     from glassformer.checkpoint.safe_files import MANIFEST, CorruptFolderError, SealedFolder, read_json_object
 

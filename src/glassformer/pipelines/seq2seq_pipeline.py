@@ -168,7 +168,7 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
         )
 
     def _read(self, ids: list[int]) -> list[int]:
-        """Return the tokens that the encoder reads: `ids` and END, with `ids` cut so that both fit into `max_len`."""
+        """Append END to the token ids of a text, which are cut first if they would exceed `max_len` with END."""
         limit = self.model.config.max_len
         if limit is not None and len(ids) >= limit:
             ids = ids[len(ids) - limit + 1 :] if self.kept == "last" else ids[: limit - 1]

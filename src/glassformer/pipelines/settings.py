@@ -14,9 +14,9 @@ MAX_WHOLE = 2**31 - 1
 
 
 def check_settings(pipeline: type[Any], settings: Mapping[str, Any], file: Path) -> None:
-    """Raise CorruptFolderError if the settings are not keyword arguments of the pipeline's constructor.
+    """Raise CorruptFolderError unless the settings can be the keyword arguments of the pipeline's constructor.
 
-    A setting may be missing, unknown or of the wrong type. `file`, the `task.json`, is named in the error.
+    The error says which setting is missing, unknown or of the wrong type. It names `file`, the path of `task.json`.
     """
     parameters = inspect.signature(pipeline).parameters.values()
     hints = typing.get_type_hints(pipeline.__init__)
@@ -35,7 +35,7 @@ def check_settings(pipeline: type[Any], settings: Mapping[str, Any], file: Path)
 
 
 def _problem(hint: Any, value: Any) -> str:
-    """Return what was expected instead of `value`, in words; "" if the value has the type `hint`."""
+    """Return "" if `value` has the type `hint`, otherwise a description of that type for an error message."""
     if hint is bool:
         return "" if isinstance(value, bool) else "true or false"
     if hint is int:

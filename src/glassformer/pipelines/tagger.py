@@ -23,7 +23,10 @@ AT_ONCE = 256
 
 
 class TaggerInput(NamedTuple):
-    """A model input that holds a whole sentence, or a window of one that is too long, and where its words are in it."""
+    """An input of the model, with the positions of its words. It is a whole sentence, or a window of a long one.
+
+    `sentence` is the index of the sentence in the list that `Tagger.read_words` got.
+    """
 
     sentence: int
     words: range
@@ -131,7 +134,10 @@ class Tagger(EncoderPipeline[TaggedSentence]):
         return compare(self.tag([example.words for example in examples]), examples)
 
     def numbers(self, example: TaggedSentence) -> list[int]:
-        """Return the index of each word's BIOES tag in `paths.tags`. Raise ValueError for an unknown label."""
+        """Return the correct tag of each word, as an index in the list of all BIOES tags, `self.paths.tags`.
+
+        Raise ValueError if the example has a label that the training data did not have.
+        """
         for entity in example.entities:
             if entity.label not in self.labels:
                 raise unknown_label(entity.label, self.labels, example.where)
@@ -159,7 +165,7 @@ class Tagger(EncoderPipeline[TaggedSentence]):
 
 
 def compare(found: Sequence[Sequence[Entity]], examples: Sequence[TaggedSentence]) -> Scores:
-    """Return the scores of the predicted entities `found` against the true entities of the examples."""
+    """Score the predicted entities `found` against the true entities of the examples: F1, precision and recall."""
     sizes = [len(example.words) for example in examples]
     return score_entities(
         [tags_of(entities, size, "iob2") for entities, size in zip(found, sizes, strict=True)],

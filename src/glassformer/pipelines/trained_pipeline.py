@@ -60,13 +60,16 @@ class TrainedPipeline(Pipeline, Generic[Example]):
     @classmethod
     @abstractmethod
     def read_folder(cls, folder: Path) -> Self:
-        """Load a pipeline of this class, for `from_folder`: call `open_folder`, then read the tokenizer's files."""
+        """Load a pipeline of this class. Users call `from_folder` instead.
+
+        A subclass implements this: it calls `open_folder`, reads the tokenizer's files and calls the constructor.
+        """
 
     @classmethod
     def open_folder(cls, folder: Path, kind: type[AnyModel]) -> tuple[AnyModel, dict[str, Any]]:
         """Return the model of a folder, and the pipeline's settings from `task.json`.
 
-        Raise ValueError if the folder is of another task or the model is not a `kind`.
+        Raise ValueError if the folder is of another task, or if its model is not an instance of the class `kind`.
         """
         about = read_about(folder)
         if about.pop("task") != cls.task:
@@ -79,10 +82,10 @@ class TrainedPipeline(Pipeline, Generic[Example]):
         return model.eval(), about
 
     def save(self, folder: Path, card: str, data: Any = None, *, overwrite: bool = False, owner: str = "") -> None:
-        """Write the model folder. `card` is its README.md.
+        """Write the model folder. `card` is the text of its README.md.
 
-        `data` is the config of the training data; its settings are stored for `glassformer eval`. An existing model
-        folder is replaced only with `overwrite`, or if it was written with the same `owner` (a training run).
+        `data` is the config of the training data; its settings are stored for `glassformer eval`. `owner` identifies
+        the training run. An existing model folder is replaced only with `overwrite`, or if it has the same `owner`.
         """
         about = {"task": self.task, **self.settings(), **({"data": {}} if data is None else data.settings())}
         text = json.dumps(about, indent=2, ensure_ascii=False)
