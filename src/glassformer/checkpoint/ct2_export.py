@@ -143,8 +143,8 @@ def export_ct2(model: EncoderDecoderModel, folder: Path, vocabulary: Vocabulary,
 def blocking_ct2(config: ModelConfig) -> list[str]:
     """Return the settings that CTranslate2 cannot express, each as `name=value (expected ...)`.
 
-    These are the settings that `LIMITS` rules out, a `head_dim` other than d_model / n_heads, a final norm in a
-    post-norm model, and the lack of one in a pre-norm model.
+    These are the settings that `LIMITS` rules out and, in addition: a `head_dim` other than d_model / n_heads, a
+    post-norm model with a final norm, and a pre-norm model without one.
     """
     problems = {
         f"head_dim={config.head_dim} (expected d_model / n_heads, {config.d_model / config.n_heads:g})": (
@@ -198,7 +198,7 @@ def _embed(spec: Any, embeddings: Embeddings) -> None:
 
 
 def _linear(spec: Any, linears: list[nn.Linear]) -> None:
-    """Set the weight and bias of CTranslate2's layer `spec` to those of `linears`, concatenated by output feature."""
+    """Set the weight and bias of CTranslate2's layer `spec` to those of `linears`, concatenated along the outputs."""
     spec.weight = _array(torch.cat([linear.weight for linear in linears]))
     if linears[0].bias is not None:
         spec.bias = _array(torch.cat([linear.bias for linear in linears]))

@@ -88,7 +88,7 @@ def load_model(
 def verify_seal(path: Path) -> None:
     """Raise CorruptFolderError if an HF folder that Glassformer wrote differs from the checksums in its manifest.
 
-    A folder without a manifest, or with one that is unreadable or another program's, is not checked.
+    A folder is not checked if it has no manifest, or if its manifest is unreadable or lacks Glassformer's checksums.
     """
     manifest = path / MANIFEST
     try:

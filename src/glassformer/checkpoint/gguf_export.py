@@ -37,9 +37,10 @@ Numbers = Literal["f32", "f16", "q8_0"]
 
 
 def _limits(architecture: str, **biases_and_norms: tuple[bool, ...]) -> FormatLimits:
-    """Return the limits of a llama.cpp architecture. All three have a SiLU gate, RMSNorm and rotary positions.
+    """Return which configs a llama.cpp architecture (llama, qwen2 or qwen3) can express.
 
-    `biases_and_norms` holds the allowed values of the settings in which the architectures differ.
+    All three have a SiLU gate, RMSNorm and rotary positions. They differ in biases and Q/K norms: `biases_and_norms`
+    maps each of these settings, such as `qkv_bias`, to its allowed values.
     """
     return FormatLimits(
         format=f"llama.cpp's architecture {architecture!r}",
@@ -112,10 +113,13 @@ def write_gguf(
     An existing GGUF file is replaced only with `overwrite`. Missing parent folders are created.
 
     Args:
-        numbers: Number format of the matrices; vectors stay float32. A matrix whose row length is not a multiple of 32
-            is stored in f16 instead of q8_0.
-        tokenizer_json: Contents of a `tokenizer.json`: a byte-level BPE or a SentencePiece-style BPE.
-        roles: Token ids of the special tokens, by `bos`, `eos` and `pad`. None leaves one out.
+        numbers: Number format of the matrices: f32, f16 or q8_0. Vectors stay float32. With q8_0, a matrix whose row
+            length is not a multiple of 32 is stored in f16.
+        tokenizer_json: Contents of a `tokenizer.json`: a byte-level BPE or a SentencePiece-style BPE. None writes a
+            file without a tokenizer, and then `roles` and `chat_template` are ignored.
+        roles: Token ids of the special tokens, with the keys `bos`, `eos` and `pad`. A token whose id is None is left
+            out.
+        chat_template: The Jinja template that formats a chat as a prompt.
     """
     contents = None if tokenizer_json is None else json.loads(tokenizer_json)
     kind = _architecture_of(model.config, contents)
@@ -163,9 +167,10 @@ def blocking_gguf(config: ModelConfig) -> dict[str, list[str]]:
 
 
 def _architecture_of(config: ModelConfig, tokenizer: Mapping[str, Any] | None) -> str:
-    """Return the llama.cpp architecture to write: the one with the fewest settings that it cannot express.
+    """Return the first llama.cpp architecture that can express all settings of `config`.
 
-    Raises UnsupportedModelError naming these settings and the unsupported parts of the tokenizer, if there are any.
+    Raises UnsupportedModelError if there is none, or if llama.cpp does not support the tokenizer. The message names the
+    settings that the closest architecture cannot express, and the unsupported parts of the tokenizer.
     """
     found = blocking_gguf(config)
     nearest = min(found, key=lambda kind: len(found[kind]))
@@ -184,9 +189,10 @@ def gguf_name(name: str) -> str:
 
 
 def pairs_from_halves(rows: NDArray[Any], n_heads: int) -> NDArray[Any]:
-    """Reorder the rows of a Q or K projection from HF's rotary order to llama.cpp's, within each head.
+    """Reorder the rows of a Q or K projection from HF's order to that of llama.cpp's architecture llama.
 
-    HF stores the first elements of all rotary pairs and then the second ones; llama.cpp stores pair after pair.
+    RoPE rotates the rows of each head in pairs. Within a head, HF stores the first rows of all pairs and then the
+    second rows; llama.cpp stores pair after pair.
     """
     split = rows.reshape(n_heads, 2, len(rows) // n_heads // 2, *rows.shape[1:])
     return split.swapaxes(1, 2).reshape(rows.shape)
@@ -299,7 +305,7 @@ def _rule_of_words(contents: Mapping[str, Any]) -> str | None:
 def _patterns(step: Mapping[str, Any]) -> list[str]:
     """Return the regular expressions by which one `pre_tokenizer` step splits text, for `_rule_of_words`.
 
-    An unsupported step returns a text that differs from every pattern of llama.cpp.
+    For an unsupported step the list holds a string that equals no pattern of llama.cpp, so the caller returns None.
     """
     kind = step.get("type")
     if kind == "ByteLevel" and not step.get("add_prefix_space"):

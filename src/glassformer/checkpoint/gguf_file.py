@@ -1,4 +1,4 @@
-"""Read GGUF files (llama.cpp's format) with HF's config values and tensor names. Quantized tensors are dequantized.
+"""Read GGUF files (llama.cpp's format), converting metadata and tensor names to HF's and dequantizing the tensors.
 
 This module parses the header and checks every length against the file size, because the reader of the `gguf` package
 trusts the lengths and takes seconds for a vocabulary. The package is used to dequantize the tensors.
@@ -57,7 +57,7 @@ PARTS = {
 def read_gguf(path: Path) -> ExternalModel:
     """Open a GGUF file of architecture llama, qwen2 or qwen3. Tensors are read when they are accessed.
 
-    Every tensor is returned in float32, and Q and K with their rows in HF's order, whatever the file stores.
+    Whatever the file stores, tensors are returned in float32, and the rows of Q and K are in HF's order.
     """
     path, gguf = Path(path), _library()
     header = _Header(path, gguf)
@@ -78,9 +78,10 @@ def read_gguf(path: Path) -> ExternalModel:
 
 
 def halves_from_pairs(rows: NDArray[np.float32], n_heads: int) -> NDArray[np.float32]:
-    """Reorder the rows of a Q or K projection from llama.cpp's rotary order to HF's, within each head.
+    """Reorder the rows of a Q or K projection to HF's order, from that of llama2.c and llama.cpp's architecture llama.
 
-    llama.cpp stores pair after pair; HF stores the first elements of all rotary pairs and then the second ones.
+    RoPE rotates the rows of each head in pairs. Within a head, these two store pair after pair; HF stores the first
+    rows of all pairs and then the second rows.
     """
     return rows.reshape(n_heads, -1, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
@@ -178,7 +179,7 @@ class _Header:
         self.tensors = self._places(n_tensors, gguf)
 
     def _take(self, count: int) -> memoryview:
-        """Return the next `count` bytes. Raises CorruptFolderError past the end of the file or `MAX_HEADER` bytes."""
+        """Return the next `count` bytes. Raises CorruptFolderError if they exceed the file or `MAX_HEADER` bytes."""
         start, end = self._at, self._at + count
         if end > len(self._view):
             raise CorruptFolderError(f"{self.path} ends at byte {len(self._view)}: its header expects {end} or more")

@@ -23,13 +23,14 @@ MAX_PLAUSIBLE = 1 << 21
 def check_sizes(
     config: ModelConfig, shapes: Sequence[tuple[int, ...]], missing: Callable[[], Sequence[str]] = lambda: ()
 ) -> None:
-    """Raise ValueError if `config` has a size that a model file with tensors of these shapes cannot have.
+    """Raise ValueError if `config` has a size that is too large for a model file with tensors of these shapes.
 
-    It is called before the model is built, so that a hostile config cannot ask for a huge model. Every layer has
-    tensors, and every size is a dimension of some tensor, so no size may exceed the largest tensor's element count.
+    Call it before the model is built, so that a hostile config cannot ask for a huge model. There may be no more layers
+    than tensors (shared layers have a fixed limit). Sizes that are dimensions of tensors, such as `vocab_size`, may not
+    exceed the number of elements in the largest tensor.
 
-    `missing` returns the names of the tensors that the config needs and the file lacks, for the error message. It is
-    called only for a size that is too large for the file but plausible: then the largest tensor may be missing.
+    A size may also exceed it because the largest tensor is missing. If all sizes are plausible (`MAX_PLAUSIBLE`), the
+    error therefore lists the names that `missing` returns: the tensors that the config needs and the file lacks.
     """
     # Shared layers are stored once and sinusoids are computed, so the tensors do not bound their number.
     depth = MAX_SHARED_LAYERS if config.share_layers else len(shapes)
@@ -52,7 +53,7 @@ def check_sizes(
 
 
 def _sizes(config: ModelConfig) -> dict[str, int]:
-    """Return the sizes of `config` that are tensor dimensions, by the name that an error message shows."""
+    """Return the sizes of `config` that are tensor dimensions. The keys are the names that an error message shows."""
     sizes = {
         "vocab_size": config.vocab_size,
         "source_vocab_size": config.source_vocab,

@@ -33,10 +33,10 @@ POSITION_FIELDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class FormatLimits:
-    """Which config fields an export format stores, and which it restricts to some values.
+    """Which config fields an export format stores (`written`), and which must have certain values (`required`).
 
-    Every field is in `written` or `required`, except training fields and the fields of position encodings that the
-    format does not support.
+    Every field is in one of the two, except `TRAINING_FIELDS` and the fields that have an effect only with a position
+    encoding that the format does not support.
     """
 
     format: str
@@ -61,7 +61,7 @@ def blocking_setting(name: str, value: object, expected: Collection[object]) -> 
 
 
 def refuse(format: str, blocking: Sequence[str]) -> None:
-    """Raise UnsupportedModelError naming the export format and all `blocking` settings, if there are any."""
+    """Raise UnsupportedModelError if `blocking` is not empty. The message names the format and all these settings."""
     if blocking:
         raise UnsupportedModelError(f"{format} cannot express {', '.join(blocking)}")
 

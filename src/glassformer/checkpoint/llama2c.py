@@ -34,8 +34,8 @@ MAX_TOKENIZER = 1 << 26
 def read_llama2c(path: Path, tokenizer: Path | None = None) -> ExternalModel:
     """Open a llama2.c `.bin` file of version 0. Tensors are read when they are accessed.
 
-    `tokenizer` is llama2.c's `tokenizer.bin`. The default is the file `tokenizer.bin` in the model's folder, or else
-    the only other `tok*.bin` there. Without one the model has no tokenizer.
+    `tokenizer` is the path of llama2.c's tokenizer file. The default is `tokenizer.bin` in the model's folder, or else
+    the only other file `tok*.bin` there; several raise ValueError. Without such a file the model has no tokenizer.
     """
     path = Path(path)
     config = _config(path)
@@ -99,7 +99,10 @@ ANGLES = ("freq_cis_real", "freq_cis_imag")
 
 
 def _kinds(config: Mapping[str, Any]) -> list[tuple[str, tuple[int, ...]]]:
-    """Return the HF name and shape of each kind of tensor, in file order. A name with `{}` occurs in every layer."""
+    """Return the HF name and shape of each kind of tensor, in file order.
+
+    In a name, `{}` stands for the layer's number: every layer has such a tensor.
+    """
     width, inner, n_heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
     table = (config["vocab_size"], width)
     head_dim = width // n_heads
@@ -123,7 +126,7 @@ def _kinds(config: Mapping[str, Any]) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def _config(path: Path) -> dict[str, Any]:
-    """Return the header as HF's `config.json` values. Raises CorruptFolderError if the file size does not match it."""
+    """Convert the header to HF's `config.json` values. Raises CorruptFolderError if it does not fit the file's size."""
     size = path.stat().st_size
     if size < HEADER.size:
         raise CorruptFolderError(f"{path} has {size} bytes: expected a header of {HEADER.size}")
@@ -177,7 +180,10 @@ def _tokenizer_beside(path: Path) -> Path | None:
 
 
 def _tokenizer(path: Path, count: int) -> str:
-    """Convert a llama2.c vocabulary of `count` tokens, each stored as score, length and text, to a `tokenizer.json`."""
+    """Convert llama2.c's tokenizer file to the contents of a `tokenizer.json`.
+
+    The file stores the score, length and text of each of `count` tokens.
+    """
     size = path.stat().st_size
     if not len(SPECIAL) <= count <= size <= MAX_TOKENIZER:
         raise CorruptFolderError(

@@ -13,7 +13,10 @@ WRONG_VALUES = (TypeError, LookupError, AttributeError, ArithmeticError, Recursi
 
 @contextmanager
 def naming_errors(path: Path) -> Iterator[None]:
-    """Context manager that shortens the message of a ValueError or OSError and prefixes `path` if it is not named."""
+    """Context manager that shortens the message of a ValueError or OSError.
+
+    `path` is put in front of the message, unless the message contains it already.
+    """
     try:
         yield
     except (ValueError, OSError) as error:

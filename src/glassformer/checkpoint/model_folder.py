@@ -67,8 +67,8 @@ def save_model(
 def load_model(folder: Path) -> EncoderModel | DecoderModel | EncoderDecoderModel:
     """Load a model folder that Glassformer wrote: in float32, in eval mode, on the CPU.
 
-    Raises CorruptFolderError if a file is damaged, or read but not in the manifest, and ValueError if the tensors do
-    not match the config.
+    Raises CorruptFolderError if a file is missing or damaged, or if a file that Glassformer reads (`READ_FILES`) is not
+    in the manifest. Raises ValueError if the tensors do not match the config.
     """
     recover_folder(folder)
     if not folder.is_dir():
@@ -95,7 +95,7 @@ def own_parameters(model: nn.Module) -> dict[str, Tensor]:
 def load_parameters(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
     """Copy tensors into the model's parameters, in place.
 
-    Raises ValueError, prefixed with `where`, unless the names and shapes match exactly.
+    Raises ValueError unless the names and shapes match exactly. Its message starts with `where`.
     """
     own = _check_match(model, tensors, where)
     with torch.no_grad():
@@ -104,10 +104,10 @@ def load_parameters(model: nn.Module, tensors: Mapping[str, Tensor], where: str)
 
 
 def fill_parameters(model: nn.Module, values: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> None:
-    """Replace the parameters of a model on the meta device with the named tensors of `values`, converted to `dtype`.
+    """Replace the parameters of a model on the meta device with tensors, converted to `dtype`.
 
-    Tied parameters stay tied. One tensor is taken from `values` at a time. Raises ValueError for a tensor that is not
-    stored in floating point.
+    `values` yields (parameter name, tensor), and one tensor is taken from it at a time. Tied parameters stay tied.
+    Raises ValueError for a tensor whose dtype is not in `STORED`, such as an integer tensor.
     """
     places: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
     for module in model.modules():

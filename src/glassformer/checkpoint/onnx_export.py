@@ -1,14 +1,15 @@
 """Export models to ONNX, for onnxruntime. KV caches are inputs and outputs of the graphs.
 
-The graphs are traced from the model's modules in float32. Batch size and lengths are dynamic; P, the number of past
-tokens, may be 0. Masks are True for real tokens. L is the number of layers.
+The graphs are traced from the model's modules in float32. Masks are True for real tokens. Shapes: batch B, new tokens
+T, past tokens P (may be 0) and source tokens S, all dynamic; layers L, KV heads G, head size D, width C, vocabulary V.
 
 - encoder: `model.onnx`, tokens and mask (B, T), and token_types if the model has them -> answer, the head's output.
   A decoder without a language-model head is exported in the same form.
 - decoder: `decoder.onnx`, tokens (B, T), mask (B, P+T), past_keys and past_values (L, B, G, P, D) -> logits
   (B, T, V), keys and values (L, B, G, P+T, D), which are the past of the next step.
 - encoder-decoder: `encoder.onnx`, source and source_mask (B, S) -> memory (B, S, C), the encoder's output;
-  `memory.onnx`, memory -> cross_keys and cross_values (L, B, G, S, D); `decoder.onnx`, with these and source_mask too.
+  `memory.onnx`, memory -> cross_keys and cross_values (L, B, G, S, D); `decoder.onnx`, like a decoder's, with
+  source_mask, cross_keys and cross_values as further inputs.
 """
 
 import copy
@@ -77,11 +78,11 @@ def blocking_onnx(config: ModelConfig) -> list[str]:
 
 @torch.inference_mode()
 def verify_onnx(folder: Path, model: AnyModel, *, seed: int = 0) -> tuple[float, float]:
-    """Return the largest difference between onnxruntime's and the model's outputs, and the share of equal argmaxes.
+    """Compare onnxruntime's outputs with the model's. Return the largest difference and the share of equal argmaxes.
 
-    The input is a batch of three random token sequences of different lengths. Models with a decoder graph read the
-    prompt in two pieces and generate up to 16 tokens greedily. Each step is compared with the model's uncached forward
-    pass, and both continue with the model's token. For other models the outputs of one forward pass are compared.
+    The input is a batch of three random token sequences of different lengths. A decoder graph reads the prompt in two
+    pieces, and then up to 16 tokens are generated. Each step is compared with the model's forward pass without a cache,
+    and both continue with the model's greedy token. For `model.onnx` the outputs of one forward pass are compared.
     """
     plain = _plain(model)
     pairs = list((_compare_reading if (folder / MODEL).exists() else _compare_writing)(folder, plain, seed))
@@ -93,7 +94,7 @@ def verify_onnx(folder: Path, model: AnyModel, *, seed: int = 0) -> tuple[float,
 class TensorCache(KVCache):
     """A KV cache without in-place writes: it takes past keys and values (L, B, G, P, D) and returns longer ones.
 
-    `real` (B, P+T) is True for real tokens, past and new. `memory` holds cross-attention's keys and values, if any.
+    `real` (B, P+T) is True for real tokens, past and new. `memory` holds the keys and values of the cross-attention.
     """
 
     def __init__(self, keys: Tensor, values: Tensor, real: Tensor, memory: tuple[Tensor, Tensor] | None = None):
@@ -198,14 +199,14 @@ class Encode(nn.Module):
 
 
 class MemoryKeys(nn.Module):
-    """The module behind `memory.onnx`: cross-attention's keys and values in every decoder layer, once per source."""
+    """The module behind `memory.onnx`, run once per source: it computes the cross-attention's keys and values."""
 
     def __init__(self, model: EncoderDecoderModel):
         super().__init__()
         self.decoder = model.decoder
 
     def forward(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return keys and values, each (L, B, G, S, D), for the encoder's output, `memory` (B, S, C)."""
+        """Return all decoder layers' keys and values (L, B, G, S, D) of `memory`, the encoder's output (B, S, C)."""
         made = []
         for index in range(self.decoder.depth):
             layer = self.decoder.layers[index % len(self.decoder.layers)]
@@ -217,7 +218,7 @@ class MemoryKeys(nn.Module):
 
 @dataclass(frozen=True)
 class OnnxGraph:
-    """What one ONNX file is traced from: a module, its example inputs with axis names, and its output names."""
+    """What one ONNX file is traced from: a module, its inputs (name -> example, axis names), and its output names."""
 
     module: nn.Module
     inputs: dict[str, tuple[Tensor, tuple[str, ...]]]
@@ -273,7 +274,7 @@ def check_weights_beside(path: Path) -> None:
 
 
 def _graphs(model: AnyModel) -> dict[str, OnnxGraph]:
-    """Return a model's graphs by file name. The sizes in examples differ and exceed 1, so that axes stay dynamic."""
+    """Return a model's graphs by file name. Example inputs have distinct sizes above 1, so that axes stay dynamic."""
     config, batch, past, new, source_length = model.config, 2, 3, 4, 5
     tokens = torch.zeros(batch, new, dtype=torch.long), ("batch", "length")
     if isinstance(model, EncoderModel) or (isinstance(model, DecoderModel) and config.head != "language_model"):
@@ -309,7 +310,7 @@ def _graphs(model: AnyModel) -> dict[str, OnnxGraph]:
 
 
 def _plain(model: AnyModel, *, for_tracing: bool = False) -> AnyModel:
-    """Return a float32 copy on the CPU in eval mode. Raises TypeError for a quantized model."""
+    """Return a float32 copy on the CPU in eval mode, `for_tracing` with plain attention. Refuses quantized models."""
     plain = copy.deepcopy(model).cpu().float().eval()
     for name, module in plain.named_modules():
         if name.endswith("q_proj") and not isinstance(module, nn.Linear):
@@ -381,14 +382,14 @@ def _compare_writing(folder: Path, model: AnyModel, seed: int) -> Iterator[Compa
 
 
 def _uneven_rows(vocab_size: int, length: int, seed: int, *, left: bool) -> tuple[Tensor, Tensor]:
-    """Return tokens and mask of three random sequences of 3/3, 2/3 and 1/3 of `length`, padded left or right."""
+    """Return tokens and mask of three random sequences of `length`, 2/3 and 1/3 of it, padded on the left or right."""
     tokens = torch.randint(vocab_size, (3, length), generator=torch.Generator().manual_seed(seed))
     mask = torch.arange(length) < torch.tensor([[length], [2 * length // 3], [length // 3]])
     return tokens, mask.flip(1) if left else mask
 
 
 def _open(path: Path) -> Run:
-    """Open an ONNX file as a function from keyword tensors, by input name, to the tuple of outputs in file order."""
+    """Open an ONNX file. Return a function that takes the inputs as keywords and returns the outputs in file order."""
     session = _needs("onnxruntime").InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
     def run(**inputs: Tensor) -> tuple[Tensor, ...]:

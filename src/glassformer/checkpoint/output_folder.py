@@ -52,8 +52,8 @@ def new_folder(path: Path, *, overwrite: bool = False, owner: str = "") -> Itera
     """Context manager that yields a temporary folder to write into, then writes its manifest and renames it to `path`.
 
     Raises OutputExistsError if `path` may not be replaced (see `check_output`); nothing is written in that case. If the
-    block fails, the temporary folder is removed and `path` stays as it was. Write errors name the file in `path` and
-    the next step.
+    block fails, the temporary folder is removed and `path` stays as it was. An OSError while writing becomes a
+    WriteError, which names the file under `path` and the next step for the user, such as freeing disk space.
     """
     path = path.resolve()
     check_output(path, overwrite=overwrite, owner=owner)
@@ -77,9 +77,9 @@ def new_folder(path: Path, *, overwrite: bool = False, owner: str = "") -> Itera
 def check_output(path: Path, *, overwrite: bool = False, owner: str = "") -> None:
     """Raise OutputExistsError unless a folder may be written to `path`.
 
-    This is allowed if `path` is missing, is an empty folder, or is a folder that the same `owner` wrote, whose files
-    are all listed in its manifest and unchanged. `overwrite` also allows another owner and changed files. Files that
-    the manifest does not list are never replaced or removed.
+    This is allowed if `path` is missing, is an empty folder, or is a folder that the same `owner` (a training run)
+    wrote and whose files are unchanged. With `overwrite` the owner may differ and files may have changed. A folder with
+    files that its manifest does not list is never replaced.
     """
     if not path.name or len(os.fsencode(_temporary(path, "0" * 8).name)) > MAX_NAME:
         raise OutputExistsError(f"{path}: expected the name of a new folder, of at most {MAX_NAME - 20} bytes")
@@ -133,9 +133,10 @@ def check_output_file(path: Path, magic: bytes, *, overwrite: bool = False) -> N
 
 
 def clean_leftovers(path: Path) -> None:
-    """Remove what killed processes left of earlier writes to `path`: temporary folders in the same parent folder.
+    """Remove the temporary folders that killed processes left next to `path` when they wrote it.
 
-    `path` itself is restored if a kill left it renamed (`recover_folder`). Folders of running processes stay.
+    If a process was killed after it had renamed `path`, `path` is first restored (see `recover_folder`). The temporary
+    folders of running processes stay.
     """
     old = path.with_name(f".{path.name}.old")
     if old.is_dir():
@@ -156,9 +157,10 @@ def clean_leftovers(path: Path) -> None:
 
 
 def recover_folder(path: Path) -> None:
-    """Restore `path` from `.name.old` in the same parent folder, if `path` is missing and the old folder is intact.
+    """Restore a missing folder `path` from the folder `.NAME.old` next to it, if that one is intact.
 
-    A kill between the two renames of `_put_in_place` leaves this state, on systems that cannot exchange two names.
+    NAME is the name of `path`. On systems that cannot exchange two names, `.NAME.old` remains if a process is killed
+    between the two renames of `_put_in_place`.
     """
     if path.exists() or not path.name:
         return
@@ -264,9 +266,10 @@ def _put_in_place(work: Path, path: Path) -> None:
 
 
 def _remove_replaced(old: Path, new: Path) -> None:
-    """Remove the folder `old`, which the folder `new` has replaced, but keep files that its manifest does not list.
+    """Remove the folder `old`, which the folder `new` has replaced.
 
-    Unlisted files are moved to `new`. If a name is taken there, `old` stays with its listed files.
+    Files that the manifest of `old` does not list are moved to `new`. If `new` has a file of the same name, `old` is
+    not removed.
     """
     _, listed = _manifest(old)
     for file in [*old.iterdir()]:

@@ -30,7 +30,7 @@ class CorruptFolderError(ValueError):
 def seal_folder(folder: Path, *, owner: str = "") -> None:
     """Fsync every file of a new folder and write its manifest: the SHA-256 of each file, and the `owner` if given.
 
-    `owner` names the training run that may later replace the folder. All files get the same permissions.
+    `owner` names the training run that may later replace the folder. All files get the manifest's permissions.
     """
     files = sorted(file for file in folder.iterdir() if file.is_file() and file.name != MANIFEST)
     for file in files:
@@ -75,9 +75,9 @@ class SealedFolder:
         return file
 
     def check_listed(self, names: Iterable[str]) -> None:
-        """Raise CorruptFolderError if one of the files exists and is not in the manifest, or is in it and has changed.
+        """Check those files of `names` that exist or that the manifest lists.
 
-        A file that neither exists nor is in the manifest is allowed.
+        Raises CorruptFolderError if one of them is not in the manifest, is missing or has changed.
         """
         for name in names:
             if self.has(name):
@@ -214,7 +214,8 @@ def write_text(file: Path, text: str) -> None:
 def replacing(file: Path) -> Iterator[Path]:
     """Context manager that yields a temporary path to write to, then renames it to `file`.
 
-    If the block fails, an existing `file` stays as it was. Write errors name `file` and the next step.
+    If the block fails, an existing `file` stays as it was. An OSError while writing becomes a WriteError, which names
+    `file` and the next step for the user, such as freeing disk space.
     """
     work = file.with_name(f".{file.name}.part")
     with naming_write_errors(file, work):

@@ -39,9 +39,9 @@ class ModelSummary:
 
 
 def summarize(path: Path | str, *, allow_pickle: bool = False) -> ModelSummary:
-    """Summarize a model folder, a GGUF file or a llama2.c file. The checksums of a folder that has them are verified.
+    """Summarize a model folder, a GGUF file or a llama2.c file. If a folder has a manifest, its checksums are verified.
 
-    torch is needed only for weights in `pytorch_model.bin`, which `allow_pickle` permits.
+    `allow_pickle` permits weights in `pytorch_model.bin`; only these need torch.
     """
     path = Path(path)
     with naming_errors(path):

@@ -87,8 +87,9 @@ def read_config(
 ) -> ModelConfig:
     """Convert HF's `config.json` values to a `ModelConfig`.
 
-    In some families the output counts as tied if a file stores an equal copy of the embedding table. The callable
-    `are_equal(tensors, name, other)` compares two stored tensors; the default uses torch.
+    In some families config.json does not fully say which tensors are tied. Stored tensors that such a family may tie,
+    for example the source and target embeddings, then count as tied if they are equal.
+    `are_equal(tensors, name, other)` compares two of them; the default uses torch.
     """
     family = family_by_type(values.get("model_type"))
     names = frozenset(tensors.keys())
@@ -97,10 +98,10 @@ def read_config(
 
 
 def export_model(model: AnyModel, family: Family | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return a model's `config.json` values and its tensors by HF's names, as the HF family (default `family_of`).
+    """Convert a model to an HF family. Return the values for `config.json`, and the tensors by HF's names.
 
-    If necessary, the model is first rewritten in an equivalent form that the family can express. Raises
-    UnsupportedModelError if there is none.
+    The default family is the first that can express the model (`family_of`). If necessary, the model is first rewritten
+    in an equivalent form that the family can express. Raises UnsupportedModelError if there is no such form.
     """
     family = family or family_of(model.config)
     lost = blocking_settings(family, model.config)
@@ -130,7 +131,8 @@ def family_by_type(model_type: object) -> Family:
 def family_of(config: ModelConfig) -> Family:
     """Return the first HF family that can express this config.
 
-    If none can, the UnsupportedModelError names the settings that block the family with the fewest such settings.
+    If none can, raises UnsupportedModelError. The message names the closest family, which has the fewest settings that
+    it cannot express, and these settings.
     """
     families = [family for family in FAMILIES.values() if family.kind == config.kind]
     lost: dict[str, list[str]] = {}
@@ -148,16 +150,17 @@ def family_of(config: ModelConfig) -> Family:
 
 
 def rewritten(family: Family, config: ModelConfig) -> ModelConfig:
-    """Return the config that the family saves in place of `config`: equivalent to it, after the family's rewrites."""
+    """Apply the family's rewrites to `config`. Return the equivalent config that is saved in its place."""
     for rewrite in family.rewrites:
         config = rewrite.config(config)
     return config
 
 
 def blocking_settings(family: Family, config: ModelConfig) -> list[str]:
-    """Return the settings that the family cannot express: those that change when it writes and reads this config.
+    """Return the settings of `config` that the family cannot express.
 
-    Each is shown with the value that the family would use: `gated=True (expected False)`.
+    These are the settings that change when the config is converted to HF's values and back. Each is returned with the
+    value that it would get: `gated=True (expected False)`.
     """
     if family.kind != config.kind:
         return [f"kind={config.kind!r} (expected {family.kind!r})"]

@@ -99,10 +99,12 @@ def read_config(kind: str, values: Mapping[str, Any], names: frozenset[str]) -> 
 
 
 def _tie(is_shared: bool, is_tied: bool, names: frozenset[str]) -> Literal["none", "output", "embeddings", "all"]:
-    """Return the `tie` setting. `is_shared`: source and target share embeddings; `is_tied`: the output is tied to them.
+    """Return the `tie` setting of `ModelConfig`.
 
-    If only `is_shared` is true, the stored tensors `names` decide. HF before version 5 stored one table for source and
-    target; later versions store two, which are then not tied unless they are equal.
+    In HF's config, `is_shared` means that source and target share an embedding table, and `is_tied` that the output is
+    tied to the target's table. If only `is_shared` is true, the names of the stored tensors decide: the source and
+    target embeddings are tied if the file holds one table (HF before version 5), and not tied if it holds two. Equal
+    copies are not in `names`.
     """
     if is_tied:
         return "all" if is_shared else "output"
@@ -162,7 +164,7 @@ def table(kind: str, config: ModelConfig) -> list[NameRule]:
 
 
 def _write_only_rules(kind: str, config: ModelConfig) -> Iterator[NameRule]:
-    """Yield rules for embedding tables that HF expects in the file of an untied model but does not use."""
+    """Yield rules for embedding tables that HF expects in the file but does not use, if the output is not tied."""
     source = ("source_embeddings.tokens.weight",)
     if config.tie == "embeddings":
         for side in SIDES:

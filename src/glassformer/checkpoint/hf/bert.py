@@ -1,6 +1,6 @@
 """HF's BERT, RoBERTa, DistilBERT, ALBERT, ELECTRA and Megatron-BERT: variants of one encoder, with other tensor names.
 
-The body is the model without its head.
+In this module, "body" means the model without its head.
 """
 
 from collections.abc import Mapping
@@ -58,7 +58,10 @@ ALBERT_LAYER = {
 
 @dataclass(frozen=True, kw_only=True)
 class BertVariant:
-    """The HF names of one BERT variant: the prefix of its classes, and its modules. "none" means no such module."""
+    """HF's names for one BERT variant and its modules. A module name "none" means that it has no such module.
+
+    `class_name` is the start of the names of its HF classes, such as `Bert` in `BertForMaskedLM`.
+    """
 
     model_type: str
     class_name: str
@@ -310,10 +313,11 @@ def table(variant: BertVariant, config: ModelConfig) -> list[NameRule]:
 
 
 def _output(variant: BertVariant) -> tuple[str, str]:
-    """Return the names of the masked-language-model head's output module and of its projection to the vocabulary.
+    """Return the names of two modules of the masked-language-model head: the output module and its projection.
 
-    In DistilBERT and ELECTRA they are the same module. In the other variants both have a bias: a tied output uses the
-    output module's, an untied one the projection's.
+    The projection maps to the vocabulary. In DistilBERT and ELECTRA both are the same module. In the other variants
+    both have a bias. The bias of the output module is used if the output is tied to the embeddings, and the bias of the
+    projection if it is not.
     """
     words = variant.masked_lm_head["head.out_proj"]
     return words, words if variant.model_type in ("distilbert", "electra") else f"{words}.decoder"

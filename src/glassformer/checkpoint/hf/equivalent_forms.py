@@ -1,4 +1,4 @@
-"""Rewrite a model before it is saved as an HF family: other settings and tensors, the same function.
+"""Rewrite a model before it is saved as an HF family: other settings and tensors, the same outputs.
 
 A family may lack a setting but support an equivalent one. In exact arithmetic the rewritten model has the same outputs;
 in float32 they may differ by rounding.
@@ -22,7 +22,10 @@ if TYPE_CHECKING:  # `glassformer info` imports this without torch
 
 @dataclass(frozen=True)
 class Rewrite:
-    """One way to rewrite a model. `parameters` is called only if `config` returns a changed config."""
+    """Two functions that rewrite a model: one changes its config, the other its tensors.
+
+    `parameters` is called only if `config` returns a changed config.
+    """
 
     config: Callable[[ModelConfig], ModelConfig]
     """Return the equivalent config, or the same config if nothing changes."""
@@ -38,9 +41,10 @@ def _without_scale(config: ModelConfig) -> ModelConfig:
 
 
 def _keeps_tie(config: ModelConfig) -> bool:
-    """Return whether the output can stay tied when the embedding scale is folded into the table.
+    """Return whether the output can stay tied to the embedding table when the table is multiplied by its scale.
 
-    It can if the final norm directly precedes the output, because the norm can then be divided by the scale.
+    It can if the final norm directly precedes the output: dividing the norm's weight and bias by the scale then keeps
+    the logits the same.
     """
     is_one_stack = config.kind != "encoder_decoder"
     return config.ties_output and is_one_stack and config.has_final_norm and not config.head_transform

@@ -59,7 +59,8 @@ def save_hf_folder(
 
     Args:
         family: HF model family to save as; the default is the first that can express the model.
-        values: Added to `config.json`, such as special token ids. They may not change the model.
+        values: Further values for `config.json`, such as special token ids. Raises UnsupportedModelError if HF would
+            read another model because of them.
         texts: Contents of further files by name, such as `tokenizer.json`.
     """
     from glassformer.checkpoint.model_folder import write_tensors
@@ -77,10 +78,10 @@ def save_hf_folder(
 
 
 def _check_values(config: Mapping[str, Any], whole: Mapping[str, Any], names: frozenset[str]) -> None:
-    """Raise UnsupportedModelError if the values added to `config.json` change the model.
+    """Raise UnsupportedModelError if the values that a caller added to `config.json` change the model.
 
-    RoBERTa's `pad_token_id` may do so, because it sets the first position. `whole` is `config` with the added values,
-    `names` are the stored tensors.
+    RoBERTa's `pad_token_id` may do so, because HF numbers RoBERTa's positions from `pad_token_id + 1`. `config` holds
+    the values without the added ones, `whole` all values, and `names` the names of the stored tensors.
     """
     family = family_by_type(config["model_type"])
     one, two = (effective_settings(family.read_config(values, names)) for values in (config, whole))
@@ -90,7 +91,7 @@ def _check_values(config: Mapping[str, Any], whole: Mapping[str, Any], names: fr
 
 
 def read_json_table(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file of another library, which may contain NaN, Infinity and duplicate keys."""
+    """Return the JSON object in a file that another library wrote. NaN, Infinity and duplicate keys are allowed."""
     return read_json_object(path, strict=False)
 
 

@@ -67,7 +67,7 @@ def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig
 
 
 def _window(values: Mapping[str, Any]) -> int | None:
-    """Return the sliding window that all layers have, or None if none has one.
+    """Return the length of the sliding window that all layers have, or None if no layer has a window.
 
     Raises UnsupportedModelError if only some layers have a window.
     """

@@ -1,4 +1,4 @@
-"""Name tables: which of our parameters each tensor of an HF checkpoint holds.
+"""Name tables: they list which parameters of our (Glassformer's) model each tensor of an HF checkpoint holds.
 
 A `Family` (such as Llama or BERT) lists its tensors as `NameRule`s. The same rules load a checkpoint
 (`from_hf_tensors`) and save one (`to_hf_tensors`), so that the two directions cannot disagree. A rule covers the main
@@ -34,7 +34,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class NameRule:
-    """One tensor of an HF checkpoint and those of our parameters that it holds.
+    """The rule that the HF tensor `hf_name` holds the parameters `names` of our model, one or several.
 
     Several parameters are concatenated along the first axis (before transposing), as in GPT-2's fused Q, K and V.
     """
@@ -57,7 +57,10 @@ class NameRule:
         return (1, *shape) if self.leading_axis else shape
 
     def split(self, tensor: Tensor, shapes: Shapes) -> dict[str, Tensor]:
-        """Split HF's tensor into our parameters, by name. They are views of it. `shapes` holds their shapes."""
+        """Split HF's tensor into views, one for each of our parameters, and return them by our names.
+
+        `shapes` holds the shapes of our parameters by name.
+        """
         tensor = tensor[0] if self.leading_axis else tensor
         tensor = tensor.T if self.transposed else tensor
         import torch
@@ -135,7 +138,7 @@ def layer_rules(stack: str, hf_stack: str, n_layers: int, pairs: Mapping[str, st
 
 
 def needed_rules(family: Family, config: ModelConfig, shapes: Shapes) -> list[NameRule]:
-    """Return the family's rules for parameters that the model has. `shapes` holds its parameters' shapes by name.
+    """Return the family's rules for the parameters that our model has. `shapes` holds their shapes by name.
 
     Raises ValueError if a parameter has no rule.
     """
@@ -150,9 +153,10 @@ def needed_rules(family: Family, config: ModelConfig, shapes: Shapes) -> list[Na
 
 
 def rules_for_file(family: Family, config: ModelConfig, names: frozenset[str], shapes: Shapes) -> list[NameRule]:
-    """Return the `needed_rules` with the tensor names that a file uses, given the `names` of all its tensors.
+    """Return the `needed_rules` with `hf_name` changed to the names in one file, which holds the tensors `names`.
 
-    A file's name may lack the family's prefix, or be that of a tied copy if the original is not stored.
+    A file may leave out the family's prefix. Of two tied tensors it may store only the copy (see `Family.copies`); the
+    rule then reads the copy.
     """
     in_file = naming_in_file(family, names)
     rules = [replace(rule, hf_name=in_file(rule.hf_name)) for rule in needed_rules(family, config, shapes)]
@@ -177,9 +181,9 @@ def naming_in_file(family: Family, names: frozenset[str]) -> Callable[[str], str
 def equal_copies(
     family: Family, tensors: Tensors, are_equal: Callable[[Tensors, str, str], bool] | None = None
 ) -> frozenset[str]:
-    """Return the names of stored copies (see `Family.copies`) whose original is stored too and is equal.
+    """Return the names of the copies (see `Family.copies`) that are stored in addition to an equal original.
 
-    `are_equal(tensors, name, other)` compares two tensors; the default uses `torch.equal`.
+    `are_equal(tensors, name, other)` compares two stored tensors; the default uses `torch.equal`.
     """
     are_equal = are_equal or _are_equal
     names = frozenset(tensors.keys())
@@ -194,12 +198,12 @@ def from_hf_tensors(
     """Yield the names and values of our parameters, reading one HF tensor at a time.
 
     All names and shapes are checked before the first parameter is yielded. Raises TensorMismatchError for a missing,
-    misshapen or unexpected tensor, for a copy that differs from its original, and for a computed tensor with other
-    values.
+    misshapen or unexpected tensor, for a copy that differs from its original (see `Family.copies`), and for a stored
+    tensor that differs from the values that HF computes for it (see `Family.computed`).
 
     Args:
         shapes: The shapes of our parameters by name.
-        known: Tensors that may be stored without being used, such as those of a head that was removed.
+        known: Names of tensors that may be stored without being used, such as those of a head that was removed.
     """
     names = frozenset(tensors.keys())
     all_rules = rules_for_file(family, config, names, shapes)
@@ -221,13 +225,16 @@ def from_hf_tensors(
 
 
 def missing_names(family: Family, config: ModelConfig, names: frozenset[str], shapes: Shapes) -> list[str]:
-    """Return the HF names of the tensors that a model of this config needs and that are not in `names`."""
+    """Return the HF names of the tensors that a model of this config needs but that are not in the file's `names`."""
     needed = (rule.hf_name for rule in rules_for_file(family, config, names, shapes) if not rule.write_only)
     return sorted({*needed} - names)
 
 
 def to_hf_tensors(family: Family, config: ModelConfig, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Convert our parameters to HF's tensors, by HF's names, including the computed tensors that HF expects."""
+    """Convert our parameters to HF's tensors and return them by HF's names.
+
+    Tensors that HF computes from the config, such as sinusoidal positions, are added if HF expects them in the file.
+    """
     shapes = {name: tuple(value.shape) for name, value in parameters.items()}
     tensors = {rule.hf_name: rule.join(parameters) for rule in needed_rules(family, config, shapes)}
     if config.head == "none" or family.stores_computed:
@@ -247,8 +254,8 @@ def _check_unused(
 ) -> tuple[list[str], list[str]]:
     """Check the tensors that no rule reads, for `from_hf_tensors`.
 
-    Return the names that the family does not know, and a message for each tied copy that differs from its original or
-    computed tensor that differs from the computed values.
+    Return two lists: the names that the family does not know, and error messages. There is a message for each tied copy
+    that differs from its original, and for each stored tensor that differs from the values that HF computes for it.
     """
     names = frozenset(tensors.keys())
     in_file = naming_in_file(family, names)

@@ -44,7 +44,7 @@ def read_value(values: Mapping[str, Any], *keys: str, default: Any = _MISSING) -
 
 
 def read_int(values: Mapping[str, Any], *keys: str, default: Any = _MISSING) -> Any:
-    """Return an integer like `read_value`. Raises ValueError for another type or above `MAX_INT`."""
+    """Like `read_value`, for an integer. Raises ValueError for another type or an absolute value above `MAX_INT`."""
     found = read_value(values, *keys, default=default)
     if found is not default and (type(found) is not int or abs(found) > MAX_INT):
         raise ValueError(
@@ -54,7 +54,7 @@ def read_int(values: Mapping[str, Any], *keys: str, default: Any = _MISSING) -> 
 
 
 def read_float(values: Mapping[str, Any], *keys: str, default: float) -> float:
-    """Return a finite number like `read_value`, as a float. Raises ValueError for any other value."""
+    """Like `read_value`, for a finite number, returned as a float. Raises ValueError for any other value."""
     found = read_value(values, *keys, default=default)
     if type(found) not in (int, float) or not abs(found) <= sys.float_info.max:
         raise ValueError(f"config.json has {_key(values, keys)}={shown(found)}: expected a finite number")
@@ -62,7 +62,7 @@ def read_float(values: Mapping[str, Any], *keys: str, default: float) -> float:
 
 
 def read_n_heads(values: Mapping[str, Any], *keys: str, width: int, default: Any = _MISSING) -> int:
-    """Return a number of attention heads like `read_int`. Raises ValueError unless it is from 1 to `width`."""
+    """Like `read_int`, for a number of attention heads. Raises ValueError unless it is from 1 to `width`."""
     found: int = read_int(values, *keys, default=default)
     if not 1 <= found <= width:
         raise ValueError(
@@ -72,7 +72,7 @@ def read_n_heads(values: Mapping[str, Any], *keys: str, width: int, default: Any
 
 
 def read_bool(values: Mapping[str, Any], *keys: str, default: bool) -> bool:
-    """Return a bool like `read_value`. Raises ValueError for any other value."""
+    """Like `read_value`, for a bool. Raises ValueError for any other value."""
     found = read_value(values, *keys, default=default)
     if not isinstance(found, bool):
         raise ValueError(f"config.json has {_key(values, keys)}={shown(found)}: expected true or false")
@@ -80,7 +80,7 @@ def read_bool(values: Mapping[str, Any], *keys: str, default: bool) -> bool:
 
 
 def read_choice(values: Mapping[str, Any], *keys: str, default: str, known: Mapping[str, Choice]) -> Choice:
-    """Read a string like `read_value` and return what `known` maps it to.
+    """Like `read_value`, for a string with a fixed set of values. Return what `known` maps the string to.
 
     Raises UnsupportedModelError for a value that is not in `known`.
     """
@@ -113,14 +113,14 @@ def require(values: Mapping[str, Any], key: str, *allowed: Any) -> None:
 
 
 def read_activation(values: Mapping[str, Any], *keys: str, default: str) -> ActivationName:
-    """Read the name of an activation function like `read_value` and return our name for it."""
+    """Like `read_choice`, for an activation function. Return Glassformer's name for it."""
     return read_choice(values, *keys, default=default, known=FROM_HF_ACTIVATION)
 
 
 def read_rope_theta(values: Mapping[str, Any], *, default: float = 10000.0) -> float:
     """Return the RoPE base from `rope_parameters` or the older key `rope_theta`.
 
-    Raises UnsupportedModelError for scaled RoPE, for partial RoPE and for parameters per layer type.
+    Raises UnsupportedModelError for scaled RoPE, for partial RoPE, and if each type of layer has its own parameters.
     """
     parameters = read_value(values, "rope_parameters", default={})
     scaling = read_value(values, "rope_scaling", default={})
@@ -141,16 +141,16 @@ def read_rope_theta(values: Mapping[str, Any], *, default: float = 10000.0) -> f
 
 
 def read_architecture(values: Mapping[str, Any]) -> str:
-    """Return the name of the HF class that saved the model, the first in `architectures`; "" if there is none."""
+    """Return the first name in `architectures`, the HF class that saved the model, or "" if there is none."""
     names = read_value(values, "architectures", default=[])
     return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
 
 
 def has_lm_head(values: Mapping[str, Any], base: str, *heads: str) -> bool:
-    """Return whether the checkpoint has a language-model head, by the HF class in `architectures`.
+    """Return whether the checkpoint has a language-model head, judged by the HF class in `architectures`.
 
-    `base` is the class without a head, `heads` are those with a language-model head. A config without `architectures`
-    counts as having the head. Raises UnsupportedModelError for any other class, whose head is not implemented.
+    `base` is the class without a head; `heads` are the classes with a language-model head. A config without
+    `architectures` counts as having one. Raises UnsupportedModelError for any other class: its head is not supported.
     """
     name = read_architecture(values)
     if name and name not in (base, *heads):
@@ -162,7 +162,10 @@ def has_lm_head(values: Mapping[str, Any], base: str, *heads: str) -> bool:
 
 
 def read_n_labels(values: Mapping[str, Any]) -> int:
-    """Return the number of classes of a classification head: the length of `id2label`, or else `num_labels` or 2."""
+    """Return the number of classes of a classification head.
+
+    It is the length of `id2label`; without `id2label` it is `num_labels`, and without both it is 2.
+    """
     labels = read_value(values, "id2label", default=None)
     if labels is None:
         return int(read_int(values, "num_labels", default=2))
