@@ -75,7 +75,7 @@ def measure(
         beam: The width of beam search; 1 is greedy search.
         device: "cuda" or "cpu".
         compiled: Whether to measure the compiled variants of engines, too.
-        only: Measure only engines whose title contains one of these strings. One that matches none raises.
+        only: Measure only engines whose title contains one of these strings. A string that matches none raises.
     """
     with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
         contenders, titles = [], []
@@ -203,8 +203,8 @@ def table(work: Workload, contenders: list[Contender], found: MachineLimits, *, 
     """Return the measurements of `measure` as a Markdown table with one line per engine.
 
     Its columns are median time, tokens per second, speed as a share of the machine's limit (`found`), the share of
-    tokens that equal those of the first engine, and memory. Below the table stand the speed ratios between
-    Glassformer's fastest engine and each engine of another library.
+    tokens that equal those of the first engine, and memory. A list below compares Glassformer's fastest engine with
+    each engine of another library: how many times as fast it is.
     """
     right = contenders[0].texts
     lines = [

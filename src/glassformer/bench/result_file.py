@@ -38,8 +38,8 @@ def write_result(
     """Write a table of measurements to a new JSON file, with the command, machine and date of its origin.
 
     By default the origin is this process. If the table summarizes earlier runs, pass their records as `runs`: each
-    holds what `origin` returned when it was measured, and the file lists the distinct values. `claims` is left empty:
-    what a result shows, its target, and the library it is compared with are added by hand.
+    holds what `origin` returned when it was measured, and the file lists the distinct values. The list `claims` of the
+    file is left empty, to be filled by hand: what the result shows, its target, and the library it is compared with.
     """
     check_new(path)
     origins = [{"machine": NOT_RECORDED, "date": NOT_RECORDED, **run} for run in runs] or [origin()]

@@ -29,7 +29,7 @@ class Workload:
 
     @property
     def end(self) -> int:
-        """The token that ends a text. It ends none here: engines generate exactly `n_written` tokens."""
+        """The token that ends a text. Here no text ends before it has `n_written` tokens."""
         return 0
 
     @property
@@ -67,7 +67,7 @@ class Workload:
         return values | ids, tensors
 
     def inputs(self, batch: int) -> list[list[int]]:
-        """Return `batch` random inputs of `n_read` tokens, so that handling of padding does not matter."""
+        """Return `batch` random inputs of `n_read` tokens each. As all are equally long, no engine needs padding."""
         random = torch.Generator().manual_seed(1)
         return torch.randint(2, self.padding, (batch, self.n_read), generator=random).tolist()
 
@@ -91,9 +91,9 @@ class Workload:
         return write
 
     def flops(self, batch: int, beam: int) -> float:
-        """Return the FLOPs of one run: the encoder once per input, the decoder once per beam.
+        """Return the FLOPs of one run: the encoder once per input, the decoder once per input and hypothesis.
 
-        A decoder-only model reads its input in every beam.
+        `beam` is the number of hypotheses. For each of them a decoder-only model also reads the input.
         """
         given: dict[str, int] = {"batch": batch}
         if self.begin is None:

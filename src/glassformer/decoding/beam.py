@@ -27,7 +27,7 @@ Greedy search takes a, because 0.5 > 0.4, and ends with a text of at most 0.25. 
 `reference/decoding.py` has the same search for one sentence in plain Python. With groups (`diverse_beam.py`) a sentence
 has several smaller beams. `recorded_beam.py` runs this search as recorded steps.
 
-Ties have one rule in all three. Of continuations with equal totals the one whose hypothesis ranked higher comes first,
+All these files share a tie rule. Of continuations with equal totals the one whose hypothesis ranked higher comes first,
 then the likelier token, then the lower token id. Of finished texts with equal scores the one that ended earlier comes
 first, then the one that ranked higher, then the one of the earlier group. Whether totals are equal depends on rounding:
 on another CPU or in another batch they may differ in the last bit.
@@ -61,7 +61,7 @@ class Hypothesis(NamedTuple):
 
 
 class BeamStep(NamedTuple):
-    """What one step of a beam search chose, for display. Each tensor row has the hypotheses of all groups."""
+    """What one step chose, for display. A tensor row has the G·K hypotheses of one sentence, group after group."""
 
     sentences: list[int]
     """Indices of the sentences in the batch; row i of each tensor below belongs to `sentences[i]`."""
@@ -125,7 +125,7 @@ def beam_steps(
 
 
 def stay_in_place(parents: Tensor) -> Tensor:
-    """Return an order (B, K) in which one child of each parent stays in its parent's cache row, to copy fewer rows."""
+    """Return an order of the children of `parents` (B, K): one of each stays in its parent's row, to save copies."""
     has_elder = (parents[:, :, None] == parents[:, None]).tril(-1).any(2)
     children = parents.masked_fill(has_elder, parents.shape[1]).argsort(stable=True)  # other children come last
     places = torch.ones_like(parents).scatter(1, parents, 0).argsort(stable=True)  # and so do the rows that are free
@@ -217,18 +217,19 @@ class BeamSearch:
         return BeamStep(list(self.sentences), self.latest.view(shape), chosen.view(shape), self.alive.view(shape))
 
     def extend(self, scores: Tensor, bias: Tensor) -> Tensor:
-        """Extend beams without groups by one token, under a bias (V,) of the logits; return the parents (B, K)."""
+        """Extend beams without groups, with `bias` (V,) added to the log-probabilities; return the parents (B, K)."""
         return self._extend_by(*self.kernels.best_tokens(scores, bias, min(2 * self.width, scores.shape[1])))
 
     def _extend_by(self, logs: Tensor, tokens: Tensor) -> Tensor:
-        """Extend the hypotheses, given the log-probabilities and ids of the n best next tokens of each, (B·K, n)."""
+        """Extend the hypotheses, given the n best next tokens of each: their log-probabilities and ids, (B·K, n)."""
         shape = *self.alive.shape, -1
         return self._continue(*self._rank(self.alive, logs.view(shape), tokens.view(shape), self.by_rank))
 
     def _rank(self, alive: Tensor, logs: Tensor, tokens: Tensor, by_rank: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rank the continuations of one beam per sentence: hypotheses (B, K), the n best next tokens of each (B, K, n).
+        """Return totals, parents and tokens, (B, 2K) each, of the best 2K continuations of one beam per sentence.
 
-        Return totals, parents and tokens of the best 2K, best first, (B, 2K) each. Ties: see the module's docstring.
+        `alive` (B, K) has the log-probabilities of the hypotheses, `by_rank` (B, K) their indices from best to worst;
+        `logs` and `tokens` (B, K, n) have the n best next tokens of each. The best continuation comes first.
         """
         totals = alive[:, :, None] + logs
         if not totals.is_cuda:  # the rows are in no order (`stay_in_place`), and the rank decides ties
@@ -323,7 +324,7 @@ class BeamSearch:
         return self.rules
 
     def _history(self, n_written: int) -> History:
-        """Return the previous tokens for the rules, or only their number where no rule reads them."""
+        """Return the previous tokens of each hypothesis for the rules, or just `n_written` if no rule reads them."""
         hypotheses = self.tokens[:, :, :n_written].flatten(0, 1)  # (B·G·K, L)
         if self.rules is None or not self.rules.read_tokens:
             return History(hypotheses[:, :0], hypotheses[:, :0].bool(), [n_written] * len(hypotheses))
@@ -332,8 +333,8 @@ class BeamSearch:
     def may_be_decided(self) -> bool:
         """Return whether any sentence is decided, as far as is known without waiting for a GPU.
 
-        Recorded steps on a GPU answer for the previous step, whose copy has arrived by now. One step too many is
-        harmless, because decided sentences are masked.
+        With recorded steps on a GPU the answer is about the previous step, whose result has been copied by now. So
+        the search may run one step too many, which does not change the texts of decided sentences.
         """
         self.memories = None
         readback = AsyncReadback(torch.stack((self.has_nan, self.are_decided().any()))[None])
@@ -342,7 +343,7 @@ class BeamSearch:
         return self._read(asked)
 
     def _read(self, asked: AsyncReadback | None) -> bool:
-        """Return whether `asked`, from `may_be_decided`, reports a decided sentence. Raises for NaN logits."""
+        """Return whether the readback `asked` reports a decided sentence; None reports none. Raises for NaN logits."""
         has_nan, is_any = asked.read()[0] if asked is not None else (False, False)
         if has_nan:
             raise FloatingPointError(NAN_LOGITS)
@@ -369,11 +370,11 @@ class BeamSearch:
         return True
 
     def _expand(self, index: Tensor, count: int) -> Tensor:
-        """Return the indices of the `count` items of each group: i becomes i·count, ..., i·count + count - 1."""
+        """Turn indices of blocks of `count` items into those of the items: i -> i·count, ..., i·count + count - 1."""
         return (index[:, None] * count + torch.arange(count, device=index.device)).view(-1)
 
     def _finish(self, places: Tensor) -> None:
-        """Move the finished texts of the sentences at these batch positions to `finished`, best first."""
+        """Copy the best finished texts of the sentences with these indices in the batch to `finished`, best first."""
         beams, shape = self._expand(places, self.groups), (len(places), self.groups * self.width)
         scores, order = self.found_scores[beams].view(shape).sort(descending=True, stable=True)
         scores, order = (x[:, : self.config.num_return_sequences] for x in (scores, order))
@@ -387,7 +388,7 @@ class BeamSearch:
             ]
 
     def results(self, n_sentences: int) -> list[list[Hypothesis]]:
-        """Return the finished texts of all `n_sentences` sentences, best first."""
+        """Return the best `num_return_sequences` finished texts of all `n_sentences` sentences, best first."""
         self._read(self._asked)
         self._finish(torch.arange(len(self.sentences), device=self.found.device))
         return [self.finished[sentence] for sentence in range(n_sentences)]

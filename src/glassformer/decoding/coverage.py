@@ -2,7 +2,7 @@
 
 A translation that leaves out a part of its source has given little attention to those source tokens. A hypothesis's
 coverage sums the attention of all its steps. Its score changes by coverage_penalty · Σ log min(coverage, 1) over the
-source tokens: 0 if every token received a sum of at least 1, and the more below 0 the more was left out.
+source tokens: 0 if every token received a sum of at least 1, and lower the more was left out.
 
 Shapes: N hypotheses, S source tokens.
 """

@@ -65,7 +65,10 @@ class EngineRequest:
             self.on_cancel(self)
 
     def settle(self) -> None:
-        """Set `error`, and set `texts` and `done` if all sequences ended, one failed, or the request was canceled."""
+        """Set `error` to that of a sequence that failed, if any did.
+
+        If one failed, all ended, or the request was canceled, the request is over: set `texts` and `done`.
+        """
         self.error = next((row.error for row in self.rows if row.error is not None), None)
         if self.error or self.is_canceled or all(row.reason is not None for row in self.rows):
             self.texts = [generated_text_of(row) for row in self.rows]
@@ -83,7 +86,7 @@ class _Member:
 
 @dataclass(eq=False)
 class _Beam:
-    """A beam search. It has its own runner and is not part of the running batch."""
+    """A running beam search: its request and its steps. It has its own runner, apart from the running batch."""
 
     request: EngineRequest
     steps: Generator[BeamStep, None, list[list[Hypothesis]]]
@@ -130,9 +133,9 @@ class Engine:
     ) -> EngineRequest:
         """Queue a request to generate from `tokens`, and return it.
 
-        `on_token` is called with the sample index and the token after each token, except in beam search. Raises
-        ValueError if the model cannot read the tokens, and EngineFullError if the queue is full or the request exceeds
-        a limit of the engine.
+        After each new token except END, `on_token` is called with the index of the sample and the token; beam search
+        does not call it. Raises ValueError if the model cannot read the tokens, and EngineFullError if the queue is
+        full or the request exceeds a limit of the engine.
         """
         request = EngineRequest(list(tokens), config or GenerationConfig(), on_token, on_cancel=self._withdraw)
         check_inputs(self.model, [tokens], self.begin)
@@ -176,7 +179,7 @@ class Engine:
                 self._step_rows()
 
     def _cost(self, requests: list[EngineRequest]) -> tuple[int, int]:
-        """Return the batch rows and the cache capacity in tokens that these requests need together."""
+        """Return how many batch rows and how many tokens of cache these requests need if they run at the same time."""
         rows = {id(r): max(r.config.num_beams, r.config.num_return_sequences) for r in requests}
         room = {id(r): len(r.tokens) + r.config.max_new_tokens for r in requests}
         beams = {id(r) for r in requests if r.config.num_beams > 1}
@@ -263,8 +266,8 @@ class Engine:
     def _make_room(self, runners: list[StepRunner], members: list[_Member]) -> StepRunner:
         """Merge the runners' rows into one runner whose cache can hold the longest text that a member may become.
 
-        Rows that started at different times are padded, so that they may fill the cache before they end. Then
-        `_step_rows` calls this again, which drops the padding that no row needs any more.
+        Rows that started at different times are padded to one length, and the padding takes up room in the cache. If
+        the cache is full before all rows end, `_step_rows` calls this again, which drops padding that no row needs.
         """
         # Each row has read all of its tokens except the last.
         lengths = [len(member.row.given) + len(member.row.written) - 1 for member in members]

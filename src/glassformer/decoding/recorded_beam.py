@@ -26,7 +26,8 @@ STATE = ("tokens", "alive", "found", "found_scores", "length", "latest", "has_na
 def can_search_recorded(runner: StepRunner, config: GenerationConfig) -> bool:
     """Return whether `search_recorded` can replace `search_by_beam` for this runner and config.
 
-    It needs a runner that can chain recorded steps, one group, no coverage penalty, and rules that amount to one bias.
+    The runner must be able to chain recorded steps. The config must have no beam groups, no coverage penalty, and only
+    rules that add one bias to the logits of all rows (`Rules.are_a_bias`).
     """
     if not isinstance(runner, RecordedStepRunner) or not runner.can_chain_steps:
         return False
@@ -43,7 +44,7 @@ def search_recorded(
     end: int,
     max_new: Sequence[int],
 ) -> list[list[Hypothesis]]:
-    """Do the same as `search_by_beam` with recorded steps, launched several at a time before results are read."""
+    """Do the same as `search_by_beam`, with recorded steps. Several are launched before the first result is read."""
     assert isinstance(runner, RecordedStepRunner)
     tokens = given.repeat_interleave(config.num_beams, 0)
     scores = runner.step(tokens, None if mask is None else mask.repeat_interleave(config.num_beams, 0))
@@ -79,7 +80,7 @@ def _is_over(pending: AsyncReadback) -> bool:
 
 
 class RecordedSearch:
-    """A beam search with fixed buffers, tied to a recording, for as many sentences as the recording has rows for."""
+    """A beam search in fixed buffers, for one recording. A sentence takes `num_beams` batch rows of the recording."""
 
     def __init__(self, recording: Recording, config: GenerationConfig, end: int, dtype: torch.dtype):
         rows, capacity, device = recording.shape.rows, recording.shape.capacity, recording.tokens.device

@@ -39,7 +39,10 @@ class GreedyRunner:
         self._step = recording.record(step, self._slot)
 
     def run(self, steps: int) -> Tensor:
-        """Launch `steps` steps; return their best scores and tokens, (steps, 2, rows), valid until the next call."""
+        """Launch `steps` steps and return their results, (steps, 2, rows), which are valid until the next call.
+
+        The two numbers of a row are the score of its best token and the token's id.
+        """
         self._cache.check_room(steps)
         self._slot.zero_()
         for _ in range(steps):
@@ -60,7 +63,10 @@ def greedy_runner_for(runner: StepRunner, tokens: Tensor) -> GreedyRunner | None
 def _greedy_step(
     kernels: KernelSet, score: Callable[[], Tensor], tokens: Tensor, bias: Tensor, slot: Tensor, results: Tensor
 ) -> Tensor:
-    """Write the best tokens to `tokens`, which the next step reads, and with their scores to `results[slot]`."""
+    """Choose the best token of each row, write it to `tokens`, which the next step reads, and return `tokens`.
+
+    The scores of the best tokens and their ids are also written to `results[slot]`; then `slot` is increased by 1.
+    """
     kernels.choose_token(score(), bias, tokens, slot, results)
     slot.add_(1)
     return tokens

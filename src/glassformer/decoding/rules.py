@@ -72,16 +72,25 @@ class Rules:
 
     @cached_property
     def are_a_bias(self) -> bool:
-        """Whether the rules only add the same numbers to the logits of every row."""
+        """Whether the rules only add a bias (V,) to the logits, the same for every row (see `bias_after`).
+
+        That is so if all rows belong to one request, and it has no rule about previous tokens and no forced prefix.
+        """
         return len(self._distinct()) == 1 and not self.read_tokens and not self._longest_prefix
 
     @property
     def min_new_tokens(self) -> int:
-        """The number of new tokens before which END is forbidden. Valid only if `are_a_bias`: then all rows agree."""
+        """The number of new tokens before which END is forbidden, for a batch of one request.
+
+        Read it only if `are_a_bias` is True: otherwise each row may have its own number, and this is the first row's.
+        """
         return self._min_new_tokens[0]
 
     def bias_after(self, n_written: int) -> Tensor:
-        """Return the bias (V,) after `n_written` new tokens. Valid only if `are_a_bias`. Do not modify the tensor."""
+        """Return the bias (V,) that the rules add to the logits of every row after `n_written` new tokens.
+
+        Call it only if `are_a_bias` is True, and do not modify the tensor, which is kept for later calls.
+        """
         is_short = n_written < self.min_new_tokens
         if is_short not in self._biases:
             nothing = torch.zeros(self.vocab_size, dtype=torch.float32, device=self.device)
@@ -93,7 +102,7 @@ class Rules:
         return self._biases[is_short]
 
     def apply(self, scores: Tensor, history: History) -> Tensor:
-        """Apply the rules to the logits (N, V), possibly in place. Forbidden tokens get -inf."""
+        """Return the logits (N, V) changed by the rules; forbidden tokens get -inf. `scores` itself may be modified."""
         if self.are_a_bias and len({n_written < self.min_new_tokens for n_written in history.n_written}) == 1:
             return scores + self.bias_after(history.n_written[0])
         if self._bias is not None:
@@ -128,13 +137,13 @@ class Rules:
         return {*self.requests[row].eos_token_id} | ({self.end} if self.end >= 0 else set())
 
     def _seen(self, tokens: Tensor, counts: Tensor) -> Tensor:
-        """Return (N, V): which token ids occur in each row of `tokens` (N, L) where `counts` is True."""
+        """Return (N, V): which token ids occur in each row of `tokens` (N, L) at places where `counts` is True."""
         nowhere = self.vocab_size  # an extra column for positions that do not count
         seen = torch.zeros(len(tokens), nowhere + 1, dtype=torch.bool, device=self.device)
         return seen.scatter_(1, tokens.masked_fill(~counts, nowhere), True)[:, :nowhere]
 
     def _repeats(self, history: History, size: int) -> Tensor:
-        """Return (N, V): which next tokens would repeat an n-gram of `size` tokens of the history."""
+        """Return (N, V): which next tokens would complete a run of `size` tokens that the row's history already has."""
         tokens, real = history.tokens, history.is_real
         length = tokens.shape[1]
         if length < size:

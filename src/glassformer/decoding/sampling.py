@@ -94,7 +94,7 @@ def filter_top_k(logits: Tensor, k: Tensor) -> Tensor:
 
 
 def filter_top_p(logits: Tensor, p: Tensor) -> Tensor:
-    """Nucleus sampling (Holtzman et al. 2020): keep the fewest likeliest tokens whose probabilities reach p.
+    """Nucleus sampling (Holtzman et al. 2020): keep the likeliest tokens, just enough to reach a sum of p.
 
     The set is small where the model is sure and large where it is not, unlike top-k. At least one token is kept; 1
     disables the filter.
@@ -170,10 +170,11 @@ def probabilities(logits: Tensor) -> list[float]:
 
 
 def _likeliest(keys: Tensor, probs: Tensor, p: Tensor) -> Tensor:
-    """Return the tokens (N, M) with the largest keys, in order; M is so large that in each row they have probability p.
+    """Return the M tokens of each row with the largest keys, largest first, (N, M).
 
-    A CPU sorts 150,000 tokens in tens of milliseconds, and finds the first hundred in one. So a few tokens are tried
-    first, then more of them. A GPU sorts at once: to look at the sums would make it wait.
+    M is large enough that the probabilities of each row's tokens sum to p or more. A CPU takes tens of milliseconds to
+    sort 150,000 tokens, but one to find the first hundred, so it tries a few tokens first and then more. A GPU sorts
+    all tokens: Python would have to wait for it to compare the sums with p.
     """
     vocab_size = keys.shape[-1]
     count = FEW if keys.device.type == "cpu" else vocab_size
@@ -187,7 +188,7 @@ def _likeliest(keys: Tensor, probs: Tensor, p: Tensor) -> Tensor:
 
 
 def _keep(logits: Tensor, tokens: Tensor, is_kept: Tensor, p: Tensor) -> Tensor:
-    """Return the logits of the `tokens` (N, M) that `is_kept` marks, and -inf for the rest; all where p is 1."""
+    """Return the logits with -inf for all but the `tokens` (N, M) that `is_kept` marks. Rows with p = 1 keep all."""
     kept = torch.full_like(logits, NEG_INF).scatter(1, tokens, logits.gather(1, tokens).where(is_kept, NEG_INF))
     return logits.where(p >= 1, kept)
 

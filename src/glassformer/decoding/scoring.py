@@ -98,7 +98,10 @@ def _windows(length: int, context: int, stride: int) -> Iterator[tuple[int, int,
 
 
 def _batches(sizes: list[int], max_batch_tokens: int) -> list[list[int]]:
-    """Group indices of `sizes`, largest first, into batches of one or of at most `max_batch_tokens` padded tokens."""
+    """Group the indices of `sizes`, largest size first, into batches of at most `max_batch_tokens` padded tokens.
+
+    A size above that limit gets a batch of its own.
+    """
     waiting, batches = sorted(range(len(sizes)), key=lambda index: -sizes[index]), []
     while waiting:
         count = max(1, max_batch_tokens // max(sizes[waiting[0]], 1))

@@ -121,11 +121,14 @@ class TokenChooser:
 
     @property
     def is_greedy(self) -> bool:
-        """Whether every sequence takes the token with the highest logit + bias, with one bias for all."""
+        """Whether each sequence just takes the token with the highest logit + bias, with one bias for all sequences.
+
+        It is False if log-probabilities are asked for, too.
+        """
         return not self._sampled and not self._wants_log_probs and self.rules.are_a_bias
 
     def start(self, scores: Tensor) -> None:
-        """Choose `tokens` from the logits (N, V) on the model's device, and start to copy them to the CPU."""
+        """Choose the next tokens from the logits (N, V), keep them in `tokens`, and start to copy them to the CPU."""
         ruled = scores
         if self.rules.are_any:
             ruled = self.rules.apply(scores.clone() if self._wants_log_probs else scores, self._history())
@@ -163,9 +166,10 @@ class TokenChooser:
 def add_tokens(
     rows: Sequence[SequenceState], highest: Sequence[float], numbers: Sequence[float], end: int
 ) -> list[int]:
-    """Append the token ids `numbers` to their sequences, and return them as integers.
+    """Append to each sequence its token id, one of `numbers`, and return the ids as integers.
 
-    A sequence fails instead if its `highest` score is NaN, or -inf because the rules forbid every token.
+    `highest` has the highest score of each sequence. If it is NaN, or -inf because the rules forbid every token, the
+    sequence fails instead.
     """
     chosen = [int(number) for number in numbers]
     if not all(map(math.isfinite, highest)):

@@ -27,13 +27,13 @@ class KernelSet:
         return self  # it holds no state of a model
 
     def can_attend_to_cache(self, like: Tensor) -> bool:
-        """Return whether `attend` exists for a model whose parameters have the dtype and device of `like`."""
+        """Return whether this class has `attend` for models whose parameters have the dtype and device of `like`."""
         return False
 
     def reads_only_filled(self, keys: Tensor, like: Tensor) -> bool:
-        """Return whether `attend` can take keys from a cache like `keys`, for a model with parameters like `like`.
+        """Return whether steps never read the unfilled part of the cache, because `attend` supports this cache.
 
-        Then a step never reads the unfilled part of the cache.
+        `keys` are the cached keys of a layer; `like` is a parameter of the model.
         """
         return False
 
@@ -61,8 +61,8 @@ class KernelSet:
         """Copy row `rows[i]` of the cache (B, G, S, D) to row i, in place, for the first `len(rows)` rows.
 
         With a `width` rows move only within groups of that many neighbors, as the beams of a sentence do; with None
-        they may move anywhere. Only the filled positions need to be copied. Their number is `position`, or `length` if
-        Python knows it, which a recorded step does not.
+        they may move anywhere. Only the filled positions need to be copied. Their number is in the tensor `position`,
+        and as an integer in `length`, which is None in a recorded step.
         """
         for store in (keys, values):
             store[: len(rows), :, :length] = store[:, :, :length].index_select(0, rows)
@@ -91,7 +91,7 @@ class KernelSet:
 
 
 def stable_topk(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the `count` highest scores of each row (N, V) and their tokens, highest first, ties by the lower token.
+    """Return the `count` highest scores of each row (N, V) and their tokens, highest first; ties: lower token first.
 
     `Tensor.topk` returns ties in any order. On a GPU only the returned tokens are put in order: which of more
     than `count` tied tokens are returned is undefined. To define it, one would wait for the GPU or sort all tokens.
@@ -108,7 +108,10 @@ def stable_topk(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def find_key_end(allowed: Tensor) -> Tensor:
-    """Return one past the last key that a batch row may attend to: (B or 1, H or 1, T or 1, S) -> (B or 1,)."""
+    """Return, for each batch row, one past the last key that any of its queries may attend to.
+
+    The mask `allowed` is (B or 1, H or 1, T or 1, S); the result is (B or 1,).
+    """
     places = torch.arange(1, allowed.shape[3] + 1, device=allowed.device)
     is_seen = allowed[:, 0, 0] if allowed.shape[1] == allowed.shape[2] == 1 else allowed.any(2).any(1)
     return (is_seen * places).amax(1)

@@ -7,7 +7,8 @@ The rules, in order:
 2. Steps are recorded on a GPU, and on a CPU after `record_steps`. They are plain if the model has forward hooks, under
    autocast, if attention weights are needed, and if the rows will join a running batch.
 3. A recording also encodes the sources of an encoder-decoder on a GPU, and on a CPU if its steps are compiled and the
-   sources are short. It does not if the samples of a source need an encoder output each.
+   sources are short. Several samples of one source are an exception: each needs its own copy of the encoder output, so
+   the source is encoded before.
 
 Packing (`packed_model.py`) and int8 (`quantized_model.py`) make a changed copy of a model; the rules apply to it.
 """
@@ -34,7 +35,7 @@ _WITH_COMPILED_KERNELS: "weakref.WeakSet[TextModel]" = weakref.WeakSet()
 
 @dataclass(frozen=True)
 class ExpectedWork:
-    """The requirements of a batch for its decoding steps, from which `choose_execution` decides how to compute them."""
+    """What `choose_execution` must know about a batch to decide how its decoding steps are computed."""
 
     rows: int
     """The number of sequences in the batch."""

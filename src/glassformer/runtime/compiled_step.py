@@ -23,10 +23,13 @@ TESTED_TORCH = (2, 10), (2, 13)
 class CompiledStep:
     """A decoding step, compiled on its first call, that always reads and writes the same tensors.
 
-    `torch.compile` evaluates its guards before every call, which costs as much as one or two layers. This class skips
-    them: the tensors of the first call, parameters included, are reused in all later calls; Python side effects do not
-    run again, and later changes of global settings (such as the number of threads) have no effect. Compiling takes
-    about 6 s per layer.
+    `compute` takes no arguments: it reads its inputs from tensors that it holds. To give it new inputs, the caller
+    overwrites these tensors in place (`copy_`) before a call. Compiling takes about 6 s per layer.
+
+    `torch.compile` checks before every call whether its assumptions (guards) still hold, which takes as long as one or
+    two layers. This class skips the checks, so later calls do not notice changes: they use the tensors of the first
+    call, parameters included, even if an attribute now holds another tensor; they run no Python side effects of
+    `compute`, and ignore new global settings, such as another number of threads. After such a change make a new step.
     """
 
     def __init__(self, compute: Callable[[], Tensor], options: dict[str, bool]):
@@ -65,7 +68,7 @@ def options_for(device: torch.device) -> dict[str, bool]:
 def _backend(compiled: CompiledStep) -> Callable[..., Any]:
     """Return the `torch.compile` backend of a `CompiledStep`, a function that compiles the traced graph.
 
-    The first run of the compiled code stores it in the step, bound to its tensors.
+    When the compiled code runs for the first time, it is stored in the step, together with the tensors of that run.
     """
     owner, options = weakref.ref(compiled), compiled._options  # torch keeps every backend alive
 
@@ -98,7 +101,7 @@ def _backend(compiled: CompiledStep) -> Callable[..., Any]:
 
 
 def split_bias_from_single_row_products(graph: GraphModule) -> None:
-    """Turn `linear(x, weight, bias)` with a single row into a product and an addition.
+    """Turn each `linear(x, weight, bias)` whose `x` has a single row into a product and an addition, in place.
 
     On a GPU torch fuses a single-row product with the operations after it, but not a product with a bias. Products
     whose result is split stay as they are, because each part would become a kernel of its own.

@@ -69,7 +69,7 @@ class FixedCache(KVCache):
 
     @override
     def note_real(self, real: Tensor | None, n_new: int) -> Tensor | None:
-        """Once fixed, mark the new tokens as real (not padding), and return the mask of the full capacity."""
+        """Once fixed, mark the new token of each row as real (not padding), and return the mask (B, capacity)."""
         if not self.is_fixed:
             return super().note_real(real, n_new)
         self.real.index_fill_(1, self.position, True)
@@ -99,9 +99,10 @@ class FixedCache(KVCache):
             super().advance(n_new)
 
     def reorder_within(self, rows: Tensor, width: int) -> None:
-        """Make row i a copy of row `rows[i]`, in place, for the first `len(rows)` batch rows. It can be recorded.
+        """Make row i a copy of row `rows[i]`, in place, for the first `len(rows)` batch rows.
 
-        Rows move only within their group of `width` neighbors, the hypotheses of one sentence.
+        Rows move only within their group of `width` neighbors, the hypotheses of one sentence. A recorded step can
+        contain this.
         """
         for keys, values in zip(self.keys, self.values, strict=True):
             self.kernels.move_rows(keys, values, rows, width=width, position=self.position, length=None)

@@ -30,7 +30,10 @@ def prepare_model(
     dtype: torch.dtype | DtypeName = "auto",
     quantize: Quantization = "none",
 ) -> AnyModel:
-    """Return the model in eval mode, as asked. It is the same model, moved; with int8 weights it is a fused copy."""
+    """Return the model in eval mode, on this device, in this dtype, and with int8 weights if `quantize` is "int8".
+
+    It is the same object, changed in place; but with int8 weights it is a copy, whose projections are fused (`pack`).
+    """
     if quantize not in get_args(Quantization):
         raise ValueError(f"quantize={quantize!r}: expected one of {', '.join(get_args(Quantization))}")
     wanted = read_dtype(dtype)

@@ -214,7 +214,7 @@ class Recordings:
         self._lock = threading.Lock()
 
     def should_read(self, sources: Tensor) -> bool:
-        """Return whether a recording encodes sources (B, S) faster: on a GPU, or if compiled and they are short."""
+        """Return whether a recording should encode the sources (B, S): on a GPU, or if compiled and they are short."""
         batch, length = sources.shape
         roomy = _round_up(Shape(batch, 1, batch, length), None)
         return sources.is_cuda or (self._steps.are_compiled and roomy.memories * roomy.memory_length <= FEW_TOKENS)
@@ -249,7 +249,7 @@ class Recordings:
 
 
 def _addresses(model: TextModel) -> tuple[int, ...]:
-    """Return what a recording depends on: the number of threads, if compiled, and all parameters' addresses."""
+    """Return the number of threads and the addresses of all parameters. If they change, recordings are dropped."""
     found = (parameter for module in modules_of(model) for parameter in module._parameters.values())
     return torch.get_num_threads(), *(parameter.data_ptr() for parameter in found if parameter is not None)
 
@@ -269,7 +269,7 @@ def _round_up(shape: Shape, max_len: int | None) -> Shape:
 
 
 def _within(room: int, limit: int | None, least: int) -> int:
-    """Return a rounded-up size, at most the model's `limit`, but at least the size `least` that was asked for."""
+    """Return the rounded-up size `room`, or the model's `limit` if that is lower, but at least the size `least`."""
     return room if limit is None else max(min(room, limit), least)
 
 
@@ -341,7 +341,7 @@ class RecordedStepRunner(StepRunner):
 
     @override
     def reorder(self, rows: Tensor, memories: Tensor | None = None) -> None:
-        """Make row i a copy of row `rows[i]`. With `memories` only the rows of these encoder outputs stay in use."""
+        """Make row i a copy of row `rows[i]`. `memories`: the encoder outputs whose rows stay; None keeps all."""
         staying = self._rows
         if memories is not None:
             staying = self._rows.view(-1, len(rows) // len(memories))[memories].flatten()

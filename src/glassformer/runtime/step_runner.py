@@ -41,7 +41,7 @@ class StepRunner:
 
     @property
     def can_run_ahead(self) -> bool:
-        """Whether to launch the next step before Python reads the tokens of this one. Plain steps never do."""
+        """Whether the caller may launch the next step before it reads the tokens of this one. Not with plain steps."""
         return False
 
     def step(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
