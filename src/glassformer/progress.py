@@ -123,7 +123,7 @@ class Step:
     def show(self, done: int, *, text: str = "", total: int | None = None) -> None:
         """Set the number of items done and update the display.
 
-        `total` replaces the expected number of items, `text` the usual line.
+        If given, `total` replaces the expected number of items, and `text` is shown instead of the usual description.
         """
         self.done, self.total = done, self.total if total is None else total
         if self._reporter is None:

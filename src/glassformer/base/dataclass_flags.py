@@ -43,7 +43,10 @@ class Option:
 
 
 def options_of(kind: Any) -> dict[str, Option]:
-    """Return the options of a config class by name. A field that holds a dataclass gives one option per field of it."""
+    """Return the options of a config class by name.
+
+    There is one option per field. A field that holds a dataclass has one for each field of that dataclass instead.
+    """
     usual, found = kind(), {}
     for field in fields(kind):
         value = getattr(usual, field.name)

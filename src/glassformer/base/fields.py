@@ -55,8 +55,8 @@ class InvalidFieldError(Exception):
 class Checked:
     """Base class of config dataclasses: unknown fields and invalid values raise an error at construction.
 
-    Values are converted if the field's type hint demands it: a `str` to a path, an iterable or a single text or path to
-    a tuple, and an integer to a float.
+    Some values are converted to the type in the field's hint: a `str` to a path, and an integer to a float. A tuple
+    field accepts any list or other iterable, and also a single text or path, which becomes the only element.
     """
 
     ALIASES: ClassVar[Mapping[str, str]] = {}

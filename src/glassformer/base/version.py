@@ -1,3 +1,3 @@
-"""The version of Glassformer, in a module that every package may import (none imports from `glassformer` itself)."""
+"""The version of Glassformer. Packages import it from here, because none imports from `glassformer/__init__.py`."""
 
 __version__ = "0.1.0"

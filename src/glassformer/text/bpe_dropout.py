@@ -1,8 +1,9 @@
 """BPE-dropout (Provilkov et al. 2020): a word is segmented differently each time, so that a model learns its parts.
 
-At every step of segmenting a word, each possible merge is skipped with some probability. The best remaining merge is
-applied; a step that skips all merges is the last. The random numbers of the `tokenizers` library cannot be seeded. Here
-they depend on the seed, a version number and the text, but not on the order in which texts are encoded.
+At every step of segmenting a word, each possible merge is skipped with some probability, and the best of the others is
+applied. Segmentation ends when a step skips all merges or none is possible. The random numbers of the `tokenizers`
+library cannot be seeded. Those of this module depend on the seed, a version number and the text, but not on the order
+in which texts are encoded.
 """
 
 import json
@@ -30,8 +31,8 @@ SHORT = 32
 class BpeDropout:
     """Encodes texts with a tokenizer's vocabulary, but segments the words at random.
 
-    `chance` is the probability that a merge is skipped: 0 segments as the tokenizer does, 1 into single bytes; the
-    paper uses 0.1. All segmentations of a text decode to the same text.
+    `chance` is the probability that a merge is skipped; the paper uses 0.1. With 0, words are segmented as the
+    tokenizer does, and with 1 into single bytes. All segmentations of a text decode to the same text.
     """
 
     def __init__(self, tokenizer: Tokenizer, chance: float, seed: int = 0):
@@ -60,7 +61,10 @@ class BpeDropout:
         return [token for word, choice in zip(words, choices, strict=True) for token in self._cut(word, choice % POOL)]
 
     def _words(self, text: str) -> list[str]:
-        """Split a text into words as the tokenizer does, written with one letter per byte. Merges never cross words."""
+        """Split a text into words as the tokenizer does. Merges never cross words.
+
+        In the result, each letter stands for one byte of the word.
+        """
         if self._inner.normalizer is not None:
             text = self._inner.normalizer.normalize_str(text)
         return [word for word, _ in self._inner.pre_tokenizer.pre_tokenize_str(text)]

@@ -118,8 +118,8 @@ def _origins(source: str, said: dict[str, Any], prompt: bool, tokenizer: Pretrai
 def _unsaid(parts: Parts, control: re.Pattern[str], texts: Iterable[str]) -> re.Match[str] | None:
     """Return the first control token that neither has a random name nor occurs in a message text, or None.
 
-    The template must have assembled such a token. `parts` are True for tokens with a random name, `control` matches all
-    control tokens, and `texts` are the message texts.
+    The template must have assembled such a token. `parts` are (text, flag) pairs, where the flag is True for a token
+    with a random name. `control` matches all control tokens, and `texts` are the message texts.
     """
     bare = (found for part, is_named in parts if not is_named for found in control.finditer(part))
     return next((found for found in bare if not any(found[0] in text for text in texts)), None)
@@ -154,10 +154,10 @@ def _variants(original: str) -> list[str]:
 
 
 def _map(value: Any, change: Callable[[str], str], key: str = "") -> Any:
-    """Copy messages and variables with `change` applied to each text. Known roles and types stay.
+    """Copy messages and variables with `change` applied to each text, except known roles and types such as "user".
 
-    Dictionary keys are changed too, unless they are plain words. `key` is the key under which `value` is stored. Raises
-    ValueError for a value that JSON does not have.
+    Dictionary keys are changed too, unless they contain only letters, digits and `_ $ . -`. `key` is the key under
+    which `value` is stored. Raises ValueError for a value that JSON does not have.
     """
     if isinstance(value, str):
         return value if key in ("role", "type") and value in _WORDS else change(value)

@@ -92,9 +92,9 @@ def listed(values: Iterable[Any]) -> list[Any]:
 
 
 def bounded_method(function: Any) -> Callable[..., Any]:
-    """Return a replacement with bounded work for a costly method of a text, `bytes.decode` or `dict.fromkeys`.
+    """Return the function, or a replacement with bounded work if a call of the function may be costly.
 
-    Any other function is returned unchanged.
+    The replaced functions are some methods of texts, `bytes.decode` and `dict.fromkeys`.
     """
     owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
     if isinstance(owner, str) and name in _TEXT:

@@ -33,7 +33,10 @@ _PRINTABLE = (str, bytes, int, float, list, tuple, dict, range, KeysView, Values
 
 
 class Budget(threading.local):
-    """What one rendering may still use: time until `deadline`, and printed `chars`. Each thread has its own budget."""
+    """What one rendering may still use: time until `deadline`, and `chars` characters of printed text.
+
+    Each thread has its own budget.
+    """
 
     deadline = 0.0
     chars = 0
@@ -151,17 +154,23 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return self.checked(super().call_binop(context, operator, left, right))
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """Return `obj.attribute`, or raise if the time is over: a filter calls this for every item of a list."""
+        """Return `obj.attribute`. Raises SecurityError if the rendering is over its time limit.
+
+        The time is checked here because a filter may call this for every item of a list.
+        """
         self.budget.tick()
         return super().getattr(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """Return `obj[argument]`, or raise if the time is over."""
+        """Return `obj[argument]`. Raises SecurityError if the rendering is over its time limit."""
         self.budget.tick()
         return super().getitem(obj, argument)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Return whether a template may access `obj.attr`. Plain values allow what `chat_bounds.METHODS` lists."""
+        """Return whether a template may access `obj.attr`.
+
+        For plain values, such as texts and lists, `chat_bounds.METHODS` lists the allowed names.
+        """
         for kind, names in bounds.METHODS:
             if isinstance(obj, kind):
                 return attr in names
@@ -169,7 +178,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return known and super().is_safe_attribute(obj, attr, value)
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
-        """Return undefined for a refused attribute. Raises SecurityError if its name starts with an underscore."""
+        """Return Jinja's undefined value for an attribute that `is_safe_attribute` refused.
+
+        Raises SecurityError if the attribute's name starts with an underscore.
+        """
         if attribute.startswith("_"):
             raise SecurityError(f"it reaches for {attribute!r} of a {type(obj).__name__}")
         return super().unsafe_undefined(obj, attribute)
@@ -211,7 +223,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return between.join(texts)
 
     def _sum(self, value: Iterable[Any], attribute: str | int | None = None, start: Any = 0) -> Any:
-        """Replace the filter `sum`, with a time check per item, because a sum of lists copies its prefix repeatedly."""
+        """Replace the filter `sum`, with a check of time and size per item.
+
+        A sum of lists is slow: each addition copies the result so far.
+        """
         if isinstance(start, str | bytes):
             raise TypeError("sum() can't sum strings")
         total = start

@@ -1,7 +1,8 @@
 """Compile chat templates, which are untrusted programs, after rewriting them to check their limits.
 
-The language is Jinja as model folders use it. The sandbox (`chat_sandbox.py`) sees function calls. The rewriting turns
-other operations into calls of the sandbox: loop iterations, literal text, concatenation, lists and comparisons.
+The language is Jinja as model folders use it. Jinja itself reports function calls to the sandbox (`chat_sandbox.py`),
+which checks them. The rewriting turns other operations into calls of the sandbox, so that they are checked too: loop
+iterations, literal text, concatenation, lists and comparisons.
 """
 
 import re
@@ -31,8 +32,9 @@ _PRINTING_FILTERS = frozenset({"d", "default", "join"})
 class ChatTemplate:
     """A compiled chat template.
 
-    `rename` maps texts to replacements that are printed where the template itself writes them; earlier entries take
-    precedence. Texts that the template only compares with are unchanged.
+    `rename` maps texts to replacements. Where the template itself writes such a text, the replacement is printed
+    instead. If two of the texts match at the same place, the earlier entry is used. Texts that the template only
+    compares with are unchanged.
     """
 
     def __init__(self, source: str, rename: Mapping[str, str] | None = None):

@@ -1,10 +1,10 @@
-"""The result of encoding one or two texts: token ids, and the position of each token in its text."""
+"""The result of encoding one or two texts: token ids, and the characters of its text that each token covers."""
 
 from typing import NamedTuple
 
 
 class Encoded(NamedTuple):
-    """One or two encoded texts. All fields have one entry per token."""
+    """One or two encoded texts, special tokens included. All fields have one entry per token."""
 
     ids: list[int]
     spans: list[tuple[int, int]]

@@ -1,8 +1,8 @@
 """Convert the vocabularies of GGUF and llama2.c files to `tokenizers` tokenizers.
 
 A byte-level vocabulary (GPT-2) has merges and the name of a pre-tokenization rule. A scored vocabulary (SentencePiece)
-has a score per piece: of all neighbors that together form a piece, the pair that forms the best-scored one merges
-first. Both become BPE merges.
+has no merges but a score per piece: at each step the two neighbors are merged that together form the piece with
+the best score. Both kinds become BPE merges.
 """
 
 import math
@@ -60,8 +60,8 @@ def byte_level_tokenizer(
     """Build a byte-level BPE tokenizer.
 
     `tokens` are in id order, in GPT-2's byte alphabet. `merges` are written "left right", the best first. `types`
-    are GGUF's token types, by default all NORMAL. `pre` names the pre-tokenization rule (`CUTS`). `begin` and `end` are
-    ids to put before and after every text.
+    are GGUF's token types, by default all NORMAL. `pre` names the pre-tokenization rule, a key of `CUTS`. `begin` and
+    `end` are ids to put before and after every text.
     """
     if pre not in CUTS:
         raise ValueError(f"tokenizer.ggml.pre={pre!r}: expected one of {', '.join(CUTS)}")
@@ -235,9 +235,10 @@ def _bpe(vocabulary: dict[str, int], merges: list[tuple[str, str]], **options: A
 def _with_special_tokens(
     inner: tokenizers.Tokenizer, tokens: Sequence[str], types: Sequence[int], begin: int | None, end: int | None
 ) -> tokenizers.Tokenizer:
-    """Add the tokens of the types ADDED, which are matched before pre-tokenization, and return the tokenizer.
+    """Add the unknown, control and user-defined tokens to the tokenizer `inner`, and return it.
 
-    `begin` and `end` are ids that it puts before and after every text.
+    Such tokens (those with a type in ADDED) are matched before pre-tokenization. `begin` and `end` are ids that the
+    tokenizer then puts before and after every text.
     """
     added = [(token, kind) for token, kind in zip(tokens, types, strict=True) if kind in ADDED]
     _wrapped(

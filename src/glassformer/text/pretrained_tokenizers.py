@@ -192,7 +192,10 @@ class PretrainedTokenizer:
             raise ValueError(f"{self.where} cannot read one of {len(texts)} texts: {error}") from error
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
-        """Encode a pair of texts as one sequence with special tokens. Returns ids and segment numbers, 0 or 1."""
+        """Encode a pair of texts as one sequence with special tokens.
+
+        Returns the ids and, for models with token type embeddings such as BERT, the token type of each id, 0 or 1.
+        """
         encoded = self.offsets(first, second)
         return encoded.ids, encoded.token_types
 

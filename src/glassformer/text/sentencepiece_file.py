@@ -94,8 +94,8 @@ def build_tokenizer(
     """Build a tokenizer that segments texts as the SentencePiece model does.
 
     `vocab` (pieces and scores in id order) and `unknown` (the id of the unknown piece) are for unigram models whose ids
-    are defined in another file. A space is put before a text, if the model says so, and also after each special token
-    unless `prefix_everywhere` is False.
+    are defined in another file. If the model puts a space before every text, the tokenizer does so too, and also puts
+    one after each special token unless `prefix_everywhere` is False.
     """
     if model.is_unigram:
         entries = [(piece.text, piece.score) for piece in model.pieces] if vocab is None else list(vocab)
@@ -156,8 +156,8 @@ def _normalizers(model: SentencePieceModel, *, prefix: bool) -> list[normalizers
 def _merges(pieces: Sequence[Piece]) -> list[tuple[str, str]]:
     """Return the merges of a SentencePiece BPE model, best first.
 
-    The file has no merges. SentencePiece merges two neighbors if the result is a piece, the best score first. So every
-    split of a piece into two pieces is a merge, ranked by the score of the whole piece.
+    The file has no merges. At each step, SentencePiece merges the two neighbors that together form the piece with the
+    best score. So every split of a piece into two pieces is a merge, ranked by the score of the whole piece.
     """
     # Only pieces of these types take part in merges.
     ranks = {piece.text: index for index, piece in enumerate(pieces) if piece.kind in (Kind.NORMAL, Kind.UNUSED)}

@@ -11,7 +11,10 @@ Scores = NDArray[np.float32]
 
 
 class TagPaths:
-    """The BIOES tags for the given entity labels (O first), and which tag may follow which."""
+    """The BIOES tags for some entity labels, and which tag may follow which.
+
+    `labels` are the entity labels, such as "PER". `tags` lists O first, then four tags per label.
+    """
 
     def __init__(self, labels: Sequence[str]):
         self.tags = [OUTSIDE, *(f"{prefix}-{label}" for label in labels for prefix in "BIES")]

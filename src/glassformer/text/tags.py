@@ -85,9 +85,10 @@ def tags_of(entities: Iterable[Entity], length: int, scheme: Scheme) -> list[str
 
 
 def detect_scheme(sentences: Sequence[Sequence[str]]) -> Scheme:
-    """Return the scheme of these tags, one list per sentence. If several schemes fit, they give the same entities.
+    """Return the scheme of these tags: "iob1", "iob2" or "bioes". `sentences` has one list of tags per sentence.
 
-    Raises MixedTagsError if some tags fit only IOB1 and others only IOB2.
+    If several schemes fit, they give the same entities. Raises MixedTagsError if some tags fit only IOB1 and others
+    only IOB2.
     """
     sorts = {tag[:2] for tags in sentences for tag in tags}
     if sorts & {"E-", "S-"}:
@@ -110,7 +111,8 @@ def detect_scheme(sentences: Sequence[Sequence[str]]) -> Scheme:
 class MixedTagsError(ValueError):
     """IOB1 and IOB2 tags occur together.
 
-    `as_iob1` and `as_iob2` are the (sentence, word) indices of one tag that fits only the scheme of that name.
+    `as_iob1` is the (sentence, word) index of a tag that fits IOB1 but not IOB2, `as_iob2` that of one that fits IOB2
+    but not IOB1.
     """
 
     def __init__(self, as_iob1: tuple[int, int], as_iob2: tuple[int, int]):

@@ -6,9 +6,10 @@ from glassformer.text.encoded import Encoded
 def windows(read: Encoded, limit: int | None, overlap: int) -> list[Encoded]:
     """Return windows of at most `limit` tokens, each with the question and a part of the context.
 
-    `read` is the encoded pair of question and context. Adjacent windows share `overlap` tokens of the context, or half
-    of a window's part if that is less, so that every span of that length is whole in one window. A question that would
-    leave the context less than half of the window is truncated.
+    `read` is the encoded pair of question and context. With a `limit` of None there is one window. Adjacent windows
+    share `overlap` tokens of the context, or half of what a window holds of it if that is less; every span of at most
+    so many tokens is whole in one window. A question that would leave the context less than half of the window is
+    truncated.
     """
     if limit is None or len(read) <= limit:
         return [read]

@@ -4,10 +4,11 @@ A tokenizer splits text into tokens and gives each an id. Byte-pair encoding (BP
 bytes of the training text and merges the most frequent pair of neighbors into a new token until the vocabulary is full.
 Frequent words become one token, rare ones several.
 
-The four special tokens have fixed ids. `</s>` typed by a user is encoded as plain text, not as a special token. All
-kinds except characters work on bytes, so that no text is unknown. Decoding then returns the encoded text, except that
-`lowercase` loses the case, and that `prefix_space` loses one space of a text that starts with a space. A tokenizer of
-characters encodes a character outside its vocabulary as `<unk>`, which decoding omits.
+The special tokens `<pad>`, `<s>` (BEGIN), `</s>` (END) and `<unk>` have the ids 0 to 3. `</s>` typed by a user is
+encoded as plain text, not as a special token. All kinds except characters work on bytes, so that no text is unknown.
+Decoding then returns the encoded text, except that `lowercase` loses the case, and that `prefix_space` loses one space
+of a text that starts with a space. A tokenizer of characters encodes a character outside its vocabulary as `<unk>`,
+which decoding omits.
 
 >>> tokenizer = Tokenizer.train(["low lower lowest"] * 10, vocab_size=270)
 >>> tokenizer.tokens(tokenizer.encode("lower lowly"))
@@ -185,7 +186,7 @@ class Tokenizer:
         raise ValueError(f"the tokenizer has no special token {name!r}: expected one of {[*self._special.values()]}")
 
     def normalize(self, text: str) -> str:
-        """Return the text that is split into tokens: lower-cased with `lowercase`, otherwise unchanged."""
+        """Return the text that is split into tokens: lower-cased if trained with `lowercase`, else unchanged."""
         return text if self._inner.normalizer is None else self._inner.normalizer.normalize_str(text)
 
     def encode(self, text: str) -> list[int]:

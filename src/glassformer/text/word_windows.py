@@ -9,9 +9,9 @@ from glassformer.text.encoded import Encoded
 
 
 class Window(NamedTuple):
-    """A window over the words from index `begin` to `end`, of which `first` to `last` are predicted.
+    """A part of a sentence that the model reads at once: the words from index `begin` to `end`.
 
-    The other words are context. `last` and `end` are exclusive.
+    Only the words from `first` to `last` are predicted; the others are context. `last` and `end` are exclusive.
     """
 
     begin: int
@@ -26,10 +26,10 @@ def joined(words: Sequence[str]) -> str:
 
 
 def first_pieces(words: Sequence[str], encoded: Encoded) -> list[int | None]:
-    """Return the position of each word's first token in `encoded`, which encodes `joined(words)`.
+    """Return the index in `encoded` of each word's first token. `encoded` is the encoding of `joined(words)`.
 
-    It is None for a word without tokens: one beyond a truncation, or one whose characters the tokenizer drops, as BERT
-    drops control characters.
+    The index is None for a word without tokens: one beyond a truncation, or one whose characters the tokenizer drops,
+    as BERT drops control characters.
     """
     found: list[int | None] = [None] * len(words)
     for place, word in enumerate(word_of_each(words, encoded)):
@@ -39,9 +39,9 @@ def first_pieces(words: Sequence[str], encoded: Encoded) -> list[int | None]:
 
 
 def word_of_each(words: Sequence[str], encoded: Encoded) -> list[int | None]:
-    """Return the index of the first word that each token overlaps; None for a special token.
+    """Return, for each token of `encoded`, the index of the first word that it overlaps; None for a special token.
 
-    `encoded` encodes `joined(words)`. A space belongs to the next word.
+    `encoded` is the encoding of `joined(words)`. A space belongs to the next word.
     """
     ends = [end - 1 for end in accumulate(len(word) + 1 for word in words)]
     found: list[int | None] = []
@@ -53,10 +53,11 @@ def word_of_each(words: Sequence[str], encoded: Encoded) -> list[int | None]:
 
 
 def windows(costs: Sequence[int], room: int) -> list[Window]:
-    """Return windows of at most `room` tokens that predict each word once. `costs` is the number of tokens per word.
+    """Split a sentence into windows of at most `room` tokens. Each word is predicted in exactly one of them.
 
-    About half of a window's tokens are predicted, and a quarter on each side is context. A word of more than `room`
-    tokens is the only predicted word of its window, and the caller truncates it.
+    `costs` is the number of tokens of each word. About half of a window's tokens are predicted, and a quarter on each
+    side is context. A word of more than `room` tokens is the only predicted word of its window; the caller must
+    truncate it.
     """
     sums = [0, *accumulate(costs)]
     found, first = [], 0

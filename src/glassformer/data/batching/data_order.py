@@ -2,9 +2,9 @@
 
 A row is the index of a tokenized example, such as a text or a sentence pair.
 
-A run with A = `accumulate` batches per update takes the batches u * A to u * A + A - 1 for its update u, counted from 0
-with skipped updates included (`training/trainer.py`). Language models read windows instead of rows; `packed_windows.py`
-decides their order.
+In a run with A = `accumulate` batches per update, update u takes the batches u * A to u * A + A - 1. Updates are
+counted from 0, and skipped updates count too (`training/trainer.py`). Language models read windows instead of rows;
+`packed_windows.py` decides their order.
 
 Rows are grouped into cells by their lengths, rounded up to a grid. The cells are ordered so that neighbors have similar
 lengths, and cut into batches whose padded size stays within the budget. Every epoch shuffles the rows within each cell
@@ -18,7 +18,10 @@ Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 def grid(lengths: Numbers, step: int) -> Numbers:
-    """Round lengths up to a grid with spacing `step` that grows coarser: 2, 4, ... 16, 18, 20, ... 32, 36, ..."""
+    """Round lengths up to multiples of `step`, and long ones up to coarser multiples.
+
+    For a step of 2 the results are 2, 4, ... 16, 18, 20, ... 32, 36, ...
+    """
     fine = np.maximum(step, 2.0 ** np.floor(np.log2(np.maximum(lengths, 1)) - 3)).astype(np.int64)
     return -(-lengths // fine) * fine
 
@@ -27,7 +30,7 @@ class BatchPlan:
     """Assigns rows (tokenized examples) to batches of at most `max_tokens` padded tokens, and orders the batches.
 
     `first` holds the length of each row, already rounded by `grid`. For sentence pairs it holds the source lengths and
-    `second` the target lengths; the longer side of a batch counts.
+    `second` the target lengths; the longer side counts for `max_tokens`.
     """
 
     def __init__(self, first: Numbers, second: Numbers | None = None, *, max_tokens: int, seed: int):
@@ -57,7 +60,7 @@ class BatchPlan:
         return len(self._cuts) - 1
 
     def rows_of_batch(self, number: int) -> Numbers:
-        """Return the indices of the examples in the batch with this number, which decides the data order of training.
+        """Return the indices of the examples in the batch with this number.
 
         They depend on the seed and the number only. Numbers continue across epochs.
         """

@@ -26,8 +26,8 @@ class FillInMiddleParts(NamedTuple):
 def fill_in_middle_parts(document: Document, *, chance: float, longest: int, seed: int) -> Iterator[FillInMiddleParts]:
     """Cut a document into pieces of whole lines, and split each piece in three with probability `chance`.
 
-    A piece has at most `longest` characters, unless it is one longer line, so that a model sees all three parts at
-    once. Adjacent pieces that are not split are joined.
+    A piece has at most `longest` characters, so that a model sees all three parts at once; only a single line may be
+    longer. Adjacent pieces that are not split are joined.
     """
     key = hashlib.blake2b(f"{seed} {document.text}".encode(errors="replace"), digest_size=8)
     random = Random(key.hexdigest())

@@ -35,7 +35,7 @@ class LabeledBatch(NamedTuple):
     def n_target_tokens(self) -> int:
         """Return the number of answers that are not IGNORED, over which the loss is averaged.
 
-        If the answers are floats, all numbers of a text or pair count as one answer.
+        An answer of several floats counts once; in an answer of several integers, each integer counts.
         """
         return len(self.answers) if self.answers.is_floating_point() else int((self.answers != IGNORED).sum())
 
@@ -102,7 +102,8 @@ class LabeledBatches:
 class PairedBatches(LabeledBatches):
     """Training batches of text pairs whose two texts are encoded separately: `rows[2i]` and `rows[2i+1]` form pair i.
 
-    A batch of B pairs has B answers and 2B sequences: the first texts of all pairs, then the second texts.
+    A batch of B pairs has 2B sequences: the first texts of all pairs, then the second texts. It has B answers, those of
+    the first texts' rows.
     """
 
     def _make_plan(self, lengths: Numbers, max_tokens: int, seed: int) -> BatchPlan:

@@ -145,6 +145,6 @@ def shuffle_sentences(ids: Numbers, random: np.random.Generator, *, stops: Numbe
 
 
 def _cut(total: int, parts: int, random: np.random.Generator) -> list[int]:
-    """Return `parts` random span lengths whose sum is `total`, each at least 1 if `total` allows."""
+    """Return `parts` random span lengths of at least 1, whose sum is `total`. For a `total` of 0, return [0]."""
     cuts = np.sort(random.permutation(max(total - 1, 0))[: parts - 1]) + 1
     return [int(size) for size in np.diff([0, *cuts, total])]

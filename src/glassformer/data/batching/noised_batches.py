@@ -53,7 +53,8 @@ class SurroundingTokens:
 class _NoisedBatches:
     """Base class of MaskedBatches and DenoisingBatches: decides which rows (tokenized texts) form a batch.
 
-    `first` and `second` are the lengths of the corrupted rows, as source and target; `second` is None without a target.
+    `first` holds the number of source tokens of each row after its corruption, `second` that of target tokens, or None
+    if there is no separate target.
     """
 
     def __init__(self, rows: Rows, first: Numbers, second: Numbers | None, *, max_tokens: int, seed: int):
@@ -129,8 +130,8 @@ def make_masked_batch(texts: Sequence[Masked], surrounding: SurroundingTokens) -
 class DenoisingBatches(_NoisedBatches):
     """Training batches for denoising models (T5, BART): `batches[n]` is batch number n, counted across epochs.
 
-    `noise` corrupts a text. `sizes` returns upper bounds of its source and target lengths for texts of given lengths.
-    `max_tokens` limits the padded tokens of a batch on its longer side.
+    `noise` corrupts a text. `sizes` takes the lengths of the texts, and returns upper bounds of their source lengths
+    and of their target lengths after corruption. `max_tokens` limits the padded tokens of a batch on its longer side.
     """
 
     def __init__(

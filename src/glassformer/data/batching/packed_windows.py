@@ -79,8 +79,8 @@ def write_stream(
 ) -> TokenStream:
     """Tokenize documents, write them to `folder`, and return the stream.
 
-    With `has_documents`, END is written before each document and after the last one. `unknown` is the id of <unk>,
-    whose occurrences are counted. `size` returns the size of a document in bytes.
+    With `has_documents`, END is written before each document and after the last one; without, never. `unknown` is the
+    id of <unk>, whose occurrences are counted. `size` returns the size of a document in bytes.
     """
     n_bytes = n_documents = n_unknown = n_tokens = 0
     with new_token_folder(folder) as work, (work / "tokens.bin").open("wb") as file:
@@ -158,9 +158,10 @@ class PackedBatches:
         return PackedBatch(tokens, targets, (tokens == END).cumsum(1))
 
     def _window(self, number: int) -> tuple[int, int]:
-        """Return the position where a window starts, and how many of its first targets the previous window has too.
+        """Return the index in the stream where a window starts, and its number of shared targets.
 
-        Windows are numbered across epochs.
+        The shared targets are its first ones, which are also in the window before it in the stream. `number` is the
+        window's number, counted across epochs.
         """
         epoch, place = divmod(number, self.n_windows)
         if self._drawn is None or self._drawn[0] != epoch:
@@ -169,7 +170,10 @@ class PackedBatches:
         return int(begins[place]), int(shared[place])
 
     def _draw(self, epoch: int) -> tuple[Numbers, Numbers]:
-        """Return the start of each window of an epoch and its number of shared targets, in shuffled order."""
+        """Return the start of each window of an epoch, and its number of shared targets (see `_window`).
+
+        The windows are in shuffled order.
+        """
         random = np.random.default_rng([self.seed, epoch])
         shift = random.integers(self._shifts[0], self._shifts[1] + 1)
         last = len(self.stream) - 1 - self.width

@@ -16,7 +16,11 @@ from glassformer.text.tokenizer import BEGIN, END, PAD, UNKNOWN
 
 
 class PairBatch(NamedTuple):
-    """A padded batch of sources and targets. `target_in` is `target_out` shifted right by one."""
+    """A padded batch of sources and targets.
+
+    For each target, `target_in` is BEGIN and its tokens, and `target_out`, which the model predicts, is its tokens and
+    END.
+    """
 
     source: Tensor  # (B, S), ends with END
     target_in: Tensor  # (B, T), begins with BEGIN
@@ -71,7 +75,7 @@ class TokenBudgetBatches:
         return self.collate(self._plan.rows_of_batch(number))
 
     def collate(self, rows: Numbers) -> PairBatch:
-        """Return the sentence pairs with these indices as a batch, padded to the grid."""
+        """Return the sentence pairs with these indices as a batch, padded to rounded lengths (`make_pair_batch`)."""
         sources = [self.files.ids("source", int(row)) for row in rows]
         targets = [self.files.ids("target", int(row)) for row in rows]
         return make_pair_batch(sources, targets, step=self.step)
@@ -85,7 +89,11 @@ class TokenBudgetBatches:
 def make_pair_batch(
     sources: Sequence[Sequence[int] | np.ndarray], targets: Sequence[Sequence[int] | np.ndarray], *, step: int = 2
 ) -> PairBatch:
-    """Return tokenized sentence pairs as a batch with BEGIN and END, padded to the length grid of this `step`."""
+    """Return tokenized sentence pairs, given without BEGIN and END, as a padded batch.
+
+    BEGIN and END are added. The longest source and the longest target, rounded up by `grid` with this `step`, decide
+    the padded lengths.
+    """
     width = int(grid(np.array([max(map(len, sources)) + 1]), step)[0])
     height = int(grid(np.array([max(map(len, targets)) + 1]), step)[0])
     source = np.full((len(sources), width), PAD, dtype=np.int64)

@@ -38,7 +38,10 @@ class TextPair(Protocol):
 
 
 class TokenFiles:
-    """The tokenized sentence pairs in a folder that `write_token_files` wrote. `side` is "source" or "target"."""
+    """The tokenized sentence pairs in a folder that `write_token_files` wrote.
+
+    The argument `side` of the methods is "source" or "target".
+    """
 
     def __init__(self, folder: Path):
         self.offsets = {side: np.memmap(folder / f"{side}.offsets", dtype=np.int64, mode="r") for side in SIDES}
@@ -70,8 +73,9 @@ def write_token_files(
 ) -> TokenFiles:
     """Tokenize `pairs`, write them to `folder`, and return them as `TokenFiles`.
 
-    `kept` says what to do with a pair whose source or target has more than `max_len` tokens: drop it ("none"), or keep
-    the first or the last `max_len` tokens of the source and the first `max_len` of the target.
+    `kept` decides about a pair whose source or target has more than `max_len` tokens. "none" drops the pair. "first"
+    and "last" keep the first or the last `max_len` tokens of the source, and both keep the first `max_len` of the
+    target.
     """
     offsets: dict[str, list[int]] = {side: [0] for side in SIDES}
     n_long = 0

@@ -70,9 +70,10 @@ CORPORA = {
 def open_corpus(
     name: str, *, folder: Path | None = None, source: str = "en", target: str = "de"
 ) -> Mapping[Split, Iterable[Pair]]:
-    """Return the sentence pairs of each split of a corpus.
+    """Return the sentence pairs of each split ("train", "valid" and "test") of the corpus with this name.
 
-    `folder` holds the files of a corpus that is not downloaded. `source` and `target` are language codes.
+    `folder` holds the files of a corpus that is not downloaded, such as "multi30k". `source` and `target` are language
+    codes.
     """
     if name not in CORPORA:
         raise ValueError(f"unknown corpus {name!r}: {suggestion(name, CORPORA)}")

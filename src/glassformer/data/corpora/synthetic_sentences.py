@@ -58,7 +58,7 @@ DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday"
 
 
 def generate_sentences(side: Side) -> list[TaggedSentence]:
-    """Return the tagged sentences of the split `side`."""
+    """Return the tagged sentences of the split `side`: "train", "valid" or "test"."""
     draw = Random(side)
     makers, templates = _makers(side, draw), TEMPLATES.splitlines()
     return [_sentence(draw.choice(templates), makers) for _ in range(SIZES[side])]
@@ -111,7 +111,10 @@ def _makers(side: Side, draw: Random) -> dict[str, Callable[[], str]]:
 
 
 def _share(names: list[str], side: Side) -> list[str]:
-    """Return the names that the split `side` uses. The list is shuffled first, so that similar names spread."""
+    """Return the names that the split `side` uses.
+
+    The names are shuffled first, so that similar ones are spread over the splits.
+    """
     mixed = sorted(names)
     Random(0).shuffle(mixed)
     low, high = SHARES[side]

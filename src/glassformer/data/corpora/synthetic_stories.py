@@ -137,5 +137,5 @@ def generate_stories(count: int, *, seed: int = 0, unanswerable: float = 0.15) -
 
 
 def _kind(question: str) -> str:
-    """Return the kind of a question: its first word, and whether it asks about a thing."""
+    """Return the kind of a question as a text: its first word, and True or False for whether it asks about a thing."""
     return f"{question.split()[0]} {' the ' in question}"

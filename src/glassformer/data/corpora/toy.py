@@ -25,9 +25,9 @@ ANSWERS: dict[PairTask, Callable[[list[int]], list[int]]] = {
 
 @dataclass(frozen=True)
 class PairTaskData:
-    """Endless random sequences of symbols, with their copy, reverse or sorted order as targets.
+    """Endless random sequences of symbols, each with a target: the same symbols copied, reversed or sorted.
 
-    The seed determines them.
+    `task` is "copy", "reverse" or "sort". The seed determines the sequences.
     """
 
     task: PairTask

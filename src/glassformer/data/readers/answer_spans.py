@@ -40,7 +40,8 @@ class SpanQuestion(NamedTuple):
 class SpanReader:
     """Yields the questions in some files each time it is iterated over.
 
-    With `on_bad="skip"`, `skipped` counts the bad records of the last pass by problem.
+    A bad record raises an error if `on_bad` is "error". If it is "skip", the record is left out, and `skipped` counts
+    the bad records of the last pass by problem.
     """
 
     paths: Sequence[Path]
@@ -71,7 +72,7 @@ class SpanReader:
 
 
 def _answers(cell: Any, column: str) -> tuple[list[str], list[int | None]]:
-    """Return the answers in a record's cell, and their stated positions, None where none is stated.
+    """Return the answers in a record's cell, and the start position of each; None where the cell states no position.
 
     The cell may be a text, a list of texts, a list of SQuAD's answer objects, or an object with the lists `text` and
     `answer_start`, as Hugging Face stores SQuAD.

@@ -26,7 +26,7 @@ class _BadQuotesError(ValueError):
 
 
 def read_csv_rows(lines: Iterable[Line]) -> Iterator[CsvRow]:
-    """Yield the rows in lines that still have their line breaks.
+    """Parse the lines of a CSV file, which must still have their line breaks, and yield its rows.
 
     An unclosed quote, or text after the closing quote of a multi-line cell, raises BadRecordError, because the start of
     the next row is unknown. Other problems are stored in the row, and reading continues.

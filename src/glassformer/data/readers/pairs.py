@@ -26,7 +26,8 @@ class Pair(NamedTuple):
 class PairReader:
     """Yields the sentence pairs in some files each time it is iterated over.
 
-    With `on_bad="skip"`, `skipped` counts the bad records of the last pass by problem.
+    A bad record raises an error if `on_bad` is "error". If it is "skip", the record is left out, and `skipped` counts
+    the bad records of the last pass by problem.
     """
 
     sources: Sequence[Path]

@@ -25,8 +25,8 @@ class PlainText(NamedTuple):
 class TextReader:
     """Yields the texts in some files each time it is iterated over.
 
-    With `on_bad="skip"`, `skipped` counts the bad records of the last pass by problem. Blank lines of text files are
-    ignored and do not count as bad.
+    A bad record raises an error if `on_bad` is "error". If it is "skip", the record is left out, and `skipped` counts
+    the bad records of the last pass by problem. Blank lines of text files are ignored and do not count as bad.
     """
 
     paths: Sequence[Path]

@@ -62,7 +62,7 @@ class MissingColumnError(BadRecordError):
         self.where, self.column, self.columns = where, column, columns
 
     def naming(self, option: str) -> "MissingColumnError":
-        """Return this error with the command-line option that names the column in its message."""
+        """Return a copy of this error whose message names `option`, the command-line option that sets the column."""
         return MissingColumnError(self.where, self.column, self.columns, option)
 
 
@@ -70,7 +70,8 @@ class MissingColumnError(BadRecordError):
 class RecordReader(Generic[Example]):
     """Yields the examples in some TSV, CSV or JSONL files each time it is iterated over.
 
-    With `on_bad="skip"`, `skipped` counts the bad records of the last pass by problem.
+    A bad record raises an error if `on_bad` is "error". If it is "skip", the record is left out, and `skipped` counts
+    the bad records of the last pass by problem.
     """
 
     paths: Sequence[Path]
@@ -124,7 +125,7 @@ def kind_of(path: Path) -> Literal["text", "table", "jsonl"]:
 
 
 def read_records(path: Path, columns: Sequence[str]) -> Iterator[Record]:
-    """Yield the values of these columns for each record of a TSV, CSV or JSONL file.
+    """Yield the records of a TSV, CSV or JSONL file, each with the values of these columns as its cells.
 
     The cells of tables are strings. In JSONL, cells may have any JSON type, and a missing key gives None.
     """
@@ -132,9 +133,10 @@ def read_records(path: Path, columns: Sequence[str]) -> Iterator[Record]:
 
 
 def as_text(cell: object, column: str) -> str:
-    """Return the text of a cell without white space around it. Raises ValueError if the cell holds no text.
+    """Return the text of a cell without white space around it.
 
-    `column` names the cell's column in the error.
+    Raises ValueError if the cell is not a string, is blank, or has a lone surrogate. `column` names the cell's column
+    in the error.
     """
     if not isinstance(cell, str):
         raise ValueError(f"no text under {column!r}")

@@ -13,9 +13,10 @@ Example = TypeVar("Example")
 
 
 def split_of(text: str, *, valid: float = 0.02, test: float = 0.02) -> Split:
-    """Return the split of a text. `valid` and `test` are the shares of the validation and test sets.
+    """Return the split of a text: "train", "valid" or "test".
 
-    Case and spaces are ignored, so that near duplicates are in the same split.
+    `valid` and `test` are the shares of the validation and test sets. Case and spaces are ignored, so that near
+    duplicates are in the same split.
     """
     key = " ".join(text.lower().split()).encode()
     place = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest()) / 2**64
@@ -39,7 +40,7 @@ class SplitExamples(Generic[Example]):
 
     @property
     def skipped(self) -> Counter[str]:
-        """Return the number of bad records by problem in the last pass, for all splits together."""
+        """Return how many bad records the last pass skipped, by problem, for all splits together."""
         return Counter(getattr(self.examples, "skipped", ()))
 
     def __iter__(self) -> Iterator[Example]:
@@ -51,14 +52,18 @@ class SplitExamples(Generic[Example]):
 def split_examples(
     examples: Iterable[Example], text: Callable[[Example], str], *, valid: float = 0.04, test: float = 0.04
 ) -> dict[Split, SplitExamples[Example]]:
-    """Return the examples of each split. `text` returns the text that decides an example's split.
+    """Return the examples of each split: "train", "valid" and "test".
 
-    `examples` is iterated over once for each pass through a split. `valid` and `test` are the shares of those sets.
+    `text` returns the text that decides an example's split. `valid` and `test` are the shares of those sets. Each pass
+    through a split iterates over all of `examples`, so these must allow several passes.
     """
     sides: tuple[Split, ...] = ("train", "valid", "test")
     return {side: SplitExamples(examples, text, side, valid, test) for side in sides}
 
 
 def split_pairs(pairs: Iterable[Pair], *, valid: float = 0.04, test: float = 0.04) -> dict[Split, SplitExamples[Pair]]:
-    """Return the sentence pairs of each split. A pair's source text decides its split."""
+    """Return the sentence pairs of each split: "train", "valid" and "test". A pair's source text decides its split.
+
+    `pairs` must allow several passes.
+    """
     return split_examples(pairs, lambda pair: pair.source, valid=valid, test=test)

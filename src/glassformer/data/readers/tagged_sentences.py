@@ -40,7 +40,8 @@ class TaggedSentence(NamedTuple):
 class TaggedReader:
     """Reads tagged sentences from files. The fields describe the files' format.
 
-    `scheme` is the tagging scheme of CoNLL files, by default detected. `text_column` and `spans_column` are JSONL keys.
+    `scheme` is the tagging scheme of CoNLL files; "auto" detects it. `text_column` and `spans_column` are JSONL keys. A
+    bad sentence raises an error if `on_bad` is "error", and is left out if it is "skip".
     """
 
     word_column: int = 1
@@ -146,7 +147,7 @@ def _columns(line: Line) -> list[str]:
 
 
 def _blocks(path: Path) -> Iterator[list[Line]]:
-    """Yield the lines of each sentence of a CoNLL file, which blank lines and document separators end."""
+    """Yield the lines of each sentence of a CoNLL file. A blank line or a document separator ends a sentence."""
     block: list[Line] = []
     for line in read_lines(path):
         columns = _columns(line)

@@ -37,8 +37,9 @@ class Document(NamedTuple):
 class DocumentReader:
     """Yields the documents in some files and folders each time it is iterated over.
 
-    Blank documents of text files are ignored. With `on_bad="skip"`, `skipped` counts the bad documents of the last pass
-    by problem.
+    A bad document raises an error if `on_bad` is "error". If it is "skip", the document is left out, and `skipped`
+    counts the bad documents of the last pass by problem. Blank documents of text files are ignored and do not count as
+    bad.
     """
 
     paths: Sequence[Path]
@@ -129,8 +130,8 @@ class SplitDocuments(NamedTuple):
 def split_documents(documents: Iterable[Document], share: float = 0.0) -> SplitDocuments:
     """Split documents into training and validation documents.
 
-    With a positive `share`, that share of the text, at its end, is for validation. With 0, a hash of the text selects
-    about one in 25 documents for validation; if it selects all or none, the last tenth of the text is taken.
+    With a positive `share`, the last `share` of all characters is for validation. With 0, a hash of the text selects
+    about one in 25 documents for validation; if it selects all or none, the last tenth of all characters is taken.
     """
     if not 0 <= share < 1:
         raise ValueError(f"valid_share={share}: expected a share of the text, from 0 to below 1")
