@@ -217,7 +217,7 @@ class EncoderLayer(DocumentLayer):
 class EncoderBlock(EncoderLayer):
     """Tutorial document 003's encoder layer: self-attention and feed-forward, with pre-norm and GELU.
 
-    The norm comes before the attention, as the document's text says.
+    The norm comes before the attention, as the document's text says. The document's own code skips this norm.
     """
 
     style, drops_attention = MODERN, True

@@ -38,9 +38,10 @@ N_COLORS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class CurvePoint:
-    """Measurements, by name, at one training update, `seconds` after the start of training.
+    """The values that were measured at one training update, by name.
 
-    Names that contain "loss" share a chart where lower is better. All others are scores, where higher is better.
+    `seconds` is the time since the start of training. Values whose names contain "loss" share a chart that says that
+    lower is better. All others are taken for scores, and their chart says that higher is better.
     """
 
     update: int
@@ -228,7 +229,7 @@ def _clock(seconds: float) -> str:
 def _chart(name: str, better: str, lines: Mapping[str, Sequence[_Dot]], axis: _Axis) -> _Chart:
     """Return the chart `name`: its drawing, and a legend that shows the last value of each line.
 
-    `better` says which values are better, and `lines` holds the points of each line by its label.
+    `better` is the text "lower is better" or "higher is better"; `lines` maps the label of each line to its points.
     """
     frame = _Frame(lines, axis, from_zero=name != "Loss")
     label_heights = _spread_labels([frame.down(line[-1].value) for line in lines.values()], HEIGHT - BOTTOM)

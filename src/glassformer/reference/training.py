@@ -30,7 +30,7 @@ def label_smoothed_cross_entropy(
 class Adam:
     """The Adam optimizer (Kingma and Ba 2015) for parameters in NumPy arrays.
 
-    Each update is `lr` times the running mean of the gradient over the root of the running mean of its square.
+    Each update is `lr` · m / (√v + eps), where m is the running mean of the gradient and v that of its square.
     """
 
     def __init__(
