@@ -33,7 +33,7 @@ class TokenEmbedding(nn.Module):
 
 
 class InputEmbedding(TokenEmbedding):
-    """Tutorial document 002's token embedding: `TokenEmbedding` with its arguments in the other order."""
+    """Tutorial document 002's token embedding: `TokenEmbedding` with the arguments (d_model, vocab_size)."""
 
     def __init__(self, d_model: int, vocab_size: int):
         super().__init__(vocab_size, d_model)

@@ -322,7 +322,7 @@ def _has_spread(line: Sequence[_Dot]) -> bool:
 
 
 def _ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Return about `about` round tick values, from at or below `low` to at or above `high`."""
+    """Return about `about` round tick values: the first is at or below `low`, the last at or above `high`."""
     room = max(abs(low), abs(high), 1e-6) * 1e-3
     if high - low < room:
         low, high = low - room, high + room
@@ -345,9 +345,9 @@ def _short(label: str) -> str:
 
 
 def _spread_labels(heights: Sequence[float], bottom: float) -> list[float]:
-    """Return the vertical positions of labels, moved apart so that they do not overlap, and above `bottom`.
+    """Return vertical positions for labels: the wanted positions `heights`, moved apart so that no labels overlap.
 
-    `heights` are the wanted positions. Positions grow downward, so `bottom` is the largest allowed one.
+    Positions grow downward; none of the result is larger than `bottom`.
     """
     order = sorted(range(len(heights)), key=lambda number: heights[number])
     moved = list(heights)

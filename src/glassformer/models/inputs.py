@@ -104,7 +104,10 @@ def count_positions(real: Tensor, segments: Tensor | None) -> Tensor:
 
 
 def check_segments(segments: Tensor) -> None:
-    """Raise unless document numbers (B, T) are integers and, on the CPU, never decrease along a sequence."""
+    """Raise TypeError if the document numbers (B, T) are floating-point, ValueError if they decrease along a sequence.
+
+    The second check is made on the CPU only.
+    """
     if segments.is_floating_point():
         raise TypeError(f"segments has dtype {segments.dtype}: expected whole numbers")
     if segments.device.type == "cpu" and not torch.compiler.is_compiling() and (segments.diff(dim=1) < 0).any():

@@ -112,7 +112,8 @@ class Rotary(nn.Module):
 class RelativeBias(nn.Module):
     """T5's relative bias (Raffel et al. 2020, section 2.1): one learned number per head and bucket of distances.
 
-    A bidirectional stack uses half of the buckets for keys after the query; otherwise all are for keys up to the query.
+    A bidirectional stack uses half of the buckets for keys after the query and half for the others. A causal stack uses
+    all buckets for keys at or before the query.
     In each direction, the first half of the buckets hold one distance each; the second half hold ranges that widen
     logarithmically up to `max_distance`.
     """
