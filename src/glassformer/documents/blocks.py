@@ -33,7 +33,7 @@ class TokenEmbedding(nn.Module):
 
 
 class InputEmbedding(TokenEmbedding):
-    """Tutorial document 002's token embedding: `TokenEmbedding` with its arguments in the other order."""
+    """Tutorial document 002's token embedding: `TokenEmbedding` with the arguments (d_model, vocab_size)."""
 
     def __init__(self, d_model: int, vocab_size: int):
         super().__init__(vocab_size, d_model)
@@ -217,7 +217,7 @@ class EncoderLayer(DocumentLayer):
 class EncoderBlock(EncoderLayer):
     """Tutorial document 003's encoder layer: self-attention and feed-forward, with pre-norm and GELU.
 
-    The norm comes before the attention, as the document's text says.
+    The norm comes before the attention, as the document's text says. The document's own code skips this norm.
     """
 
     style, drops_attention = MODERN, True

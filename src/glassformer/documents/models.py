@@ -270,8 +270,8 @@ class T5Model(EncoderDecoderModel):
     ) -> Tensor:
         """Return the logits (B, T, V) for source ids (B, S) and target ids (B, T).
 
-        The masks are 1 or True for real tokens, in the shapes of their tokens or with two axes of size 1 after the
-        batch.
+        The masks are 1 or True for real tokens. The encoder's is (B, S) or (B, 1, 1, S), the decoder's (B, T) or
+        (B, 1, 1, T).
         """
         masks = flat_mask(encoder_attention_mask), flat_mask(decoder_attention_mask)
         return super().forward(input_ids, decoder_input_ids, *masks)

@@ -107,8 +107,8 @@ def load_document_weights(model: nn.Module, state: Mapping[str, Tensor]) -> None
 def rename(name: str, names: Collection[str] = ()) -> str:
     """Return our name for a parameter of a tutorial document's module.
 
-    `names` are all names in its state. They decide whether the layer belongs to a decoder, which has a third norm, and
-    whether the model is a GPTModel, which has `blocks`.
+    `names` are the names of all parameters in its state. They show whether the layer belongs to a decoder, whose layers
+    have a third norm, and whether the model is a GPTModel, in which names start with "blocks.".
     """
     if name.startswith("norm.") and any(other.startswith("blocks.") for other in names):
         name = f"decoder.{name}"
@@ -129,8 +129,7 @@ def rename(name: str, names: Collection[str] = ()) -> str:
 def _check_names(model: nn.Module, state: Mapping[str, Tensor], own: Names, pairs: Pairs) -> None:
     """Raise ValueError unless the names in the state, mapped to ours, are exactly the model's parameters.
 
-    `own` holds the model's parameters by name; `pairs` holds our name and the document's name of each entry of the
-    state.
+    `own` holds the model's parameters by name; `pairs` holds, for each entry of the state, our name and the document's.
     """
     # A tied table is in our state under each of its names, in theirs perhaps under one.
     given = {id(own[name]) for name, _ in pairs if name in own}
@@ -173,7 +172,10 @@ def _check_style(model: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 
 def _check_values(model: nn.Module, theirs: Names, own: Names, pairs: Pairs) -> None:
-    """Raise ValueError unless all shapes match and parameters that the model ties have equal values in the state."""
+    """Raise ValueError unless all shapes match and parameters that the model ties have equal values in the state.
+
+    `theirs` is the state without the sinusoids; `own` and `pairs` are as in `_check_names`.
+    """
     first: dict[int, str] = {}
     for name, their_name in pairs:
         value, expected = theirs[their_name], own[name]

@@ -38,9 +38,10 @@ N_COLORS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class CurvePoint:
-    """Measurements, by name, at one training update, `seconds` after the start of training.
+    """The values that were measured at one training update, by name.
 
-    Names that contain "loss" share a chart where lower is better. All others are scores, where higher is better.
+    `seconds` is the time since the start of training. Values whose names contain "loss" share a chart that says that
+    lower is better. All others are taken for scores, and their chart says that higher is better.
     """
 
     update: int
@@ -228,7 +229,7 @@ def _clock(seconds: float) -> str:
 def _chart(name: str, better: str, lines: Mapping[str, Sequence[_Dot]], axis: _Axis) -> _Chart:
     """Return the chart `name`: its drawing, and a legend that shows the last value of each line.
 
-    `better` says which values are better, and `lines` holds the points of each line by its label.
+    `better` is the text "lower is better" or "higher is better"; `lines` maps the label of each line to its points.
     """
     frame = _Frame(lines, axis, from_zero=name != "Loss")
     label_heights = _spread_labels([frame.down(line[-1].value) for line in lines.values()], HEIGHT - BOTTOM)
@@ -321,7 +322,7 @@ def _has_spread(line: Sequence[_Dot]) -> bool:
 
 
 def _ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Return about `about` round tick values, from at or below `low` to at or above `high`."""
+    """Return about `about` round tick values: the first is at or below `low`, the last at or above `high`."""
     room = max(abs(low), abs(high), 1e-6) * 1e-3
     if high - low < room:
         low, high = low - room, high + room
@@ -344,9 +345,9 @@ def _short(label: str) -> str:
 
 
 def _spread_labels(heights: Sequence[float], bottom: float) -> list[float]:
-    """Return the vertical positions of labels, moved apart so that they do not overlap, and above `bottom`.
+    """Return vertical positions for labels: the wanted positions `heights`, moved apart so that no labels overlap.
 
-    `heights` are the wanted positions. Positions grow downward, so `bottom` is the largest allowed one.
+    Positions grow downward; none of the result is larger than `bottom`.
     """
     order = sorted(range(len(heights)), key=lambda number: heights[number])
     moved = list(heights)

@@ -54,10 +54,11 @@ def draw_attention(
 ) -> "Figure":
     """Draw one heat map per head, with queries in rows and keys in columns, and return the figure.
 
-    The darkest color is the largest weight. `weights` is (heads, queries, keys), or (queries, keys) for one head, as
-    `capture_attention` records it for one sentence: `captured["decoder.layers.1.cross_attn"][0]`. `key_tokens` default
-    to `query_tokens`. `heads` are the indices of the heads to draw; `names` are the titles of their maps, by default
-    "head 0", "head 1", ... With `path`, whose name must end in .png or .svg, the figure is also saved.
+    The darkest color is the largest weight. `weights` is (heads, queries, keys), or (queries, keys) for one head; the
+    weights of one sentence from `capture_attention` fit: `captured["decoder.layers.1.cross_attn"][0]`. `key_tokens`
+    default to `query_tokens`. `heads` are the indices of the heads to draw, by default all; `names` are the titles of
+    their maps, by default "head 0", "head 1", ... With `path`, whose name must end in .png or .svg, the figure is also
+    saved.
 
     >>> import torch
     >>> import glassformer as gf

@@ -16,7 +16,7 @@ MAX_SHOWN = 12
 def score_classes(found: Sequence[Hashable], true: Sequence[Hashable]) -> Scores:
     """Return accuracy and macro-F1 of the predicted classes `found` against the correct ones `true`, in percent.
 
-    Macro-F1 is the mean F1 of all classes that occur in either.
+    Macro-F1 is the mean of the F1 scores of all classes that occur in `found` or `true`.
     """
     _check(found, true)
     sets = [{label} for label in found], [{label} for label in true]
@@ -25,9 +25,9 @@ def score_classes(found: Sequence[Hashable], true: Sequence[Hashable]) -> Scores
 
 
 def score_binary(found: Sequence[bool], true: Sequence[bool]) -> Scores:
-    """Return the F1 of the class True, and the accuracy, of predictions `found` against answers `true`, in percent.
+    """Return F1 and accuracy of the predictions `found` against the correct answers `true`, in percent.
 
-    F1 is 0 if no item is True in both.
+    F1 is that of the class True; it is 0 if no item is True in both `found` and `true`.
     """
     _check(found, true)
     hits = sum(a and b for a, b in zip(found, true, strict=True))
@@ -61,7 +61,10 @@ def confusion(found: Sequence[str], true: Sequence[str], labels: Sequence[str]) 
 
 
 def confusion_tables(found: Sequence[str], true: Sequence[str], labels: Sequence[str]) -> dict[str, Table]:
-    """Return the confusion matrix of predictions `found` as {"confusion": table}; {} for over MAX_SHOWN classes."""
+    """Return {"confusion": table} with the matrix of `confusion`, or {} if there are more than MAX_SHOWN labels.
+
+    The result is meant for `Scores.tables`.
+    """
     if len(labels) > MAX_SHOWN:
         return {}
     rows = dict(zip(labels, confusion(found, true, labels), strict=True))

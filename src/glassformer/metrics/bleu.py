@@ -18,7 +18,7 @@ def score_translations(
 ) -> Scores:
     """Return corpus-level BLEU and chrF of translations against one reference each, with sacreBLEU's signatures.
 
-    `tokenize` names sacreBLEU's tokenizer for BLEU.
+    `tokenize` is the name of the sacreBLEU tokenizer that BLEU uses. With `lowercase` both scores ignore case.
     """
     try:
         from sacrebleu.metrics.bleu import BLEU

@@ -11,7 +11,7 @@ from glassformer.metrics.scores import Scores
 def score_correlation(found: Sequence[float], true: Sequence[float]) -> Scores:
     """Return the Spearman and Pearson correlations of predictions `found` with correct values `true`, in percent.
 
-    A constant sequence gives 0.
+    Both are 0 if all predictions, or all correct values, are equal.
     """
     if len(found) != len(true):
         raise ValueError(f"{len(found)} predictions and {len(true)} answers: expected as many")
@@ -22,13 +22,16 @@ def score_correlation(found: Sequence[float], true: Sequence[float]) -> Scores:
 
 
 def pearson(one: NDArray[np.float64], two: NDArray[np.float64]) -> float:
-    """Return the Pearson correlation, from -1 to 1: the cosine between the deviations of both from their means."""
+    """Return the Pearson correlation of two sequences, from -1 to 1; 0 if one of them is constant.
+
+    It is the cosine of the angle between the two vectors of deviations from the mean.
+    """
     a, b = (_deviations(values) for values in (one, two))
     return float(np.clip(a @ b, -1, 1))
 
 
 def ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the rank of each value, from 1. Equal values share the mean of their ranks."""
+    """Return the rank of each value; the smallest has rank 1. Equal values all get the mean of their ranks."""
     _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return (last - (counts - 1) / 2)[which]

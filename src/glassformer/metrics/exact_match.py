@@ -14,8 +14,8 @@ PUNCTUATION = str.maketrans("", "", string.punctuation)
 def score_answers(found: Sequence[str], references: Sequence[Sequence[str]]) -> Scores:
     """Return exact match and F1 in percent, averaged over the questions.
 
-    `found` has one predicted answer per question, and `references` the acceptable ones, of which the best match counts.
-    An empty list of references means that the question is unanswerable: the right prediction is then an empty text.
+    `found[i]` is the predicted answer to question i and `references[i]` lists its acceptable answers; the best match
+    among them counts. An empty list means that the question is unanswerable: the right prediction is an empty text.
     """
     if len(found) != len(references):
         raise ValueError(f"{len(found)} answers and {len(references)} questions: expected as many")

@@ -8,7 +8,7 @@ from glassformer.metrics.scores import Scores
 
 
 class Problem(NamedTuple):
-    """A programming problem and its tests."""
+    """A programming problem: its task in words, and the tests that a correct program passes."""
 
     text: str
     """The task in words, from which a model writes the program."""
@@ -47,8 +47,8 @@ def score_programs(
     """Run the tests of every problem on its programs, and return pass@k for each k in `ks`, in percent.
 
     `programs[i]` are the programs for `problems[i]`, at least `max(ks)` of them. `watch` is called after each program
-    with the problem, the program and whether it passed. Raises WeakSandboxError if this machine cannot restrict the
-    programs, unless `sandbox` is "weak".
+    with the problem, the program and whether it passed. If this machine cannot fully restrict the programs,
+    `sandbox="strict"` raises WeakSandboxError, and `sandbox="weak"` runs them nevertheless.
     """
     if not problems or len(problems) != len(programs):
         raise ValueError(f"{len(problems)} problems and programs for {len(programs)}: expected as many, at least one")

@@ -11,9 +11,9 @@ def score_perplexity(nats: float, n_tokens: int, n_bytes: int, *, by_character: 
     """Return bits per byte, loss (nats per token) and perplexity of a text.
 
     `nats` is the text's negative log-likelihood. `n_tokens` and `n_bytes` are its size after the tokenizer's
-    normalization. A lower-cased text has fewer distinctions to predict, so its scores are not comparable with those of
-    the original. Bits per byte come first, because they compare models with different tokenizers. With `by_character`
-    the loss comes first, as is usual for character models.
+    normalization. If that changes the text, for example to lower case, the scores are not comparable with scores on
+    the original text. The first score is the main one: bits per byte, which are comparable between tokenizers, or with
+    `by_character` the loss, as is usual for character models.
     """
     if n_tokens < 1 or n_bytes < 1:
         raise ValueError("there is no text to score on: expected at least one character")
@@ -25,9 +25,10 @@ def score_perplexity(nats: float, n_tokens: int, n_bytes: int, *, by_character: 
 
 
 def compressed_bits(texts: Sequence[str], *, after: Sequence[str] = ()) -> float:
-    """Return the bits per byte that xz needs at its highest level for these texts.
+    """Return the bits per byte that xz needs to compress `texts` after it has seen the texts `after`.
 
-    The texts `after` are compressed in front of them, and only the additional bits count.
+    It is the size of `after` and `texts` compressed together, less that of `after` alone, per byte of `texts`. xz runs
+    at its highest level.
     """
     text, before = ("\n".join(part).encode() for part in (texts, after))
     if not text:

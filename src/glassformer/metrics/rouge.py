@@ -34,7 +34,10 @@ def score_summaries(found: Sequence[str], references: Sequence[Sequence[str]]) -
 
 @lru_cache(maxsize=100_000)  # the same corpus is scored several times
 def best_sentence(sentences: tuple[str, ...], reference: str) -> str:
-    """Return the sentence with the highest sum of ROUGE-1 and ROUGE-2 F1 against `reference`; the first of equals."""
+    """Return the sentence with the highest sum of ROUGE-1 F1 and ROUGE-2 F1 against `reference`.
+
+    If several have the same sum, the first of them is returned.
+    """
     scorer = _scorer()
 
     def shared(sentence: str) -> float:

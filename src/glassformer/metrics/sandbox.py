@@ -1,8 +1,9 @@
 """Run untrusted Python programs without privileges, without network, and with limited time and memory.
 
-The kernel must provide: an unprivileged user (root switches to one), no files except Python's library and an empty
-folder, no network, and no other processes to start or signal. If something is missing, nothing is run unless the caller
-passes `sandbox="weak"`. `check_sandbox` reports what is in force. Time, memory and files are always limited.
+A program runs as an unprivileged user (root switches to one). It can use no files except Python's library and an empty
+folder, it has no network, and it can neither start nor signal other processes. If this machine cannot enforce one of
+these protections, the mode `sandbox="strict"` (the default) refuses to run the program; `sandbox="weak"` runs it with
+the others. `check_sandbox` reports which are in force. Time, memory and files are always limited.
 
 A program and its tests share one interpreter. A program cannot pass by exiting early, by reading files, arguments or
 the environment, or by replacing functions. A program written to cheat still can: its values may compare equal to
@@ -50,7 +51,7 @@ class SandboxLimits:
 
 @dataclass(frozen=True)
 class Protections:
-    """The sandbox protections on this machine, as descriptions for users."""
+    """The sandbox's protections on this machine, each as a short description to show to users."""
 
     active: tuple[str, ...]
     """Protections in force."""
@@ -87,7 +88,10 @@ def run_program(source: str, limits: SandboxLimits | None = None, sandbox: Sandb
 def run_tests(
     program: str, tests: str, limits: SandboxLimits | None = None, sandbox: SandboxMode = "strict"
 ) -> Outcome:
-    """Import a program in the sandbox, so that nothing under `__main__` runs, then run the tests in its namespace."""
+    """Import a program in the sandbox, run the tests in its namespace, and return whether they passed, with the output.
+
+    Because the program is imported, its code under `if __name__ == "__main__"` does not run.
+    """
     return _run(program, tests, limits or SandboxLimits(), sandbox)[0]
 
 
@@ -148,10 +152,10 @@ def _run(
 
 
 def _supervised(folder: str, job: IO[bytes], output: IO[bytes], limits: SandboxLimits) -> tuple[bytes, bytes]:
-    """Run the supervisor (`sandbox_child.py`) in `folder` and return what was written to its two pipes.
+    """Run the supervisor (`sandbox_child.py`) in `folder` and return the contents of the status and report pipes.
 
     The supervisor writes to the status pipe how the program ended. The program writes to the report pipe which
-    protections are in force, and the token after its last test.
+    protections are in force and, after its last test, the secret token.
     """
     pipes = [*os.pipe(), *os.pipe()]
     process: subprocess.Popen[bytes] | None = None
@@ -186,7 +190,7 @@ def _drain(pipe: int) -> bytes:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Ask the supervisor, if it still runs, to end its processes, and kill it after ten seconds."""
+    """If the supervisor still runs, ask it to end its processes, and kill it if it has not ended after ten seconds."""
     if process.poll() is None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -84,7 +84,7 @@ def supervise(job: dict[str, Any], status: int, report: int) -> None:
 
 
 def is_ready(pipe: int) -> bool:
-    """Return whether the program has written to this pipe that it starts, or has ended before it could."""
+    """Return whether the program has written its start signal to `pipe`, or has ended before it could write it."""
     try:
         os.read(pipe, 1)
     except BlockingIOError:
@@ -95,8 +95,8 @@ def is_ready(pipe: int) -> bool:
 def begin(job: dict[str, Any], pipes: tuple[int, int], active: set[str]) -> None:
     """Second process of the sandbox: create file and network namespaces, and run the program in a child process.
 
-    The program needs a child, because the first process of a namespace ignores some signals. `active` holds the
-    names of the namespaces already entered; those entered here are added.
+    The program does not run in this process, because the first process of a namespace ignores some signals. `pipes` are
+    those of `run`. `active` holds the names of the namespaces already entered; those entered here are added.
     """
     os.setpgid(0, 0)
     kernel.end_with_parent()
@@ -236,7 +236,7 @@ def protect(job: dict[str, Any], active: set[str], readable: list[str]) -> tuple
 def become_nobody() -> bool:
     """Change from root to the user NOBODY, if that user can read Python's library.
 
-    Returns whether the process is unprivileged now, which includes not having been root.
+    Returns whether the process is unprivileged now. A process that was not root stays unchanged and gives True.
     """
     if os.geteuid() != 0:
         return True

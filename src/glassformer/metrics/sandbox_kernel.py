@@ -1,8 +1,8 @@
 """The Linux calls of the program sandbox: namespaces, mounts, Landlock, seccomp and capabilities, through ctypes.
 
 `sandbox_child.py` loads this file by its path in an isolated Python, so it imports nothing except Python's standard
-library. A protection that the kernel lacks raises no error: the functions that set one up return whether it is in
-force, and the caller decides whether the rest is enough.
+library. If the kernel lacks a protection, no error is raised: the functions that set one up return whether it is in
+force, and the caller decides whether the protections in force are enough.
 """
 
 import contextlib
@@ -71,7 +71,10 @@ def enter_user_namespace() -> bool:
 
 
 def enter_namespace(name: str) -> bool:
-    """Enter a new namespace: "mount", "ipc", "pid" or "net". A process namespace ("pid") holds only later children."""
+    """Enter a new namespace, `name` being "mount", "ipc", "pid" or "net". Returns whether that succeeded.
+
+    A process namespace ("pid") does not hold this process, only the children that it starts afterwards.
+    """
     return _LIBC is not None and _LIBC.unshare(_NAMESPACES[name]) == 0
 
 
@@ -122,10 +125,11 @@ def drop_capabilities() -> None:
 
 
 def restrict_files(readable: list[str], folder: str) -> int:
-    """Restrict this process with Landlock to reading the paths `readable` and using `folder`. It cannot execute files.
+    """Use Landlock to let this process only read `readable` and a few devices, and read and write files in `folder`.
 
-    Returns the version of Landlock, or 0 if the restriction is not in force. From version 6 on it also blocks signals
-    to processes outside.
+    `readable` is a list of paths. The process cannot execute files. Returns the version of Landlock, or 0 if the
+    restriction is not in force. From version 6 on, Landlock also blocks signals, except to this process and its
+    descendants.
     """
     version = _LIBC.syscall(444, None, ctypes.c_size_t(0), 1) if _LIBC is not None else 0
     if _LIBC is None or version < 1:

@@ -25,7 +25,7 @@ LOWER_IS_BETTER = frozenset({"loss", "perplexity", "bits_per_byte"})
 
 @dataclass(frozen=True)
 class Scores:
-    """The named scores of one evaluation. The first is the main one. Ratios are in percent."""
+    """The named scores of one evaluation. The first is the main one. Ratios, such as accuracy, are in percent."""
 
     values: Mapping[str, float]
     signatures: Mapping[str, str] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Scores:
 
 
 def in_digits(name: str, value: float) -> str:
-    """Return a score's value as text with two decimals, or four for the scores in LOWER_IS_BETTER."""
+    """Return a score's value as text: four decimals for loss, perplexity and bits per byte, two for others."""
     return f"{value:.4f}" if name in LOWER_IS_BETTER else f"{value:.2f}"
 
 

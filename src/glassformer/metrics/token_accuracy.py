@@ -21,9 +21,10 @@ def score_token_accuracy(loss: float, hits: int, count: int) -> Scores:
 
 
 def score_unigram_baseline(seen: Iterable[Tokens], true: Iterable[Tokens], vocab_size: int) -> Scores:
-    """Return the scores of a unigram model with add-one smoothing, which always predicts the most frequent token.
+    """Return loss and accuracy of a unigram model on the tokens `true`.
 
-    The model counts the tokens in `seen` and predicts those in `true`.
+    The model gives each token its relative frequency in `seen`, with add-one smoothing, as its probability. It
+    therefore always predicts the most frequent token.
     """
     counts = np.ones(vocab_size)
     for tokens in seen:

@@ -44,10 +44,10 @@ def make_embeddings(config: ModelConfig, vocab_size: int) -> Embeddings:
 
 
 def make_stack(config: ModelConfig, depth: int, *, bidirectional: bool, cross: bool, backend: Backend) -> Stack:
-    """Return a stack of `depth` layers: an encoder if `bidirectional`, otherwise a decoder.
+    """Return a stack of `depth` layers, each with cross-attention if `cross`.
 
-    With `cross` each layer has cross-attention. `bidirectional` affects only the relative bias; the mask makes a
-    decoder causal.
+    `bidirectional` is True for an encoder and False for a decoder. It affects only T5's relative bias: what makes a
+    decoder causal is the mask that is passed to `Stack.forward`.
     """
     score_bias: RelativeBias | Alibi | None = None
     if config.positions == "relative":

@@ -201,7 +201,7 @@ class ModelConfig(Checked):
 
     @property
     def pool_by(self) -> Literal["first", "last", "mean"]:
-        """How a head pools a sequence: `pooling`, or if it is None, "last" with a decoder and "first" without."""
+        """How a head pools a sequence: `pooling`, or if it is None, "last" for models with a decoder, else "first"."""
         return self.pooling or ("last" if self.n_decoder_layers else "first")
 
     @property

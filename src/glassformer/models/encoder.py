@@ -69,10 +69,9 @@ class EncoderModel(Model):
         return self.encoder(x, positions=inputs.positions, mask=inputs.mask)
 
     def under(self, config: ModelConfig) -> "EncoderModel":
-        """Return a copy of this model whose head is replaced by that of `config`.
+        """Return a new model of this `config`, which must equal this model's config except for the head.
 
-        The new head is randomly initialized; all other parameters are copied. Apart from the head, `config` must
-        describe this model.
+        The new model's head is randomly initialized; all its other parameters are copied from this model.
         """
         other, own = EncoderModel(config), dict(self.named_parameters())
         with torch.no_grad():

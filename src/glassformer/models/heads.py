@@ -74,7 +74,10 @@ class SequenceClassHead(nn.Module):
 
 
 class TokenClassHead(nn.Module):
-    """Head that returns one score per class for each token. A span head has two: the start and the end of the span."""
+    """Head that returns one score per class for each token.
+
+    It is the span head too, with two classes: start of the span and end of the span.
+    """
 
     def __init__(self, width: int, n_labels: int, *, dropout: float):
         super().__init__()
@@ -103,9 +106,10 @@ class EmbeddingHead(nn.Module):
 
 
 def pool(hidden: Tensor, real: Tensor | None, pooling: Pooling) -> Tensor:
-    """Reduce the real tokens of each sequence to one vector: (B, T, C) -> (B, C).
+    """Reduce the hidden states of each sequence to one vector: (B, T, C) -> (B, C).
 
-    "first" and "last" take the first and last *real* token, whichever side the padding is on.
+    `pooling` "mean" is the mean over the real tokens; "first" and "last" take the first and last *real* token,
+    whichever side the padding is on.
     """
     if real is None:
         real = torch.ones(hidden.shape[:2], dtype=torch.bool, device=hidden.device)

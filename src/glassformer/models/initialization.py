@@ -53,8 +53,8 @@ def _gpt2(model: Model) -> None:
 def _t5(model: Model) -> None:
     """Initialize as T5 does, from normal distributions whose standard deviation depends on the matrix.
 
-    It is 1 for embeddings and 1/√(input width) for other matrices. For queries it is smaller by another 1/√head_size,
-    in place of that factor on the attention scores.
+    It is 1 for embeddings and 1/√(input width) for other matrices. For the query projection it is smaller by the factor
+    1/√head_size, because T5 does not multiply its attention scores by that factor.
     """
     config = model.config
     for parameter in model.parameters():

@@ -33,8 +33,8 @@ def prepare(
 ) -> Inputs:
     """Check token ids (B, T) and return their position numbers and attention mask.
 
-    Positions number the real tokens, so that the side and amount of padding do not change the result. Each packed
-    document starts at 0.
+    Position numbers count only real tokens, so that the side and amount of padding do not change the result. They start
+    at 0 in each packed document.
 
     Args:
         name: Name of the token argument in error messages.
@@ -42,7 +42,8 @@ def prepare(
         real: (B, T), True for real tokens, False for padding.
         segments: (B, T), number of the packed document that each token belongs to.
         cache: Keys and values of earlier tokens. It stores which of the new tokens are real.
-        plain_positions: Number all tokens 0, 1, 2, ..., padding included, unless `cache.counts_real_tokens` is set.
+        plain_positions: Number all tokens 0, 1, 2, ..., padding included. It is ignored if the cache's attribute
+            `counts_real_tokens` is True, as decoding steps (`runtime/step_runner.py`) set it.
     """
     plain_positions = plain_positions and (cache is None or not cache.counts_real_tokens)
     embeddings.check(name, tokens, token_types)
@@ -83,9 +84,9 @@ def prepare(
 
 
 def _n_positions(n_keys: int, real: Tensor | None, limit: int | None, plain_positions: bool) -> int:
-    """Return how many positions the longest sequence uses, which `prepare` compares with `limit`.
+    """Return how many positions the longest sequence uses, for the check against `limit` in `prepare`.
 
-    If the number of keys is within the limit, it is returned as an upper bound.
+    If `n_keys`, which is never less, is within the limit, it is returned instead, and padding is not counted.
     """
     if limit is None or n_keys <= limit or real is None or plain_positions:
         return n_keys
@@ -103,7 +104,10 @@ def count_positions(real: Tensor, segments: Tensor | None) -> Tensor:
 
 
 def check_segments(segments: Tensor) -> None:
-    """Raise unless document numbers (B, T) are integers and, on the CPU, never decrease along a sequence."""
+    """Raise TypeError if the document numbers (B, T) are floating-point, ValueError if they decrease along a sequence.
+
+    The second check is made on the CPU only.
+    """
     if segments.is_floating_point():
         raise TypeError(f"segments has dtype {segments.dtype}: expected whole numbers")
     if segments.device.type == "cpu" and not torch.compiler.is_compiling() and (segments.diff(dim=1) < 0).any():

@@ -11,7 +11,7 @@ from glassformer.models.config import ModelConfig
 def transformer_base() -> ModelConfig:
     """Return the config of the base model of Vaswani et al. (2017, table 3).
 
-    Source and target share a vocabulary of 37,000 byte pairs.
+    Source and target share a vocabulary of 37,000 byte-pair tokens.
     """
     return ModelConfig(
         vocab_size=37000,

@@ -10,9 +10,9 @@ Three backends compute the same function, up to rounding, with every mask:
 
 Shapes: B batch, H query heads, G key-value heads, T queries, S keys, D head size.
 
-To add a backend, write a function with the signature of `_math`, and list it in `_BACKENDS` and `Backend`. On the CPU,
-`math` and `sdpa` drop the same weights for the same seed; on a GPU they may drop others. A query that may attend to no
-key gets zeros and zero gradients.
+To add a backend, write a function with the signature of `_math`, and list it in `_BACKENDS` and `Backend`. With
+dropout and the same seed, `math` and `sdpa` drop the same weights on a CPU, but perhaps different ones on a GPU. A
+query that may attend to no key gets zeros and zero gradients.
 """
 
 from collections.abc import Callable
@@ -132,7 +132,8 @@ class Attend(nn.Module):
 def reads_unfilled(model: nn.Module, keys: Tensor, kernels: KernelSet) -> bool:
     """Return whether a decoding step of the model reads the whole capacity of its cache, not only the filled part.
 
-    `keys` is one layer's cached keys, (B, G, capacity, D); `kernels` are the kernels that the step uses.
+    If so, the caller must clear a cache before using it for another text. `keys` is one layer's cached keys,
+    (B, G, capacity, D); `kernels` are the kernels that the step uses.
     """
     is_fused = all(module.backend == "sdpa" for module in model.modules() if isinstance(module, Attend))
     return not (is_fused and kernels.reads_only_filled(keys, next(model.parameters())))

@@ -154,5 +154,8 @@ def _resolve(name: str, indices: Sequence[int], size: int) -> list[int]:
 
 
 def _pick(x: Any, dim: int, chosen: list[int]) -> Any:
-    """Select the indices `chosen` along dimension `dim`. None, and tensors of size 1 there, are returned unchanged."""
+    """Return the entries of the tensor x at the indices `chosen` along dimension `dim`.
+
+    If x is None, or has size 1 along that dimension and so broadcasts, it is returned unchanged.
+    """
     return x if x is None or x.shape[dim] == 1 else x[(slice(None),) * dim + (chosen,)]

@@ -73,8 +73,8 @@ class KVCache:
     def joined(cls, parts: "Sequence[KVCache]", *, lengths: Sequence[int], capacity: int) -> "KVCache":
         """Return a new cache with the sequences of all `parts`, right-aligned, and a capacity of at least `capacity`.
 
-        `lengths` holds how many tokens to keep of each sequence of the result, counted from its end; earlier tokens are
-        dropped. Shorter sequences are padded on the left, shorter encoder outputs on the right.
+        `lengths` has one number per sequence, in the order of `parts`: only that many of its last tokens are kept.
+        Shorter sequences are padded on the left, shorter encoder outputs on the right.
         """
         length, rows = max(lengths), sum(part.batch_size for part in parts)
         memory_length = max(part.memory_length for part in parts)
@@ -140,9 +140,9 @@ class KVCache:
     def note_real(self, real: Tensor | None, n_new: int) -> Tensor | None:
         """Store which of the next `n_new` tokens are real and which are padding.
 
-        `real` is (B, n_new), True for real tokens; None means that all are real. Returns the same for all tokens up to
-        these, (B, S), or None if the cache holds no padding. Raises ValueError if the tokens do not fit into the
-        capacity.
+        `real` is (B, n_new), True for real tokens; None means that all are real. Returns such a tensor, (B, S), for the
+        cached tokens and the new ones together, or None if all are known to be real. Raises ValueError if the new
+        tokens do not fit into the capacity.
         """
         self.check_room(n_new)
         if real is not None:
@@ -157,9 +157,9 @@ class KVCache:
         return self.length + n_new
 
     def newest(self, keys: Tensor, n_new: int) -> Tensor:
-        """Return the columns of `keys` that belong to the next `n_new` tokens.
+        """Return the entries for the next `n_new` tokens from `keys`, which has one number per key.
 
-        `keys` holds one number per key, such as its position: (B or 1, S) -> (B or 1, n_new).
+        The numbers may be position numbers, for example: (B or 1, S) -> (B or 1, n_new).
         """
         return keys[:, self.length : self.length + n_new]
 

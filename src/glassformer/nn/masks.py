@@ -93,10 +93,11 @@ class Mask:
     def with_additive(
         self, n_queries: int, n_keys: int, bias: Tensor | None, like: Tensor, kernels: KernelSet | None = None
     ) -> "Mask":
-        """Return this mask with its additive form, `bias` included, so that the layers of a stack compute it once.
+        """Return a copy of this mask that also holds its additive form (`AdditiveMask`), which includes `bias`.
 
-        The additive form has the dtype and device of `like`; `kernels` are the kernels that may read it. The mask is
-        returned unchanged if there is nothing to add, or if a kernel can take it as a causal flag.
+        A stack calls this once, so that its layers need not each compute the additive form. That form has the dtype
+        and device of `like`; `kernels` are the kernels that may read it. The mask itself is returned if there is
+        nothing to add, or if a kernel can take it as a causal flag.
         """
         if bias is None and self.is_only_causal and n_queries == n_keys:
             return self  # the kernel takes a flag instead
@@ -135,7 +136,10 @@ class AdditiveMask(NamedTuple):
 
     @property
     def safe_values(self) -> Tensor:
-        """Values for kernels that do not support fully masked queries: `unmasked_values` where set, else `values`."""
+        """The tensor to add for kernels that do not support fully masked queries.
+
+        It is `unmasked_values`, which holds 0 for such queries, or `values` if that is None.
+        """
         return self.values if self.unmasked_values is None else self.unmasked_values
 
     @classmethod
@@ -169,10 +173,11 @@ class AdditiveMask(NamedTuple):
 
 
 def as_mask(name: str, values: Tensor) -> Tensor:
-    """Convert a padding mask of True/False or 1/0, in any numeric dtype, to booleans.
+    """Convert a mask of True/False or 1/0, in any numeric dtype, to booleans.
 
-    On the CPU, other values raise ValueError: in an additive mask (0 and -inf), zero means the opposite. `name` is the
-    name of the argument in error messages.
+    On the CPU, any other value raises ValueError. This catches additive masks (0 and -inf), in which 0 means allowed.
+    On other devices, and in compiled code, the values are not checked. `name` is the name of the argument in error
+    messages.
     """
     if not isinstance(values, Tensor):
         raise TypeError(f"{name} is a {type(values).__name__}: expected a tensor of True/False or 1/0")

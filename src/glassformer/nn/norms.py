@@ -41,7 +41,10 @@ class MeanStdNorm(nn.Module):
 
 
 def make_norm(kind: NormKind, width: int, eps: float) -> nn.Module:
-    """Return a new norm module of this kind over a last dimension of size `width`."""
+    """Return a new norm module over a last dimension of size `width`.
+
+    `kind` is "layer" (`nn.LayerNorm`), "rms" (`nn.RMSNorm`) or "mean_std" (`MeanStdNorm`).
+    """
     check_positive("norm width", width)
     if kind == "layer":
         return nn.LayerNorm(width, eps=eps)

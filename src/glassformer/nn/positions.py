@@ -112,7 +112,8 @@ class Rotary(nn.Module):
 class RelativeBias(nn.Module):
     """T5's relative bias (Raffel et al. 2020, section 2.1): one learned number per head and bucket of distances.
 
-    A bidirectional stack uses half of the buckets for keys after the query; otherwise all are for keys up to the query.
+    A bidirectional stack uses half of the buckets for keys after the query and half for the others. A causal stack uses
+    all buckets for keys at or before the query.
     In each direction, the first half of the buckets hold one distance each; the second half hold ranges that widen
     logarithmically up to `max_distance`.
     """
@@ -176,7 +177,8 @@ class Alibi(nn.Module):
 def alibi_slopes(n_heads: int) -> list[float]:
     """Return the ALiBi slope of each head: 2^(-8/n), 2^(-16/n), ..., 2^-8 if n = `n_heads` is a power of two.
 
-    Otherwise the list has the slopes for the next lower power of two, then every second slope of the next higher one.
+    Otherwise, let p be the next lower power of two. The list then holds the slopes for p heads, followed by the first,
+    third, fifth, ... slope for 2p heads, until there are `n_heads` of them.
     """
     power = 2 ** math.floor(math.log2(n_heads))
     slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]

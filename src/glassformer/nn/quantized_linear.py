@@ -85,9 +85,9 @@ def _multiply(x: Tensor, weights: Any) -> Tensor:
 
 @cache
 def _sums_saturate() -> bool:
-    """Return whether torch's kernel adds pairs of products in 16 bits, as x86 CPUs do without VNNI.
+    """Return whether torch's kernel adds pairs of products in 16 bits, as it does on x86 CPUs without VNNI.
 
-    The sum of two products of 8-bit numbers can overflow 16 bits, so activations are then limited to 7 bits.
+    The sum of two products of 8-bit numbers can overflow 16 bits, so `_multiply` then limits activations to 7 bits.
     """
     allowed = os.environ.get("FBGEMM_ENABLE_INSTRUCTIONS", "VNNI")  # limits FBGEMM to older instructions
     return platform.machine() in X86 and not (torch.cpu._is_vnni_supported() and allowed.upper().endswith("VNNI"))

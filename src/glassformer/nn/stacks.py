@@ -102,7 +102,10 @@ class Stack(nn.Module):
 
 
 def _like_products_of(x: Tensor) -> Tensor:
-    """Return an empty tensor with the device and dtype that a matrix product of x has, which autocast may narrow."""
+    """Return an empty tensor with the device and dtype that a matrix product of x would have.
+
+    Under autocast, a product of float32 tensors has a narrower dtype, such as bfloat16.
+    """
     kind = x.device.type
     # torch.compile cannot trace is_autocast_available in older versions.
     can_cast = torch.compiler.is_compiling() or torch.amp.is_autocast_available(kind)

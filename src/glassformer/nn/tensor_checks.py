@@ -38,7 +38,7 @@ def check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
 
 
 def check_length(name: str, length: int, limit: int | None) -> None:
-    """Raise ValueError if `length` tokens are more than `limit`, the model's `max_len`. None is no limit."""
+    """Raise ValueError if `length` is above `limit`, the model's `max_len`. A `limit` of None allows any length."""
     if limit is not None and length > limit:
         raise ValueError(f"{name} reaches {length} tokens: expected at most max_len={limit}")
 

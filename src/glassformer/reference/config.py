@@ -98,7 +98,7 @@ class Config:
 
     @property
     def pool_by(self) -> str:
-        """How a head pools a sequence: `pooling`, or if it is None, "last" with a decoder and "first" without."""
+        """How a head pools a sequence: `pooling`, or if it is None, "last" for models with a decoder, else "first"."""
         return self.pooling or ("last" if self.n_decoder_layers else "first")
 
     @property

@@ -17,7 +17,7 @@ NextLogProbs = Callable[[Array], Array]
 
 
 class Hypothesis(NamedTuple):
-    """A finished hypothesis: the generated tokens, without the prefix, and the score of the search."""
+    """A finished hypothesis: the generated tokens, without the prefix, and the score that the search gave it."""
 
     tokens: list[int]
     score: float

@@ -96,7 +96,10 @@ class Layer:
 
 
 class Stack:
-    """A stack of layers (encoder or decoder) with an optional final norm and the position terms of attention."""
+    """A stack of layers (encoder or decoder) with an optional final norm.
+
+    It also computes what attention needs to know about positions: rotary angles, relative bias or ALiBi.
+    """
 
     def __init__(self, params: Parameters, config: Config, depth: int, *, bidirectional: bool, cross: bool):
         self.config = config

@@ -26,7 +26,7 @@ from glassformer.reference.positions import sinusoids
 class Embeddings:
     """Token embeddings: look-up, scaling, token types, positions, norm and projection.
 
-    `table` holds the token table and projection to use, if another `Embeddings` owns them.
+    With `table`, the token table and the projection are those of another `Embeddings`, whose parameters `table` holds.
     """
 
     def __init__(self, params: Parameters, config: Config, table: Parameters | None = None):
@@ -58,7 +58,7 @@ class Embeddings:
         return x if self.projection is None else self.projection.forward(x)
 
     def backward(self, dx: Array) -> None:
-        """Add the gradients of all embedding parameters, given that of the output. Token ids have no gradient."""
+        """Add the gradients of all embedding parameters to `params.grads`, given the gradient `dx` of the output."""
         if self.projection is not None:
             dx = self.projection.backward(dx)
         if self.norm is not None:
@@ -190,7 +190,10 @@ class EncoderDecoderModel(Model):
 def build_model(
     config: Config, state: Mapping[str, Array], *, dtype: type = np.float64
 ) -> EncoderModel | EncoderDecoderModel:
-    """Return the encoder, decoder or encoder-decoder that the config describes, with the parameters in `state`."""
+    """Return the encoder, decoder or encoder-decoder that the config describes.
+
+    `state` maps parameter names to arrays, as in the torch model's `state_dict()`. They are converted to `dtype`.
+    """
     if config.n_encoder_layers and config.n_decoder_layers:
         return EncoderDecoderModel(config, state, dtype=dtype)
     return (DecoderModel if config.n_decoder_layers else EncoderModel)(config, state, dtype=dtype)

@@ -13,8 +13,8 @@ def label_smoothed_cross_entropy(
 ) -> tuple[float, Array]:
     """Return the mean loss per token and its gradient with respect to the logits (..., V).
 
-    The target distribution gives 1 - smoothing to the target and spreads the rest evenly over all V tokens. Targets
-    equal to `ignore` (padding) do not count.
+    The loss is the cross-entropy with a distribution that gives the target token a probability of 1 - smoothing and
+    spreads the rest evenly over all V tokens. Targets equal to `ignore` (padding) do not count.
     """
     vocab_size = logits.shape[-1]
     wanted = np.full(logits.shape, smoothing / vocab_size)
@@ -30,7 +30,7 @@ def label_smoothed_cross_entropy(
 class Adam:
     """The Adam optimizer (Kingma and Ba 2015) for parameters in NumPy arrays.
 
-    Each update is `lr` times the running mean of the gradient over the root of the running mean of its square.
+    Each update is `lr` · m / (√v + eps), where m is the running mean of the gradient and v that of its square.
     """
 
     def __init__(
