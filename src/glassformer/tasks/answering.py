@@ -72,7 +72,7 @@ class QuestionData(FileData[Question]):
     def examples(self) -> list[Question]:
         """Return all examples of the `data` files, or the test split of a corpus, for `eval`.
 
-        Scoring needs no evidence, so the column of the evidence may be missing.
+        The `evidence_column` may be missing in the files: scoring does not need the evidence and does not read it.
         """
         return super().examples() if not self.evidence_column else replace(self, evidence_column="").examples()
 

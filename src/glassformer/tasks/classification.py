@@ -87,9 +87,10 @@ class LabeledData(FileData[LabeledExample]):
 
 
 def _by_text(least: int, growth: float, step: int, most: int) -> Callable[[CorpusSize], int]:
-    """Return a function from the size of a corpus to a value: `least` up to 60,000 tokens of text.
+    """Return a function that computes the value of an option, such as tokens per batch, from the size of a corpus.
 
-    For n times as many tokens it is `least` * n ** `growth`, rounded to a multiple of `step` and at most `most`.
+    The value is `least` if the corpus has up to 60,000 tokens. If it has n times as many, the value is
+    `least` * n ** `growth`, rounded to a multiple of `step` and at most `most`.
     """
     return lambda corpus: min(most, round(least * max(1.0, corpus.tokens / 60_000) ** growth / step) * step)
 
@@ -185,7 +186,7 @@ class Classification(EncoderTask[LabeledExample]):
     @override
     @classmethod
     def demo(cls) -> ClassificationConfig:
-        """Return the config of a classifier of interface texts by their language, one of 20."""
+        """Return the config of a classifier that predicts in which of 20 languages an interface text is."""
         return ClassificationConfig(
             data=LabeledData(corpus="interface-languages"),
             model=small_encoder(n_encoder_layers=1, dropout=0.1, embedding_dropout=0.1),

@@ -164,9 +164,10 @@ class DecoderTask(Task[Document, "PackedBatch"]):
 
     @override
     def baseline(self, splits: Splits[Document]) -> tuple[str, Scores]:
-        """Return the bits per byte of xz on the validation text, alone and after the training text.
+        """Return the bits per byte that the program xz needs to compress the validation text.
 
-        The text is lower-cased if the tokenizer lower-cases it.
+        There are two scores: one for the validation text alone, and one for the validation text after the training
+        text, for which only the additional bits count. The text is lower-cased if the tokenizer lower-cases it.
         """
         lowercase = self.config.tokenizer.lowercase
         train, valid = (

@@ -59,7 +59,7 @@ class DenoisingConfig(TaskConfig):
 
     @property
     def hidden_share(self) -> float:
-        """Share of the tokens that is hidden: `share`, or the paper's value if `share` is 0."""
+        """Share of the tokens that is hidden: `share`; if that is 0, 0.15 for `spans` and 0.3 for `infilling`."""
         return self.share or {"spans": 0.15, "infilling": 0.3}[self.noise]
 
 
@@ -146,7 +146,7 @@ class Denoising(Task[PlainText, "PairBatch"]):
 
     @override
     def baseline(self, splits: Splits[PlainText]) -> tuple[str, Scores]:
-        """Return the scores of predicting the most frequent target token of the training texts at every position."""
+        """Return name and scores of a baseline that always predicts the training data's most frequent target token."""
         pipeline, _ = self.initialize(splits.train)
 
         def wanted(texts: Iterable[PlainText]) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:

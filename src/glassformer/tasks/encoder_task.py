@@ -60,16 +60,16 @@ class EncoderTask(Task[Example, "LabeledBatch"]):
         """Return the line about the number of examples and their balance that is printed before training."""
 
     def calibrate(self, pipeline: Any, valid: Sequence[Example]) -> None:
-        """Set options of the pipeline, such as a threshold, by the validation examples; called before each scoring.
+        """Choose options of the pipeline, such as a threshold, so that they fit the validation examples.
 
-        By default it does nothing.
+        It is called before each validation and before the final scores. By default it does nothing.
         """
 
     def versions(self, pipeline: Any, train: Sequence[Example]) -> "list[Callable[[], list[LabeledRow]]]":
-        """Return one function per version of the training data, which tokenizes it and returns the rows.
+        """Return a list of functions, each of which makes the rows of one version of the training data.
 
-        By default there is one version. If there are n, epoch e uses version e mod n. A run calls each function once
-        and stores the rows.
+        Versions are tokenized differently, with BPE-dropout for example. By default there is one. If there are n, epoch
+        e uses version e mod n. A run calls each function once and stores the rows.
         """
         return [lambda: self.rows(pipeline, train)]
 
@@ -130,9 +130,9 @@ class EncoderTask(Task[Example, "LabeledBatch"]):
         )
 
     def tokenize(self, run: "RunFolder", pipeline: Any, train: Sequence[Example]) -> "list[RowFiles]":
-        """Tokenize each version of the training data and store it in the run folder.
+        """Make the rows of each of the `versions` of the training data, store them in the run folder and return them.
 
-        A resumed run returns the versions that it stored.
+        A resumed run returns the rows that it stored.
         """
         from glassformer.data.batching.labeled_row_files import RowFiles, write_row_files
 

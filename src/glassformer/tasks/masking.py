@@ -58,7 +58,7 @@ class MaskingConfig(TaskConfig):
 class Masking(Task[PlainText, "MaskedBatch"]):
     """Pretrain an encoder to predict masked tokens.
 
-    A model of `--from` keeps its language-model head if it has one; otherwise it gets a new one.
+    A model loaded with `--from` keeps its language-model head if it has one; otherwise it gets a new one.
     """
 
     name, title, unit, sample_line = "masking", "An encoder", "texts", f"the {BLANK} sleeps"
@@ -148,7 +148,7 @@ class Masking(Task[PlainText, "MaskedBatch"]):
 
     @override
     def baseline(self, splits: Splits[PlainText]) -> tuple[str, Scores]:
-        """Return the scores of predicting the most frequent masked token of the training texts at every mask."""
+        """Return name and scores of a baseline that always predicts the training data's most frequent masked token."""
         from glassformer.data.batching.labeled_batches import IGNORED
 
         pipeline, _ = self.initialize(splits.train)

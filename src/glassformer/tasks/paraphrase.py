@@ -1,4 +1,4 @@
-"""Paraphrase detection: train an encoder with a margin loss, so that texts with the same meaning have near vectors."""
+"""Paraphrase detection: train an encoder with a margin loss, so that texts of equal meaning get similar vectors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -64,6 +64,6 @@ def stored_tokenizer(
 
 
 def skipped_note(skipped: Counter[str]) -> list[str]:
-    """Return one note about the skipped bad records, given as a count per problem; an empty list if there are none."""
+    """Return a list with one note about the skipped bad records, counted by problem; empty if there are none."""
     reasons = ", ".join(f"{count:,} with {problem}" for problem, count in skipped.most_common())
     return [f"skipped {skipped.total():,} bad records: {reasons}"] if skipped else []

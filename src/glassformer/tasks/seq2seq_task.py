@@ -122,9 +122,10 @@ class Seq2SeqTask(Task[Example, "PairBatch"]):
     def tokenize(
         self, run: "RunFolder", pipeline: Any, pairs: Iterable[Example], *, is_train: bool = True
     ) -> list[TokenFiles]:
-        """Tokenize the pairs and store them in the run folder. A resumed run returns what it stored.
+        """Tokenize the pairs, store them in the run folder and return them. A resumed run returns what it stored.
 
-        The list has one element, or for training pairs with BPE-dropout `bpe_versions` different tokenizations.
+        The list has one element. For training pairs with BPE-dropout it has `bpe_versions` elements instead, each with
+        all pairs in another tokenization.
         """
         config, tokenizers = self.config, (pipeline.source_tokenizer, pipeline.target_tokenizer)
         versions: list[list[EncodeBatch]] = [[tokenizer.encode_batch for tokenizer in tokenizers]]

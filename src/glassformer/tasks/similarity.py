@@ -96,7 +96,11 @@ class Similarity(PairTask):
 
     @override
     def baseline(self, splits: Splits[ScoredPair]) -> tuple[str, Scores]:
-        """Return the scores of predicting the similarity by the share of words that both texts have in common."""
+        """Return the name and the scores of a baseline that counts common words.
+
+        The predicted similarity of two texts is the number of words that occur in both of them, divided by the number
+        of words that occur in at least one.
+        """
         held_out = list(splits.test) or list(splits.valid)
         words = [[set(text.lower().split()) for text in pair[:2]] for pair in held_out]
         overlaps = [len(a & b) / max(len(a | b), 1) for a, b in words]

@@ -79,11 +79,11 @@ class SummaryData(FileData[Summary]):
 
 @dataclass(frozen=True)
 class TrainingPairs:
-    """Training pairs for summarization: one per reference summary, and per text `copy_sentences` copying pairs.
+    """The training pairs for summarization, to iterate over.
 
-    Iterating yields the pairs; `copies` makes the copying pairs.
-
-    With `best_sentence`, the target is the sentence of the text with the highest ROUGE against the summary.
+    For each text there is one pair per reference summary, and `copy_sentences` pairs that teach copying (see `copies`).
+    With `best_sentence`, the target of the former is not the summary, but the sentence of the text that has the highest
+    ROUGE against the summary.
     """
 
     examples: Iterable[Summary]

@@ -154,9 +154,10 @@ class Tagging(EncoderTask[TaggedSentence]):
 
     @override
     def versions(self, pipeline: "Tagger", train: Sequence[TaggedSentence]) -> "list[Callable[[], list[LabeledRow]]]":
-        """Return one function per version of the training data, which returns its rows.
+        """Return a list of functions, each of which makes the rows of one version of the training data.
 
-        With BPE-dropout or swapped entities there are `bpe_versions` versions, with different tokens or names.
+        With BPE-dropout or `swap_entities` there are `bpe_versions` of them, with different tokens or different names;
+        otherwise there is one.
         """
         config, tokenizer = self.config, pipeline.reader.tokenizer
         chance, seed = config.tokenizer.bpe_dropout, config.train.seed
@@ -175,7 +176,10 @@ class Tagging(EncoderTask[TaggedSentence]):
     def _rows_with_bpe_dropout(
         self, pipeline: "Tagger", example: TaggedSentence, dropper: BpeDropout, version: int
     ) -> "list[LabeledRow]":
-        """Return the rows of a sentence, tokenized with BPE-dropout unless it would then be too long for the model."""
+        """Return the rows of a sentence, tokenized by `dropper` in the random way that `version` selects.
+
+        If the sentence is then too long for the model, it is tokenized without BPE-dropout.
+        """
         from glassformer.data.batching.labeled_batches import IGNORED, LabeledRow
 
         ids: list[int] = []
@@ -232,7 +236,7 @@ class Tagging(EncoderTask[TaggedSentence]):
     @override
     @classmethod
     def demo(cls) -> TaggingConfig:
-        """Return the config of a tagger of generated sentences, whose test split has other names."""
+        """Return the config of a tagger for generated sentences. Its test split has other names than training."""
         return TaggingConfig(
             data=TaggedData(corpus="made-sentences"),
             model=small_tagger(vocab_size=600, d_model=64, d_ff=128, dropout=0.1, embedding_dropout=0.1),

@@ -99,7 +99,7 @@ class Task(ABC, Generic[Example, Batch]):
     def sides(self, example: Example) -> tuple[str, str]:
         """Return the text that the encoder reads and the text that the decoder writes, to measure the corpus size.
 
-        A text is empty if the model has no encoder or no decoder.
+        The first is empty if the model has no encoder, the second if it has no decoder.
         """
 
     def unused(self) -> set[str]:

@@ -60,16 +60,16 @@ def train_run(
     """Train `model` in place, from the run's newest checkpoint if there is one, and return the final counters.
 
     Args:
-        run: The folder with the checkpoints and the plan.
+        run: The folder with the checkpoints and the plan (number of updates and learning-rate schedule).
         model: The model to train.
         config: The training options.
-        batches: The batches, by step number.
-        loss: Takes the model, compiled or not, and returns the function from a batch to its summed loss.
+        batches: The training batches, numbered from 0 over the whole run.
+        loss: Called once with the model, compiled or not. Returns a function that computes the summed loss of a batch.
         evaluate: Returns the scores of a validation.
         flops: Returns the floating-point operations of training on a batch.
         notes: Lines to print before training.
-        score: Computes the final scores of some examples. It is called on samples here, to measure time and memory.
-        test: The examples of the final scores.
+        score: Computes the final scores of some examples. Here it is called on samples, to measure time and memory.
+        test: The examples that `score` will be called with after training.
         began: Value of `time.perf_counter` when the command began, from which `minutes` counts; None is now.
         warmup_is_given: Whether the user chose the warm-up. It is then not shortened to fit a run of few updates,
             unless `minutes` decides the number of updates.
@@ -197,8 +197,9 @@ def make_plan(
     began: float | None = None,
     warmup_is_given: bool = False,
 ) -> Plan:
-    """Return the plan of a run: the recorded one, or a new one if the run is new or its training options changed.
+    """Return the plan of a run, its number of updates and learning-rate schedule.
 
+    A resumed run keeps its recorded plan, unless its updates, minutes, warm-up, learning rate or schedule were changed.
     A changed plan starts at the newest checkpoint, whose counters are `state`. With `minutes`, the number of updates is
     what fits into the rest of that time, counted from `began`, at the estimated speed.
     """
@@ -225,7 +226,7 @@ def make_plan(
 
 
 def _fitting(config: TrainConfig, estimate: Estimate, state: TrainState, began: float | None) -> int:
-    """Return the number of further updates that fit into the rest of `config.minutes`; 0 if that is 0."""
+    """Return the number of further updates that fit into the rest of `config.minutes`; 0 if `minutes` is 0."""
     if not config.minutes:
         return 0
     budget = TimeBudget(seconds=60 * config.minutes, began=time.perf_counter() if began is None else began)
@@ -234,9 +235,9 @@ def _fitting(config: TrainConfig, estimate: Estimate, state: TrainState, began: 
 
 
 def _warmup(config: TrainConfig, updates: int, is_given: bool) -> int:
-    """Return the number of warm-up updates, limited to a quarter of `updates`.
+    """Return the number of warm-up updates, limited by `fit_warmup` to a quarter of `updates`.
 
-    The limit does not apply if the user gave the warm-up (`is_given`) and the number of updates.
+    The limit does not apply if the user gave the warm-up (`is_given`) and did not give `minutes`.
     """
     fitted = warmup_updates if is_given and not config.minutes else fit_warmup
     return fitted(config.warmup, updates)

@@ -93,7 +93,7 @@ class PairData(TaskData[Pair]):
         return list(self.splits().test if self.corpus else self._read(self.source, self.target))
 
     def languages(self) -> tuple[SideLanguage, SideLanguage]:
-        """Return the language of the source and of the target, each with where it is known from."""
+        """Return the language of the source and of the target, each with its origin: option, corpus or file names."""
         return (
             _language(self.source_language, "en" if self.corpus else "", self.source),
             _language(self.target_language, "de" if self.corpus else "", self.target),

@@ -38,7 +38,7 @@ def load_checkpoint(
 
 
 def load_encoder(folder: Path, head: str, settings: Mapping[str, Any]) -> tuple[EncoderModel, Reader]:
-    """Load an encoder without its head, add a new `head` with these settings, and load its tokenizer."""
+    """Load an encoder and its tokenizer. A new `head`, with these `settings` of the model config, replaces its head."""
     body = load_checkpoint(folder, EncoderModel, adapt=lambda config: config.with_head("none"))
     return body.under(body.config.with_head(head, **settings)), load_reader(folder)
 
@@ -77,7 +77,7 @@ def load_decoder(folder: Path, special_tokens: Sequence[str], task: str) -> tupl
 
 
 def was_trained_here(folder: Path) -> bool:
-    """Whether Glassformer trained the model in this folder, so that any task can train on with its tokenizer."""
+    """Whether Glassformer trained the model in this folder, so that any task can keep using its tokenizer."""
     return (folder / TASK).is_file() or not (is_external(folder) or read_origin(folder) is not None)
 
 

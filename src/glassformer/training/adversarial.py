@@ -1,8 +1,8 @@
 """Adversarial training (Miyato, Dai and Goodfellow 2017): train on every batch a second time, with harder embeddings.
 
 Let θ be the token embeddings and g the gradient of the loss at θ. The second pass uses θ + radius · g / |g|: to first
-order, the point at this distance where the loss is largest. A model that is also right there does not depend on details
-of single embeddings, which matters most if there are few examples.
+order, the point at this distance where the loss is largest. A model that also predicts correctly there does not
+depend on details of single embeddings, which matters most if there are few examples.
 """
 
 from collections.abc import Iterator

@@ -3,7 +3,8 @@
 `--minutes` covers the whole command: reading and tokenizing, updates, validations, saves and the final scores. Before
 the first update only the duration of an update is known, from the pilot, which times a few updates. During the run the
 `Planner` also measures validations, saves and a sample of the final scoring, and corrects the number of updates at
-fixed fractions of the plan. Each correction is recorded before the next update, so that a resumed run repeats it.
+fixed fractions of the planned updates. Each correction is recorded before the next update, so that a resumed run
+repeats it.
 """
 
 import math
@@ -65,7 +66,7 @@ class Costs:
 def updates_that_fit(seconds: float, costs: Costs, config: TrainConfig, position: int = 0) -> int:
     """Return how many more updates fit into `seconds`, together with their validations, saves and the ending.
 
-    `position` is the number of updates made before. The result is at least 1, and limited by `config.max_updates`,
+    `position` is the number of updates tried before. The result is at least 1, and limited by `config.max_updates`,
     which counts all updates of the run.
     """
 
@@ -96,7 +97,7 @@ def guess_costs(budget: TimeBudget, update: float) -> Costs:
 
 
 def _point_at(plan: Plan, update: int) -> float:
-    """Return the last fraction of `POINTS` that the plan has reached after `update` updates; 0 before the first."""
+    """Return the largest fraction in `POINTS` of the planned updates that `update` has reached; 0 before the first."""
     length = plan.end - plan.start
     return max((point for point in POINTS if update >= plan.start + math.ceil(point * length)), default=0.0)
 
@@ -137,7 +138,7 @@ class Planner:
         self._corrected_at = budget.clock()
 
     def correct(self, state: TrainState) -> Plan | None:
-        """Correct and record the plan if a correction is due before the next update, and return it; else None."""
+        """If a correction is due before the next update, correct the plan, record and return it; else return None."""
         if self._mark is None:
             self._first = self._mark = state.update, self._busy(state)
             self._corrected_at = self._budget.clock()
@@ -161,7 +162,7 @@ class Planner:
         return is_point and is_cheap and not state.evaluations
 
     def _due_point(self, state: TrainState) -> float | None:
-        """Return the fraction of `POINTS` that was reached since the last correction; None if there is none."""
+        """Return the fraction in `POINTS` that the run has newly reached since the last correction, or None."""
         point, last = _point_at(self.plan, state.update), 0.0
         if self.plan.corrections:
             before = replace(self.plan, corrections=self.plan.corrections[:-1])
@@ -169,17 +170,18 @@ class Planner:
         return point if point > last else None
 
     def _last_correction(self) -> int:
-        """Return the number of updates at the last correction. A resumed run may be before it."""
+        """Return how many updates preceded the last correction or the plan; a resumed run may have made fewer."""
         return self.plan.corrections[-1].update if self.plan.corrections else self.plan.start
 
     def _busy(self, state: TrainState) -> float:
-        """Return the clock minus the time of validations, saves and rehearsals: differences are time of updates."""
+        """Return the clock without the time of validations, saves and rehearsals, to measure the time of updates."""
         return self._budget.clock() - state.other_seconds - self._rehearsing
 
     def _measure(self, state: TrainState, *, rehearses: bool) -> None:
-        """Measure the mean duration of an update since the last correction; if `rehearses`, of the final scoring too.
+        """Measure how long an update takes, as a mean since the last correction.
 
-        If updates have become faster, only half of the gain is used, because they may become slower again.
+        If updates have become faster, only half of the gain is used, because they may become slower again. If
+        `rehearses`, also estimate how long the final scoring takes, unless it is known to take negligible time.
         """
         assert self._first is not None
         assert self._mark is not None

@@ -53,7 +53,7 @@ class Estimate:
 
     @property
     def peak_bytes(self) -> int:
-        """Expected peak memory: on a CPU of the whole process, on other devices of the run."""
+        """Expected peak memory in bytes: that of the whole process on a CPU, that of the run alone on other devices."""
         return self.memory_bytes + (self.base_bytes or 0)
 
 

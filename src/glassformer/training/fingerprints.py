@@ -10,7 +10,7 @@ from glassformer.checkpoint.safe_files import MANIFEST, sha256
 
 
 def paths_of(data: Any) -> dict[str, Path]:
-    """Return the paths in the fields of the dataclass `data`, by name: "data[0]" in a tuple, else the field's name."""
+    """Return the paths in the fields of the dataclass `data`, by field name; those in a tuple as "valid[0]"."""
     found: dict[str, Path] = {}
     for field in fields(data):
         value = getattr(data, field.name)
@@ -39,9 +39,10 @@ def fingerprint_model(path: Path) -> str:
 
 
 def fingerprint_path(path: Path, *, suffixes: Sequence[str] = ()) -> str:
-    """Return the SHA-256 of a file with its suffix appended, or a hash of the names and contents of a folder's files.
+    """Return a hash of a file or of a folder.
 
-    If `suffixes` are given, only files with one of them (or with .gz after it) count in a folder.
+    For a file it is the SHA-256 of the content, followed by the suffix, such as .tsv or .tsv.gz. For a folder it covers
+    the names and contents of all files, or only of those with one of the `suffixes` (or with .gz after it) if given.
     """
     if path.is_file():
         return sha256(path) + "".join(path.suffixes[-2:] if path.suffix == ".gz" else path.suffixes[-1:]).lower()

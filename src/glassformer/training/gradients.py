@@ -38,7 +38,8 @@ Batch = TypeVar("Batch", bound=TrainBatch)
 class Gradients(Generic[Batch]):
     """Accumulates the gradients of several batches in the parameters of a model, eagerly.
 
-    `loss` returns the *sum* of a batch's token losses; `autocast` returns the context manager for its precision.
+    `loss` returns the *sum* of a batch's token losses. `autocast` returns the context manager, for the precision
+    of training, in which `loss` is computed.
     """
 
     def __init__(

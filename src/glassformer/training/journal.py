@@ -68,9 +68,9 @@ class Journal:
         self._step.show(update.update, text=text, total=self.updates)
 
     def correction(self, plan: Plan, *, tell_from: float) -> None:
-        """Show progress against the corrected plan from now on.
+        """From now on, show progress towards the number of updates in the corrected plan.
 
-        Print a line if the number of updates has changed by more than the fraction `tell_from`.
+        Print a line if it differs from the old number by more than `tell_from`, a fraction of the old number.
         """
         change = plan.end / self.updates - 1
         if abs(change) > tell_from:

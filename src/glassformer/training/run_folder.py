@@ -146,8 +146,9 @@ class RunFolder:
     def bind(self, task: str, config: Any, inputs: Mapping[str, str], *, accept_changes: bool = False) -> None:
         """Set the task, settings and inputs of this run, and compare them with those that it was started with.
 
-        Raises RunMismatchError if a setting outside `FREE` or an input differs. With `accept_changes` (`--continue`) it
-        accepts and notes the change, unless task, starting model or a setting of `FIXED` differs.
+        Settings in `FREE`, which no update depends on, may differ. Raises RunMismatchError if the task, an input or
+        another setting differs. With `accept_changes` (`--continue`) the change is noted instead, except of the task,
+        the starting model (`--from`) and the settings in `FIXED`, which the shapes of the weights depend on.
         """
         self.task, self.config = task, json.loads(json.dumps(asdict(config), default=str))
         self.inputs = dict(inputs)

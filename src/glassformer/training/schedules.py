@@ -18,8 +18,8 @@ WARMUP_SHARE = 4
 def lr_factor(schedule: "Schedule", update: float, *, warmup: int, updates: int) -> float:
     """Return the learning rate of an update as a fraction of the peak learning rate.
 
-    It rises linearly over `warmup` updates, then follows the schedule's function. `update` counts from 1. The schedules
-    cosine and linear reach zero at the last of `updates`.
+    It rises linearly over `warmup` updates, then follows the schedule's function. `update` counts from 1, and
+    `updates` is the number of all updates. The schedules cosine and linear reach zero at the last update.
     """
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule={shown(schedule)}: expected one of {', '.join(SCHEDULES)}")
@@ -82,8 +82,9 @@ class Plan:
     than the old one, `start_lr`, it rises linearly over the first tenth of the remaining updates, but over at most
     `warmup` updates.
 
-    A correction stretches or compresses the rest of the schedule: the learning rate does not jump, and cosine and
-    linear still reach zero at the last update. The learning rate of an update depends only on corrections before it.
+    A change of the number of updates during the run, a `Correction`, stretches or compresses the rest of the schedule:
+    the learning rate does not jump, and cosine and linear still reach zero at the last update. The learning rate of an
+    update depends only on corrections before it.
     """
 
     updates: int
@@ -116,7 +117,7 @@ class Plan:
         return self.corrections[-1].updates if self.corrections else self.updates
 
     def corrected(self, update: int, updates: int) -> "Plan":
-        """Return this plan changed to `updates` updates in all, a correction made after `update` updates."""
+        """Return a copy of this plan with one more correction: after `update` updates, the total becomes `updates`."""
         return replace(self, corrections=(*self.corrections, Correction(update, updates)))
 
     def lr(self, schedule: Schedule, peak: float, update: int) -> float:
@@ -130,7 +131,7 @@ class Plan:
         return self.start_lr + (planned - self.start_lr) * passed / ramp
 
     def _place(self, update: int) -> float:
-        """Return the (fractional) update of the schedule as first planned that `update` corresponds to."""
+        """Return which update of the uncorrected schedule `update` corresponds to; it may be a fraction."""
         since, place, end = self.start, float(self.start), self.updates
         for one in self.corrections:
             if one.update >= update:

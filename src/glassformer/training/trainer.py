@@ -1,22 +1,23 @@
 """The training loop, the same for every task.
 
     run:      load the newest checkpoint
-              until the plan is done or validation has stopped improving:
+              until all planned updates are made or validation has stopped improving:
                   validate and save a checkpoint, if due
                   update
               return the parameters of the best checkpoint, or the average of the last ones if that is better
 
     update:   gradient = Σ over the accumulated batches of ∇ (sum of token losses) / (target tokens of all of them)
               skip the update if the gradient is not finite
-              clip the gradient's norm, set the learning rate of the schedule, step the optimizer
+              clip the gradient's norm, set the learning rate that the schedule gives, step the optimizer
 
-The loss is divided by the tokens of all accumulated batches, not averaged batch by batch, so that accumulation equals
-one large batch. Distributed training would plug into `Trainer._update` and `gradients.py`: each process takes some of
-the update's batches, and gradients and token counts are summed over the processes.
+The loss is divided by the tokens of all accumulated batches, not averaged batch by batch, so that these batches have
+the same effect as one large batch. Distributed training would plug into `Trainer._update` and `gradients.py`: each
+process takes some of the update's batches, and gradients and token counts are summed over the processes.
 
 The batches (`data/batching/data_order.py`), the dropout and the learning rate of an update are functions of the seed,
-the update's number and the recorded plan. A run that is interrupted anywhere, even between two accumulated batches, and
-resumed therefore ends with the same bits as an uninterrupted one (on the same device and versions).
+the update's number and the plan: the number of updates and the learning-rate schedule, saved in `run.json`. A run that
+is interrupted anywhere, even between two accumulated batches, and resumed therefore ends with the same bits as an
+uninterrupted one (on the same device and versions).
 """
 
 import math
@@ -168,7 +169,7 @@ class Trainer(Generic[Batch]):
         self._stop_signal: int | None = None
 
     def run(self) -> dict[str, Tensor]:
-        """Train to the end of the plan, load the chosen parameters into the model, and return them.
+        """Train until the plan ends or validation stops improving, then choose parameters, load and return them.
 
         They are the best checkpoint's, or the average of the last ones if that is at least as good. Raises Interrupted
         after SIGINT or SIGTERM, and DivergedError if training diverged.
@@ -191,7 +192,7 @@ class Trainer(Generic[Batch]):
         return self._choose_parameters()
 
     def save(self) -> None:
-        """Write a checkpoint, then remove all but the newest, the best and the last `keep_last` regular ones."""
+        """Write a checkpoint; keep only the newest, the best and the last `keep_last` at multiples of `save_every`."""
         began = time.perf_counter()
         is_new = not checkpoint_path(self.folder, self.state.position).exists()
         try:
@@ -227,9 +228,9 @@ class Trainer(Generic[Batch]):
         return is_place or self.wants_validation(state)
 
     def _regular(self, positions: list[int]) -> list[int]:
-        """Return the positions that are multiples of `save_every`.
+        """Return those of `positions` that are multiples of `save_every`.
 
-        Only these checkpoints may be averaged, because an interrupted run has others, made when the signal came.
+        Only their checkpoints are averaged, so that an interrupted run, which saved one more, averages the same ones.
         """
         return [position for position in positions if position % self.config.save_every == 0]
 
@@ -298,7 +299,7 @@ class Trainer(Generic[Batch]):
         return nn.utils.get_total_norm(gradients).item()
 
     def _apply(self, lr: float, norm: float) -> None:
-        """Clip the gradient of norm `norm`, step the optimizer at learning rate `lr`, and count the update."""
+        """Clip the gradient, whose norm is `norm`, step the optimizer with learning rate `lr`, and count the update."""
         if self.config.clip and norm > self.config.clip:
             gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
             torch._foreach_mul_(gradients, self.config.clip / norm)
@@ -312,9 +313,9 @@ class Trainer(Generic[Batch]):
             self.state.loss_scale *= 2
 
     def _skip(self) -> None:
-        """Count an update whose gradients are not finite, and halve the loss scale of fp16.
+        """Count an update that is left out because its loss or gradient is not finite.
 
-        Parameters and schedule do not change. Raises DivergedError after MAX_BAD such updates in a row.
+        If fp16 has a loss scale above 1, halve it. Otherwise, MAX_BAD such updates in a row raise DivergedError.
         """
         state = self.state
         state.skipped += 1
@@ -342,7 +343,7 @@ class Trainer(Generic[Batch]):
         self.on_evaluation(evaluation)
 
     def _choose_parameters(self) -> dict[str, Tensor]:
-        """Load and return the best checkpoint's parameters, or the average of the last if that is as good or better."""
+        """Load and return the best checkpoint's parameters, or the average of the last ones if as good or better."""
         positions = saved_positions(self.folder)
         best = self.best()
         assert best is not None
@@ -391,7 +392,7 @@ class Trainer(Generic[Batch]):
 
 
 def _mix(*numbers: int) -> int:
-    """Return a random seed computed from several numbers; other numbers give another seed."""
+    """Return a seed for torch's random numbers, computed from several numbers; other numbers give another seed."""
     mixed = 0
     for number in numbers:
         mixed = (mixed * 0x9E3779B97F4A7C15 + number + 1) % 2**63

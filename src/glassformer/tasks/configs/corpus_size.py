@@ -31,7 +31,7 @@ class CorpusSize(NamedTuple):
         return max(1, (self.source_characters + self.target_characters) // CHARACTERS_PER_TOKEN)
 
     def lengths(self) -> tuple[int, int]:
-        """Return the rough mean number of tokens of a source and of a target; 0 if the corpus has none."""
+        """Return the rough mean number of tokens of a source and of a target text; 0 for a side without any text."""
         examples = max(self.examples, 1)
         source, target = (
             round(side / examples / CHARACTERS_PER_TOKEN + 1) if side else 0

@@ -118,7 +118,7 @@ def _choose(
     """Return the options that the rules choose, by dotted name.
 
     `scale` is the number of operations that fit into the time, in units of `REFERENCE_FLOPS`. If the task has an
-    encoder rule, its `cheaper` changes are tried until enough updates fit.
+    `EncoderRule` and too few updates fit, the sets of options in its `cheaper` are tried one after the other.
     """
     rule = kind.ENCODER_RULE
     if rule is None:
@@ -138,7 +138,10 @@ def _choose_once(
     speed: TrainingBudget,
     change: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the options that the rules choose, by dotted name, with one `change` of an encoder rule's `cheaper`."""
+    """Return the options that the rules choose, by dotted name.
+
+    `change` is empty, or one set of options of `EncoderRule.cheaper`, which replace the rule's own values.
+    """
     usual, rule = _usual(kind), kind.ENCODER_RULE
     is_pair = usual.model.kind == "encoder_decoder"
     longest = min(max(corpus.lengths()), given.get("model.max_len", usual.model.max_len) or 10**9)
@@ -175,7 +178,7 @@ def _choose_once(
 def _fitting(
     kind: type[TaskConfig], values: Mapping[str, Any], corpus: CorpusSize, scale: float, speed: TrainingBudget
 ) -> int:
-    """Return the number of updates with the options `values`: as given, else as many as fit into the time."""
+    """Return the given number of updates, else how many fit into the time if the options are `values`."""
     return speed.updates or max(20, round(scale * REFERENCE_FLOPS / update_flops(make_config(kind, values), corpus)))
 
 
@@ -195,7 +198,7 @@ def _architecture(model: ModelConfig, given: Mapping[str, Any], corpus: CorpusSi
 
 
 def _encoder(rule: EncoderRule, given: Mapping[str, Any], corpus: CorpusSize, scale: float) -> dict[str, Any]:
-    """Return width, depth and training options of an encoder whose task has a rule."""
+    """Return the architecture and the training options of an encoder, as the `rule` of its task says."""
     width = given.get("model.d_model") or min(
         _round(rule.width * max(1.0, scale / 5) ** 0.25, 32),
         _round(rule.width * max(1.0, corpus.tokens / 500_000) ** 0.25, 32),
@@ -296,7 +299,10 @@ def _width(scale: float, corpus: CorpusSize) -> int:
 
 
 def _growth(scale: float, steps: tuple[int, ...]) -> int:
-    """Return 1, 2, 3, 4 or 6, the number (or multiple) of layers; `steps` are the scales above which it grows."""
+    """Return a number of layers, or a factor for it, that grows with `scale`.
+
+    It is 1, 2, 3, 4 or 6 if `scale` is larger than none, one, two, three or all of the four `steps`.
+    """
     return (1, 2, 3, 4, 6)[sum(scale > step for step in steps)]
 
 
@@ -315,17 +321,16 @@ def _vocabulary(scale: float, corpus: CorpusSize) -> int:
 
 
 def _dropout(epochs: float) -> float:
-    """Return the dropout for this many epochs of a model of one layer, 128 wide.
+    """Return the dropout for a run of this many epochs.
 
-    The caller counts an epoch of a larger model as more than one.
-
-    It is 0 for few epochs, because a model memorizes only examples that it sees often.
+    It is 0 for few epochs, because a model memorizes only examples that it sees often. The values are for a model with
+    one layer of width 128. A larger model memorizes sooner: for it the caller passes a larger number of epochs.
     """
     return 0.0 if epochs <= 10 else 0.1 if epochs <= 25 else 0.2 if epochs <= 60 else 0.3
 
 
 def update_flops(config: TaskConfig, corpus: CorpusSize) -> float:
-    """Return the estimated floating-point operations of one update, from the mean lengths of the corpus."""
+    """Return the estimated floating-point operations of one update, as if all examples had the mean length."""
     source, target = corpus.lengths()
     if config.model.kind != "encoder_decoder":
         source, target = (max(source, target), 0) if config.model.kind == "encoder" else (0, max(source, target))

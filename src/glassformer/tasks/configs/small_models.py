@@ -16,7 +16,7 @@ NARROW: dict[str, Any] = {
 
 
 def small_encoder_decoder(**changes: Any) -> ModelConfig:
-    """Return a small encoder-decoder config, for tens of thousands of pairs, with `changes` of its fields.
+    """Return the config of a small encoder-decoder for tens of thousands of pairs; `changes` are fields to replace.
 
     It is the Transformer of Vaswani et al. (2017), but with the norm before each sublayer.
     """
@@ -40,7 +40,7 @@ def small_encoder_decoder(**changes: Any) -> ModelConfig:
 
 
 def small_encoder(**changes: Any) -> ModelConfig:
-    """Return the config of a small encoder, two layers of width 128, with `changes` of its fields."""
+    """Return the config of a small encoder, two layers of width 128; `changes` are fields to replace."""
     values: dict[str, Any] = {
         **NARROW,
         "vocab_size": 8000,
@@ -61,15 +61,15 @@ def small_language_encoder() -> ModelConfig:
 
 
 def small_tagger(**changes: Any) -> ModelConfig:
-    """Return the config of a small encoder for tagging, with `changes` of its fields.
+    """Return the config of a small encoder for tagging; `changes` are fields to replace.
 
-    Its vocabulary is small, so that it learns how names are spelled.
+    Its vocabulary is small, so that names are split into short pieces and it learns how they are spelled.
     """
     return small_encoder(**{"vocab_size": 4000, "positions": "rotary", **changes})
 
 
 def small_decoder(**changes: Any) -> ModelConfig:
-    """Return the config of a small Llama-like decoder, with `changes` of its fields.
+    """Return the config of a small Llama-like decoder; `changes` are fields to replace.
 
     Like Llama it has RMS norm, rotary positions and gated SiLU layers without biases; query-key norm is added.
     """
