@@ -137,7 +137,10 @@ class Rules:
         return {*self.requests[row].eos_token_id} | ({self.end} if self.end >= 0 else set())
 
     def _seen(self, tokens: Tensor, counts: Tensor) -> Tensor:
-        """Return (N, V): which token ids occur in each row of `tokens` (N, L) at places where `counts` is True."""
+        """Return a boolean (N, V): whether each token id occurs in the row of `tokens` (N, L).
+
+        Positions where the mask `counts` (N, L) is False are ignored.
+        """
         nowhere = self.vocab_size  # an extra column for positions that do not count
         seen = torch.zeros(len(tokens), nowhere + 1, dtype=torch.bool, device=self.device)
         return seen.scatter_(1, tokens.masked_fill(~counts, nowhere), True)[:, :nowhere]

@@ -188,7 +188,10 @@ def _likeliest(keys: Tensor, probs: Tensor, p: Tensor) -> Tensor:
 
 
 def _keep(logits: Tensor, tokens: Tensor, is_kept: Tensor, p: Tensor) -> Tensor:
-    """Return the logits with -inf for all but the `tokens` (N, M) that `is_kept` marks. Rows with p = 1 keep all."""
+    """Return the logits (N, V), with -inf except at the ids `tokens` (N, M) where `is_kept` (N, M) is True.
+
+    A row whose p is 1 is returned unchanged: the filter is disabled there.
+    """
     kept = torch.full_like(logits, NEG_INF).scatter(1, tokens, logits.gather(1, tokens).where(is_kept, NEG_INF))
     return logits.where(p >= 1, kept)
 

@@ -87,7 +87,10 @@ def relu(x: Array) -> Array:
 
 
 def feed_forward(x: Array, W1: Array, b1: Array, W2: Array, b2: Array) -> Array:
-    """Return relu(x W1 + b1) W2 + b2. W1 is (C, F) and W2 is (F, C), with one column per output."""
+    """Return relu(x W1 + b1) W2 + b2, where W1 is (C, F) and W2 is (F, C), for width C and inner width F.
+
+    The weights are (inputs, outputs), the transpose of torch's.
+    """
     values = {"up_proj.weight": W1.T, "up_proj.bias": b1, "down_proj.weight": W2.T, "down_proj.bias": b2}
     return blocks.FeedForward(Parameters(values, dtype=_dtype_of(x, W1, b1, W2, b2)), "relu", False).forward(x)
 

@@ -118,7 +118,10 @@ def begin(job: dict[str, Any], pipes: tuple[int, int], active: set[str]) -> None
 
 
 def enter(job: dict[str, Any], name: str) -> bool:
-    """Enter a new namespace of this kind, unless the job disables it for a test. Returns whether it was entered."""
+    """Move this process into a new Linux namespace of the kind `name`, unless the job disables that kind for a test.
+
+    Return whether it was entered.
+    """
     return name not in job["without"] and kernel.enter_namespace(name)
 
 

@@ -38,7 +38,7 @@ class CompiledStep:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether the first call has compiled the step."""
+        """Whether the step is compiled yet, which the first call does."""
         return self._compiled_call is not None
 
     @staticmethod

@@ -186,7 +186,7 @@ class Task(ABC, Generic[Example, Batch]):
         raise NotImplementedError
 
     def show(self, example: Example) -> tuple[str, str]:
-        """Return the input line of the pipeline for an example, and the correct output line."""
+        """Return an example as two lines of text: what a user gives to the pipeline, and the correct answer."""
         raise NotImplementedError
 
     def scored_on(self, split: SplitName, count: int, method: str = "") -> str:

@@ -183,7 +183,7 @@ class Translation(Seq2SeqTask[Pair]):
 
     @override
     def data_facts(self) -> list[tuple[str, str]]:
-        """Return the table rows of the model card about the corpus or the files, and the language of each side."""
+        """Return rows of the model card: the named corpus or the data files, the source and the target language."""
         data: PairData = self.config.data
         if data.corpus in CORPORA:
             corpus = CORPORA[data.corpus]

@@ -146,9 +146,10 @@ class RunFolder:
     def bind(self, task: str, config: Any, inputs: Mapping[str, str], *, accept_changes: bool = False) -> None:
         """Set the task, settings and inputs of this run, and compare them with those that it was started with.
 
-        Settings in `FREE`, which no update depends on, may differ. Raises RunMismatchError if the task, an input or
-        another setting differs. With `accept_changes` (`--continue`) the change is noted instead, except of the task,
-        the starting model (`--from`) and the settings in `FIXED`, which the shapes of the weights depend on.
+        Settings in `FREE` may differ, because they do not affect the weights. Any other difference raises
+        RunMismatchError. With `accept_changes` (`--continue`) it is recorded instead; only another task, another starting
+        model (`--from`) or another value of a setting in `FIXED`, on which the shapes of the weights depend, still
+        raises.
         """
         self.task, self.config = task, json.loads(json.dumps(asdict(config), default=str))
         self.inputs = dict(inputs)
@@ -238,8 +239,9 @@ class RunFolder:
 def open_run(out: Path, *, restart: bool = False) -> Iterator[RunFolder]:
     """Context manager that opens and locks the run folder `out.run`, which belongs to the model folder `out`.
 
-    With `restart` the run is fresh, and its `begin` discards the earlier one. If the block raises before
-    run.json exists, the tokenized data is removed. Raises FolderInUseError if another process trains into `out`.
+    It yields the run. With `restart` an earlier run in the folder is ignored, and removed when `begin` is called on the
+    new one. If the block raises before run.json exists, the tokenized data in the folder is removed. Raises
+    FolderInUseError if another process trains into `out`.
     """
     path = out.with_name(f"{out.name}.run")
     if path.exists() and not path.is_dir():
