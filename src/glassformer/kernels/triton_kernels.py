@@ -42,7 +42,7 @@ if HAS_TRITON:
         """Compute softmax(q kᵀ · scale + added) v over the first `key_end` keys, for `TritonKernels.attend`.
 
         One program per batch row and head computes all queries, with an online softmax over blocks of keys. `key_end`
-        points to the number of filled keys of each row, at stride `r_b`. The other strides are named by tensor and axis:
+        points to the number of filled keys of each row, at stride `r_b`. Other strides are named by tensor and axis:
         `k_h` is that of the keys from head to head. `groups` query heads share one key head.
         """
         row, head = (tl.program_id(0) // heads).to(tl.int64), (tl.program_id(0) % heads).to(tl.int64)

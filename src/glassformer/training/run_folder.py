@@ -147,9 +147,9 @@ class RunFolder:
         """Set the task, settings and inputs of this run, and compare them with those that it was started with.
 
         Settings in `FREE` may differ, because they do not affect the weights. Any other difference raises
-        RunMismatchError. With `accept_changes` (`--continue`) it is recorded instead; only another task, another starting
-        model (`--from`) or another value of a setting in `FIXED`, on which the shapes of the weights depend, still
-        raises.
+        RunMismatchError. With `accept_changes` (`--continue`) it is recorded instead; only another task, another
+        starting model (`--from`) or another value of a setting in `FIXED`, on which the shapes of the weights depend,
+        still raises.
         """
         self.task, self.config = task, json.loads(json.dumps(asdict(config), default=str))
         self.inputs = dict(inputs)
