@@ -116,7 +116,7 @@ class TokenChooser:
 
     @property
     def needs_tokens(self) -> bool:
-        """Whether a rule reads the tokens chosen so far, so that the next choice must wait for them."""
+        """Whether a rule needs the chosen tokens in Python: then the next step cannot run ahead on the device."""
         return self.rules.read_tokens
 
     @property
@@ -166,7 +166,7 @@ class TokenChooser:
 def add_tokens(
     rows: Sequence[SequenceState], highest: Sequence[float], numbers: Sequence[float], end: int
 ) -> list[int]:
-    """Append to each sequence its token id, one of `numbers`, and return the ids as integers.
+    """Append the token id `numbers[i]` to sequence i, and return the ids as integers.
 
     `highest` has the highest score of each sequence. If it is NaN, or -inf because the rules forbid every token, the
     sequence fails instead.

@@ -70,7 +70,7 @@ class Reader:
 
     @classmethod
     def of_checkpoint(cls, folder: Path) -> "Reader":
-        """Return a reader that uses the tokenizer files in the folder of a pretrained checkpoint."""
+        """Return a reader, which turns texts into token ids, with the tokenizer of a pretrained checkpoint's folder."""
         files = {
             name: (folder / name).read_text(encoding="utf-8") for name in TOKENIZER_FILES if (folder / name).is_file()
         }
@@ -190,7 +190,10 @@ class EncoderPipeline(TrainedPipeline[Example]):
 
 
 def read_batch(model: nn.Module, batch: LabeledBatch) -> Tensor:
-    """Run an encoder on a batch and return the outputs of its head: the default `ask` of `EncoderPipeline.answers`."""
+    """Run an encoder on a batch and return the outputs of its head.
+
+    This function is the default of the argument `ask` of `EncoderPipeline.answers`.
+    """
     config: ModelConfig = model.config  # type: ignore[assignment]
     return model(batch.tokens, batch.mask, token_types=batch.token_types if config.token_types else None)
 

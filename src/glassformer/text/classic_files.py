@@ -23,7 +23,7 @@ _T5 = {"t5", "mt5", "umt5", "longt5", "switchtransformers"}
 
 @dataclass
 class ClassicTokenizer:
-    """A tokenizer read from files older than `tokenizer.json`."""
+    """A tokenizer read from the file formats before `tokenizer.json`, such as `vocab.txt`."""
 
     inner: tokenizers.Tokenizer
     roles: dict[str, str] = field(default_factory=dict)
