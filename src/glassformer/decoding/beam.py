@@ -343,7 +343,7 @@ class BeamSearch:
         return self._read(asked)
 
     def _read(self, asked: AsyncReadback | None) -> bool:
-        """Return whether the copied values `asked` say that a sentence is decided; False for None. Raises for NaN logits."""
+        """Return whether the values read back, if any, say that a sentence is decided. Raises for NaN logits."""
         has_nan, is_any = asked.read()[0] if asked is not None else (False, False)
         if has_nan:
             raise FloatingPointError(NAN_LOGITS)
