@@ -10,7 +10,7 @@ from glassformer.nn.attention_backends import Backend
 def build_model(config: ModelConfig, *, backend: Backend = "sdpa") -> EncoderModel | DecoderModel | EncoderDecoderModel:
     """Return a new model of this config with random weights. For reproducible ones, call `torch.manual_seed` first.
 
-    `backend` is the implementation of attention: "sdpa", "math" or "flex" (see `attention_backends.py`).
+    `backend` names the implementation of attention, one of those in `nn/attention_backends.py`.
 
     >>> import glassformer as gf
     >>> model = gf.build_model(gf.preset("tiny-llama", n_decoder_layers=4))

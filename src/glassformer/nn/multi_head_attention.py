@@ -41,8 +41,8 @@ class MultiHeadAttention(nn.Module):
         n_kv_heads: Number of key-value heads, each shared by n_heads / n_kv_heads query heads. Fewer than `n_heads` is
             grouped-query attention (Ainslie et al. 2023), 1 is multi-query attention. The default is `n_heads`.
         head_dim: Size of one head. The default is d_model / n_heads.
-        qk_norm: Kind of norm ("layer", "rms" or "mean_std") that is applied to each head's queries and keys before
-            q kᵀ is computed. None applies no norm.
+        qk_norm: Kind of norm, one of those in `norms.py`, that is applied to each head's queries and keys before q kᵀ
+            is computed. None applies no norm.
         scale: Factor that multiplies q kᵀ. The default is 1/√head_dim.
         dropout: Probability of dropping an attention weight in training.
         backend: Implementation of the attention; see `attend`.
