@@ -1,4 +1,4 @@
-"""The key-value cache: rows can be reordered, dropped and truncated, and decoding continues with the others."""
+"""The key-value cache: rows can be reordered, dropped and truncated, and decoding continues with the remaining rows."""
 
 import pytest
 import torch
