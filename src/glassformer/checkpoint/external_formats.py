@@ -67,12 +67,14 @@ def load_model(
     dtype: torch.dtype | None = None,
     adapt: Callable[[ModelConfig], ModelConfig] | None = None,
     allow_pickle: bool = False,
+    keep_quantized: bool = False,
 ) -> EncoderModel | DecoderModel | EncoderDecoderModel:
     """Load a model folder or file of any supported format, in eval mode, on the CPU.
 
     The options apply only to external models, that is, models in another library's format. `adapt` may change the
     config before the model is built, for example to replace its head. The weights are converted to `dtype` (default
-    float32). `allow_pickle` permits weights in `pytorch_model.bin`.
+    float32). `allow_pickle` permits weights in `pytorch_model.bin`. With `keep_quantized`, the quantized weights of a
+    GGUF file stay as they are stored: such a model can be used, but not trained or saved.
     """
     from glassformer.checkpoint.model_folder import load_model as load_own
 
@@ -82,6 +84,11 @@ def load_model(
             return load_own(path)
         verify_seal(path)
         external = read_external(path, allow_pickle=allow_pickle)
+        if keep_quantized:
+            from glassformer.checkpoint.gguf_model import has_quantized_tensors, import_quantized
+
+            if has_quantized_tensors(external):
+                return import_quantized(external)
         return import_model(external.config, external.tensors, dtype=dtype, adapt=adapt)
 
 

@@ -19,6 +19,7 @@ from glassformer.pipelines.pipeline_registry import pipeline_named, read_about
 from glassformer.pipelines.seq2seq_pipeline import GENERATION, check_cost
 from glassformer.pipelines.text_to_text import TextToText
 from glassformer.pipelines.trained_pipeline import TrainedPipeline
+from glassformer.runtime.devices import choose_device
 from glassformer.runtime.prepare_model import DtypeName, Quantization, prepare_model, read_dtype
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
@@ -43,8 +44,10 @@ def load(
     Args:
         path: A model folder, or a GGUF or llama2.c file.
         device: Where to compute, such as "cpu" or "cuda"; "auto" is a GPU if there is one.
-        dtype: "float32", "bfloat16", "float16" or a torch dtype; "auto" is float32.
+        dtype: "float32", "bfloat16", "float16" or a torch dtype; "auto" is float32. The quantized weights of a GGUF
+            file stay as they are stored with "auto" on a CPU, and are expanded otherwise.
         quantize: "int8" computes with 8-bit weights on the CPU: several times as fast, with nearly the same results.
+            "int4" computes with 4-bit weights: half the memory of int8, and less exact.
         allow_pickle: Also read weights from pytorch_model.bin, with a reader that accepts only tensors.
 
     >>> import glassformer as gf
@@ -55,13 +58,14 @@ def load(
     path = Path(path)
     stored = torch.float32 if quantize != "none" else read_dtype(dtype)
     with naming_errors(path):
-        pipeline: Any = _load(path, stored, allow_pickle)
+        keep = quantize == "none" and dtype == "auto" and choose_device(str(device)).type == "cpu"
+        pipeline: Any = _load(path, stored, allow_pickle, keep)
     pipeline.model = prepare_model(pipeline.model, device=device, dtype=dtype, quantize=quantize)
     loaded: Loaded = pipeline
     return loaded
 
 
-def _load(path: Path, dtype: torch.dtype, allow_pickle: bool) -> Loaded:
+def _load(path: Path, dtype: torch.dtype, allow_pickle: bool, keep_quantized: bool) -> Loaded:
     foreign = read_external(path, allow_pickle=allow_pickle) if is_external(path) else None
     origin = foreign.config if foreign is not None else read_origin(path)
     if origin is None:
@@ -72,6 +76,7 @@ def _load(path: Path, dtype: torch.dtype, allow_pickle: bool) -> Loaded:
         path,
         dtype=dtype,
         allow_pickle=allow_pickle,
+        keep_quantized=keep_quantized,
         adapt=(lambda config: with_pooling(path, config)) if is_encoder else None,
     )
     if foreign is not None and foreign.tokenizer_json is not None:

@@ -2,15 +2,15 @@
 
 The rules, in order:
 
-1. Kernels: a GPU uses the Triton kernels where they run. A CPU uses the C++ kernels for int8 models and for models
-   given to `use_compiled_kernels`, and plain torch otherwise.
+1. Kernels: a GPU uses the Triton kernels where they run. A CPU uses the C++ kernels for quantized models and for
+   models given to `use_compiled_kernels`, and plain torch otherwise.
 2. Steps are recorded on a GPU, and on a CPU after `record_steps`. They are plain if the model has forward hooks, under
    autocast, if attention weights are needed, and if the rows will join a running batch.
 3. A recording also encodes the sources of an encoder-decoder on a GPU, and on a CPU if its steps are compiled and the
    sources are short. Several samples of one source are an exception: each needs its own copy of the encoder output, so
    the source is encoded before.
 
-Packing (`packed_model.py`) and int8 (`quantized_model.py`) make a changed copy of a model; the rules apply to it.
+Packing (`packed_model.py`) and quantizing (`quantized_model.py`) make a changed copy of a model; the rules apply to it.
 """
 
 import weakref
@@ -25,6 +25,7 @@ from torch import Tensor
 from glassformer.kernels.kernel_registry import kernels_for
 from glassformer.kernels.kernel_set import KernelSet
 from glassformer.models import DecoderModel, EncoderDecoderModel
+from glassformer.nn.groupwise_linear import GroupwiseLinear
 from glassformer.nn.quantized_linear import Int8Linear
 from glassformer.runtime.recorded_steps import RecordedStepRunner, Recordings, Shape
 from glassformer.runtime.step_runner import StepRunner, TextModel, modules_of
@@ -85,7 +86,9 @@ def choose_execution(model: TextModel, work: ExpectedWork) -> Execution:
 def choose_kernels(model: TextModel) -> KernelSet:
     """Return the kernels for the steps of this model on its device."""
     device = next(model.parameters()).device
-    compiled = model in _WITH_COMPILED_KERNELS or any(isinstance(module, Int8Linear) for module in modules_of(model))
+    compiled = model in _WITH_COMPILED_KERNELS or any(
+        isinstance(module, Int8Linear | GroupwiseLinear) for module in modules_of(model)
+    )
     return kernels_for(device, compiled=compiled)
 
 
@@ -145,5 +148,5 @@ def record_steps(model: TextModel, *, compile: bool = False, cache_dtype: torch.
 
 
 def use_compiled_kernels(model: TextModel) -> None:
-    """Use the C++ kernels for this model's steps on a CPU, as int8 models do. Other models are not affected."""
+    """Use the C++ kernels for this model's steps on a CPU, as quantized models do. Other models are not affected."""
     _WITH_COMPILED_KERNELS.add(model)

@@ -1,9 +1,10 @@
-"""Prepare a loaded model for use: on its device, in its dtype, and with 8-bit weights if asked for.
+"""Prepare a loaded model for use: on its device, in its dtype, and with 8-bit or 4-bit weights if asked for.
 
 | asked for        | device "auto"              | dtype "auto" |
 |------------------|----------------------------|--------------|
 | nothing          | a GPU if there is one      | float32      |
 | quantize="int8"  | the CPU: int8 runs nowhere else | 8-bit weights; activations and norms in float32 |
+| quantize="int4"  | the CPU                    | 4-bit weights; activations and norms in float32 |
 
 `choose_runner.py` then decides how each of its decoding steps is computed.
 """
@@ -15,11 +16,11 @@ import torch
 from glassformer.models import Model
 from glassformer.runtime.devices import choose_device
 from glassformer.runtime.packed_model import pack
-from glassformer.runtime.quantized_model import quantize as to_int8
+from glassformer.runtime.quantized_model import quantize as quantize_model
 
 AnyModel = TypeVar("AnyModel", bound=Model)
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
-Quantization = Literal["none", "int8"]
+Quantization = Literal["none", "int8", "int4"]
 """How the weights of linear layers are stored: "none" keeps the dtype."""
 
 
@@ -30,9 +31,9 @@ def prepare_model(
     dtype: torch.dtype | DtypeName = "auto",
     quantize: Quantization = "none",
 ) -> AnyModel:
-    """Return the model in eval mode, on this device, in this dtype, and with int8 weights if `quantize` is "int8".
+    """Return the model in eval mode, on this device, in this dtype, and quantized if `quantize` is not "none".
 
-    It is the same object, changed in place; but with int8 weights it is a copy, whose projections are fused (`pack`).
+    It is the same object, changed in place; but a quantized model is a copy, whose projections are fused (`pack`).
     """
     if quantize not in get_args(Quantization):
         raise ValueError(f"quantize={quantize!r}: expected one of {', '.join(get_args(Quantization))}")
@@ -40,10 +41,12 @@ def prepare_model(
     if quantize == "none":
         return model.to(choose_device(str(device)), wanted).eval()
     if device != "auto" and choose_device(str(device)).type != "cpu":
-        raise ValueError(f"quantize={quantize!r} with device={str(device)!r}: int8 runs on a CPU, expected cpu or auto")
+        raise ValueError(
+            f"quantize={quantize!r} with device={str(device)!r}: {quantize} runs on a CPU, expected cpu or auto"
+        )
     if wanted != torch.float32:
         raise ValueError(f"quantize={quantize!r} with dtype={dtype}: expected one of them")
-    return to_int8(pack(model))
+    return quantize_model(pack(model), quantize)
 
 
 def read_dtype(dtype: torch.dtype | DtypeName) -> torch.dtype:
