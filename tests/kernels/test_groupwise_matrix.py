@@ -1,4 +1,4 @@
-"""Group-wise quantized matrices: exact storage, products close to exact ones, and rows that do not affect each other."""
+"""Group-wise quantized matrices: exact storage, exact products of rounded activations, and independent rows."""
 
 import numpy as np
 import pytest
@@ -74,7 +74,7 @@ def test_a_product_rounds_activations_by_group_and_nothing_else(matrix_class, fo
     bias = torch.randn(n_out, generator=generator)
     groups = torch.nn.functional.pad(x, (0, -n_in % 32)).view(rows, -1, 32)
     top = groups.abs().amax(2, keepdim=True)
-    rounded = (groups * (torch.full_like(top, 127) / top).nan_to_num(0)).round().double() * (top.double() / 127)
+    rounded = (groups * (torch.full_like(top, 16256) / top).nan_to_num(0)).round().double() * (top.double() / 16256)
     exact = rounded.flatten(1)[:, :n_in] @ weight.double().T + bias
     size = (rounded.flatten(1)[:, :n_in].abs() @ weight.double().abs().T).max().item()
     torch.testing.assert_close(matrix.multiply(x, bias).double(), exact, rtol=1e-5, atol=1e-6 * size + 1e-6)

@@ -2,7 +2,7 @@
 
 A group of one output channel has a scale and, in some formats, a minimum: weight = scale * code + minimum. This holds
 the formats Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K and Q8_0 of GGUF files exactly. A product quantizes its activations to
-int8, with one scale per row and group. A row's result is the same, bit for bit, whatever other rows are in the batch.
+15 bits, with one scale per row and group. A row has the same result, bit for bit, in any batch.
 
 `GroupwiseMatrix` computes in plain torch, `CppGroupwiseMatrix` by the kernel in `cpp/groupwise.h`.
 """
@@ -20,6 +20,8 @@ from glassformer.kernels.cpp_library import KernelBuildError
 from glassformer.kernels.kernel_registry import cpp_kernels, warn_of_fallback
 
 GROUP_SIZE = 32
+MOST = 127 * 128
+"""The largest quantized activation. It is the sum of two numbers that a byte holds: 128 * high + low."""
 LEAST_TOP = 1e-30
 """A group of activations whose largest magnitude is below this counts as zeros."""
 MAX_PARTIAL_SUMS = 1 << 22
@@ -117,11 +119,13 @@ class GroupwiseMatrix:
         """Multiply rows (N, n_in) by all weights: codes (G, 32, out), scales and minimums (G, out)."""
         groups = pad(x, (0, self.n_groups * GROUP_SIZE - self.n_in)).view(len(x), self.n_groups, GROUP_SIZE)
         top = groups.abs().amax(2)  # (N, G)
-        inverse = torch.where(top > LEAST_TOP, torch.full_like(top, 127) / top, 0)
+        inverse = torch.where(top > LEAST_TOP, torch.full_like(top, MOST) / top, 0)
         wholes = (groups * inverse[:, :, None]).nan_to_num(0).round()
-        x_scales = top / 127
-        # Products and sums of these whole numbers are exact in float32, whatever the order of the additions.
-        sums = torch.matmul(wholes.transpose(0, 1), codes)  # (G, N, out)
+        high = (wholes / 128).round()
+        x_scales = top / MOST
+        # The products of high and low parts are exact in float32, whatever the order of the additions.
+        low_sums = torch.matmul((wholes - 128 * high).transpose(0, 1), codes)  # (G, N, out)
+        sums = torch.matmul(high.transpose(0, 1), codes).mul_(128).add_(low_sums)
         x_sums = x_scales * wholes.sum(2)
         total = x.new_zeros(len(x), self.n_out)
         # The order of these additions is fixed, so that a row's result does not depend on the number of rows.

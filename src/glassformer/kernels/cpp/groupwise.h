@@ -1,9 +1,10 @@
 // y = x Wᵀ + b with weights quantized in groups of 32 inputs: weight = scale * code + minimum.
 //
 // Each group of a channel has its own scale and, in some formats, its own minimum; codes have 4 or 8 bits. Activations are
-// quantized on the fly, with one scale per row and group. Sums within a group are exact in int32. The groups' sums are added
-// as floats in the order of the groups, by the same operations for every number of rows, so that a row's result does not
-// depend on the other rows.
+// quantized on the fly to 15 bits, with one scale per row and group: 8 bits would change the perplexity of a language model
+// by 0.2 to 0.4 %. The number 128 * high + low is stored as two bytes, which are multiplied one after the other. Sums within
+// a group are exact in int32. The groups' sums are added as floats in the order of the groups, by the same operations for
+// every number of rows, so that a row's result does not depend on the other rows.
 //
 // Weights are packed into panels of kPanel channels. For each group, a panel holds the codes, the scales and the minimums of
 // its channels. Codes lie 4 inputs by 4 inputs, those of all channels side by side: the operand layout of the instructions
@@ -17,11 +18,13 @@ constexpr float kLeastTop = 1e-30f;  // a group of activations whose largest mag
 
 // One group of a quantized row of activations.
 struct alignas(16) Block {
-  int8_t codes[kGroup];
+  int8_t high[kGroup], low[kGroup];
   float scale, sum;  // `sum` is the sum of the dequantized activations, by which a minimum is multiplied
-  int32_t start;     // initial value of the integer sums: kSumStart, less what the offset of the stored codes adds
+  int32_t added;     // what is added to the integer sums, because codes are stored with an offset
   int32_t unused;
 };
+constexpr int kLowBits = 7;
+constexpr float kMost = 127 << kLowBits;  // the largest quantized activation
 
 #if defined(__aarch64__)
 #include "groupwise_arm.h"
@@ -29,7 +32,8 @@ struct alignas(16) Block {
 #include "groupwise_x86.h"
 #endif
 
-constexpr int64_t kRowsTogether = 4;       // rows that are multiplied together; for more, panels are first widened to bytes
+constexpr int64_t kRowsTogether = 4;       // rows that are multiplied together
+constexpr int64_t kRowsDirect = 2;         // for more rows, panels are first widened to bytes
 constexpr int64_t kWideBytes = 1 << 17;    // bytes of widened codes, so that they stay in the L2 cache
 constexpr int64_t kNearBytes = 24 << 10;   // bytes of activations in one block, so that it stays in the L1 cache
 constexpr int64_t kWorthThread = 1 << 18;  // multiplications per thread that are worth waking it for
@@ -105,10 +109,10 @@ inline void quantize_row(const Shape& shape, const float* x, Block* to) {
     const int64_t count = std::min(kGroup, shape.n_in - g * kGroup);
     if (count < kGroup) std::copy_n(x, count, last);
     float top;
-    const int32_t sum = quantize_group(count < kGroup ? last : x, to->codes, &top);
-    to->scale = top / 127.0f;
+    const int32_t sum = quantize_group(count < kGroup ? last : x, to, &top);
+    to->scale = top / kMost;
     to->sum = to->scale * static_cast<float>(sum);
-    to->start = kSumStart - shape.offset() * sum;
+    to->added = -shape.offset() * sum;
   }
 }
 
@@ -154,7 +158,7 @@ struct Product {
   void multiply(int64_t panels_begin, int64_t panels_end, Widened& wide) const {
     const int64_t size = shape.block_bytes(), groups = shape.groups(), numbers = groups * kPanel, codes = numbers * kGroup;
     auto packed = [&](int64_t p) { return PackedPanel<bits, has_mins>{w + p * groups * size, size, shape.is_half}; };
-    if (m <= kRowsTogether) {
+    if (m <= kRowsDirect) {
       for (int64_t p = panels_begin; p < panels_end; ++p) multiply_panel(packed(p), p, 0, m);
       return;
     }

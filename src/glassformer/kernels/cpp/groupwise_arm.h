@@ -4,6 +4,7 @@
 constexpr int64_t kPanel = 8;       // channels of a panel: two registers of 4
 constexpr int64_t kByteOffset = 0;  // added to 8-bit codes when they are stored
 constexpr int64_t kDistance = 2048;  // prefetch distance of the weights, in bytes
+constexpr int kRowsAtOnce = 2;       // rows for whose high and low bytes there are registers
 
 // Add the products of 4 inputs of 4 channels by the 4 inputs in this lane of x.
 #if defined(__ARM_FEATURE_DOTPROD)
@@ -17,31 +18,26 @@ inline int32x4_t add_products(int32x4_t sums, int8x16_t w, int32x4_t x) {
 #define ADD_PRODUCTS(sums, w, x, lane) add_products(sums, w, vdupq_laneq_s32(vreinterpretq_s32_s8(x), lane))
 #endif
 
-// Quantize 32 activations. Store their largest magnitude in `top` and return the sum of the codes.
-inline int32_t quantize_group(const float* x, int8_t* codes, float* top) {
+// Quantize 32 activations. Store their largest magnitude in `top` and return the sum of the quantized numbers.
+inline int32_t quantize_group(const float* x, Block* to, float* top) {
   float32x4_t numbers[8];
   for (int part = 0; part < 8; ++part) numbers[part] = vld1q_f32(x + 4 * part);
   float32x4_t most = vabsq_f32(numbers[0]);
   for (int part = 1; part < 8; ++part) most = vmaxq_f32(most, vabsq_f32(numbers[part]));
   *top = vmaxvq_f32(most);
-  const float32x4_t by = vdupq_n_f32(*top > kLeastTop ? 127.0f / *top : 0.0f);
-  int32x4_t wholes[8];
-  for (int part = 0; part < 8; ++part) wholes[part] = vcvtnq_s32_f32(vmulq_f32(numbers[part], by));
-  int32x4_t sum = wholes[0];
-  for (int part = 1; part < 8; ++part) sum = vaddq_s32(sum, wholes[part]);
-  for (int half = 0; half < 2; ++half) {
-    const int32x4_t* four = wholes + 4 * half;
-    const int16x8_t low = vcombine_s16(vmovn_s32(four[0]), vmovn_s32(four[1]));
-    const int16x8_t high = vcombine_s16(vmovn_s32(four[2]), vmovn_s32(four[3]));
-    vst1q_s8(codes + 16 * half, vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
+  const float32x4_t by = vdupq_n_f32(*top > kLeastTop ? kMost / *top : 0.0f);
+  int32x4_t sum = vdupq_n_s32(0);
+  for (int part = 0; part < 4; ++part) {  // 8 numbers each
+    const int32x4_t left = vcvtnq_s32_f32(vmulq_f32(numbers[2 * part], by));
+    const int32x4_t right = vcvtnq_s32_f32(vmulq_f32(numbers[2 * part + 1], by));
+    sum = vaddq_s32(sum, vaddq_s32(left, right));
+    const int16x8_t both = vcombine_s16(vmovn_s32(left), vmovn_s32(right));
+    const int8x8_t high = vrshrn_n_s16(both, kLowBits);
+    vst1_s8(to->high + 8 * part, high);
+    vst1_s8(to->low + 8 * part, vmovn_s16(vsubq_s16(both, vshll_n_s8(high, kLowBits))));
   }
   return vaddvq_s32(sum);
 }
-
-// Integer sums begin at kSumStart, the bits of 1.5 * 2^23. Read as a float, a sum is then 1.5 * 2^23 more than its number,
-// exactly. Subtracting that takes a quarter of the time of a conversion.
-constexpr int32_t kSumStart = 0x4b400000;
-inline float32x4_t float_of(int32x4_t sums) { return vsubq_f32(vreinterpretq_f32_s32(sums), vdupq_n_f32(12582912.0f)); }
 
 // The scales or minimums of one group: two registers of 4 channels.
 struct Numbers8 {
@@ -94,6 +90,10 @@ struct PackedPanel {
       if constexpr (bits == 4) {
         first[half] = vreinterpretq_s8_u8(vandq_u8(some, vdupq_n_u8(15)));
         second[half] = vreinterpretq_s8_u8(vshrq_n_u8(some, 4));
+        if constexpr (!mins) {
+          first[half] = vsubq_s8(first[half], vdupq_n_s8(8));
+          second[half] = vsubq_s8(second[half], vdupq_n_s8(8));
+        }
       } else {
         first[half] = vreinterpretq_s8_u8(some);
         second[half] = vreinterpretq_s8_u8(vld1q_u8(from + 128 + half * 16));
@@ -125,43 +125,60 @@ struct PackedPanel {
   }
 };
 
+// Add the products of one group of R rows, whose bytes are x_first and x_second, and a panel.
+template <int R, typename Panel>
+inline void add_group(const Panel& panel, int64_t g, const int8x16_t (&x_first)[R], const int8x16_t (&x_second)[R],
+                      int32x4_t (&sums)[R][2]) {
+// A macro, because the lane must be a compile-time constant.
+#define FOUR(lane)                                                                   \
+  {                                                                                  \
+    int8x16_t first[2], second[2];                                                   \
+    panel.load(g, lane, first, second);                                              \
+    for (int r = 0; r < R; ++r)                                                      \
+      for (int half = 0; half < 2; ++half) {                                         \
+        sums[r][half] = ADD_PRODUCTS(sums[r][half], first[half], x_first[r], lane);  \
+        sums[r][half] = ADD_PRODUCTS(sums[r][half], second[half], x_second[r], lane); \
+      }                                                                              \
+  }
+  FOUR(0) FOUR(1) FOUR(2) FOUR(3)
+#undef FOUR
+}
+
 // Multiply R rows by one panel.
 template <int R, typename Panel>
 void multiply_rows(const Panel& panel, const Block* x, int64_t groups, float (&out)[R][kPanel]) {
   float32x4_t totals[R][2];
   for (auto& row : totals) row[0] = row[1] = vdupq_n_f32(0);
   for (int64_t g = 0; g < groups; ++g) {
-    const Block* blocks[R];
-    int32x4_t sums[R][2];
-    int8x16_t x_first[R], x_second[R];
-    for (int r = 0; r < R; ++r) {
-      blocks[r] = x + r * groups + g;
-      sums[r][0] = sums[r][1] = vld1q_dup_s32(&blocks[r]->start);
-      x_first[r] = vld1q_s8(blocks[r]->codes), x_second[r] = vld1q_s8(blocks[r]->codes + 16);
-    }
     panel.prefetch(g);
-// A macro, because the lane must be a compile-time constant.
-#define FOUR(lane)                                                                     \
-  {                                                                                    \
-    int8x16_t first[2], second[2];                                                     \
-    panel.load(g, lane, first, second);                                                \
-    for (int r = 0; r < R; ++r)                                                        \
-      for (int half = 0; half < 2; ++half) {                                           \
-        int32x4_t& other = R == 1 ? more[half] : sums[r][half];                        \
-        sums[r][half] = ADD_PRODUCTS(sums[r][half], first[half], x_first[r], lane); \
-        other = ADD_PRODUCTS(other, second[half], x_second[r], lane);               \
-      }                                                                                \
-  }
-    // One row has more independent sums, because each SDOT waits for the previous one on the same sum.
-    int32x4_t more[2] = {vdupq_n_s32(0), vdupq_n_s32(0)};
-    FOUR(0) FOUR(1) FOUR(2) FOUR(3)
-#undef FOUR
-    if constexpr (R == 1)
-      for (int half = 0; half < 2; ++half) sums[0][half] = vaddq_s32(sums[0][half], more[half]);
+    int32x4_t sums[R][2];
+    for (auto& row : sums) row[0] = row[1] = vdupq_n_s32(0);
+    const Block* blocks[R];
+    for (int r = 0; r < R; ++r) blocks[r] = x + r * groups + g;
+    if constexpr (R <= kRowsAtOnce) {  // high and low bytes are rows of one pass over the weights
+      int8x16_t first[2 * R], second[2 * R];
+      int32x4_t parts[2 * R][2];
+      for (int r = 0; r < R; ++r) {
+        first[r] = vld1q_s8(blocks[r]->high), second[r] = vld1q_s8(blocks[r]->high + 16);
+        first[R + r] = vld1q_s8(blocks[r]->low), second[R + r] = vld1q_s8(blocks[r]->low + 16);
+      }
+      for (auto& row : parts) row[0] = row[1] = vdupq_n_s32(0);
+      add_group<2 * R>(panel, g, first, second, parts);
+      for (int r = 0; r < R; ++r)
+        for (int half = 0; half < 2; ++half)
+          sums[r][half] = vaddq_s32(parts[R + r][half], vshlq_n_s32(parts[r][half], kLowBits));
+    } else {  // two passes, because there are not enough registers
+      int8x16_t first[R], second[R];
+      for (int r = 0; r < R; ++r) first[r] = vld1q_s8(blocks[r]->high), second[r] = vld1q_s8(blocks[r]->high + 16);
+      add_group<R>(panel, g, first, second, sums);
+      for (auto& row : sums) row[0] = vshlq_n_s32(row[0], kLowBits), row[1] = vshlq_n_s32(row[1], kLowBits);
+      for (int r = 0; r < R; ++r) first[r] = vld1q_s8(blocks[r]->low), second[r] = vld1q_s8(blocks[r]->low + 16);
+      add_group<R>(panel, g, first, second, sums);
+    }
     const Numbers8 by = panel.scales(g);
     for (int r = 0; r < R; ++r) {
-      totals[r][0] = vfmaq_f32(totals[r][0], float_of(sums[r][0]), vmulq_n_f32(by.low, blocks[r]->scale));
-      totals[r][1] = vfmaq_f32(totals[r][1], float_of(sums[r][1]), vmulq_n_f32(by.high, blocks[r]->scale));
+      totals[r][0] = vfmaq_f32(totals[r][0], vcvtq_f32_s32(sums[r][0]), vmulq_n_f32(by.low, blocks[r]->scale));
+      totals[r][1] = vfmaq_f32(totals[r][1], vcvtq_f32_s32(sums[r][1]), vmulq_n_f32(by.high, blocks[r]->scale));
     }
     if constexpr (Panel::has_mins) {
       const Numbers8 least = panel.minimums(g);

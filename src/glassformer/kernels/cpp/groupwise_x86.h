@@ -34,6 +34,9 @@ inline Bytes add_ints(Bytes x, Bytes y) { return _mm512_add_epi32(x, y); }
 inline Bytes round_floats(Floats x) { return _mm512_cvtps_epi32(x); }
 inline int32_t max_of_ints(Bytes x) { return _mm512_reduce_max_epi32(x); }
 inline int32_t sum_of_ints(Bytes x) { return _mm512_reduce_add_epi32(x); }
+inline Bytes subtract_ints(Bytes x, Bytes y) { return _mm512_sub_epi32(x, y); }
+inline Bytes shift_left(Bytes x) { return _mm512_slli_epi32(x, kLowBits); }
+inline Bytes shift_right(Bytes x) { return _mm512_srai_epi32(x, kLowBits); }
 inline void store_narrow(int8_t* to, Bytes x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtsepi32_epi8(x)); }
 #else
 using Floats = __m256;
@@ -74,6 +77,9 @@ inline int32_t sum_of_ints(Bytes x) {
   four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0b01001110));
   return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0b10110001)));
 }
+inline Bytes subtract_ints(Bytes x, Bytes y) { return _mm256_sub_epi32(x, y); }
+inline Bytes shift_left(Bytes x) { return _mm256_slli_epi32(x, kLowBits); }
+inline Bytes shift_right(Bytes x) { return _mm256_srai_epi32(x, kLowBits); }
 inline void store_narrow(int8_t* to, Bytes x) {
   const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi16(words, words));
@@ -83,10 +89,9 @@ inline void store_narrow(int8_t* to, Bytes x) {
 constexpr int kLanes = sizeof(Floats) / sizeof(float);  // channels of a register
 constexpr int64_t kPanel = kRegisters * kLanes;         // channels of a panel
 constexpr int64_t kDistance = 4096;                     // prefetch distance of the weights, in bytes
-constexpr int32_t kSumStart = 0;                        // initial value of integer sums
 
-// Quantize 32 activations. Store their largest magnitude in `top` and return the sum of the codes.
-inline int32_t quantize_group(const float* x, int8_t* codes, float* top) {
+// Quantize 32 activations. Store their largest magnitude in `top` and return the sum of the quantized numbers.
+inline int32_t quantize_group(const float* x, Block* to, float* top) {
   constexpr int parts = kGroup / kLanes;
   Floats numbers[parts];
   // The bits of magnitudes, read as integers, have the same order; NaN is the largest.
@@ -96,11 +101,13 @@ inline int32_t quantize_group(const float* x, int8_t* codes, float* top) {
     most = max_ints(most, magnitude_bits(numbers[part]));
   }
   *top = std::bit_cast<float>(max_of_ints(most));
-  const Floats by = same_floats(*top > kLeastTop ? 127.0f / *top : 0.0f);
+  const Floats by = same_floats(*top > kLeastTop ? kMost / *top : 0.0f);
   for (int part = 0; part < parts; ++part) {
     const Bytes wholes = round_floats(multiply_floats(numbers[part], by));
     sum = add_ints(sum, wholes);
-    store_narrow(codes + part * kLanes, wholes);
+    const Bytes high = shift_right(add_ints(wholes, same_ints(1 << (kLowBits - 1))));
+    store_narrow(to->high + part * kLanes, high);
+    store_narrow(to->low + part * kLanes, subtract_ints(wholes, shift_left(high)));
   }
   return sum_of_ints(sum);
 }
@@ -182,6 +189,24 @@ inline Bytes same_four(const int8_t* codes) {
   return same_ints(four);
 }
 
+// Add the products of one group of R rows and a panel. `which` is the member of Block that holds the bytes of the rows.
+template <int R, typename Panel>
+inline void add_group(const Panel& panel, int64_t g, const Block* const (&blocks)[R], int8_t (Block::*which)[kGroup],
+                      Bytes (&sums)[R][kRegisters]) {
+  for (int four = 0; four < 4; ++four) {
+    Bytes first[kRegisters], second[kRegisters];
+    for (int part = 0; part < kRegisters; ++part) panel.load(g, four, part, first[part], second[part]);
+    for (int r = 0; r < R; ++r) {
+      const int8_t* x = blocks[r]->*which + four * 4;
+      const Bytes x_first = same_four(x), x_second = same_four(x + 16);
+      for (int part = 0; part < kRegisters; ++part) {
+        sums[r][part] = add_products<Panel::is_signed>(sums[r][part], first[part], x_first);
+        sums[r][part] = add_products<Panel::is_signed>(sums[r][part], second[part], x_second);
+      }
+    }
+  }
+}
+
 // Multiply R rows by one panel.
 template <int R, typename Panel>
 void multiply_rows(const Panel& panel, const Block* x, int64_t groups, float (&out)[R][kPanel]) {
@@ -189,28 +214,23 @@ void multiply_rows(const Panel& panel, const Block* x, int64_t groups, float (&o
   for (auto& row : totals)
     for (Floats& total : row) total = same_floats(0);
   for (int64_t g = 0; g < groups; ++g) {
+    panel.prefetch(g);
     const Block* blocks[R];
     Bytes sums[R][kRegisters];
     for (int r = 0; r < R; ++r) {
       blocks[r] = x + r * groups + g;
-      for (Bytes& sum : sums[r]) sum = same_ints(blocks[r]->start);
+      for (Bytes& sum : sums[r]) sum = same_ints(0);
     }
-    panel.prefetch(g);
-    for (int four = 0; four < 4; ++four) {
-      Bytes first[kRegisters], second[kRegisters];
-      for (int part = 0; part < kRegisters; ++part) panel.load(g, four, part, first[part], second[part]);
-      for (int r = 0; r < R; ++r) {
-        const Bytes x_first = same_four(blocks[r]->codes + four * 4), x_second = same_four(blocks[r]->codes + 16 + four * 4);
-        for (int part = 0; part < kRegisters; ++part) {
-          sums[r][part] = add_products<Panel::is_signed>(sums[r][part], first[part], x_first);
-          sums[r][part] = add_products<Panel::is_signed>(sums[r][part], second[part], x_second);
-        }
-      }
-    }
+    add_group<R>(panel, g, blocks, &Block::high, sums);
+    for (int r = 0; r < R; ++r)
+      for (Bytes& sum : sums[r]) sum = add_ints(shift_left(sum), same_ints(blocks[r]->added));
+    add_group<R>(panel, g, blocks, &Block::low, sums);
     for (int part = 0; part < kRegisters; ++part) {
       const Floats by = panel.scales(g, part);
-      for (int r = 0; r < R; ++r)
-        totals[r][part] = multiply_add(float_of(sums[r][part]), multiply_floats(by, same_floats(blocks[r]->scale)), totals[r][part]);
+      for (int r = 0; r < R; ++r) {
+        const Floats scale = multiply_floats(by, same_floats(blocks[r]->scale));
+        totals[r][part] = multiply_add(float_of(sums[r][part]), scale, totals[r][part]);
+      }
       if constexpr (Panel::has_mins) {
         const Floats least = panel.minimums(g, part);
         for (int r = 0; r < R; ++r) totals[r][part] = multiply_add(least, same_floats(blocks[r]->sum), totals[r][part]);
