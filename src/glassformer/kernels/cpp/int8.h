@@ -48,19 +48,18 @@ at::Tensor pack(const at::Tensor& given) {
   return packed;
 }
 
-// x (..., K) float, packed weights, scales (N padded to whole panels), bias (N) or none -> (..., N), through ReLU if
+// x (..., K) float, packed weights, scales (N padded to whole panels), bias (N) or none -> y (..., N), through ReLU if
 // `relu` is set.
-at::Tensor linear(const at::Tensor& x, const at::Tensor& packed, const at::Tensor& scales,
-                  const std::optional<at::Tensor>& bias, int64_t n_in, int64_t n, bool relu) {
+at::Tensor& linear_out(const at::Tensor& x, const at::Tensor& packed, const at::Tensor& scales,
+                       const std::optional<at::Tensor>& bias, int64_t n_in, int64_t n, bool relu, at::Tensor& y) {
   TORCH_CHECK(x.dim() > 0 && x.scalar_type() == at::kFloat, "int8 linear: expected float32 rows");
   TORCH_CHECK(x.size(-1) == n_in && n_in > 0, say("int8 linear: rows of ", x.size(-1), ", expected ", n_in));
   const int64_t k = x.size(-1), m = x.numel() / k, kp = padded(k, kInputs);
   const int64_t panels = padded(n, kChannels) / kChannels, panel_size = kHead + kChannels * kp;
   TORCH_CHECK(packed.numel() == panels * panel_size + kAhead && scales.numel() >= panels * kChannels,
               "int8 linear: the packed weights or the scales do not have the size for n_in and n");
-  std::vector<int64_t> shape = x.sizes().vec();
-  shape.back() = n;
-  at::Tensor input = x.contiguous(), y = at::empty(shape, x.options());
+  TORCH_CHECK(y.is_contiguous() && y.scalar_type() == at::kFloat && y.numel() == m * n, "int8 linear: wrong output");
+  const at::Tensor input = x.contiguous();
   // Each thread keeps its buffers: a decoding step has many small products, for which allocation would take a large
   // part of the time. Buffers above kKept bytes, from a long batch, are freed.
   thread_local std::vector<int8_t> quantized;
@@ -94,4 +93,13 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& packed, const at::Tenso
     for (int64_t r = 0; r < m; r += block) product.multiply(begin, end, r, std::min(m, r + block));
   }
   return y;
+}
+
+at::Tensor linear(const at::Tensor& x, const at::Tensor& packed, const at::Tensor& scales,
+                  const std::optional<at::Tensor>& bias, int64_t n_in, int64_t n, bool relu) {
+  TORCH_CHECK(x.dim() > 0, "int8 linear: expected rows");
+  std::vector<int64_t> shape = x.sizes().vec();
+  shape.back() = n;
+  at::Tensor y = at::empty(shape, x.options());
+  return linear_out(x, packed, scales, bias, n_in, n, relu, y);
 }

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <omp.h>
+#include <torch/custom_class.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -41,12 +42,19 @@ std::string say(const Parts&... parts) {
 #include "int8.h"
 #include "step.h"
 #include "choice.h"
+#include "program.h"
 }  // namespace
 
 TORCH_LIBRARY(glassformer_cpu, library) {
+  library.class_<Program>("Program").def(torch::init<>()).def("add", &Program::add).def("run", &Program::run);
   library.def("pack(Tensor weight) -> Tensor");
   library.def("linear(Tensor x, Tensor packed, Tensor scales, Tensor? bias, int n_in, int n, bool relu) -> Tensor");
+  library.def(
+      "linear.out(Tensor x, Tensor packed, Tensor scales, Tensor? bias, int n_in, int n, bool relu, *, Tensor(a!) out)"
+      " -> Tensor(a!)");
   library.def("attend(Tensor q, Tensor k, Tensor v, Tensor added, Tensor key_end, float scale) -> Tensor");
+  library.def(
+      "attend.out(Tensor q, Tensor k, Tensor v, Tensor added, Tensor key_end, float scale, *, Tensor(a!) out) -> Tensor(a!)");
   library.def("best(Tensor scores) -> (Tensor, Tensor)");
   library.def("best_few(Tensor scores, Tensor bias, int count) -> (Tensor, Tensor)");
   library.def("move(Tensor(a!) keys, Tensor(b!) values, Tensor rows, Tensor place, int width) -> ()");
@@ -55,7 +63,9 @@ TORCH_LIBRARY(glassformer_cpu, library) {
 TORCH_LIBRARY_IMPL(glassformer_cpu, CPU, library) {
   library.impl("pack", pack);
   library.impl("linear", linear);
+  library.impl("linear.out", linear_out);
   library.impl("attend", attend);
+  library.impl("attend.out", attend_out);
   library.impl("best", best);
   library.impl("best_few", best_few);
   library.impl("move", move);

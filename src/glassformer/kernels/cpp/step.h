@@ -150,13 +150,14 @@ void attend_all(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, c
 
 // Check the arguments and call `attend_all` for this head size and dtype. Queries are float32, keys and values float32 or
 // float16.
-at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& added,
-                  const at::Tensor& key_end, double scale) {
+at::Tensor& attend_out(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& added,
+                       const at::Tensor& key_end, double scale, at::Tensor& result) {
   const int64_t width = q.size(3);
   TORCH_CHECK(q.stride(3) == 1 && k.stride(3) == 1 && v.stride(3) == 1, "attend: expected a contiguous last dimension");
   TORCH_CHECK(k.sizes() == v.sizes() && k.size(0) == q.size(0) && k.size(3) == width && q.size(1) % k.size(1) == 0,
               say("attend: keys ", k.sizes(), " and values ", v.sizes(), " for queries ", q.sizes()));
-  at::Tensor out = at::empty({q.size(0), q.size(2), q.size(1), width}, q.options());
+  at::Tensor out = result.transpose(1, 2);  // (B, T, H, D), as the next layer reads it
+  TORCH_CHECK(out.is_contiguous() && result.sizes() == q.sizes(), "attend: wrong output");
   const at::Tensor more = added.expand({q.size(0), q.size(1), q.size(2), k.size(2)}), ends = key_end.expand({q.size(0)});
   auto run = [&](auto head) {
     constexpr int D = head, Q = kQueries<D / kTogether>;
@@ -179,7 +180,13 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
     case 128: run(std::integral_constant<int, 128>()); break;
     default: TORCH_CHECK(false, say("attend: expected heads of 16, 32, 64 or 128, not ", width));
   }
-  return out.transpose(1, 2);
+  return result;
+}
+
+at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& added,
+                  const at::Tensor& key_end, double scale) {
+  at::Tensor result = at::empty({q.size(0), q.size(2), q.size(1), q.size(3)}, q.options()).transpose(1, 2);
+  return attend_out(q, k, v, added, key_end, scale, result);
 }
 
 // Copy row rows[i] of a cache (B, G, S, D) to row i, for all i at once; only the first `place` (1) positions are copied.
