@@ -187,19 +187,25 @@ def add_tokens(
 
 
 def run_sequences(
-    runner: StepRunner, rows: Sequence[SequenceState], tokens: Tensor, mask: Tensor | None = None, *, end: int
+    runner: StepRunner, rows: Sequence[SequenceState], prompts: Tensor, mask: Tensor | None = None, *, end: int
 ) -> Iterator[list[Choice]]:
     """Decode all sequences to their ends and yield the tokens of each step. A sequence that fails raises its error.
 
-    `tokens` (N, T) are the tokens before the new ones; `mask` is False at left padding.
+    `prompts` (B, T) are the tokens before the new ones; `mask` is False at left padding. `rows` has the samples of a
+    prompt next to each other, the same number for each prompt.
     """
     live, chooser = list(rows), None
     ahead: Tensor | None = None
+    tokens: Tensor | None = None  # those of the next step; None before the first
     while live:
         if chooser is None:  # before the step: on a GPU, making it afterwards would wait for the step
             vocab_size, kernels = runner.model.config.vocab_size, runner.cache.kernels
             chooser = TokenChooser(live, end=end, vocab_size=vocab_size, device=runner.device, kernels=kernels)
-        chooser.start(runner.step(tokens, mask) if ahead is None else ahead)
+        if tokens is None:
+            scores = runner.prefill(prompts, mask, copies=len(rows) // len(prompts))
+        else:
+            scores = runner.step(tokens) if ahead is None else ahead
+        chooser.start(scores)
         greedy = greedy_runner_for(runner, chooser.tokens[:, None]) if chooser.is_greedy else None
         if greedy is not None:
             yield from _run_greedy(greedy, live, chooser.rules, chooser.readback, end)
@@ -211,7 +217,7 @@ def run_sequences(
             ahead = runner.step(chooser.tokens[:, None])
         chosen = chooser.finish()
         yield _choices(live, chosen)
-        tokens, mask = chooser.tokens[:, None], None
+        tokens = chooser.tokens[:, None]
         staying = [index for index, row in enumerate(live) if row.reason is None]
         if len(staying) < len(live):
             live, chooser = [live[index] for index in staying], None
