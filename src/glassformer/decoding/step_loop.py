@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glassformer.decoding.cpu_sampling import sample_rows
 from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.decoding.recorded_greedy import GreedyRunner, greedy_runner_for
 from glassformer.decoding.rules import NAN_LOGITS, History, Rules
@@ -132,16 +133,25 @@ class TokenChooser:
         ruled = scores
         if self.rules.are_any:
             ruled = self.rules.apply(scores.clone() if self._wants_log_probs else scores, self._history())
-        best, tokens = self.kernels.best_token(ruled)
-        if self._sampled:
-            requests = [self.rows[index].request for index in self._sampled]
-            filtered = filter_logits(ruled[self._sampled], requests)
-            tokens[self._sampled] = sample(filtered, [self.rows[index].random.random() for index in self._sampled])
+        if len(self._sampled) == len(self.rows):
+            best, tokens = ruled.amax(-1), self._sample(ruled)
+        else:
+            best, tokens = self.kernels.best_token(ruled)
+            if self._sampled:
+                tokens[self._sampled] = self._sample(ruled[self._sampled])
         # One copy for everything, because each costs a GPU round trip. A float32 holds token ids up to 2**24 exactly.
         numbers = [best, tokens.to(best)]
         if self._wants_log_probs:
             numbers.append(scores.gather(1, tokens[:, None])[:, 0] - scores.logsumexp(-1))
         self.tokens, self.readback = tokens, AsyncReadback(torch.stack(numbers)[None])
+
+    def _sample(self, scores: Tensor) -> Tensor:
+        """Sample the next tokens of the sequences with `do_sample`, given their logits, one row each."""
+        rows = [self.rows[index] for index in self._sampled]
+        requests, numbers = [row.request for row in rows], [row.random.random() for row in rows]
+        if scores.device.type == "cpu":
+            return sample_rows(scores, requests, numbers)
+        return sample(filter_logits(scores, requests), numbers)
 
     def finish(self) -> list[int]:
         """Wait for the tokens that `start` chose, append them to their sequences, and return them."""
