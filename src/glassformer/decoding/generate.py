@@ -127,9 +127,6 @@ def _by_sampling(
     copies = config.num_return_sequences
     with open_batch(model, batch, config, begin, copies) as (runner, given, mask, max_new):
         rows = sequences_of(model, batch, config, begin, max_new, with_log_probs=with_log_probs, tokenizer=tokenizer)
-        if copies > 1:
-            given = given.repeat_interleave(copies, 0)
-            mask = None if mask is None else mask.repeat_interleave(copies, 0)
         for _ in run_sequences(runner, rows, given, mask, end=end):
             pass
     texts = [generated_text_of(row) for row in rows]

@@ -7,6 +7,7 @@ to its self-attention and cross-attention part.
 """
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -221,6 +222,32 @@ class KVCache:
             self.memory_values = [layer.index_select(0, memory_rows) for layer in self.memory_values]
         self.real[:n] = self.real.index_select(0, rows)
         self.real = self.real[:n]
+
+    def first_rows(self, count: int) -> "KVCache":
+        """Return a cache of the first `count` sequences that shares this one's memory, to fill with prompts.
+
+        Its length and flags are its own. `repeat_rows` makes the filled part visible here.
+        """
+        part = copy(self)
+        part._spare = {}
+        part.keys, part.values = ([layer[:count] for layer in store] for store in (self.keys, self.values))
+        part.real = self.real[:count]
+        return part
+
+    def repeat_rows(self, filled: "KVCache", copies: int) -> None:
+        """Copy each sequence of `filled`, made by `first_rows`, to `copies` neighboring sequences of this cache.
+
+        Copying is in place: addresses do not change, and the only temporary memory is one layer of `filled`. Sequences
+        after the last copy keep what they hold.
+        """
+        rows, length = filled.batch_size, filled.length
+        if rows * copies > self.batch_size:
+            raise ValueError(f"{rows} rows with {copies} copies each: expected at most the cache's {self.batch_size}")
+        self.length, self.has_padding = length, filled.has_padding
+        for store in (*self.keys, *self.values, self.real[:, None, :, None]):  # (B, G, capacity, D)
+            prompts = store[:rows, :, :length].clone()
+            repeated = store[: rows * copies, :, :length].view(rows, copies, *prompts.shape[1:])
+            repeated.copy_(prompts[:, None])
 
     def truncate(self, length: int) -> None:
         """Keep only the first `length` tokens of each sequence.

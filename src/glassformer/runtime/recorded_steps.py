@@ -312,6 +312,13 @@ class RecordedStepRunner(StepRunner):
         return self.device.type == "cuda" and self.recording.cache.length < self.recording.cache.capacity
 
     @override
+    def prefill(self, tokens: Tensor, mask: Tensor | None = None, *, copies: int = 1) -> Tensor:
+        scores = super().prefill(tokens, mask, copies=copies)
+        if not self.recording.cache.is_fixed:
+            self.recording.cache.fix()
+        return scores
+
+    @override
     def step(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """Like `StepRunner.step`, but the logits are valid only until the next step."""
         cache, n = self.recording.cache, len(tokens)
