@@ -2,8 +2,8 @@
 
 A decoding step of few rows takes longer in Python than in its matrix products. `CpuGraph` runs the step once, notes the
 torch operations that it calls and the tensors that they read and write, and from then on calls the operations from C++
-(`kernels/cpp/program.h`). Every tensor keeps its memory, so views need not be made again. Nothing is compiled: recording
-takes as long as a few plain steps.
+(`kernels/cpp/program.h`). Every tensor keeps its memory, so views need not be made again. Nothing is compiled:
+recording takes as long as a few plain steps.
 """
 
 from collections.abc import Callable
@@ -70,11 +70,11 @@ class Call(NamedTuple):
         ]
 
 
-class OperationRecorder(TorchDispatchMode):
+class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A context manager that notes the torch operations that are called in its block."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []
 
     @classmethod
@@ -98,18 +98,21 @@ class OperationRecorder(TorchDispatchMode):
 def make_program(calls: list[Call], result: Tensor) -> Any:
     """Return the calls as a `Program` of the C++ library, which its method `run` repeats.
 
-    `result` is what the caller reads. Left out are calls that only return views of their arguments, and constants that
-    no call changes.
+    `result` is what the caller reads. Left out are calls that only return views of their arguments, constants that no
+    call changes, and calls whose results are never used.
     """
-    program = torch.classes.glassformer_cpu.Program()
     changed = {_storage(tensor) for call in calls for tensor in call.changed}
-    used = {_storage(tensor) for tensor in (result, *(tensor for call in calls for tensor in call.read))}
-    for call in calls:
+    used, kept = {_storage(result)}, []
+    for call in reversed(calls):
         read, written = ({_storage(tensor) for tensor in tensors} for tensors in (call.read, call.results))
         is_view = not call.changed and written <= read
         is_constant = not call.read and not written & changed
-        if not is_view and not is_constant:
-            _add(program, call, used)
+        if not is_view and not is_constant and (call.changed or written & used):
+            kept.append(call)
+            used |= read
+    program = torch.classes.glassformer_cpu.Program()
+    for call in reversed(kept):
+        _add(program, call, used)
     return program
 
 

@@ -46,7 +46,8 @@ std::string say(const Parts&... parts) {
 }  // namespace
 
 TORCH_LIBRARY(glassformer_cpu, library) {
-  library.class_<Program>("Program").def(torch::init<>()).def("add", &Program::add).def("run", &Program::run);
+  library.class_<Program>("Program").def(torch::init<>()).def("add", &Program::add).def("run", &Program::run).def(
+      "size", &Program::size);
   library.def("pack(Tensor weight) -> Tensor");
   library.def("linear(Tensor x, Tensor packed, Tensor scales, Tensor? bias, int n_in, int n, bool relu) -> Tensor");
   library.def(

@@ -25,6 +25,8 @@ struct Program : torch::CustomClassHolder {
     calls.push_back({*operation, std::move(arguments), {results.begin(), results.end()}});
   }
 
+  int64_t size() const { return calls.size(); }
+
   void run() const {
     torch::jit::Stack stack;
     for (const Call& call : calls) {
