@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from glassformer.kernels.kernel_set import is_exporting
 from glassformer.models.config import ModelConfig
 from glassformer.nn import Embeddings, KVCache, Mask, as_mask
 from glassformer.nn.tensor_checks import check_length, check_shape
@@ -70,9 +71,12 @@ def prepare(
         if config.max_len is not None:  # the positions of padding have no effect, but must be in the table
             keys = keys.clamp_max(config.max_len - 1)
     queries = keys if cache is None else cache.newest(keys, length)
+    window = config.sliding_window
+    if window is not None and not is_exporting() and n_keys <= window:
+        window = None  # all keys are in it (an exported graph must not depend on the length)
     mask = Mask(
         causal=causal,
-        window=config.sliding_window,
+        window=window,
         query_positions=queries,
         key_positions=keys,
         real=is_real,
