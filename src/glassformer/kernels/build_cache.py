@@ -31,9 +31,8 @@ _LOG = logging.getLogger(__name__)
 def built_library(name: str, build: Build) -> Iterator[Path]:
     """Return a context manager that yields the path of the library `name`, and calls `build` if it is not cached.
 
-    If the cache folder cannot be used, the library is built into a temporary folder that is removed after the block, and
-    the reason is logged. That is the case if it cannot be written, if others may write it, or if libraries in it cannot
-    be loaded.
+    The cache folder is not used if it cannot be written, if others may write it, or if libraries in it cannot be loaded.
+    The library is then built into a temporary folder that is removed after the block, and the reason is logged.
     """
     try:
         folder = cache_folder() / "kernels"

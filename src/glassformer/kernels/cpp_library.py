@@ -1,9 +1,9 @@
 """Compile the C++ kernels of `cpp/` on first use, and load them as torch operations.
 
 `cpp/int8.h` has the int8 products, `cpp/step.h` attention of one step, `cpp/choice.h` the choice of tokens;
-`cpp/library.cpp` makes torch operations of them. They are compiled for one of INSTRUCTION_SETS: the best one that the CPU
-has, or the one that the environment variable GLASSFORMER_CPU_KERNELS names. The compiled library is kept in the cache
-folder (`build_cache.py`).
+`cpp/library.cpp` makes torch operations of them. They are compiled for one of INSTRUCTION_SETS: the best one that the
+CPU has, or the one that the environment variable GLASSFORMER_CPU_KERNELS names. The compiled library is kept in the
+cache folder (`build_cache.py`).
 """
 
 import ctypes
@@ -115,7 +115,7 @@ def wanted_sets() -> list[str]:
     """Return the names of the instruction sets to compile for, the best one first.
 
     The others are for compilers that do not know the first one. GLASSFORMER_CPU_KERNELS sets the first one. Raises
-    KernelBuildError if this CPU does not have it, and UnsupportedCPUError if the CPU has none or the variable is `none`.
+    KernelBuildError if this CPU does not have it, and UnsupportedCPUError if it has none or the variable is `none`.
     """
     supported = supported_sets()
     asked = os.environ.get(CHOICE_VARIABLE) or "auto"
@@ -240,7 +240,7 @@ def _known_flags(compiler: list[str], names: list[str], folder: Path) -> tuple[s
 
 
 def _run_compiler(command: list[str], library: Path) -> None:
-    """Run the compiler. Raises CompilerRefusedError if it writes no library, and KernelBuildError if it does not run."""
+    """Run the compiler. Raises CompilerRefusedError if it writes no library, KernelBuildError if it does not run."""
     command = [*command, "-o", str(library)]
     # Temporary files of a killed compiler are then removed together with the build folder.
     environment = os.environ | {"TMPDIR": str(library.parent)}

@@ -95,8 +95,8 @@ class TorchInt8Linear(nn.Module):
 
     torch's kernel derives one scale for all rows from their lowest and highest number. So the rows are quantized here,
     each by its own scale, to whole numbers from -127 to 127, or from -63 to 63 where torch's kernel would overflow. Two
-    more rows fix the range that torch finds, so that its scale is exactly 1, and the weights have the scale 1 too: torch
-    rounds nothing and returns exact sums. So a row's output does not depend on the other rows.
+    more rows fix the range that torch finds, so that its scale is exactly 1. The weights have the scale 1 too. So torch
+    rounds nothing, its sums are exact, and a row's output does not depend on the other rows.
     """
 
     def __init__(self, linear: nn.Linear, *, engine: str | None = None):
@@ -140,9 +140,10 @@ def _range_rows(highest: int, n_in: int) -> Tensor:
 
 @cache
 def _highest_level(engine: str) -> int:
-    """Return the largest activation that a torch engine multiplies exactly: 127, 63, or 0 if none or if it does not run.
+    """Return the largest activation that a torch engine multiplies exactly: 127, 63, or 0 if it cannot be used.
 
-    Each is tried with the largest sums, and with several numbers of rows, because engines that torch lists may fail.
+    Each is tried with the largest sums and with several numbers of rows. Of the engines that torch 2.13 lists on ARM,
+    two raise an error, and `onednn` returns wrong sums after the number of rows has changed.
     """
     for highest in (63,) if _sums_saturate() else (127, 63):
         try:
@@ -194,7 +195,7 @@ def int8_layer_class() -> type[Int8Linear] | type[TorchInt8Linear]:
 
 @cache
 def torch_int8_engine() -> str:
-    """Return the name of a torch quantization engine whose int8 products are exact on this CPU, or "" if there is none."""
+    """Return the name of a torch quantization engine whose int8 products are exact here, or "" if there is none."""
     engines = dict.fromkeys((torch.backends.quantized.engine, *torch.backends.quantized.supported_engines))
     return next((str(engine) for engine in engines if _highest_level(engine)), "")
 
