@@ -25,18 +25,8 @@ EMULATED = {
 
 
 def compile_and_run(tmp_path, compiler, flags, runner=()):
-    program = tmp_path / "check"
-    command = [
-        *compiler,
-        "-O0",
-        "-std=c++20",
-        *flags,
-        f"-I{FOLDER}",
-        str(HERE / "check_kernels.cpp"),
-        "-o",
-        str(program),
-    ]
-    subprocess.run(command, check=True)
+    source, program = HERE / "check_kernels.cpp", tmp_path / "check"
+    subprocess.run([*compiler, "-std=c++20", *flags, f"-I{FOLDER}", str(source), "-o", str(program)], check=True)
     result = subprocess.run([*runner, str(program)], capture_output=True, text=True, check=False)
     assert (result.stdout, result.returncode) == ("ok\n", 0), result.stderr
 

@@ -131,7 +131,7 @@ echo library > "$2"
 
 @pytest.fixture
 def load_by(no_kernels_loaded, monkeypatch, tmp_path):
-    """Load the library, which is not real, with a compiler that refuses some flags. Return the flags that it accepted."""
+    """A function that loads a pretended library by a compiler that refuses some flags; it returns the accepted ones."""
 
     def load(sets, refused):
         program, log = tmp_path / "old", tmp_path / "flags"

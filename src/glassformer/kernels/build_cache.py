@@ -31,7 +31,7 @@ _LOG = logging.getLogger(__name__)
 def built_library(name: str, build: Build) -> Iterator[Path]:
     """Return a context manager that yields the path of the library `name`, and calls `build` if it is not cached.
 
-    The cache folder is not used if it cannot be written, if others may write it, or if libraries in it cannot be loaded.
+    The cache folder is not used if it cannot be written, if others may write it, or if its libraries cannot be loaded.
     The library is then built into a temporary folder that is removed after the block, and the reason is logged.
     """
     try:
