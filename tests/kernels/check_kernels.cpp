@@ -180,6 +180,7 @@ void check_choice(int64_t n) {
 
 int main() {
   for (int64_t m = 1; m <= 14; ++m) check_sums(m, draw(1, 70), draw(1, 140), m % 2 != 0);
+  for (const int64_t m : {16, 17, 32, 33, 49}) check_sums(m, 33, 70, false);
   check_sums(37, 45, 260, true);
   check_sums(5, 33, 1000, true);
   check_rows(1, 9, 19);
