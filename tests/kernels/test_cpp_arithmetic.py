@@ -60,7 +60,7 @@ def test_avx512_and_amx_with_emulated_instructions(tmp_path, name):
 def test_avx512_and_amx_compile_without_warnings(tmp_path, name):
     compiler = "g++" if platform.machine() in X86 else CROSS_COMPILER
     need(compiler)
-    # GCC 12 warns of its own header with -Wuninitialized.
+    # GCC 12's header of AVX-512 causes -Wuninitialized warnings.
     flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-Wno-uninitialized", "-Wno-maybe-uninitialized", "-fopenmp"]
     flags += [*INSTRUCTION_SETS[name].flags, f"-I{FOLDER}", "-std=c++20", "-c"]
     subprocess.run([compiler, *flags, str(HERE / "check_kernels.cpp"), "-o", str(tmp_path / "check.o")], check=True)

@@ -3,7 +3,7 @@
 Several processes may want the same library at once, and any of them may be killed while it builds. A library's file
 name holds its checksum, so that a damaged file is noticed and built again. The process that builds holds a lock.
 
-Loading a library runs its code. So a folder or file that somebody else owns or may write is not used.
+Loading a library runs its code. So a folder or file that another user owns or may write is not used.
 """
 
 import contextlib
@@ -50,8 +50,8 @@ def built_library(name: str, build: Build) -> Iterator[Path]:
         build(Path(work) / f"{name}.so")
         yield Path(work) / f"{name}.so"
     _LOG.warning(  # after the block, because the caller reports an error of the block
-        "the cache folder for compiled kernels cannot be used (%s): they were compiled for this process alone; "
-        "or set GLASSFORMER_CACHE to a folder that only you can write",
+        "the compiled kernels are not cached (%s): they were compiled for this process alone, which takes time; "
+        "if you cannot change that, set GLASSFORMER_CACHE to another folder, which only you may write",
         reason,
     )
 
@@ -88,7 +88,7 @@ def find_library(folder: Path, name: str) -> Path | None:
 
 
 def _is_ours(file: Path) -> bool:
-    """Return whether this is a regular file, no link, that this user owns and nobody else may write."""
+    """Return whether this is a regular file, no link, that this user owns and other users may not write."""
     found = file.lstat()
     return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not _others_may_write(found)
 

@@ -114,7 +114,7 @@ def _compile_and_load() -> Any:
 def wanted_sets() -> list[str]:
     """Return the names of the instruction sets to compile for, the best one first.
 
-    The others are for compilers that do not know the first one. GLASSFORMER_CPU_KERNELS sets the first one. Raises
+    The further ones are for compilers that do not know the first one. GLASSFORMER_CPU_KERNELS sets the first. Raises
     KernelBuildError if this CPU does not have it, and UnsupportedCPUError if it has none or the variable is `none`.
     """
     supported = supported_sets()
