@@ -185,7 +185,7 @@ int main() {
   check_sums(5, 33, 1000, true);
   check_rows(1, 9, 19);
   check_rows(37, 45, 263);
-  check_rows(70, 21, 1025);  // more than one block of rows
+  check_rows(70, 21, 2100);  // more than one block of rows
   check_heads<16>();
   check_heads<32>();
   check_heads<64>();

@@ -5,6 +5,7 @@ import os
 import platform
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -12,10 +13,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from glassformer.decoding import GenerationConfig, generate
 from glassformer.kernels.cpp_library import X86
 from glassformer.nn import quantized_linear
 from glassformer.nn.quantized_linear import Int8Linear, TorchInt8Linear
+from glassformer.runtime.quantized_model import quantize
 from int8_layers import INT8_LAYERS, use_int8_layer
+from recording import BEGIN, DECODERS, END, PAIR, make
 
 
 @pytest.fixture(scope="module", params=INT8_LAYERS)
@@ -110,6 +114,16 @@ def test_weights_may_have_any_memory_layout_and_inputs_of_another_width_are_refu
     if int8_linear is Int8Linear:
         with pytest.raises(RuntimeError, match="expected 20"):
             layer(torch.randn(3, 24))
+
+
+@pytest.mark.parametrize("name", ["rotary, grouped", "pair"])
+def test_a_text_gets_the_same_tokens_alone_and_in_a_batch(int8_linear, name):
+    pair = name == "pair"
+    model = quantize(make(PAIR if pair else DECODERS[name]).float())
+    texts = [[3, 4, 5], [6], [7, 8, 9, 10], [4, 4, 4, 4, 4, 4]]
+    config = GenerationConfig(max_new_tokens=8)
+    write = partial(generate, model, config=config, begin=BEGIN if pair else None, end=END)
+    assert [found[0].tokens for found in write(texts)] == [write([text])[0][0].tokens for text in texts]
 
 
 def test_torchs_layer_compiles_without_a_graph_break():

@@ -32,7 +32,7 @@ Byte* row_of(Byte* x, int64_t r, const RowLayout& layout) {
 // Return how many rows are multiplied by one panel before the next panel. AMX needs them in the L1 cache. The others read
 // few bytes of x per multiplication, so the L2 cache suffices.
 inline int64_t rows_per_block(const RowLayout& layout) {
-  const int64_t step = layout.by_tiles ? 32 : layout.together, bytes = layout.by_tiles ? 1 << 15 : 1 << 16;
+  const int64_t step = layout.by_tiles ? 32 : layout.together, bytes = layout.by_tiles ? 1 << 15 : 1 << 17;
   return std::max(step, bytes / (layout.kp * static_cast<int64_t>(sizeof(Level))) / step * step);
 }
 
