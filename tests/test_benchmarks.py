@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from glassformer.decoding import GenerationConfig
+from glassformer.kernels.cpp_library import KernelBuildError
+from glassformer.kernels.kernel_registry import cpp_kernels
 from test_results_page import results_page
 
 ROOT = Path(__file__).parents[1]
@@ -143,3 +145,22 @@ def test_the_former_draw_of_the_benchmark_gives_todays_tokens():
         request = GenerationConfig(do_sample=True, **options)
         expected = sampling.former_draw(logits, request, 0.4).tolist()
         assert sampling.sample_rows(logits, [request], [0.4]).tolist() == expected
+
+
+def test_the_int8_benchmark_prints_one_line_for_each_shape_and_number_of_rows(monkeypatch, capsys):
+    try:
+        cpp_kernels()
+    except KernelBuildError as error:
+        pytest.skip(str(error))
+    module = program("int8_product")
+    monkeypatch.setattr(module, "SHAPES", {"small": (16, 24)})
+    monkeypatch.setattr(module, "VOCABULARY", {"vocabulary": (16, 40)})
+    monkeypatch.setattr(module, "ROWS", (1, 3))
+    monkeypatch.setattr(module, "MODEL_BYTES", 1000)
+    call(module, monkeypatch, "--threads", torch.get_num_threads(), "--rounds", 1, "--torch-int8")
+    _, _, *lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:4] for line in lines] == [
+        [name, "16", str(n_out), str(n_rows)]
+        for name, n_out in (("small", 24), ("vocabulary", 40))
+        for n_rows in (1, 3)
+    ]
