@@ -241,7 +241,7 @@ def open_batch(
     else:
         source = torch.tensor([tokens + [PAD] * (longest - len(tokens)) for tokens in batch], device=device)
         source_mask = None if is_even else torch.arange(longest, device=device) < lengths
-        max_new = [limit_new_tokens(model, 1, _limit(config, len(tokens))) for tokens in batch]
+        max_new = [limit_new_tokens(model, 1, limit_by_source(config, len(tokens))) for tokens in batch]
         given, mask = torch.full((len(batch), 1), begin or 0, device=device), None
         model.target_embeddings.check("target", given)
         work = replace(work, capacity=max(max_new), source=source, source_mask=source_mask)
@@ -249,7 +249,8 @@ def open_batch(
         yield OpenBatch(runner, given, mask, max_new)
 
 
-def _limit(config: GenerationConfig, n_source: int) -> int:
+def limit_by_source(config: GenerationConfig, n_source: int) -> int:
+    """Return the request's limit of new tokens for a source of `n_source` tokens."""
     ratio = config.max_source_ratio
     return min(config.max_new_tokens, int(ratio * n_source) + 10) if ratio else config.max_new_tokens
 
