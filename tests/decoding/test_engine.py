@@ -23,6 +23,10 @@ def options(name):
     return {"end": END, **({"begin": BEGIN} if MODELS[name].kind == "encoder_decoder" else {})}
 
 
+def pool_of(engine):
+    return engine._reader.batch.runner.pool
+
+
 CONFIGS = st.sampled_from(
     [
         GenerationConfig(max_new_tokens=6),
@@ -31,6 +35,7 @@ CONFIGS = st.sampled_from(
         GenerationConfig(max_new_tokens=5, do_sample=True, seed=4, top_k=5, temperature=2.0),
         GenerationConfig(max_new_tokens=6, num_beams=3, num_return_sequences=2),
         GenerationConfig(max_new_tokens=8, repetition_penalty=1.5, min_new_tokens=3),
+        GenerationConfig(max_new_tokens=9, prompt_lookup_num_tokens=3),
     ]
 )
 ARRIVALS = st.lists(
@@ -75,8 +80,8 @@ def test_a_request_in_the_engine_gives_the_text_it_gives_alone(name, arrivals, m
             break
         engine.step()
         now += 1
-        if engine._runner is not None:
-            assert len(engine._runner.pool.rows) * engine._runner.pool.capacity <= engine.max_tokens
+        if engine._reader is not None:
+            assert len(pool_of(engine).rows) * pool_of(engine).capacity <= engine.max_tokens
     assert engine.is_idle
     for number, request, _ in submitted:
         assert request.is_done
@@ -222,9 +227,9 @@ def test_pooled_rows_parts_of_prompts_and_reuse_change_no_text(
             if engine.is_idle:
                 break
             engine.step()
-            if engine._runner is not None:
-                assert size in (None, engine._runner.pool.nbytes)
-                size = engine._runner.pool.nbytes
+            if engine._reader is not None:
+                assert size in (None, pool_of(engine).nbytes)
+                size = pool_of(engine).nbytes
         assert engine.is_idle
     for request in requests:
         assert request.error is None
@@ -278,13 +283,13 @@ def test_a_running_request_is_not_copied_when_another_joins():
     config = GenerationConfig(max_new_tokens=12, suppress_tokens=(2,))
     engine.submit([5, 6, 7], config)
     engine.step()
-    block = engine._runner.pool.keys[0]
+    block = pool_of(engine).keys[0]
     first = block[0].clone()
     engine.submit([8, 9], config)
     engine.step()
-    assert engine._runner.pool.keys[0] is block
+    assert pool_of(engine).keys[0] is block
     assert torch.equal(block[0, :, :4], first[:, :4])
-    assert engine._members[0].place.index == 0
+    assert engine._reader.batch.members[0].place.index == 0
 
 
 def test_a_request_longer_than_a_row_makes_rows_longer_while_it_runs():
@@ -296,7 +301,7 @@ def test_a_request_longer_than_a_row_makes_rows_longer_while_it_runs():
     engine.step()
     assert engine.n_rows == 2  # rows of 22 tokens: two of them
     engine.run()
-    assert engine._runner.pool.capacity == 30
+    assert pool_of(engine).capacity == 30
     for request in requests:
         alone = generate(engine.model, [request.tokens], request.config, end=2)[0]
         assert request.texts[0].tokens == alone[0].tokens

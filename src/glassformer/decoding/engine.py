@@ -7,10 +7,12 @@ not depend on the other requests. A request passes through these stages:
 2. It is admitted, in the order of arrival, as soon as the pool (`runtime/cache_pool.py`) has a row for each of its
    sequences. A row that still holds the beginning of its prompt is reused (`prefix_reuse.py`).
 3. Its prompt is read. Prompts of similar length are read together. While other requests run, a step reads at most
-   `read_tokens` tokens, so a long prompt is read in parts and the running requests go on in between.
+   `read_tokens` tokens, so a long prompt is read in parts and the running requests go on in between
+   (`prompt_reader.py`).
 4. It runs: all running sequences take each step together, each at its own position. Nothing is padded, and no cache
    is copied when another request joins. On a GPU the steps are recorded, and the next step is launched before the
-   tokens of this one are read.
+   tokens of this one are read. A request may ask for several proposed tokens to be verified per step
+   (`running_batch.py`, `prompt_lookup.py`).
 5. It leaves. Its row is kept, in case a later prompt begins with its text, until the room is needed.
 
 A beam search has its own runner and cache and takes its steps between those of the batch. Memory is bounded: the pool
@@ -22,50 +24,18 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from glassformer.decoding.beam import BeamStep, Hypothesis, beam_steps
 from glassformer.decoding.engine_request import EngineFullError, EngineRequest
 from glassformer.decoding.generate import check_inputs, from_beam, open_batch, sequences_of
 from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.decoding.prefix_reuse import take_rows
+from glassformer.decoding.prompt_reader import PromptReader, Reading
 from glassformer.decoding.rules import Rules
-from glassformer.decoding.step_loop import SequenceState, TokenChooser
+from glassformer.decoding.running_batch import RunningBatch
 from glassformer.decoding.text_stream import Decodes
 from glassformer.models import DecoderModel
-from glassformer.runtime.cache_pool import PoolRow
 from glassformer.runtime.choose_runner import open_pool, should_record_pool
-from glassformer.runtime.pool_runner import PoolRunner
 from glassformer.runtime.step_runner import TextModel, inference
-
-READ_AT_ONCE = 4096
-"""The most prompt tokens that a step reads while no request runs."""
-MAX_PADDING = 0.25
-"""Prompts are read together while at most this share of the tokens is padding."""
-
-
-@dataclass(eq=False)
-class _Member:
-    """A sequence of the running batch; `last` is its newest token, the input of the next step."""
-
-    request: EngineRequest
-    sequence: SequenceState
-    place: PoolRow
-    last: int
-
-
-@dataclass(eq=False)
-class _Reading:
-    """A request whose prompt is being read into the first of its rows."""
-
-    request: EngineRequest
-    places: list[PoolRow]
-
-    @property
-    def unread(self) -> list[int]:
-        """The tokens of the prompt that have not been read."""
-        return self.request.tokens[self.places[0].length :]
 
 
 @dataclass(eq=False)
@@ -119,13 +89,9 @@ class Engine:
         self.read_tokens = read_tokens
         self.min_reuse = min_reuse if isinstance(model, DecoderModel) else 0
         self._waiting: deque[EngineRequest] = deque()
-        self._reading: list[_Reading] = []
-        self._members: list[_Member] = []
         self._beams: list[_Beam] = []
-        self._runner: PoolRunner | None = None
-        self._ahead: tuple[list[_Member], Tensor] | None = None
-        """The members of a step that was launched early, and their logits."""
-        self._chooser: TokenChooser | None = None
+        self._reader: PromptReader | None = None
+        """Reads prompts and holds the running batch; None before the first request without a beam."""
         self._lock = threading.Lock()
 
     def submit(
@@ -133,14 +99,18 @@ class Engine:
         tokens: Sequence[int],
         config: GenerationConfig | None = None,
         on_token: Callable[[int, int], None] | None = None,
+        *,
+        with_log_probs: bool = False,
     ) -> EngineRequest:
         """Queue a request to generate from `tokens`, and return it.
 
         After each new token except END, `on_token` is called with the index of the sample and the token; beam search
-        does not call it. Raises ValueError if the model cannot read the tokens, and EngineFullError if the queue is
-        full or the request exceeds a limit of the engine.
+        does not call it. With `with_log_probs` the texts get the log-probability of each token. Raises ValueError if
+        the model cannot read the tokens, and EngineFullError if the queue is full or the request exceeds a limit of
+        the engine.
         """
-        request = EngineRequest(list(tokens), config or GenerationConfig(), on_token, on_cancel=self._withdraw)
+        config = config or GenerationConfig()
+        request = EngineRequest(list(tokens), config, on_token, with_log_probs, on_cancel=self._withdraw)
         self._check(request)
         rows = request.n_rows
         size = rows * (len(request.tokens) + request.config.max_new_tokens)
@@ -161,13 +131,14 @@ class Engine:
     @property
     def is_idle(self) -> bool:
         """Whether no request waits or runs."""
-        return not (self._waiting or self._reading or self._members or self._beams)
+        is_running = self._reader is not None and (self._reader.readings or self._reader.batch.members)
+        return not (self._waiting or self._beams or is_running)
 
     @property
     def n_rows(self) -> int:
         """The number of sequences that run or whose prompt is being read. A beam search counts as `num_beams`."""
-        reading = sum(len(reading.places) for reading in self._reading)
-        return len(self._members) + reading + sum(beam.request.n_rows for beam in self._beams)
+        in_pool = 0 if self._reader is None else self._reader.batch.runner.pool.n_busy
+        return in_pool + sum(beam.request.n_rows for beam in self._beams)
 
     def run(self) -> None:
         """Call `step` until no request waits or runs."""
@@ -183,10 +154,11 @@ class Engine:
     def _step(self) -> None:
         self._leave()
         self._admit()
-        self._read_prompts()
+        if self._reader is not None:
+            self._reader.read()
         self._step_beams()
-        if self._members:
-            self._step_members()
+        if self._reader is not None and self._reader.batch.members:
+            self._reader.batch.step()
 
     def _check(self, request: EngineRequest) -> None:
         """Raise ValueError for tokens that the model cannot read: they would fail together with other requests."""
@@ -204,7 +176,15 @@ class Engine:
                 self._waiting.remove(request)
                 request.done.set()
 
-    # Admission
+    def _leave(self) -> None:
+        """Remove canceled requests."""
+        for beam in [beam for beam in self._beams if beam.request.is_canceled]:
+            beam.steps.close()
+            beam.request.done.set()
+            self._beams.remove(beam)
+        if self._reader is not None:
+            self._reader.leave()
+            self._reader.batch.leave()
 
     def _admit(self) -> None:
         """Start waiting requests in their order, as long as there is room."""
@@ -225,14 +205,20 @@ class Engine:
         if request.config.num_beams > 1:
             beams = [request, *(beam.request for beam in self._beams)]
             return sum(beam.n_rows * beam.size_for(self.model) for beam in beams) <= self.max_tokens
-        users = {id(user): user for user in (*(m.request for m in self._members), *(r.request for r in self._reading))}
-        needs = [user.size_for(self.model) for user in users.values()]
-        return self._open_runner().pool.fit(request.n_rows, request.size_for(self.model), needs)
+        reader = self._open_reader()
+        users = [
+            *(member.request for member in reader.batch.members),
+            *(reading.request for reading in reader.readings),
+        ]
+        needs = [user.size_for(self.model) for user in {id(user): user for user in users}.values()]
+        return reader.batch.runner.pool.fit(request.n_rows, request.size_for(self.model), needs)
 
-    def _open_runner(self) -> PoolRunner:
-        if self._runner is None:
-            self._runner = open_pool(self.model, max_rows=self.max_rows, max_tokens=self.max_tokens)
-        return self._runner
+    def _open_reader(self) -> PromptReader:
+        if self._reader is None:
+            runner = open_pool(self.model, max_rows=self.max_rows, max_tokens=self.max_tokens)
+            batch = RunningBatch(runner, end=self.end, keeps_texts=self.min_reuse > 0)
+            self._reader = PromptReader(batch, begin=self.begin, read_tokens=self.read_tokens)
+        return self._reader
 
     def _start(self, request: EngineRequest) -> None:
         """Take rows of the pool for a request and prepare to read its prompt; or start a beam search."""
@@ -241,148 +227,26 @@ class Engine:
             self._beams.append(_Beam(request, self._search(request)))
             return
         Rules([config], end=self.end, vocab_size=self.model.config.vocab_size)  # raises if it names unknown tokens
-        max_new = [request.max_new_for(self.model)]
-        request.rows = sequences_of(self.model, [request.tokens], config, self.begin, max_new, tokenizer=self.tokenizer)
-        runner = self._open_runner()
+        request.rows = sequences_of(
+            self.model,
+            [request.tokens],
+            config,
+            self.begin,
+            [request.max_new_for(self.model)],
+            with_log_probs=request.with_log_probs,
+            tokenizer=self.tokenizer,
+        )
+        reader = self._open_reader()
+        runner = reader.batch.runner
         runner.is_recorded = should_record_pool(self.model)
         places, request.n_reused = take_rows(runner.pool, request.tokens, request.n_rows, self.min_reuse)
-        self._reading.append(_Reading(request, places))
+        reader.readings.append(Reading(request, places))
 
     def _search(self, request: EngineRequest) -> Generator[BeamStep, None, list[list[Hypothesis]]]:
         """Yield the steps of a request's beam search. The runner is released when the generator ends or is closed."""
         opening = open_batch(self.model, [request.tokens], request.config, self.begin, request.config.num_beams)
         with opening as (runner, given, mask, max_new):
             return (yield from beam_steps(runner, given, mask, request.config, end=self.end, max_new=max_new))
-
-    # Prompts
-
-    def _read_prompts(self) -> None:
-        """Read prompts, or parts of them, within the limit of one step. Those that are complete join the batch."""
-        limit = self.read_tokens if self._members else max(self.read_tokens, READ_AT_ONCE)
-        left = limit
-        while self._reading:
-            group = self._next_group(left)
-            if not group:
-                if left < limit:
-                    return
-                group = self._reading[:1]  # longer than the limit: read a part of it
-            texts = [reading.unread for reading in group]
-            if isinstance(self.model, DecoderModel):
-                texts = [text[:limit] for text in texts]
-            left -= len(texts) * max(map(len, texts))
-            try:
-                self._read(group, texts)
-            except Exception as error:
-                for reading in group:
-                    reading.request.fail(error)
-                    self._drop(reading)
-
-    def _next_group(self, left: int) -> list[_Reading]:
-        """Return the first prompt, and others of similar length that can be read with it, of at most `left` tokens."""
-        first, group = self._reading[0], list[_Reading]()
-        n_real = longest = 0
-        for reading in self._reading:
-            # Prompts whose beginning is stored are read alone, because they attend to rows of the pool.
-            if reading is not first and (reading.places[0].length or first.places[0].length):
-                continue
-            length = len(reading.unread)
-            padded = (len(group) + 1) * max(longest, length)
-            if padded <= left and n_real + length >= (1 - MAX_PADDING) * padded:
-                group.append(reading)
-                n_real, longest = n_real + length, max(longest, length)
-            elif reading is first:
-                return []
-        return group
-
-    def _read(self, group: list[_Reading], texts: list[list[int]]) -> None:
-        """Read these tokens of some prompts, and generate the first token after those that are then complete."""
-        runner = self._open_runner()
-        places = [reading.places[0] for reading in group]
-        if self.begin is None:
-            scores = runner.read(places, texts)
-            is_complete = [not reading.unread for reading in group]
-        else:
-            scores = runner.read_sources(places, texts, self.begin)
-            is_complete = [True] * len(group)
-        complete = [index for index, done in enumerate(is_complete) if done]
-        if not complete:
-            return
-        members, numbers = list[_Member](), list[int]()
-        for index in complete:
-            reading = group[index]
-            self._reading.remove(reading)
-            for place, sequence in zip(reading.places, reading.request.rows, strict=True):
-                if place is not reading.places[0]:
-                    runner.pool.copy_text(reading.places[0], place, reading.places[0].length)
-                place.state = "running"
-                members.append(_Member(reading.request, sequence, place, 0))
-                numbers.append(index)
-        self._members += members
-        self._chooser = None
-        chooser = self._chooser_of(members, scores.shape[1])
-        chooser.start(scores[torch.tensor(numbers, device=scores.device)])
-        self._add_tokens(members, chooser.finish())
-
-    def _drop(self, reading: _Reading) -> None:
-        """Remove a request whose prompt is not complete, and free its rows."""
-        if reading in self._reading:
-            self._reading.remove(reading)
-        for place in reading.places:
-            self._open_runner().pool.free(place)
-        self._members = [member for member in self._members if member.request is not reading.request]
-
-    # Steps
-
-    def _step_members(self) -> None:
-        """Advance the running sequences by one token. Those that joined after an early launch wait for the next."""
-        runner = self._open_runner()
-        if self._ahead is None:
-            members, scores = self._launch()
-        else:
-            members, scores = self._ahead
-            self._ahead = None
-        if self._chooser is None or [member.sequence for member in members] != self._chooser.rows:
-            self._chooser = self._chooser_of(members, scores.shape[1])
-        chooser = self._chooser
-        chooser.start(scores)
-        goes_on = any(len(member.sequence.written) + 1 < member.sequence.max_new for member in members)
-        is_whole = len(members) == len(self._members)
-        if runner.can_run_ahead and goes_on and is_whole and not chooser.needs_tokens:
-            places = {id(member): place for place, member in enumerate(members)}
-            order = [places[id(member)] for member in self._in_order()]
-            tokens = chooser.tokens[torch.tensor(order, device=scores.device)]
-            self._ahead = list(self._members), runner.step(tokens[:, None])
-        self._add_tokens(members, chooser.finish())
-        self._leave()
-
-    def _launch(self) -> tuple[list[_Member], Tensor]:
-        """Take a step of all members, in the order of their rows; return them and their logits."""
-        runner, members = self._open_runner(), list(self._in_order())
-        tokens = torch.tensor([[member.last] for member in members], device=runner.pool.device)
-        return members, runner.step(tokens)
-
-    def _in_order(self) -> list[_Member]:
-        """Move the rows of the members to the beginning of the pool, and return the members in the order of rows."""
-        self._open_runner().pool.compact()
-        self._members.sort(key=lambda member: member.place.index)
-        return self._members
-
-    def _add_tokens(self, members: list[_Member], tokens: list[int]) -> None:
-        """Note the tokens that members have chosen, and pass them on."""
-        for member, token in zip(members, tokens, strict=True):
-            member.last = token
-            if member.sequence.reason != "end" and member.sequence.error is None:
-                member.place.tokens.append(token)
-                self._tell(member)
-        self._leave()
-
-    def _tell(self, member: _Member) -> None:
-        if member.request.on_token is None or member.request.is_done:
-            return
-        try:
-            member.request.on_token(member.sequence.number, member.last)
-        except Exception as error:  # an error of the callback ends its own request only
-            member.request.fail(error)
 
     def _step_beams(self) -> None:
         for beam in list(self._beams):
@@ -396,46 +260,3 @@ class Engine:
             except Exception as error:
                 beam.request.fail(error)
                 self._beams.remove(beam)
-
-    def _leave(self) -> None:
-        """Remove ended sequences and those of canceled or failed requests, and close canceled searches."""
-        for beam in [beam for beam in self._beams if beam.request.is_canceled]:
-            beam.steps.close()
-            beam.request.done.set()
-            self._beams.remove(beam)
-        for reading in [reading for reading in self._reading if reading.request.is_canceled]:
-            reading.request.settle()
-            self._drop(reading)
-        leaving = [
-            member
-            for member in self._members
-            if member.sequence.reason is not None or member.request.is_canceled or member.request.is_done
-        ]
-        if not leaving:
-            return
-        self._members = [member for member in self._members if member not in leaving]
-        if self._ahead is not None:
-            members, scores = self._ahead
-            staying = [index for index, member in enumerate(members) if member not in leaving]
-            kept = [members[index] for index in staying]
-            self._ahead = (kept, scores[torch.tensor(staying, device=scores.device)]) if kept else None
-        for member in leaving:
-            if not member.request.is_done:
-                member.request.settle()
-            self._release(member)
-        self._chooser = None
-
-    def _release(self, member: _Member) -> None:
-        """Give back the row of a member, which keeps its text if that may be reused."""
-        pool = self._open_runner().pool
-        if member.sequence.error is not None:
-            pool.clear(member.place)
-        if self.min_reuse and member.sequence.error is None:
-            pool.keep(member.place)
-        else:
-            pool.free(member.place)
-
-    def _chooser_of(self, members: list[_Member], vocab_size: int) -> TokenChooser:
-        pool = self._open_runner().pool
-        sequences = [member.sequence for member in members]
-        return TokenChooser(sequences, end=self.end, vocab_size=vocab_size, device=pool.device, kernels=pool.kernels)

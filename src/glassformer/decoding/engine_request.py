@@ -23,6 +23,8 @@ class EngineRequest:
     config: GenerationConfig
     on_token: Callable[[int, int], None] | None = None
     """Called with the sample index and the token after each token; not for beam search."""
+    with_log_probs: bool = False
+    """Whether `texts` get the log-probability of each token; not for beam search."""
     rows: list[SequenceState] = field(default_factory=list)
     """The sequences of the request, one per sample; empty for beam search and while the request waits."""
     texts: list[GeneratedText] = field(default_factory=list)
