@@ -3,8 +3,8 @@
 import pytest
 
 from glassformer.decoding.engine_request import EngineRequest
-from glassformer.decoding.generate import sequences_of
 from glassformer.decoding.generation_config import GenerationConfig
+from glassformer.decoding.open_batch import sequences_of
 from glassformer.decoding.prompt_reader import PromptReader, Reading
 from glassformer.decoding.running_batch import RunningBatch
 from glassformer.runtime.choose_runner import open_pool

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 
 from glassformer.decoding.beam import BeamStep, Hypothesis, beam_steps
 from glassformer.decoding.engine_request import EngineFullError, EngineRequest
-from glassformer.decoding.generate import check_inputs, from_beam, open_batch, sequences_of
 from glassformer.decoding.generation_config import GenerationConfig
+from glassformer.decoding.open_batch import check_inputs, from_beam, open_batch, sequences_of
 from glassformer.decoding.prefix_reuse import take_rows
 from glassformer.decoding.prompt_reader import PromptReader, Reading
 from glassformer.decoding.rules import Rules
@@ -127,6 +127,13 @@ class Engine:
                 )
             self._waiting.append(request)
         return request
+
+    def enqueue(self, requests: Sequence[EngineRequest]) -> None:
+        """Queue requests that the caller has checked and for which the pool has room, however many wait."""
+        for request in requests:
+            request.on_cancel = self._withdraw
+        with self._lock:
+            self._waiting.extend(requests)
 
     @property
     def is_idle(self) -> bool:

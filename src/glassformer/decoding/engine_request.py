@@ -4,8 +4,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from glassformer.decoding.generate import GeneratedText, generated_text_of, limit_by_source
 from glassformer.decoding.generation_config import GenerationConfig
+from glassformer.decoding.open_batch import GeneratedText, generated_text_of, limit_by_source
 from glassformer.decoding.step_loop import SequenceState
 from glassformer.models import DecoderModel
 from glassformer.runtime.step_runner import TextModel, limit_new_tokens
