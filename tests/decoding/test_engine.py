@@ -311,6 +311,8 @@ def test_a_prompt_with_an_unknown_token_is_refused():
     engine = Engine(POOLED["alibi"], end=2)
     with pytest.raises(ValueError, match="the input holds token 23: expected 0 to 22"):
         engine.submit([5, 23])
+    with pytest.raises(TypeError):
+        engine.submit([5.5])
 
 
 def test_numbers_that_are_not_finite_stay_in_their_request():

@@ -23,6 +23,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from operator import index
 
 from glassformer.decoding.beam import BeamStep, Hypothesis, beam_steps
 from glassformer.decoding.engine_request import EngineFullError, EngineRequest
@@ -110,7 +111,10 @@ class Engine:
         the engine.
         """
         config = config or GenerationConfig()
-        request = EngineRequest(list(tokens), config, on_token, with_log_probs, on_cancel=self._withdraw)
+        # `index` refuses numbers that are not whole: reading them would fail, also for prompts read together with them.
+        request = EngineRequest(
+            [index(token) for token in tokens], config, on_token, with_log_probs, on_cancel=self._withdraw
+        )
         self._check(request)
         rows = request.n_rows
         size = rows * (len(request.tokens) + request.config.max_new_tokens)

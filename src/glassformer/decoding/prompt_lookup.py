@@ -1,6 +1,6 @@
 """Speculative decoding without a second model: guess the next tokens from an earlier place in the same text.
 
-Summaries, answers about a text, code and conversations repeat parts of what they have read. If the last few tokens
+Summaries, answers about a text, code and conversations repeat parts of their input. If the last few tokens
 occurred before, the tokens that followed them there are proposed (prompt lookup decoding; Saxena 2023). The model then
 reads the proposal in one pass and chooses its own token at each position; the tokens are kept as long as they agree
 (`Engine`). A wrong guess costs time, never a different result, whether tokens are chosen greedily or sampled: the

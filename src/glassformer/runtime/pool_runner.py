@@ -30,6 +30,8 @@ class PoolRunner:
         self.model, self.pool = model, pool
         self.is_recorded = is_recorded
         """Whether steps are recorded. It may be changed between steps."""
+        # One memory pool for all graphs, because the logits of a step are used before the next step.
+        self.graph_pool = torch.cuda.graph_pool_handle() if pool.device.type == "cuda" else None
         self._recorded: OrderedDict[tuple[int, int, int], _RecordedStep] = OrderedDict()
 
     @property
@@ -167,9 +169,8 @@ class _RecordedStep:
         view = OneToken(runner.pool, self.numbers[0], self.numbers[1].bool(), memory_length=memory_length)
         compute = partial(_score, runner, self.tokens, self.numbers, view)
         self._compute: Callable[[], Tensor] = compute
-        if device.type == "cuda":
-            pool = torch.cuda.graph_pool_handle()
-            self._compute = CudaGraph(compute, view, (self.tokens, self.numbers), pool)
+        if runner.graph_pool is not None:
+            self._compute = CudaGraph(compute, view, (self.tokens, self.numbers), runner.graph_pool)
 
     def __call__(self, tokens: Tensor, starts: list[int], memory_lengths: list[int]) -> Tensor:
         n = len(tokens)
