@@ -328,3 +328,21 @@ def test_numbers_that_are_not_finite_stay_in_their_request():
     assert isinstance(bad.error, FloatingPointError)
     for request in (other, good):
         assert request.texts[0].tokens == generate(model, [request.tokens], request.config, end=2)[0][0].tokens
+
+
+def test_memory_does_not_grow_with_the_number_of_requests():
+    engine = Engine(POOLED["alibi"], end=2, max_rows=3, max_tokens=90, min_reuse=1)
+    config = GenerationConfig(max_new_tokens=8, suppress_tokens=(2,))
+    blocks = None
+    for number in range(12):
+        for length in (1, 9, 20):
+            engine.submit([3 + number] * length, config)
+        engine.run()
+        storage = [block.untyped_storage() for block in pool_of(engine).keys]
+        blocks = blocks or storage
+        assert [block.data_ptr() for block in storage] == [block.data_ptr() for block in blocks]
+        assert sum(row.length for row in pool_of(engine).rows) <= engine.max_tokens
+    width = engine.model.config.kv_heads * engine.model.config.head_size
+    n_numbers = 2 * engine.model.config.n_decoder_layers * engine.max_tokens * width
+    assert pool_of(engine).nbytes == sum(block.nbytes() for block in blocks) == n_numbers * 8
+    assert engine.n_rows == 0
