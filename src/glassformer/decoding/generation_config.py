@@ -77,6 +77,10 @@ class GenerationConfig:
     stop_strings: tuple[str, ...] = ()
     """The text is cut before the first of these strings."""
 
+    prompt_lookup_num_tokens: int = 0
+    """Speculative decoding: propose up to this many tokens from an earlier place in the text and verify them in one
+    step. The text does not change; not for beam search. 0 is off."""
+
     def __post_init__(self) -> None:
         for name in _POSITIVE:
             check_positive(name, getattr(self, name))
@@ -167,6 +171,11 @@ class GenerationConfig:
                 raise ValueError(
                     f"num_return_sequences={self.num_return_sequences}: expected at most num_beams={self.num_beams}"
                 )
+        if self.prompt_lookup_num_tokens and self.num_beams > 1:
+            raise ValueError(
+                f"prompt_lookup_num_tokens={self.prompt_lookup_num_tokens} with num_beams={self.num_beams}: "
+                "expected greedy search or sampling"
+            )
         if self.stop_strings and self.num_beams > 1:
             raise ValueError(f"stop_strings with num_beams={self.num_beams}: expected greedy search or sampling")
         if self.num_beams % self.num_beam_groups:
@@ -227,7 +236,7 @@ def _read_bias(values: Any) -> dict[int, Any]:
 _MAX_WHOLE = 2**63 - 1
 _FORBIDDEN = "-Infinity"
 _POSITIVE = ("max_new_tokens", "num_beams", "num_return_sequences", "num_beam_groups")
-_WHOLE = (*_POSITIVE, "min_new_tokens", "top_k", "no_repeat_ngram_size")
+_WHOLE = (*_POSITIVE, "min_new_tokens", "top_k", "no_repeat_ngram_size", "prompt_lookup_num_tokens")
 _RANGES = (
     ("max_source_ratio", 0.0, 1e6),
     ("length_penalty", -30.0, 30.0),  # more, and the power of a length is no number

@@ -36,6 +36,10 @@ class KVCache:
     """Whether each forward pass takes one token per sequence and attends to the whole capacity; see `FixedCache`."""
     kernels: KernelSet = PLAIN
     """Kernels that decoding steps with this cache use; set in `runtime/choose_runner.py`."""
+    starts: Tensor | None = None
+    """(B,), where the new tokens of each sequence begin, if that differs by sequence; see `runtime/pool_views.py`."""
+    is_active: Tensor | None = None
+    """(B,), False for sequences whose results are not used, so that attention skips them; only with `starts`."""
     counts_real_tokens = False
     """Whether positions skip padding even in a model with `plain_positions`, so that padding does not shift them."""
 
@@ -172,6 +176,17 @@ class KVCache:
         values[:, :, self.length : end] = v
         return keys[:, :, :end], values[:, :, :end]
 
+    def write_memory(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store the keys and values of the encoder's output, (B, G, S, D), of layer number `layer`, and return them."""
+        self.check_memory(k.shape[2])
+        self.memory_keys[layer].copy_(k)
+        self.memory_values[layer].copy_(v)
+        return k, v
+
+    def read_memory(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Return the keys and values of the encoder's output, (B, G, S, D), of layer number `layer`."""
+        return self.memory_keys[layer], self.memory_values[layer]
+
     def check_room(self, n_new: int) -> None:
         """Raise ValueError unless `n_new` more tokens fit into the capacity."""
         if self.length + n_new > self.capacity:
@@ -295,14 +310,11 @@ class MemorySlot:
 
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Store the keys and values of the encoder's output, (B, G, S, D), and return them."""
-        self.cache.check_memory(k.shape[2])
-        self.cache.memory_keys[self.index].copy_(k)
-        self.cache.memory_values[self.index].copy_(v)
-        return k, v
+        return self.cache.write_memory(self.index, k, v)
 
     def read(self) -> tuple[Tensor, Tensor]:
         """Return the keys and values of the encoder's output, (B, G, S, D)."""
-        return self.cache.memory_keys[self.index], self.cache.memory_values[self.index]
+        return self.cache.read_memory(self.index)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,8 @@ from glassformer.kernels.kernel_set import KernelSet
 from glassformer.models import DecoderModel, EncoderDecoderModel
 from glassformer.nn.attention_backends import reads_unfilled
 from glassformer.nn.quantized_linear import Int8Linear
+from glassformer.runtime.cache_pool import CachePool
+from glassformer.runtime.pool_runner import PoolRunner
 from glassformer.runtime.recorded_steps import RecordedStepRunner, Recordings, Shape
 from glassformer.runtime.replayed_steps import ROWS, ReplayedRecording, ReplayedStepRunner
 from glassformer.runtime.step_runner import StepRunner, TextModel, modules_of
@@ -134,6 +136,19 @@ def open_runner(model: TextModel, work: ExpectedWork) -> Iterator[StepRunner]:
         source = work.source if execution.records_source else None
         runner = ReplayedStepRunner if isinstance(recording, ReplayedRecording) else RecordedStepRunner
         yield runner(model, recording, work.rows, memory, mask, source=source)
+
+
+def open_pool(model: TextModel, *, max_rows: int, max_tokens: int) -> PoolRunner:
+    """Return a runner for the batching engine, with a new pool of `max_tokens` tokens."""
+    rows = min(max_rows, max_tokens)
+    pool = CachePool(model, max_rows=rows, max_tokens=max_tokens, kernels=choose_kernels(model))
+    return PoolRunner(model, pool, is_recorded=should_record_pool(model))
+
+
+def should_record_pool(model: TextModel) -> bool:
+    """Return whether the engine's steps are recorded: on a GPU, unless a rule demands plain steps."""
+    execution = choose_execution(model, ExpectedWork(rows=1, capacity=1))
+    return next(model.parameters()).is_cuda and execution.recordings is not None
 
 
 def _plain_runner(
