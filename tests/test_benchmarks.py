@@ -6,7 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from glassformer.decoding import GenerationConfig
+from glassformer.kernels.cpp_library import KernelBuildError
+from glassformer.kernels.kernel_registry import cpp_kernels
 from test_results_page import results_page
 
 ROOT = Path(__file__).parents[1]
@@ -121,3 +125,42 @@ def test_the_table_of_the_defaults_is_printed_without_a_file(tmp_path, monkeypat
     call(program("defaults"), monkeypatch, "data", "--out", runs, "--table")
     assert "| pairs | 2 | 30.0 | 1.50 | not run |" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == [runs]
+
+
+def test_the_times_of_draws_are_written_as_a_result_file(tmp_path, monkeypatch, capsys):
+    sampling, out = program("sampling"), tmp_path / "sampling.json"
+    call(sampling, monkeypatch, out, "--vocabulary", 3000, "--rounds", 1)
+    result = json.loads(out.read_text(encoding="utf-8"))
+    results_page.check_result(result, out.name)
+    assert [row[:2] for row in result["rows"][:2]] == [["flat", "no filter"], ["flat", "temperature 0.8"]]
+    assert len(result["rows"]) == len(sampling.SPREADS) * len(sampling.REQUESTS)
+    assert "| flat | top-p 0.9 |" in capsys.readouterr().out
+
+
+def test_the_former_draw_of_the_benchmark_gives_todays_tokens():
+    """So that its times are those of the same work."""
+    sampling = program("sampling")
+    logits = 3 * torch.randn(1, 3000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for options in sampling.REQUESTS.values():
+        request = GenerationConfig(do_sample=True, **options)
+        expected = sampling.former_draw(logits, request, 0.4).tolist()
+        assert sampling.sample_rows(logits, [request], [0.4]).tolist() == expected
+
+
+def test_the_int8_benchmark_prints_one_line_for_each_shape_and_number_of_rows(monkeypatch, capsys):
+    try:
+        cpp_kernels()
+    except KernelBuildError as error:
+        pytest.skip(str(error))
+    module = program("int8_product")
+    monkeypatch.setattr(module, "SHAPES", {"small": (16, 24)})
+    monkeypatch.setattr(module, "VOCABULARY", {"vocabulary": (16, 40)})
+    monkeypatch.setattr(module, "ROWS", (1, 3))
+    monkeypatch.setattr(module, "MODEL_BYTES", 1000)
+    call(module, monkeypatch, "--threads", torch.get_num_threads(), "--rounds", 1, "--torch-int8")
+    _, _, *lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:4] for line in lines] == [
+        [name, "16", str(n_out), str(n_rows)]
+        for name, n_out in (("small", 24), ("vocabulary", 40))
+        for n_rows in (1, 3)
+    ]

@@ -16,6 +16,8 @@ EXAMPLES = {
     "nn.layers": 2,
     "text.tokenizer": 3,
     "checkpoint.hf.name_tables": 6,
+    "decoding.engine": 7,
+    "decoding.prompt_lookup": 2,
 }
 
 

@@ -58,3 +58,15 @@ def test_invalid_bench_options_are_refused(wrong):
     (name,) = wrong
     with pytest.raises(UsageError, match=f"--{name} (0|-1|-2): expected (at least 1|0 or more)"):
         bench(**wrong)
+
+
+def test_the_batching_engine_generates_the_tokens_of_one_batch():
+    work = Workload("requests", preset("tiny-gpt2"), "gpt2", 9, 5, 2)
+    contenders = measure(work, batch=5, beam=1, rounds=1, device="cpu", compiled=False, only=["float32"])
+    assert [contender.name for contender in contenders] == ["glassformer", "glassformer, batching engine"]
+    assert contenders[0].texts == contenders[1].texts
+    assert contenders[1].write() == contenders[1].texts
+    printed = table(work, contenders, MachineLimits({"float32": 1e12}, 1e11), batch=5, beam=1)
+    assert "2 to 9 tokens read, 5 written" in printed
+    (alone,) = measure(work, batch=2, beam=2, rounds=1, device="cpu", compiled=False, only=["float32"])
+    assert alone.name == "glassformer"

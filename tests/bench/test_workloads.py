@@ -37,3 +37,12 @@ def test_bytes_grow_with_the_number_format_and_with_the_cache_of_each_beam():
     assert work.bytes_moved(1, 1, 4) == 2 * work.bytes_moved(1, 1, 2)
     more = work.bytes_moved(1, 2, 4) - work.bytes_moved(1, 1, 4)
     assert more == work.bytes_moved(2, 1, 4) - work.bytes_moved(1, 1, 4) > 0
+
+
+def test_a_ragged_workload_has_inputs_of_mixed_lengths():
+    work = Workload("requests", preset("tiny-gpt2"), "gpt2", 9, 5, 2)
+    lengths = [len(tokens) for tokens in work.inputs(40)]
+    assert (min(lengths), max(lengths)) == (2, 9)
+    assert work.mean_read == 5
+    model = work.model()
+    assert work.by_engine(model, work.inputs(4))() == work.ours(model, work.inputs(4), 1)()

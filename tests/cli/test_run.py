@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from glassformer.cli.flag_parser import UsageError, call_function
 from glassformer.cli.info import info
 from glassformer.cli.run import _as_utf8
 from glassformer.cli.run import run as run_command
+from glassformer.cli.run_options import search_of
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from glassformer.pipelines.answerer import Answerer
 from glassformer.pipelines.classifier import Classifier
@@ -233,6 +235,17 @@ def test_a_repetition_penalty_reaches_the_search(run):
     tool = make(LanguageModel)
     plain = run(tool, "--max-new-tokens", "12", stdin="the cat\n")[1]
     assert run(tool, "--max-new-tokens", "12", "--repetition-penalty", "50", stdin="the cat\n")[1] != plain
+
+
+def test_proposed_tokens_change_no_line(run):
+    tool = make(LanguageModel)
+    plain = run(tool, "--max-new-tokens", "12", stdin="the cat the cat\nthe\n")[1]
+    config = replace(tool.generation, max_new_tokens=12, prompt_lookup_num_tokens=4)
+    assert run(tool, "--max-new-tokens", "12", "--speculate", "4", stdin="the cat the cat\nthe\n")[1] == plain
+    assert search_of(tool.generation, {"max_new_tokens": 12, "speculate": 4}) == config
+    code, lines, err = run(tool, "--speculate", "4", "--beam", "2", stdin="the\n")
+    assert (code, lines) == (2, [])
+    assert err == "glassformer: --speculate with a beam of 2: expected --beam 1, or no --speculate\n"
 
 
 def test_embed_excludes_other_options(run):

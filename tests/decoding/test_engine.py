@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.decoding import Engine, EngineFullError, GenerationConfig, generate
+from glassformer.decoding import engine as engine_module
 from glassformer.models import preset
+from glassformer.runtime import choose_runner
 from oracle import random_model
-from recording import assert_same
+from recording import DECODERS, PAIR, assert_same, make
 
 END, BEGIN = 0, 1
 torch.manual_seed(0)
@@ -21,6 +23,10 @@ def options(name):
     return {"end": END, **({"begin": BEGIN} if MODELS[name].kind == "encoder_decoder" else {})}
 
 
+def pool_of(engine):
+    return engine._reader.batch.runner.pool
+
+
 CONFIGS = st.sampled_from(
     [
         GenerationConfig(max_new_tokens=6),
@@ -29,6 +35,7 @@ CONFIGS = st.sampled_from(
         GenerationConfig(max_new_tokens=5, do_sample=True, seed=4, top_k=5, temperature=2.0),
         GenerationConfig(max_new_tokens=6, num_beams=3, num_return_sequences=2),
         GenerationConfig(max_new_tokens=8, repetition_penalty=1.5, min_new_tokens=3),
+        GenerationConfig(max_new_tokens=9, prompt_lookup_num_tokens=3),
     ]
 )
 ARRIVALS = st.lists(
@@ -73,8 +80,8 @@ def test_a_request_in_the_engine_gives_the_text_it_gives_alone(name, arrivals, m
             break
         engine.step()
         now += 1
-        if engine._runner is not None:
-            assert engine._runner.cache.batch_size * engine._runner.cache.capacity <= engine.max_tokens
+        if engine._reader is not None:
+            assert len(pool_of(engine).rows) * pool_of(engine).capacity <= engine.max_tokens
     assert engine.is_idle
     for number, request, _ in submitted:
         assert request.is_done
@@ -187,3 +194,155 @@ def test_many_threads_can_submit_requests_at_once():
     for request in requests:
         alone = generate(MODELS["tiny-gpt2"], [request.tokens], config, end=END)[0][0]
         assert request.texts[0].tokens == alone.tokens
+
+
+POOLED = {name: make(config) for name, config in {**DECODERS, "pair": PAIR}.items()}
+STEMS = [[7, 8, 9, 10, 11, 12, 13, 14], [7, 8, 9, 10, 3, 4], [15, 16, 17]]
+PROMPTS = st.tuples(st.sampled_from(STEMS), st.integers(1, 8), st.lists(st.integers(3, 22), max_size=3))
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    name=st.sampled_from(sorted(POOLED)),
+    prompts=st.lists(st.tuples(st.integers(0, 3), PROMPTS, CONFIGS), min_size=2, max_size=8),
+    is_recorded=st.booleans(),
+    read_tokens=st.sampled_from([1, 4, 64]),
+    min_reuse=st.integers(0, 4),
+    max_tokens=st.sampled_from([80, 200]),
+)
+def test_pooled_rows_parts_of_prompts_and_reuse_change_no_text(
+    name, prompts, is_recorded, read_tokens, min_reuse, max_tokens
+):
+    model, ends = POOLED[name], {"end": 2, "begin": 1 if name == "pair" else None}
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (choose_runner, engine_module):
+            patch.setattr(module, "should_record_pool", lambda model: is_recorded)
+        engine = Engine(model, max_rows=4, max_tokens=max_tokens, read_tokens=read_tokens, min_reuse=min_reuse, **ends)
+        requests, size = [], None
+        for pause, (stem, length, rest), config in prompts:
+            for _ in range(pause):
+                engine.step()
+            requests.append(engine.submit([*stem[:length], *rest], config))
+        for _ in range(400):
+            if engine.is_idle:
+                break
+            engine.step()
+            if engine._reader is not None:
+                assert size in (None, pool_of(engine).nbytes)
+                size = pool_of(engine).nbytes
+        assert engine.is_idle
+    for request in requests:
+        assert request.error is None
+        assert_same([generate(model, [request.tokens], request.config, **ends)[0]], [request.texts])
+
+
+def test_the_next_turn_of_a_conversation_reads_only_its_new_tokens():
+    model = POOLED["rotary, grouped"]
+    config = GenerationConfig(max_new_tokens=6, suppress_tokens=(2,))
+    engine = Engine(model, end=2, min_reuse=2)
+    first = engine.submit([5, 6, 7, 8], config)
+    engine.run()
+    turn = [5, 6, 7, 8, *first.texts[0].tokens, 9, 10]
+    second, other = engine.submit(turn, config), engine.submit([20, 6, 7, 8], config)
+    engine.run()
+    # The keys and values of the last token that was generated were never computed.
+    assert (first.n_reused, second.n_reused, other.n_reused) == (0, len(turn) - 3, 0)
+    assert second.texts[0].tokens == generate(model, [turn], config, end=2)[0][0].tokens
+
+
+def test_running_requests_go_on_while_a_long_prompt_is_read_in_parts():
+    engine = Engine(POOLED["alibi"], end=2, read_tokens=4)
+    config = GenerationConfig(max_new_tokens=20, suppress_tokens=(2,))
+    first = engine.submit([5], config)
+    engine.step()
+    second = engine.submit([6] * 14, config)
+    for _ in range(3):
+        before = len(first.rows[0].written)
+        engine.step()
+        assert len(first.rows[0].written) == before + 1
+        assert second.rows[0].written == []
+    engine.step()
+    assert second.rows[0].written
+    engine.run()
+    assert second.texts[0].tokens == generate(engine.model, [second.tokens], config, end=2)[0][0].tokens
+
+
+def test_waiting_prompts_of_similar_length_are_read_together():
+    engine = Engine(POOLED["alibi"], end=2)
+    passes = []
+    handle = engine.model.decoder.register_forward_hook(lambda stack, given, found: passes.append(found.shape[:2]))
+    for length in (3, 4, 9, 4):
+        engine.submit([5] * length, GenerationConfig(max_new_tokens=2, suppress_tokens=(2,)))
+    engine.run()
+    handle.remove()
+    assert passes == [(3, 4), (1, 9), (4, 1)]
+
+
+def test_a_running_request_is_not_copied_when_another_joins():
+    engine = Engine(POOLED["alibi"], end=2, max_rows=4)
+    config = GenerationConfig(max_new_tokens=12, suppress_tokens=(2,))
+    engine.submit([5, 6, 7], config)
+    engine.step()
+    block = pool_of(engine).keys[0]
+    first = block[0].clone()
+    engine.submit([8, 9], config)
+    engine.step()
+    assert pool_of(engine).keys[0] is block
+    assert torch.equal(block[0, :, :4], first[:, :4])
+    assert engine._reader.batch.members[0].place.index == 0
+
+
+def test_a_request_longer_than_a_row_makes_rows_longer_while_it_runs():
+    engine = Engine(POOLED["alibi"], end=2, max_rows=4, max_tokens=60)
+    small, large = (GenerationConfig(max_new_tokens=count, suppress_tokens=(2,)) for count in (10, 20))
+    requests = [engine.submit([5, 6], small) for _ in range(2)]
+    engine.step()
+    requests += [engine.submit([7, 8], large), engine.submit([9], small)]
+    engine.step()
+    assert engine.n_rows == 2  # rows of 22 tokens: two of them
+    engine.run()
+    assert pool_of(engine).capacity == 30
+    for request in requests:
+        alone = generate(engine.model, [request.tokens], request.config, end=2)[0]
+        assert request.texts[0].tokens == alone[0].tokens
+
+
+def test_a_prompt_with_an_unknown_token_is_refused():
+    engine = Engine(POOLED["alibi"], end=2)
+    with pytest.raises(ValueError, match="the input holds token 23: expected 0 to 22"):
+        engine.submit([5, 23])
+    with pytest.raises(TypeError):
+        engine.submit([5.5])
+
+
+def test_numbers_that_are_not_finite_stay_in_their_request():
+    model = make(DECODERS["learned positions"])
+    with torch.no_grad():
+        model.embeddings.tokens.weight[21] = torch.nan
+    engine = Engine(model, end=2, max_rows=2)
+    config = GenerationConfig(max_new_tokens=4, suppress_tokens=(2, 21))
+    other = engine.submit([5] * 9, GenerationConfig(max_new_tokens=12, suppress_tokens=(2, 21)))
+    # The second runs in the row of the first, beside a longer text, so that its steps read what the first has left.
+    bad, good = engine.submit([21, 5, 6, 7, 8], config), engine.submit([5, 6], config)
+    engine.run()
+    assert isinstance(bad.error, FloatingPointError)
+    for request in (other, good):
+        assert request.texts[0].tokens == generate(model, [request.tokens], request.config, end=2)[0][0].tokens
+
+
+def test_memory_does_not_grow_with_the_number_of_requests():
+    engine = Engine(POOLED["alibi"], end=2, max_rows=3, max_tokens=90, min_reuse=1)
+    config = GenerationConfig(max_new_tokens=8, suppress_tokens=(2,))
+    blocks = None
+    for number in range(12):
+        for length in (1, 9, 20):
+            engine.submit([3 + number] * length, config)
+        engine.run()
+        storage = [block.untyped_storage() for block in pool_of(engine).keys]
+        blocks = blocks or storage
+        assert [block.data_ptr() for block in storage] == [block.data_ptr() for block in blocks]
+        assert sum(row.length for row in pool_of(engine).rows) <= engine.max_tokens
+    width = engine.model.config.kv_heads * engine.model.config.head_size
+    n_numbers = 2 * engine.model.config.n_decoder_layers * engine.max_tokens * width
+    assert pool_of(engine).nbytes == sum(block.nbytes() for block in blocks) == n_numbers * 8
+    assert engine.n_rows == 0

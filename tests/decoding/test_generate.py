@@ -13,10 +13,13 @@ from decoding.search_cases import (
     without_end,
 )
 from glassformer import reference
-from glassformer.decoding import GenerationConfig, generate, stream
+from glassformer.decoding import GenerationConfig, generate, record_steps, stream
 from glassformer.models import build_model, preset
+from glassformer.runtime.recorded_steps import RecordedStepRunner
+from glassformer.runtime.step_runner import StepRunner
 from oracle import random_model
-from recording import assert_same
+from recording import DECODERS, SEARCHES, assert_same
+from recording import make as make_decoder
 
 
 @pytest.mark.parametrize("name", TRANSLATORS + WRITERS)
@@ -68,6 +71,34 @@ def test_streamed_tokens_equal_generated_tokens(name, config):
         assert (
             list(stream(model, tokens, config, **options)) == generate(model, [tokens], config, **options)[0][0].tokens
         )
+
+
+def prefill_each_copy(runner, tokens, mask=None, *, copies=1):
+    """Read the prompt once per beam or sample, which `StepRunner.prefill` avoids."""
+    mask = None if mask is None else mask.repeat_interleave(copies, 0)
+    return runner.step(tokens.repeat_interleave(copies, 0), mask)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("name", DECODERS)
+def test_texts_equal_those_of_a_prompt_that_every_copy_reads(name, recorded, monkeypatch):
+    """In float64, up to rounding: a matrix product of more rows may add its terms in another order."""
+    model = make_decoder(DECODERS[name])
+    rows_read = []
+    if recorded:
+        record_steps(model)
+    else:  # a hook makes steps plain
+        model.embeddings.register_forward_hook(lambda module, args, output: rows_read.append(args[0].shape))
+    inputs = random_inputs(5, vocab_size=22, longest=9)
+    for search in ("samples", "beam"):
+        rows_read.clear()
+        found = generate(model, inputs, SEARCHES[search], end=2, with_log_probs=True)
+        assert recorded or rows_read[0] == (5, max(map(len, inputs)))
+        with monkeypatch.context() as patch:
+            for runner in (StepRunner, RecordedStepRunner):
+                patch.setattr(runner, "prefill", prefill_each_copy)
+            expected = generate(model, inputs, SEARCHES[search], end=2, with_log_probs=True)
+        assert_same(expected, found, tolerance=1e-10)
 
 
 def test_max_len_ends_a_text_and_padding_does_not_count():

@@ -10,6 +10,7 @@ from transformers.generation import logits_process as hf
 
 from decoding.search_cases import random_case
 from glassformer.decoding import GenerationConfig, sampling
+from glassformer.decoding.cpu_sampling import filter_weights
 from glassformer.decoding.sampling import NEG_INF, filter_logits, sample
 
 LOGITS = torch.tensor([[0.5, 0.25, 0.15, 0.1]]).log()
@@ -65,6 +66,11 @@ def test_all_filters_together_equal_hfs():
     torch.testing.assert_close(filter_logits(scores, [config] * 50), expected)
 
 
+def test_the_best_token_is_left_if_top_p_is_0():
+    request = GenerationConfig(do_sample=True, top_p=0.0)
+    assert (filter_logits(LOGITS, [request]) > NEG_INF).tolist() == [[True, False, False, False]]
+
+
 def test_samples_follow_the_probabilities():
     scores = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.0]).log().repeat(20_000, 1)
     numbers = torch.rand(20_000, generator=torch.Generator().manual_seed(0)).tolist()
@@ -74,24 +80,34 @@ def test_samples_follow_the_probabilities():
     assert sample(scores[:2], [0.0, 1.0 - 2**-53]).tolist() == [0, 3]
 
 
+def filter_weights_of(logits, request):
+    """Return the weights of `cpu_sampling.filter_weights` for each row of logits (N, V)."""
+    rows = zip(logits.softmax(-1).numpy(), logits.numpy(), strict=True)
+    return torch.stack([torch.from_numpy(filter_weights(weights, row, request)) for weights, row in rows])
+
+
 @pytest.mark.parametrize("spread", [0.0, 0.5, 3.0])
 @pytest.mark.parametrize(
     "options",
     [{"top_p": 0.1}, {"top_p": 0.999}, {"typical_p": 0.3}, {"typical_p": 0.99}, {"top_k": 40}, {"top_k": 4000}],
 )
 def test_a_large_vocabulary_is_filtered_as_if_it_were_sorted(spread, options):
-    """A few tokens are looked at first, then more; the distribution is that of a full sort."""
+    """By `sampling.py`, which sorts it, and by `cpu_sampling.py`, which does not."""
     torch.manual_seed(1)
     logits = spread * torch.randn(3, 5000, dtype=torch.float64)
     logits[1, 77] += 20.0  # a row where one token is enough
-    found = filter_logits(logits, [GenerationConfig(do_sample=True, **options)] * 3)
+    request = GenerationConfig(do_sample=True, **options)
+    found = filter_logits(logits, [request] * 3)
+    weights = filter_weights_of(logits, request)
     warpers = {"top_p": hf.TopPLogitsWarper, "typical_p": hf.TypicalLogitsWarper, "top_k": hf.TopKLogitsWarper}
     ((name, value),) = options.items()
     expected = warpers[name](value)(None, logits.clone())
     if spread:
         torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(weights / weights.sum(-1, keepdim=True), expected.softmax(-1))
     else:  # all tokens are equal: any of them may be kept, but as many
-        assert abs((found[0] > NEG_INF).sum() - (expected[0] > NEG_INF).sum()) <= 1
+        for is_kept in (found[0] > NEG_INF, weights[0] > 0):
+            assert abs(is_kept.sum() - (expected[0] > NEG_INF).sum()) <= 1
 
 
 def test_every_draw_is_the_inverse_of_the_distribution_function():

@@ -5,9 +5,11 @@ import os
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from glassformer.kernels import build_cache
 from glassformer.kernels.build_cache import built_library, find_library
 from glassformer.kernels.cpp_library import KernelBuildError
 
@@ -117,6 +119,81 @@ def test_without_a_cache_folder_a_temporary_one_is_used(why, folder, build, monk
     assert not library.exists(), "it is removed after use"
     assert not library.parent.exists()
     assert ["GLASSFORMER_CACHE" in record.message for record in caplog.records] == [True]
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o702, 0o1777])
+def test_a_folder_that_others_may_write_is_not_used(folder, build, built, caplog, mode):
+    library = use(build)
+    folder.chmod(mode)
+    assert use(build) != library
+    assert len(built) == 2
+    assert [f"run chmod 700 {folder}" in record.message for record in caplog.records] == [True]
+    folder.chmod(0o700)
+    assert use(build) == library
+    assert len(caplog.records) == 1
+
+
+def test_a_folder_of_another_user_is_not_used(folder, build, built, caplog, monkeypatch):
+    library = use(build)
+    monkeypatch.setattr(build_cache.os, "geteuid", lambda: folder.stat().st_uid + 1)
+    assert use(build) != library
+    assert len(built) == 2
+    assert ["belongs to user" in record.message for record in caplog.records] == [True]
+
+
+def test_the_folder_and_the_library_are_private_whatever_the_umask(folder, build, caplog):
+    usual = os.umask(0o000)
+    try:
+        library = use(build)
+    finally:
+        os.umask(usual)
+    assert [path.stat().st_mode & 0o077 for path in (folder, library)] == [0, 0]
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("change", ["others may write it", "it is a link"])
+def test_a_library_that_others_may_change_is_built_again(folder, build, built, change, tmp_path):
+    library = use(build)
+    if change == "it is a link":
+        library.replace(tmp_path / "elsewhere.so")
+        library.symlink_to(tmp_path / "elsewhere.so")
+    else:
+        library.chmod(0o666)
+    assert find_library(folder, NAME) is None
+    use(build)
+    assert len(built) == 2
+    assert library.is_file()
+    assert not library.is_symlink()
+
+
+def test_a_folder_mounted_noexec_is_not_used(folder, build, built, caplog, monkeypatch):
+    def statvfs(path):
+        return SimpleNamespace(f_flag=os.ST_NOEXEC if path == folder else 0)
+
+    monkeypatch.setattr(build_cache.os, "statvfs", statvfs)
+    library = use(build)
+    assert library.parent != folder
+    assert len(built) == 1
+    assert ["mounted with noexec" in record.message for record in caplog.records] == [True]
+
+
+def test_a_folder_that_cannot_be_written_is_not_used(folder, build, caplog, monkeypatch):
+    folder.mkdir(parents=True, mode=0o700)
+
+    def fail(*_, **__):
+        raise OSError(30, "Read-only file system", str(folder))
+
+    monkeypatch.setattr(build_cache, "_locked", fail)
+    assert use(build).parent != folder
+    assert ["Read-only file system" in record.message for record in caplog.records] == [True]
+
+
+def test_an_error_while_loading_is_not_reported_as_an_error_of_the_cache(folder, build, caplog):
+    folder.mkdir(parents=True, mode=0o700)
+    folder.chmod(0o777)
+    with pytest.raises(OSError, match="by hand"), built_library(NAME, build):
+        raise OSError("by hand")
+    assert not caplog.records, "the caller reports it"
 
 
 def _no_home():

@@ -31,7 +31,7 @@ def test_an_unsupported_cpu_falls_back_without_a_warning(no_kernels_loaded, monk
     def fail():
         raise UnsupportedCPUError("by hand")
 
-    monkeypatch.setattr(cpp_library, "_cpu_flags", fail)
+    monkeypatch.setattr(cpp_library, "wanted_sets", fail)
     if not quantized_linear.torch_int8_engine():
         pytest.skip("torch has no int8 products here")
     assert quantized_linear.int8_layer_class() is quantized_linear.TorchInt8Linear

@@ -97,3 +97,33 @@ def test_padding_of_new_tokens_is_remembered():
 def test_errors_name_the_size_that_does_not_fit(use, message):
     with pytest.raises(ValueError, match=message):
         use()
+
+
+@pytest.mark.parametrize("copies", [1, 2, 3])
+def test_prompts_read_once_are_repeated_in_place(copies):
+    cache = small_cache(n_layers=2, batch_size=7)
+    addresses = [layer.data_ptr() for layer in (*cache.keys, *cache.values, cache.real)]
+    prompts = cache.first_rows(2)
+    prompts.note_real(torch.tensor([[False, True, True], [True, True, True]]), 3)
+    new = torch.randn(2, 1, 3, 2)
+    for layer in range(2):
+        prompts.write(layer, new + layer, new - layer)
+    prompts.advance(3)
+    assert cache.length == 0
+    cache.repeat_rows(prompts, copies)
+    assert (cache.length, cache.has_padding) == (3, True)
+    rows = torch.arange(2).repeat_interleave(copies)
+    for layer in range(2):
+        assert torch.equal(cache.keys[layer][: 2 * copies, :, :3], (new + layer)[rows])
+        assert torch.equal(cache.values[layer][: 2 * copies, :, :3], (new - layer)[rows])
+        assert not cache.keys[layer][max(2, 2 * copies) :].any()
+        assert not cache.keys[layer][:, :, 3:].any()
+    assert cache.real[:, 0].tolist() == [row >= copies for row in range(7)]
+    assert cache.real[:, 1:].all()
+    assert addresses == [layer.data_ptr() for layer in (*cache.keys, *cache.values, cache.real)]
+
+
+def test_more_copies_than_rows_are_refused():
+    cache = small_cache(batch_size=3)
+    with pytest.raises(ValueError, match="2 rows with 2 copies each: expected at most the cache's 3"):
+        cache.repeat_rows(cache.first_rows(2), 2)

@@ -1,6 +1,11 @@
 """Linear layers with int8 weights are close to the float layers that they replace."""
 
 import copy
+import os
+import platform
+import subprocess
+import sys
+from functools import partial
 
 import pytest
 import torch
@@ -8,9 +13,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from glassformer.decoding import GenerationConfig, generate
+from glassformer.kernels.cpp_library import X86
 from glassformer.nn import quantized_linear
 from glassformer.nn.quantized_linear import Int8Linear, TorchInt8Linear
+from glassformer.runtime.quantized_model import quantize
 from int8_layers import INT8_LAYERS, use_int8_layer
+from recording import BEGIN, DECODERS, END, PAIR, make
 
 
 @pytest.fixture(scope="module", params=INT8_LAYERS)
@@ -55,6 +64,30 @@ def test_our_kernel_rounds_once_and_sums_exactly(int8_linear, rows, width_in, wi
     torch.testing.assert_close(int8_linear(linear, relu=True)(x), exact.float().relu(), rtol=1e-5, atol=1e-5)
 
 
+@settings(max_examples=20, deadline=None)
+@given(rows=st.integers(2, 40), width_in=st.integers(1, 150), width_out=st.integers(1, 40), seed=st.integers(0, 2**32))
+def test_a_row_gives_the_same_bits_alone_and_in_any_batch(int8_linear, rows, width_in, width_out, seed):
+    torch.manual_seed(seed)
+    layer = int8_linear(nn.Linear(width_in, width_out))
+    x = torch.randn(rows, width_in) * 10 ** torch.empty(rows, 1).uniform_(-6, 6)
+    x[0] = x[0].abs()  # rows of one sign: the batch's lowest and highest number then differ in magnitude
+    x[1] = -x[1].abs()
+    together, order = layer(x), torch.randperm(rows)
+    assert torch.equal(torch.cat([layer(row[None]) for row in x]), together)
+    assert torch.equal(layer(x[order]), together[order])
+    assert torch.equal(layer(x[: rows // 2]), together[: rows // 2])
+
+
+@settings(max_examples=20, deadline=None)
+@given(rows=st.integers(1, 40), width_in=st.integers(1, 150), width_out=st.integers(1, 40), seed=st.integers(0, 2**32))
+def test_sums_of_the_largest_numbers_are_exact(int8_linear, rows, width_in, width_out, seed):
+    torch.manual_seed(seed)
+    linear = nn.Linear(width_in, width_out, bias=False)
+    linear.weight.data = torch.randint(0, 8, (width_out, width_in)).bool().float() * 254 - 127
+    x = torch.randint(0, 8, (rows, width_in)).bool().float() * 2 - 1  # one row's largest magnitude: 127 or 63 levels
+    torch.testing.assert_close(int8_linear(linear)(x), linear(x), rtol=1e-6, atol=0)
+
+
 def test_nan_and_infinity_stay_in_their_own_row(int8_linear):
     x = torch.randn(40, 20)
     x[3, 19], x[35, 0] = torch.nan, torch.inf
@@ -63,6 +96,12 @@ def test_nan_and_infinity_stay_in_their_own_row(int8_linear):
     assert is_broken.sum() == 2 * 9
     if int8_linear is Int8Linear:
         assert (~torch.isfinite(int8_linear(nn.Linear(20, 9), relu=True)(x)))[3].all()
+
+
+def test_nan_is_found_in_every_place_of_a_row(int8_linear):
+    layer, x = int8_linear(nn.Linear(21, 3)), torch.randn(21, 21)
+    x.fill_diagonal_(torch.nan)
+    assert layer(x).isnan().all()
 
 
 def test_weights_may_have_any_memory_layout_and_inputs_of_another_width_are_refused(int8_linear):
@@ -75,6 +114,16 @@ def test_weights_may_have_any_memory_layout_and_inputs_of_another_width_are_refu
     if int8_linear is Int8Linear:
         with pytest.raises(RuntimeError, match="expected 20"):
             layer(torch.randn(3, 24))
+
+
+@pytest.mark.parametrize("name", ["rotary, grouped", "pair"])
+def test_a_text_gets_the_same_tokens_alone_and_in_a_batch(int8_linear, name):
+    pair = name == "pair"
+    model = quantize(make(PAIR if pair else DECODERS[name]).float())
+    texts = [[3, 4, 5], [6], [7, 8, 9, 10], [4, 4, 4, 4, 4, 4]]
+    config = GenerationConfig(max_new_tokens=8)
+    write = partial(generate, model, config=config, begin=BEGIN if pair else None, end=END)
+    assert [found[0].tokens for found in write(texts)] == [write([text])[0][0].tokens for text in texts]
 
 
 def test_torchs_layer_compiles_without_a_graph_break():
@@ -108,6 +157,35 @@ def test_where_sums_saturate_activations_have_7_bits(monkeypatch, machine, has_v
     if allowed is not None:
         monkeypatch.setenv("FBGEMM_ENABLE_INSTRUCTIONS", allowed)
     assert quantized_linear._sums_saturate.__wrapped__() == saturates
+
+
+def test_an_engine_whose_sums_are_wrong_is_given_7_bits_or_not_used(monkeypatch):
+    exact = {"saturating": [63], "right": [127, 63], "broken": []}
+    monkeypatch.setattr(quantized_linear, "_sums_saturate", lambda: False)
+    monkeypatch.setattr(quantized_linear, "_is_exact", lambda engine, highest: highest in exact[engine])
+    assert [quantized_linear._highest_level.__wrapped__(engine) for engine in exact] == [63, 127, 0]
+    monkeypatch.setattr(quantized_linear, "_sums_saturate", lambda: True)
+    assert quantized_linear._highest_level.__wrapped__("right") == 63
+
+
+@pytest.mark.skipif(platform.machine() not in X86, reason="FBGEMM is an x86 library")
+@pytest.mark.parametrize("instructions", ["AVX2", "AVX512"])
+def test_torchs_layer_is_exact_where_fbgemm_saturates(instructions):
+    environment = os.environ | {"FBGEMM_ENABLE_INSTRUCTIONS": instructions}
+    code = """
+import torch
+from torch import nn
+from glassformer.nn.quantized_linear import TorchInt8Linear
+for engine in ("fbgemm", "x86"):
+    linear = nn.Linear(300, 40, bias=False)
+    linear.weight.data = torch.randint(0, 8, (40, 300)).bool().float() * 254 - 127
+    x = torch.randint(0, 8, (37, 300)).bool().float() * 2 - 1
+    layer = TorchInt8Linear(linear, engine=engine)
+    torch.testing.assert_close(layer(x), linear(x), rtol=1e-6, atol=0)
+    x *= 10 ** torch.empty(37, 1).uniform_(-6, 6)
+    assert torch.equal(torch.cat([layer(row[None]) for row in x]), layer(x))
+"""
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
 
 
 def test_inputs_may_have_leading_dimensions_and_rows_of_zeros(int8_linear):

@@ -36,6 +36,35 @@ def test_a_reordered_row_continues_the_row_it_copies():
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("name", DECODERS)
+def test_copies_of_a_prompt_that_was_read_once_continue_as_if_each_had_read_it(name):
+    model, copies = make(DECODERS[name]), 3
+    prompts = torch.tensor([[0, 0, 5, 6, 9], [7, 8, 9, 10, 11]])
+    mask = torch.tensor([[False, False, True, True, True], [True] * 5])
+    rows, n_read = [], []
+    model.embeddings.register_forward_hook(lambda module, args, output: n_read.append(tuple(args[0].shape)))
+    for runner in (runner_for(model, 6), runner_for(model, 6)):
+        if not rows:
+            found = runner.prefill(prompts, mask, copies=copies)
+        else:
+            found = runner.step(prompts.repeat_interleave(copies, 0), mask.repeat_interleave(copies, 0))
+        rows.append([found, runner.step(torch.arange(3, 9)[:, None]), runner.step(torch.arange(9, 15)[:, None])])
+    assert n_read == [(2, 5), (6, 1), (6, 1), (6, 5), (6, 1), (6, 1)]
+    for found, expected in zip(*rows, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
+
+
+@torch.inference_mode()
+def test_every_copy_of_an_encoder_decoder_reads_its_first_token():
+    model = make(PAIR)
+    memory = model.encode(torch.tensor([[5, 6, 7], [8, 9, 10]]))
+    runner = StepRunner(model, model.new_cache(4, 8, 3, 2), memory)
+    found = runner.prefill(torch.tensor([[1], [1]]), copies=2)
+    expected = model(torch.tensor([[5, 6, 7], [8, 9, 10]]), torch.tensor([[1], [1]]))[:, -1]
+    torch.testing.assert_close(found, expected.repeat_interleave(2, 0))
+
+
+@torch.inference_mode()
 def test_merged_runners_continue_their_rows_with_memories_of_different_length():
     model = make(PAIR)
     sources, prompts = [torch.tensor([[5, 6, 7]]), torch.tensor([[8]])], [torch.tensor([[1, 4]]), torch.tensor([[1]])]

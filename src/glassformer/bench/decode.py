@@ -8,7 +8,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -20,6 +20,7 @@ from glassformer.decoding import record_steps
 from glassformer.kernels.cpp_library import KernelBuildError
 from glassformer.runtime.packed_model import pack
 from glassformer.runtime.quantized_model import quantize
+from glassformer.runtime.step_runner import TextModel
 from glassformer.training.resident_memory import forget_peak, peak_resident
 
 Numbers = Literal["float32", "bfloat16", "int8"]
@@ -128,6 +129,9 @@ def _contenders(
     work: Workload, batch: int, beam: int, device: str, compiled: bool, folder: str, stack: ExitStack
 ) -> Iterator[Contender]:
     model, inputs = work.model(), work.inputs(batch)
+    if work.is_ragged:
+        yield from _with_engine(work, model, inputs, beam, device)
+        return
     theirs = peers.hf_model(work, model) if peers.is_installed("transformers") else None
     if device == "cuda":
         half = pack(model.to(device, torch.bfloat16))
@@ -172,6 +176,24 @@ def _contenders(
                 yield Contender("CTranslate2", numbers, write, size // (4 // BYTES[numbers]))
 
 
+def _with_engine(
+    work: Workload, model: TextModel, inputs: list[list[int]], beam: int, device: str
+) -> Iterator[Contender]:
+    """Yield `generate` with all inputs in one batch and, without a beam, the batching engine with one request each."""
+    size, models = _size(model), dict[Numbers, TextModel]()
+    if device == "cuda":
+        models["bfloat16"] = pack(model.to(device, torch.bfloat16))
+    else:
+        models["float32"] = pack(model)
+        with suppress(KernelBuildError):
+            models["int8"] = quantize(models["float32"])
+    for numbers, one in models.items():
+        weights = size * BYTES[numbers] // 4
+        yield Contender("glassformer", numbers, work.ours(one, inputs, beam), weights)
+        if beam == 1:
+            yield Contender("glassformer, batching engine", numbers, work.by_engine(one, inputs), weights)
+
+
 def limits(device: str) -> MachineLimits:
     """Measure the rates of matrix products and memory copies on a device, each as the best of nine runs."""
     kinds: dict[Numbers, torch.dtype] = {"float32": torch.float32}
@@ -208,7 +230,7 @@ def table(work: Workload, contenders: list[Contender], found: MachineLimits, *, 
     """
     right = contenders[0].texts
     lines = [
-        f"{work.name}, batch {batch}, {'greedy' if beam == 1 else f'beam {beam}'}: {work.n_read} tokens read, "
+        f"{work.name}, batch {batch}, {'greedy' if beam == 1 else f'beam {beam}'}: {_n_read(work)} tokens read, "
         f"{work.n_written} written; {work.flops(batch, beam) / 1e9:,.0f} GFLOP. Matrix products at "
         + ", ".join(f"{rate / 1e9:,.0f} GFLOP/s in {name}" for name, rate in found.flops.items())
         + f"; memory at {found.bandwidth / 1e9:,.0f} GB/s.",
@@ -233,6 +255,10 @@ def table(work: Workload, contenders: list[Contender], found: MachineLimits, *, 
             ratio = statistics.median(other.seconds) / statistics.median(fastest.seconds)
             lines.append(f"- {other.name} in {other.numbers}: {ratio:.2f} times as fast")
     return "\n".join(lines)
+
+
+def _n_read(work: Workload) -> str:
+    return f"{work.n_read_least} to {work.n_read}" if work.is_ragged else str(work.n_read)
 
 
 def _least_seconds(work: Workload, contender: Contender, found: MachineLimits, batch: int, beam: int) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from glassformer.checkpoint.hf import FAMILIES, export_model
-from glassformer.decoding import GenerationConfig, generate
+from glassformer.decoding import Engine, GenerationConfig, generate
 from glassformer.models import ModelConfig, build_model, preset
 from glassformer.models.costs import count_parameters, forward_flops
 from glassformer.runtime.step_runner import TextModel
@@ -18,7 +18,10 @@ Write = Callable[[], list[list[int]]]
 
 @dataclass(frozen=True)
 class Workload:
-    """A benchmark: a model, the number of input tokens (`n_read`) and the number of generated tokens (`n_written`)."""
+    """A benchmark: a model, the number of input tokens (`n_read`) and the number of generated tokens (`n_written`).
+
+    Inputs have `n_read` tokens, or `n_read_least` to `n_read` if that is not 0.
+    """
 
     name: str
     config: ModelConfig
@@ -26,6 +29,17 @@ class Workload:
     """The HF architecture family of the model, such as "gpt2", so that HF can run the same weights."""
     n_read: int
     n_written: int
+    n_read_least: int = 0
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether inputs have different lengths."""
+        return self.n_read_least > 0
+
+    @property
+    def mean_read(self) -> int:
+        """The mean number of input tokens."""
+        return (self.n_read_least + self.n_read) // 2 if self.is_ragged else self.n_read
 
     @property
     def end(self) -> int:
@@ -67,9 +81,13 @@ class Workload:
         return values | ids, tensors
 
     def inputs(self, batch: int) -> list[list[int]]:
-        """Return `batch` random inputs of `n_read` tokens each. As all are equally long, no engine needs padding."""
+        """Return `batch` random inputs. Unless the workload is ragged, no engine needs padding."""
         random = torch.Generator().manual_seed(1)
-        return torch.randint(2, self.padding, (batch, self.n_read), generator=random).tolist()
+        inputs: list[list[int]] = torch.randint(2, self.padding, (batch, self.n_read), generator=random).tolist()
+        if not self.is_ragged:
+            return inputs
+        lengths = torch.randint(self.n_read_least, self.n_read + 1, (batch,), generator=random).tolist()
+        return [tokens[:length] for tokens, length in zip(inputs, lengths, strict=True)]
 
     def search(self, beam: int) -> GenerationConfig:
         """Return the settings with which Glassformer generates exactly `n_written` tokens; `beam` is the beam width."""
@@ -90,6 +108,22 @@ class Workload:
 
         return write
 
+    def by_engine(self, model: TextModel, inputs: Sequence[Sequence[int]]) -> Write:
+        """Return a function that generates greedily with the batching engine, all inputs as separate requests.
+
+        Nothing is reused from one run to the next.
+        """
+        n = len(inputs)
+        room = n * (self.n_read + self.n_written)
+        engine = Engine(model, end=self.end, begin=self.begin, max_rows=n, max_tokens=room, max_waiting=n, min_reuse=0)
+
+        def write() -> list[list[int]]:
+            requests = [engine.submit(tokens, self.search(1)) for tokens in inputs]
+            engine.run()
+            return [request.texts[0].tokens for request in requests]
+
+        return write
+
     def flops(self, batch: int, beam: int) -> float:
         """Return the FLOPs of one run: the encoder once per input, the decoder once per input and hypothesis.
 
@@ -97,10 +131,10 @@ class Workload:
         """
         given: dict[str, int] = {"batch": batch}
         if self.begin is None:
-            whole = forward_flops(self.config, **given, target_length=self.n_read + self.n_written)
+            whole = forward_flops(self.config, **given, target_length=self.mean_read + self.n_written)
             return beam * whole
-        whole = forward_flops(self.config, **given, source_length=self.n_read, target_length=self.n_written)
-        encoder = forward_flops(self.config, **given, source_length=self.n_read, target_length=1)
+        whole = forward_flops(self.config, **given, source_length=self.mean_read, target_length=self.n_written)
+        encoder = forward_flops(self.config, **given, source_length=self.mean_read, target_length=1)
         return encoder + beam * (whole - encoder)
 
     def bytes_moved(self, batch: int, beam: int, bytes_a_number: int) -> float:
@@ -114,15 +148,16 @@ class Workload:
             layers = config.n_encoder_layers + config.n_decoder_layers
             weights = int(weights * config.n_decoder_layers / layers)
         kept = 2 * config.n_decoder_layers * config.kv_heads * config.head_size
-        length = self.n_written / 2 + self.n_read
+        length = self.n_written / 2 + self.mean_read
         return self.n_written * bytes_a_number * (weights + batch * beam * kept * length)
 
 
 def workloads() -> dict[str, Workload]:
-    """Return the workloads by name: "translation", "gpt2" and "llama"."""
+    """Return the workloads by name: "translation", "gpt2" and "llama", and "requests", gpt2 with mixed lengths."""
     marian = preset("marian", vocab_size=8000, activation="relu", max_len=256, dropout=0.0, embedding_dropout=0.0)
     return {
         "translation": Workload("translation", marian, "marian", 25, 25),
         "gpt2": Workload("gpt2", preset("gpt2"), "gpt2", 16, 256),
         "llama": Workload("llama", preset("llama"), "llama", 16, 128),
+        "requests": Workload("requests", preset("gpt2"), "gpt2", 96, 64, 8),
     }

@@ -89,6 +89,9 @@ class WritingOptions:
     """Seed of the random numbers: the same seed gives the same text. Needs a --temperature above 0. (default: 0)"""
     repetition_penalty: float | None = None
     """More than 1 makes tokens that were already written less likely. (default: 1)"""
+    speculate: int | None = None
+    """Propose up to N tokens from an earlier place in the text and verify them in one step. The text does not change;
+    it is faster where texts repeat parts of their input. Needs a beam of 1. (default: 0, off)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,9 +129,10 @@ def flag_of(name: str) -> str:
 
 
 def given_options(*groups: Any, **others: bool) -> Given:
-    """Return the options whose values differ from their defaults, except `json`, which every model takes.
+    """Return the options that the user changed from their defaults, to check whether the model supports them.
 
-    `groups` are dataclasses of options, and `others` are boolean options that are off by default.
+    `groups` are dataclasses of options, and `others` are boolean options that are off by default. `json` is left out,
+    because every model supports it.
     """
     found = {
         field.name: getattr(group, field.name)
@@ -201,6 +205,10 @@ def search_of(base: "GenerationConfig", given: Given) -> "GenerationConfig":
         changes |= {"do_sample": True, "temperature": temperature or base.temperature}
     if beams > 1:
         changes["eos_token_id"] = ()
+    if "speculate" in given:
+        if beams > 1 and given["speculate"]:
+            raise UsageError(f"--speculate with a beam of {beams}: expected --beam 1, or no --speculate")
+        changes["prompt_lookup_num_tokens"] = given["speculate"]
     if beams != base.num_beams:
         changes |= {"num_beam_groups": 1, "diversity_penalty": 0.0}
     if "stop" in given:
@@ -227,6 +235,7 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "beam": _whole(1, 256),
     "n_best": _whole(1, 256),
     "max_new_tokens": _whole(1, 65536),
+    "speculate": _whole(0, 64),
     "top_k": (lambda value: 0 <= value < 2**31, "0 or more"),
     "temperature": (lambda value: 0 <= value < math.inf, "0 or more"),  # NaN is in no range
     "top_p": (lambda value: 0 < value <= 1, "more than 0 and at most 1"),

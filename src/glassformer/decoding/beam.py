@@ -109,18 +109,17 @@ def beam_steps(
     """
     limits = torch.tensor(max_new, device=given.device)
     search = BeamSearch(runner, given, mask, config, end, limits, capacity=max(max_new))
-    tokens = given.repeat_interleave(config.num_beams, 0)  # (B·G·K, T)
-    tokens_mask = None if mask is None else mask.repeat_interleave(config.num_beams, 0)
     with capture_source_attention(runner.model, config) as looked:
+        scores = runner.prefill(given, mask, copies=config.num_beams)  # (B·G·K, V)
         for n_written in range(max(max_new)):
-            scores = runner.step(tokens, tokens_mask)  # (B·G·K, V)
+            if n_written:
+                scores = runner.step(search.latest.view(-1, 1))
             if looked is not None:
                 search.add_coverage(attention_of_step(looked, config.num_beams, search.alive.dtype))
             yield search.advance(scores, n_written)
             if search.may_be_decided() and not search.drop_decided():
                 break
             runner.reorder(search.parents, search.memories)
-            tokens, tokens_mask = search.latest.view(-1, 1), None
     return search.results(len(given))
 
 

@@ -21,6 +21,7 @@ class GenerationConfig:
     """
 
     max_new_tokens: int = 256
+    """Stop after this many new tokens."""
     min_new_tokens: int = 0
     """END is forbidden before this many new tokens."""
     max_source_ratio: float = 0.0
@@ -40,11 +41,14 @@ class GenerationConfig:
     num_beam_groups: int = 1
     """Diverse beam search: split the beam into this many groups; each avoids the tokens that earlier groups chose."""
     diversity_penalty: float = 0.0
+    """Subtracted from a token's log-probability for each time that an earlier group chose the token in this step."""
 
     do_sample: bool = False
+    """Draw each token at random by its probability, instead of taking the most likely one."""
     seed: int = 0
     """Seed of sampling; up to rounding, the same seed gives the same text in any batch."""
     temperature: float = 1.0
+    """The logits are divided by this: below 1 makes likely tokens likelier, above 1 levels the probabilities."""
     top_k: int = 0
     """Sample from this many likeliest tokens; 0 means all."""
     top_p: float = 1.0
@@ -63,6 +67,7 @@ class GenerationConfig:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     """Added to the logits of these tokens."""
     suppress_tokens: tuple[int, ...] = ()
+    """Tokens that are never generated."""
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
     """Token sequences that are never completed."""
     prefix: tuple[int, ...] = ()
@@ -71,6 +76,10 @@ class GenerationConfig:
     """Additional tokens that end a text; not for beam search."""
     stop_strings: tuple[str, ...] = ()
     """The text is cut before the first of these strings."""
+
+    prompt_lookup_num_tokens: int = 0
+    """Speculative decoding: propose up to this many tokens from an earlier place in the text and verify them in one
+    step. The text does not change; not for beam search. 0 is off."""
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:
@@ -162,6 +171,11 @@ class GenerationConfig:
                 raise ValueError(
                     f"num_return_sequences={self.num_return_sequences}: expected at most num_beams={self.num_beams}"
                 )
+        if self.prompt_lookup_num_tokens and self.num_beams > 1:
+            raise ValueError(
+                f"prompt_lookup_num_tokens={self.prompt_lookup_num_tokens} with num_beams={self.num_beams}: "
+                "expected greedy search or sampling"
+            )
         if self.stop_strings and self.num_beams > 1:
             raise ValueError(f"stop_strings with num_beams={self.num_beams}: expected greedy search or sampling")
         if self.num_beams % self.num_beam_groups:
@@ -222,7 +236,7 @@ def _read_bias(values: Any) -> dict[int, Any]:
 _MAX_WHOLE = 2**63 - 1
 _FORBIDDEN = "-Infinity"
 _POSITIVE = ("max_new_tokens", "num_beams", "num_return_sequences", "num_beam_groups")
-_WHOLE = (*_POSITIVE, "min_new_tokens", "top_k", "no_repeat_ngram_size")
+_WHOLE = (*_POSITIVE, "min_new_tokens", "top_k", "no_repeat_ngram_size", "prompt_lookup_num_tokens")
 _RANGES = (
     ("max_source_ratio", 0.0, 1e6),
     ("length_penalty", -30.0, 30.0),  # more, and the power of a length is no number

@@ -46,8 +46,7 @@ def search_recorded(
 ) -> list[list[Hypothesis]]:
     """Do the same as `search_by_beam`, with recorded steps. Several are launched before the first result is read."""
     assert isinstance(runner, RecordedStepRunner)
-    tokens = given.repeat_interleave(config.num_beams, 0)
-    scores = runner.step(tokens, None if mask is None else mask.repeat_interleave(config.num_beams, 0))
+    scores = runner.prefill(given, mask, copies=config.num_beams)
     recording, rules = runner.recording, _rules(runner, config, end)
     key = "beam", config.num_beams, config.length_penalty, config.early_stopping, end, scores.dtype
     search = recording.cached(key, lambda: RecordedSearch(recording, config, end, scores.dtype))

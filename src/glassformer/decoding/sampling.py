@@ -15,9 +15,11 @@ Drawing from all tokens sometimes takes a very unlikely one, and the text derail
 
 They are applied in this order, as in HF's `generate`; each sees the probabilities that those before it have left.
 `rules.py` applies the repetition penalty, because beam search needs it too; `filter_logits` applies the other five.
-Then `sample` draws. Shapes: N sequences, V vocabulary. Each function takes logits (N, V) and one setting per sequence,
-(N, 1). A filter sets the logits of the tokens that may not be drawn to -inf, so that softmax gives them probability 0
-and divides it among the tokens that are left.
+Then `sample` draws. On a CPU `cpu_sampling.py` does the same without sorting the vocabulary.
+
+Shapes: N sequences, V vocabulary. Each function takes logits (N, V) and one setting per sequence, (N, 1). A filter sets
+the logits of the tokens that may not be drawn to -inf, so that softmax gives them probability 0 and divides it among
+the tokens that are left.
 
 The examples use one sequence and four tokens with probabilities 0.5, 0.25, 0.15 and 0.1. Temperature 0.5 squares
 them, and top-k drops the last token:
@@ -36,8 +38,6 @@ from torch import Tensor
 from glassformer.decoding.generation_config import GenerationConfig
 
 NEG_INF = float("-inf")
-FEW = 128
-"""Number of tokens that are tried first for a nucleus, on a CPU."""
 
 
 def filter_logits(logits: Tensor, requests: Sequence[GenerationConfig]) -> Tensor:
@@ -104,9 +104,9 @@ def filter_top_p(logits: Tensor, p: Tensor) -> Tensor:
     """
     p = p.to(logits.device)
     probs = logits.softmax(-1)
-    tokens = _likeliest(probs, probs, p)
-    kept = probs.gather(1, tokens)
+    kept, tokens = probs.sort(descending=True, stable=True)
     is_kept = kept.cumsum(-1) - kept < p  # the tokens before it have not reached p
+    is_kept[:, 0] = True  # if p is 0
     return _keep(logits, tokens, is_kept, p)
 
 
@@ -138,10 +138,10 @@ def filter_typical(logits: Tensor, p: Tensor) -> Tensor:
     probs = log_probs.exp()
     entropy = -(log_probs * probs).nansum(-1, keepdim=True)
     distance = (-log_probs - entropy).abs()
-    tokens = _likeliest(-distance, probs, p)
+    ordered, tokens = distance.sort()
     sums = probs.gather(1, tokens).cumsum(-1)
     last = (sums < p).sum(-1, keepdim=True).clamp_max(tokens.shape[-1] - 1)
-    is_kept = distance <= distance.gather(1, tokens.gather(1, last))
+    is_kept = distance <= ordered.gather(1, last)
     return logits.masked_fill(~is_kept & (p < 1), NEG_INF)
 
 
@@ -169,26 +169,8 @@ def probabilities(logits: Tensor) -> list[float]:
     return [round(value, 3) for value in logits.softmax(-1)[0].tolist()]
 
 
-def _likeliest(keys: Tensor, probs: Tensor, p: Tensor) -> Tensor:
-    """Return the M tokens of each row with the largest keys, largest first, (N, M).
-
-    M is large enough that the probabilities of each row's tokens sum to p or more. A CPU takes tens of milliseconds to
-    sort 150,000 tokens, but one to find the first hundred, so it tries a few tokens first and then more. A GPU sorts
-    all tokens: Python would have to wait for it to compare the sums with p.
-    """
-    vocab_size = keys.shape[-1]
-    count = FEW if keys.device.type == "cpu" else vocab_size
-    while count < vocab_size:
-        tokens = keys.topk(count).indices
-        is_enough = (probs.gather(1, tokens).sum(-1, keepdim=True) >= p) | (p >= 1)  # 1 disables the filter
-        if is_enough.all():
-            return tokens
-        count *= 16
-    return keys.sort(descending=True, stable=True).indices
-
-
 def _keep(logits: Tensor, tokens: Tensor, is_kept: Tensor, p: Tensor) -> Tensor:
-    """Return the logits (N, V), with -inf except at the ids `tokens` (N, M) where `is_kept` (N, M) is True.
+    """Return the logits (N, V), with -inf except at the ids `tokens` (N, V) where `is_kept` (N, V) is True.
 
     A row whose p is 1 is returned unchanged: the filter is disabled there.
     """

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glassformer.decoding.cpu_sampling import sample_rows
 from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.decoding.recorded_greedy import GreedyRunner, greedy_runner_for
 from glassformer.decoding.rules import NAN_LOGITS, History, Rules
@@ -132,16 +133,25 @@ class TokenChooser:
         ruled = scores
         if self.rules.are_any:
             ruled = self.rules.apply(scores.clone() if self._wants_log_probs else scores, self._history())
-        best, tokens = self.kernels.best_token(ruled)
-        if self._sampled:
-            requests = [self.rows[index].request for index in self._sampled]
-            filtered = filter_logits(ruled[self._sampled], requests)
-            tokens[self._sampled] = sample(filtered, [self.rows[index].random.random() for index in self._sampled])
+        if len(self._sampled) == len(self.rows):
+            best, tokens = ruled.amax(-1), self._sample(ruled)
+        else:
+            best, tokens = self.kernels.best_token(ruled)
+            if self._sampled:
+                tokens[self._sampled] = self._sample(ruled[self._sampled])
         # One copy for everything, because each costs a GPU round trip. A float32 holds token ids up to 2**24 exactly.
         numbers = [best, tokens.to(best)]
         if self._wants_log_probs:
             numbers.append(scores.gather(1, tokens[:, None])[:, 0] - scores.logsumexp(-1))
         self.tokens, self.readback = tokens, AsyncReadback(torch.stack(numbers)[None])
+
+    def _sample(self, scores: Tensor) -> Tensor:
+        """Sample the next tokens of the sequences with `do_sample`, given their logits, one row each."""
+        rows = [self.rows[index] for index in self._sampled]
+        requests, numbers = [row.request for row in rows], [row.random.random() for row in rows]
+        if scores.device.type == "cpu":
+            return sample_rows(scores, requests, numbers)
+        return sample(filter_logits(scores, requests), numbers)
 
     def finish(self) -> list[int]:
         """Wait for the tokens that `start` chose, append them to their sequences, and return them."""
@@ -187,19 +197,25 @@ def add_tokens(
 
 
 def run_sequences(
-    runner: StepRunner, rows: Sequence[SequenceState], tokens: Tensor, mask: Tensor | None = None, *, end: int
+    runner: StepRunner, rows: Sequence[SequenceState], prompts: Tensor, mask: Tensor | None = None, *, end: int
 ) -> Iterator[list[Choice]]:
     """Decode all sequences to their ends and yield the tokens of each step. A sequence that fails raises its error.
 
-    `tokens` (N, T) are the tokens before the new ones; `mask` is False at left padding.
+    `prompts` (B, T) are the tokens before the new ones; `mask` is False at left padding. `rows` has the samples of a
+    prompt next to each other, the same number for each prompt.
     """
     live, chooser = list(rows), None
     ahead: Tensor | None = None
+    tokens: Tensor | None = None  # those of the next step; None before the first
     while live:
         if chooser is None:  # before the step: on a GPU, making it afterwards would wait for the step
             vocab_size, kernels = runner.model.config.vocab_size, runner.cache.kernels
             chooser = TokenChooser(live, end=end, vocab_size=vocab_size, device=runner.device, kernels=kernels)
-        chooser.start(runner.step(tokens, mask) if ahead is None else ahead)
+        if tokens is None:
+            scores = runner.prefill(prompts, mask, copies=len(rows) // len(prompts))
+        else:
+            scores = runner.step(tokens) if ahead is None else ahead
+        chooser.start(scores)
         greedy = greedy_runner_for(runner, chooser.tokens[:, None]) if chooser.is_greedy else None
         if greedy is not None:
             yield from _run_greedy(greedy, live, chooser.rules, chooser.readback, end)
@@ -211,7 +227,7 @@ def run_sequences(
             ahead = runner.step(chooser.tokens[:, None])
         chosen = chooser.finish()
         yield _choices(live, chosen)
-        tokens, mask = chooser.tokens[:, None], None
+        tokens = chooser.tokens[:, None]
         staying = [index for index, row in enumerate(live) if row.reason is None]
         if len(staying) < len(live):
             live, chooser = [live[index] for index in staying], None

@@ -2,13 +2,17 @@
 
 Several processes may want the same library at once, and any of them may be killed while it builds. A library's file
 name holds its checksum, so that a damaged file is noticed and built again. The process that builds holds a lock.
+
+Loading a library runs its code. So a folder or file that another user owns or may write is not used.
 """
 
 import contextlib
 import hashlib
 import logging
+import os
 import re
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -27,36 +31,69 @@ _LOG = logging.getLogger(__name__)
 def built_library(name: str, build: Build) -> Iterator[Path]:
     """Return a context manager that yields the path of the library `name`, and calls `build` if it is not cached.
 
-    If the cache folder cannot be written, the library is built into a temporary folder that is removed after the block.
+    The cache folder is not used if it cannot be written, if others may write it, or if its libraries cannot be loaded.
+    The library is then built into a temporary folder that is removed after the block, and the reason is logged.
     """
     try:
         folder = cache_folder() / "kernels"
+        _make_private(folder)
+        _check_loadable(folder)
         _remove_left_overs(folder)
         found = find_library(folder, name) or _build_into(folder, name, build)
     except OSError as error:
-        _LOG.warning(
-            "the cache folder for compiled kernels cannot be used (%s): they are compiled for this process alone; "
-            "set GLASSFORMER_CACHE to a folder that can be written",
-            error,
-        )
-        with tempfile.TemporaryDirectory(prefix="glassformer-kernels-") as work:
-            build(Path(work) / f"{name}.so")
-            yield Path(work) / f"{name}.so"
+        reason = error
+    else:
+        yield found
         return
-    yield found
+    with tempfile.TemporaryDirectory(prefix="glassformer-kernels-") as work:
+        _check_loadable(Path(work))
+        build(Path(work) / f"{name}.so")
+        yield Path(work) / f"{name}.so"
+    _LOG.warning(  # after the block, because the caller reports an error of the block
+        "the compiled kernels are not cached (%s): they were compiled for this process alone, which takes time; "
+        "if you cannot change that, set GLASSFORMER_CACHE to another folder, which only you may write",
+        reason,
+    )
+
+
+def _make_private(folder: Path) -> None:
+    """Create the folder so that only this user may write it. Raises OSError if it exists and others may write it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.stat()
+    if found.st_uid != os.geteuid():
+        raise PermissionError(f"{folder} belongs to user {found.st_uid}, not to you: remove or rename it")
+    if _others_may_write(found):
+        mode = stat.S_IMODE(found.st_mode)
+        raise PermissionError(f"other users may write {folder}, which has mode {mode:o}: run chmod 700 {folder}")
+
+
+def _others_may_write(found: os.stat_result) -> bool:
+    return bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+
+
+def _check_loadable(folder: Path) -> None:
+    """Raise OSError if the folder's file system is mounted with `noexec`, so that no library in it can be loaded."""
+    if os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0):
+        raise PermissionError(f"{folder} is on a file system that is mounted with noexec")
 
 
 def find_library(folder: Path, name: str) -> Path | None:
-    """Return the library `name` in a folder, or None if there is none whose checksum matches its file name."""
+    """Return the library `name` in a folder, or None if there is none that is ours and has the checksum of its name."""
     for file in sorted(folder.glob(f"{name}-*.so")):
         with contextlib.suppress(OSError):
-            if file.is_file() and file.name == _sealed_name(name, file):
+            if _is_ours(file) and file.name == _sealed_name(name, file):
                 return file
     return None
 
 
+def _is_ours(file: Path) -> bool:
+    """Return whether this is a regular file, no link, that this user owns and other users may not write."""
+    found = file.lstat()
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not _others_may_write(found)
+
+
 def _build_into(folder: Path, name: str, build: Build) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / f"{name}.lock"):
         found = find_library(folder, name)  # another process may have been faster
         if found is not None:
@@ -66,6 +103,7 @@ def _build_into(folder: Path, name: str, build: Build) -> Path:
         with tempfile.TemporaryDirectory(prefix=f"build-{name}-", dir=folder) as work:
             built = Path(work) / f"{name}.so"
             build(built)
+            built.chmod(0o700)
             library = folder / _sealed_name(name, built)
             built.replace(library)
     return library

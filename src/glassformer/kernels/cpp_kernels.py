@@ -71,6 +71,10 @@ class CppKernels(KernelSet):
         values, tokens = self.operations.best_few(scores, bias, count)
         return values, tokens
 
+    def instruction_set(self) -> str:
+        """Return the CPU instructions that the int8 products use: amx, vnni, avx2, dotprod or neon."""
+        return str(self.operations.instruction_set())
+
     def pack_int8(self, weight: Tensor) -> Tensor:
         """Return int8 weights (out, in) in the layout that `operations.linear` reads."""
         packed: Tensor = self.operations.pack(weight)

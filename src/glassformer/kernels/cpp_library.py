@@ -1,17 +1,22 @@
 """Compile the C++ kernels of `cpp/` on first use, and load them as torch operations.
 
-`cpp/int8.h` has the int8 products, `cpp/step.h` attention of one step and beam reordering, `cpp/choice.h` the choice
-of tokens. The compiled library is kept in the cache folder (`build_cache.py`).
+`cpp/int8.h` has the int8 products, `cpp/step.h` attention of one step, `cpp/choice.h` the choice of tokens;
+`cpp/library.cpp` makes torch operations of them. They are compiled for one of INSTRUCTION_SETS: the best one that the
+CPU has, or the one that the environment variable GLASSFORMER_CPU_KERNELS names. The compiled library is kept in the
+cache folder (`build_cache.py`).
 """
 
 import ctypes
 import hashlib
+import logging
 import os
 import platform
 import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,20 +28,62 @@ from glassformer.kernels.build_cache import built_library
 
 FOLDER = Path(__file__).with_name("cpp")
 SOURCES = sorted([*FOLDER.glob("*.cpp"), *FOLDER.glob("*.h")])
-FLAGS = ("-O3", "-std=c++20", "-shared", "-fPIC", "-fopenmp")
+FLAGS = ("-O3", "-std=c++20", "-shared", "-fPIC")
+OPENMP_FLAGS = ("-fopenmp",)
 MAX_SECONDS = 600
 """Limit of one compilation. It takes half a minute on a slow machine."""
 X86 = ("x86_64", "AMD64")
-ARM_FLAGS = ("-march=armv8.2-a+dotprod",)
-X86_FLAGS = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vnni", "-mamx-tile", "-mamx-int8")
+ARM = ("aarch64", "arm64")
+CHOICE_VARIABLE = "GLASSFORMER_CPU_KERNELS"
+"""The environment variable that names an instruction set of INSTRUCTION_SETS, or `auto` or `none`."""
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class InstructionSet:
+    """CPU instructions for which the kernels can be compiled.
+
+    `probe` is a C++ function that uses one of them: a compiler that compiles it knows the instructions.
+    """
+
+    flags: tuple[str, ...]
+    probe: str
+
+
+_AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vnni", "-mfma", "-mf16c")
+INSTRUCTION_SETS = {
+    "amx": InstructionSet(
+        (*_AVX512, "-mamx-tile", "-mamx-int8"), "#include <immintrin.h>\nvoid probe() { _tile_release(); }"
+    ),
+    "vnni": InstructionSet(
+        _AVX512, "#include <immintrin.h>\n__m512i probe(__m512i x) { return _mm512_dpbusd_epi32(x, x, x); }"
+    ),
+    "avx2": InstructionSet(
+        ("-mavx2", "-mfma", "-mf16c"),
+        "#include <immintrin.h>\n__m256 probe(__m128i x) { return _mm256_cvtph_ps(x); }",
+    ),
+    "dotprod": InstructionSet(
+        ("-march=armv8.2-a+dotprod",),
+        "#include <arm_neon.h>\nint32x4_t probe(int32x4_t x, int8x16_t y) { return vdotq_s32(x, y, y); }",
+    ),
+    "neon": InstructionSet(
+        ("-march=armv8-a",),
+        "#include <arm_neon.h>\nint32x4_t probe(int32x4_t x) { return vpaddq_s32(x, x); }",
+    ),
+}
+"""By name. For each kind of CPU the best ones come first: AMX, AVX-512 VNNI, AVX2; ARM dot products, plain NEON."""
 
 
 class KernelBuildError(RuntimeError):
     """The C++ kernels cannot be built or loaded on this machine."""
 
 
+class CompilerRefusedError(KernelBuildError):
+    """The compiler reports an error, such as a flag that it does not know."""
+
+
 class UnsupportedCPUError(KernelBuildError):
-    """There are no C++ kernels for this kind of CPU."""
+    """There are no C++ kernels for this kind of CPU, or the user has turned them off."""
 
 
 def load_cpp_library() -> Any:
@@ -51,25 +98,74 @@ def load_cpp_library() -> Any:
 
 
 def _compile_and_load() -> Any:
-    flags = FLAGS + _cpu_flags()
+    names = wanted_sets()
     compiler = _compiler()
-    identity = f"{torch.__version__} {compiler} {flags}".encode() + b"".join(path.read_bytes() for path in SOURCES)
-    name = f"cpu-{hashlib.sha256(identity).hexdigest()[:16]}"
-    with built_library(name, partial(_compile, [*compiler, *flags])) as library:
+    slower: list[str] = []
+    with built_library(_library_name(names, compiler), partial(_build, compiler, names, slower)) as library:
         torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
+    for reason in slower:
+        _LOG.warning("the compiled kernels are slower than this CPU allows: %s", reason)
     torch.library.register_fake("glassformer_cpu::linear", _fake_linear)
     torch.library.register_fake("glassformer_cpu::attend", _fake_attend)
     torch.library.register_fake("glassformer_cpu::move", lambda *_: None)
     return torch.ops.glassformer_cpu
 
 
-def _cpu_flags() -> tuple[str, ...]:
-    is_unix = os.name == "posix"  # other systems have compilers with other flags
-    if is_unix and platform.machine() in ("aarch64", "arm64") and _has_dot_products():
-        return ARM_FLAGS
-    if is_unix and platform.machine() in X86 and torch.cpu._is_vnni_supported():
-        return X86_FLAGS
-    raise UnsupportedCPUError(f"no int8 kernels for this {platform.machine()}: use the float model")
+def wanted_sets() -> list[str]:
+    """Return the names of the instruction sets to compile for, the best one first.
+
+    The further ones are for compilers that do not know the first one. GLASSFORMER_CPU_KERNELS sets the first. Raises
+    KernelBuildError if this CPU does not have it, and UnsupportedCPUError if it has none or the variable is `none`.
+    """
+    supported = supported_sets()
+    asked = os.environ.get(CHOICE_VARIABLE) or "auto"
+    if asked == "none":
+        raise UnsupportedCPUError(f"{CHOICE_VARIABLE}=none turns the int8 kernels off: use the float model")
+    if not supported:
+        raise UnsupportedCPUError(f"no int8 kernels for this {platform.machine()}: use the float model")
+    if asked == "auto":
+        return supported
+    if asked not in supported:
+        raise KernelBuildError(
+            f"{CHOICE_VARIABLE}={asked}: this CPU runs {', '.join(supported)}; expected one of them, auto or none"
+        )
+    return supported[supported.index(asked) :]
+
+
+def supported_sets() -> list[str]:
+    """Return the names of the instruction sets that this CPU has, the best one first."""
+    if os.name != "posix":  # other systems have compilers with other flags
+        return []
+    if platform.machine() in ARM:
+        return ["dotprod", "neon"] if _has_dot_products() else ["neon"]
+    if platform.machine() not in X86:
+        return []
+    # torch reports the capability `DEFAULT` without AVX2 or without FMA. A CPU with both also has F16C; a CPU with VNNI
+    # also has AVX-512 BW and VL.
+    has_avx2 = torch.cpu._is_avx2_supported() and torch.backends.cpu.get_cpu_capability() != "DEFAULT"
+    has_vnni = has_avx2 and torch.cpu._is_vnni_supported()
+    has_amx = has_vnni and torch.cpu._is_amx_tile_supported()
+    return [name for name, has in (("amx", has_amx), ("vnni", has_vnni), ("avx2", has_avx2)) if has]
+
+
+def _library_name(names: list[str], compiler: list[str]) -> str:
+    """Return a name that differs for each CPU, compiler, torch and source code.
+
+    A new version of a compiler has another time of change: it may know instructions that the old one did not.
+    """
+    program = Path(compiler[0]).stat()
+    identity = f"{torch.__version__} {compiler} {program.st_size} {program.st_mtime_ns} {_all_flags(names)}".encode()
+    identity += b"".join(path.read_bytes() for path in SOURCES)
+    return f"cpu-{names[0]}-{hashlib.sha256(identity).hexdigest()[:16]}"
+
+
+def _all_flags(names: list[str]) -> list[tuple[str, tuple[str, ...]]]:
+    """Return instruction sets with the flags for them, in the order in which they are tried.
+
+    macOS's compiler knows no OpenMP: the kernels then use one thread.
+    """
+    parallel = [()] if sys.platform == "darwin" else [OPENMP_FLAGS, ()]
+    return [(name, (*FLAGS, *INSTRUCTION_SETS[name].flags, *more)) for name in names for more in parallel]
 
 
 def _has_dot_products() -> bool:
@@ -104,11 +200,48 @@ def _compiler() -> list[str]:
     raise KernelBuildError("no C++ compiler was found to compile the kernels: install g++ or clang++, or set CXX")
 
 
-def _compile(command: list[str], library: Path) -> None:
+def _build(compiler: list[str], names: list[str], slower: list[str], library: Path) -> None:
+    """Compile the kernels for the first instruction set that the compiler knows, and write the library.
+
+    If that is not the first of `names`, or if the compiler lacks OpenMP, the reason is appended to `slower`.
+    """
     home = Path(torch.__file__).parent
     source = next(path for path in SOURCES if path.suffix == ".cpp")
-    command = [*command, f"-I{home / 'include'}", f"-I{home / 'include/torch/csrc/api/include'}"]
-    command += [str(source), "-o", str(library), f"-L{home / 'lib'}", "-ltorch_cpu", "-lc10"]
+    name, flags, refused = _known_flags(compiler, names, library.parent)
+    arguments = [f"-I{home / 'include'}", f"-I{home / 'include/torch/csrc/api/include'}", str(source)]
+    arguments += [f"-L{home / 'lib'}", "-ltorch_cpu", "-lc10"]
+    if sys.platform == "darwin":
+        arguments.append(f"-Wl,-rpath,{home / 'lib'}")
+    _run_compiler([*compiler, *flags, *arguments], library)
+    if refused:
+        threads = "" if OPENMP_FLAGS[0] in flags else ", for one thread"
+        slower.append(f"they are compiled for {name}{threads} ({refused}); install a newer g++ or clang++, or set CXX")
+
+
+def _known_flags(compiler: list[str], names: list[str], folder: Path) -> tuple[str, tuple[str, ...], str]:
+    """Return an instruction set and its flags that the compiler knows, and why it refused the first ones, or "".
+
+    Old compilers do not know the newest instructions, or their assembler does not; some come without OpenMP.
+    """
+    refused = ""
+    for name, flags in _all_flags(names):
+        needs_openmp = OPENMP_FLAGS[0] in flags
+        openmp = "#include <omp.h>\nint threads() { return omp_get_max_threads(); }\n" if needs_openmp else ""
+        with tempfile.TemporaryDirectory(prefix="probe-", dir=folder) as work:
+            source = Path(work) / "probe.cpp"
+            source.write_text(f"{openmp}{INSTRUCTION_SETS[name].probe}\n", encoding="utf-8")
+            try:
+                _run_compiler([*compiler, *flags, str(source)], Path(work) / "probe.so")
+            except CompilerRefusedError as error:
+                refused = refused or str(error)
+                continue
+        return name, flags, refused
+    raise CompilerRefusedError(refused)
+
+
+def _run_compiler(command: list[str], library: Path) -> None:
+    """Run the compiler. Raises CompilerRefusedError if it writes no library, KernelBuildError if it does not run."""
+    command = [*command, "-o", str(library)]
     # Temporary files of a killed compiler are then removed together with the build folder.
     environment = os.environ | {"TMPDIR": str(library.parent)}
     try:
@@ -120,4 +253,4 @@ def _compile(command: list[str], library: Path) -> None:
     if result.returncode or not library.is_file():
         lines = result.stderr.strip().splitlines() or [f"{command[0]} gave no reason"]
         reason = next((line for line in lines if "error" in line), lines[0])
-        raise KernelBuildError(f"the kernels could not be compiled: {reason}")
+        raise CompilerRefusedError(f"the kernels could not be compiled: {reason}")

@@ -1,13 +1,11 @@
-"""GPU kernels in Triton: attention of one decoding step, cache writes, beam reordering and token choice.
+"""GPU kernels in Triton: cache writes, beam reordering and token choice, and attention by `triton_attention.py`.
 
-torch's kernels are tuned for many queries and read the cache to its full capacity. These read the filled part only.
 Triton comes with torch's CUDA builds; without it `HAS_TRITON` is False and `kernel_registry.py` uses plain torch.
 
 The functions with `@triton.jit` run on the GPU, as many parallel programs; `TritonKernels` launches them. Their
-arguments `q_b`, `q_h`, `q_t` and the like are strides: of `q` by batch row, head and query.
+arguments `k_b`, `k_h` and the like are strides: of `k` by batch row and head.
 """
 
-from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -16,65 +14,16 @@ from torch import Tensor
 from typing_extensions import override
 
 from glassformer.kernels.kernel_set import MAX_CHOICES, MAX_QUERIES, KernelSet, is_exporting
+from glassformer.kernels.triton_attention import HAS_TRITON, attend_filled, on_device
 
-FEW_PROGRAMS = 256
-"""Up to this many Triton programs leave a GPU partly idle, so each one reads larger blocks of keys."""
 MAX_BLOCK = 1 << 14
 """The most scores that one Triton program reads at once."""
 HEAD_SIZES = (16, 32, 64, 128)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
-try:
+if HAS_TRITON:
     import triton
     import triton.language as tl
-
-    HAS_TRITON = hasattr(triton, "jit")
-except ImportError:
-    HAS_TRITON = False
-
-if HAS_TRITON:
-
-    @triton.jit  # type: ignore[untyped-decorator]
-    def _attend_filled(  # type: ignore[no-untyped-def]
-        q, k, v, added, key_end, out, q_b, q_h, q_t, k_b, k_h, k_s, v_b, v_h, v_s, a_b, a_h, a_t, a_s, o_b, o_h, o_t,
-        r_b, heads, groups, scale: tl.constexpr, n_queries: tl.constexpr, width: tl.constexpr, block: tl.constexpr,
-    ):  # fmt: skip
-        """Compute softmax(q kᵀ · scale + added) v over the first `key_end` keys, for `TritonKernels.attend`.
-
-        One program per batch row and head computes all queries, with an online softmax over blocks of keys. `key_end`
-        points to the number of filled keys of each row, at stride `r_b`. Other strides are named by tensor and axis:
-        `k_h` is that of the keys from head to head. `groups` query heads share one key head.
-        """
-        row, head = (tl.program_id(0) // heads).to(tl.int64), (tl.program_id(0) % heads).to(tl.int64)
-        queries, places, numbers = tl.arange(0, 16), tl.arange(0, block), tl.arange(0, width)
-        is_query = queries < n_queries
-        at = row * q_b + head * q_h + queries[:, None] * q_t + numbers[None, :]
-        query = tl.load(q + at, mask=is_query[:, None], other=0.0)
-        k += row * k_b + head // groups * k_h
-        v += row * v_b + head // groups * v_h
-        added += row * a_b + head * a_h
-        best = tl.full([16], float("-inf"), tl.float32)
-        total = tl.zeros([16], tl.float32)
-        mixed = tl.zeros([16, width], tl.float32)
-        n_keys = tl.load(key_end + row * r_b)
-        for first in range(0, n_keys, block):
-            keys = first + places
-            is_key = keys < n_keys
-            there = tl.load(k + keys[None, :] * k_s + numbers[:, None], mask=is_key[None, :], other=0.0)
-            is_pair = is_query[:, None] & is_key[None, :]
-            more = tl.load(added + queries[:, None] * a_t + keys[None, :] * a_s, mask=is_pair, other=float("-inf"))
-            scores = tl.dot(query, there, input_precision="ieee") * scale + more.to(tl.float32)
-            new_best = tl.maximum(best, tl.max(scores, 1))
-            anchor = tl.where(new_best == float("-inf"), 0.0, new_best)
-            weights = tl.exp(scores - anchor[:, None])
-            kept = tl.exp(best - anchor)
-            brought = tl.load(v + keys[:, None] * v_s + numbers[None, :], mask=is_key[:, None], other=0.0)
-            mixed = mixed * kept[:, None] + tl.dot(weights.to(brought.dtype), brought, input_precision="ieee")
-            total = total * kept + tl.sum(weights, 1)
-            best = new_best
-        result = mixed / tl.where(total == 0.0, 1.0, total)[:, None]  # zeros where every key is masked
-        at = row * o_b + head * o_h + queries[:, None] * o_t + numbers[None, :]
-        tl.store(out + at, result.to(out.dtype.element_ty), mask=is_query[:, None])
 
     @triton.jit  # type: ignore[untyped-decorator]
     def _write_token(  # type: ignore[no-untyped-def]
@@ -185,24 +134,7 @@ class TritonKernels(KernelSet):
 
     @override
     def attend(self, q: Tensor, k: Tensor, v: Tensor, added: Tensor, key_end: Tensor, scale: float) -> Tensor:
-        batch, heads, n_queries, width = q.shape
-        added = added.expand(batch, heads, n_queries, k.shape[2])
-        out = torch.empty(batch, n_queries, heads, width, dtype=q.dtype, device=q.device).transpose(1, 2)
-        n_keys, row_bytes = k.shape[2], width * q.element_size()
-        # Measured on an H200 with heads of 64 in bfloat16: 32 or 288 keys, 12 to 4,096 programs.
-        if batch * heads <= FEW_PROGRAMS:
-            block, warps = min(triton.next_power_of_2(max(n_keys, 16)), (1 << 15) // row_bytes), 4
-        else:
-            block, warps = 16 if n_keys <= 64 else 32, max(1, row_bytes // 128)
-        launch: Any = _attend_filled[(batch * heads,)]
-        with _on_device(q.device):
-            launch(
-                q, k, v, added, key_end, out,
-                *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *added.stride(), *out.stride()[:3],
-                key_end.expand(batch).stride(0), heads, heads // k.shape[1], scale, n_queries, width, block,
-                num_warps=warps, num_stages=1,
-            )  # fmt: skip
-        return out
+        return attend_filled(q, k, v, added, key_end, scale)
 
     @override
     def write_token(self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, position: Tensor) -> None:
@@ -211,7 +143,7 @@ class TritonKernels(KernelSet):
             return
         batch, heads, _, width = k.shape
         launch: Any = _write_token[(batch * heads,)]
-        with _on_device(k.device):
+        with on_device(k.device):
             launch(
                 k, v, keys, values, position,
                 *k.stride()[:2], *v.stride()[:2], *keys.stride()[:3], heads, width, num_warps=1,
@@ -228,7 +160,7 @@ class TritonKernels(KernelSet):
         _, heads, capacity, numbers = keys.shape
         block = 1024
         launch: Any = _move_rows[(len(rows) // width * heads, triton.cdiv(capacity * numbers, block))]
-        with _on_device(keys.device):
+        with on_device(keys.device):
             launch(
                 keys, values, rows, position, *keys.stride()[:2], heads,
                 width, triton.next_power_of_2(width), numbers, block, num_warps=4,
@@ -242,7 +174,7 @@ class TritonKernels(KernelSet):
         values = torch.empty(len(scores), count, device=scores.device)
         tokens = torch.empty(len(scores), count, dtype=torch.long, device=scores.device)
         launch: Any = _choose_tokens[(len(scores),)]
-        with _on_device(scores.device):
+        with on_device(scores.device):
             block = triton.next_power_of_2(vocab_size)
             launch(scores, bias, values, tokens, scores.stride(0), count, vocab_size, block, num_warps=8)
         return values, tokens
@@ -257,7 +189,7 @@ class TritonKernels(KernelSet):
         strides = scores.stride(0), *results.stride()[:2]
         warps = 16 if block > 1 << 13 else 8
         launch: Any = _choose_token[(rows,)]
-        with _on_device(scores.device):
+        with on_device(scores.device):
             launch(scores, bias, tokens, slot, results, *strides, vocab_size, block, num_warps=warps)
 
 
@@ -284,8 +216,3 @@ def _fits(*tensors: Tensor) -> bool:
 
 def _fits_choice(scores: Tensor) -> bool:
     return scores.dtype == torch.float32 and scores.stride(-1) == 1 and len(scores) > 0
-
-
-def _on_device(device: torch.device) -> AbstractContextManager[object]:
-    """Return a context manager that makes a device current, for Triton to launch on. `torch.compile` needs none."""
-    return nullcontext() if torch.compiler.is_compiling() or device.type != "cuda" else torch.cuda.device(device)

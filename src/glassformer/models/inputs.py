@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from glassformer.kernels.kernel_set import is_exporting
 from glassformer.models.config import ModelConfig
 from glassformer.nn import Embeddings, KVCache, Mask, as_mask
 from glassformer.nn.tensor_checks import check_length, check_shape
@@ -60,6 +61,8 @@ def prepare(
     if cache is not None and cache.batch_size != batch:
         raise ValueError(f"{name} has {batch} rows: expected the cache's {cache.batch_size}")
 
+    if cache is not None and cache.starts is not None:
+        return _prepare_ragged(cache.starts, cache.is_active, length, cache.n_keys(length), config)
     is_real = real if cache is None else cache.note_real(real, length)
     n_keys = length if cache is None else cache.n_keys(length)
     if cache is None or not cache.is_fixed:  # for a fixed cache n_keys is its capacity, and the caller has checked
@@ -70,15 +73,41 @@ def prepare(
         if config.max_len is not None:  # the positions of padding have no effect, but must be in the table
             keys = keys.clamp_max(config.max_len - 1)
     queries = keys if cache is None else cache.newest(keys, length)
+    window = config.sliding_window
+    if window is not None and not is_exporting() and n_keys <= window:
+        window = None  # all keys are in it (an exported graph must not depend on the length)
     mask = Mask(
         causal=causal,
-        window=config.sliding_window,
+        window=window,
         query_positions=queries,
         key_positions=keys,
         real=is_real,
         attends_to_self=real is None,
         query_segments=segments,
         key_segments=segments,
+    )
+    return Inputs(queries, keys, mask)
+
+
+def _prepare_ragged(starts: Tensor, is_active: Tensor | None, length: int, n_keys: int, config: ModelConfig) -> Inputs:
+    """Return the inputs of causal sequences whose new tokens begin at different positions, `starts` (B,).
+
+    The keys of each sequence stand at positions 0, 1, 2, ...; those after a query are not its own and are masked. The
+    caller has checked the lengths.
+    """
+    keys = torch.arange(n_keys, device=starts.device)[None]
+    queries = starts[:, None] + torch.arange(length, device=starts.device)  # (B, T)
+    allowed = keys[:, None] <= queries[:, :, None]  # (B, T, S)
+    if is_active is not None:
+        allowed = allowed & is_active[:, None, None]
+    if config.max_len is not None:  # the positions of padding have no effect, but must be in the table
+        keys, queries = keys.clamp_max(config.max_len - 1), queries.clamp_max(config.max_len - 1)
+    mask = Mask(
+        window=config.sliding_window,
+        query_positions=queries,
+        key_positions=keys,
+        allowed=allowed[:, None],
+        attends_to_self=is_active is None,
     )
     return Inputs(queries, keys, mask)
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from glassformer.kernels.kernel_set import KernelSet
+from glassformer.nn import masks
 from glassformer.nn.masks import AdditiveMask, Mask
 from glassformer.nn.tensor_checks import check_broadcasts, check_divides, check_probability
 
@@ -183,6 +184,8 @@ def _math(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scal
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, dropout: float) -> Tensor:
     n_queries, n_keys = q.shape[2], k.shape[2]
+    if mask.by_blocks and bias is None and not dropout:
+        return _sdpa_by_blocks(q, k, v, mask, scale)
     # torch's is_causal aligns query 0 with key 0; here the last query stands at the last key. The two agree only if
     # there are as many queries as keys. (Written so that torch.compile sees a plain bool for every length.)
     is_causal = True if mask.is_only_causal and bias is None and n_queries == n_keys else False  # noqa: SIM210
@@ -207,6 +210,17 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scal
     if additive is None or additive.fully_masked is None:
         return output
     return output.masked_fill(additive.fully_masked, 0.0)
+
+
+def _sdpa_by_blocks(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float) -> Tensor:
+    """Compute attention with a window for blocks of queries, each with the keys in its reach."""
+    n_queries, n_keys = q.shape[2], k.shape[2]
+    parts = []
+    for first in range(0, n_queries, masks.QUERY_BLOCK):
+        last = min(first + masks.QUERY_BLOCK, n_queries)
+        part, keys = mask.block(first, last, n_queries, n_keys, q.device)
+        parts.append(_sdpa(q[:, :, first:last], k[:, :, keys], v[:, :, keys], part, None, scale, 0.0))
+    return torch.cat(parts, 2)  # (B, H, T, D)
 
 
 def _flex(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, dropout: float) -> Tensor:

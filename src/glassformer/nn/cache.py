@@ -7,6 +7,7 @@ to its self-attention and cross-attention part.
 """
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -35,6 +36,10 @@ class KVCache:
     """Whether each forward pass takes one token per sequence and attends to the whole capacity; see `FixedCache`."""
     kernels: KernelSet = PLAIN
     """Kernels that decoding steps with this cache use; set in `runtime/choose_runner.py`."""
+    starts: Tensor | None = None
+    """(B,), where the new tokens of each sequence begin, if that differs by sequence; see `runtime/pool_views.py`."""
+    is_active: Tensor | None = None
+    """(B,), False for sequences whose results are not used, so that attention skips them; only with `starts`."""
     counts_real_tokens = False
     """Whether positions skip padding even in a model with `plain_positions`, so that padding does not shift them."""
 
@@ -171,6 +176,17 @@ class KVCache:
         values[:, :, self.length : end] = v
         return keys[:, :, :end], values[:, :, :end]
 
+    def write_memory(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store the keys and values of the encoder's output, (B, G, S, D), of layer number `layer`, and return them."""
+        self.check_memory(k.shape[2])
+        self.memory_keys[layer].copy_(k)
+        self.memory_values[layer].copy_(v)
+        return k, v
+
+    def read_memory(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Return the keys and values of the encoder's output, (B, G, S, D), of layer number `layer`."""
+        return self.memory_keys[layer], self.memory_values[layer]
+
     def check_room(self, n_new: int) -> None:
         """Raise ValueError unless `n_new` more tokens fit into the capacity."""
         if self.length + n_new > self.capacity:
@@ -222,6 +238,32 @@ class KVCache:
         self.real[:n] = self.real.index_select(0, rows)
         self.real = self.real[:n]
 
+    def first_rows(self, count: int) -> "KVCache":
+        """Return a cache of the first `count` sequences that shares this one's memory, to fill with prompts.
+
+        Its length and flags are its own. `repeat_rows` makes the filled part visible here.
+        """
+        part = copy(self)
+        part._spare = {}
+        part.keys, part.values = ([layer[:count] for layer in store] for store in (self.keys, self.values))
+        part.real = self.real[:count]
+        return part
+
+    def repeat_rows(self, filled: "KVCache", copies: int) -> None:
+        """Copy each sequence of `filled`, made by `first_rows`, to `copies` neighboring sequences of this cache.
+
+        Copying is in place: addresses do not change, and the only temporary memory is one layer of `filled`. Sequences
+        after the last copy keep what they hold.
+        """
+        rows, length = filled.batch_size, filled.length
+        if rows * copies > self.batch_size:
+            raise ValueError(f"{rows} rows with {copies} copies each: expected at most the cache's {self.batch_size}")
+        self.length, self.has_padding = length, filled.has_padding
+        for store in (*self.keys, *self.values, self.real[:, None, :, None]):  # (B, G, capacity, D)
+            prompts = store[:rows, :, :length].clone()
+            repeated = store[: rows * copies, :, :length].view(rows, copies, *prompts.shape[1:])
+            repeated.copy_(prompts[:, None])
+
     def truncate(self, length: int) -> None:
         """Keep only the first `length` tokens of each sequence.
 
@@ -268,14 +310,11 @@ class MemorySlot:
 
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Store the keys and values of the encoder's output, (B, G, S, D), and return them."""
-        self.cache.check_memory(k.shape[2])
-        self.cache.memory_keys[self.index].copy_(k)
-        self.cache.memory_values[self.index].copy_(v)
-        return k, v
+        return self.cache.write_memory(self.index, k, v)
 
     def read(self) -> tuple[Tensor, Tensor]:
         """Return the keys and values of the encoder's output, (B, G, S, D)."""
-        return self.cache.memory_keys[self.index], self.cache.memory_values[self.index]
+        return self.cache.read_memory(self.index)
 
 
 @dataclass(frozen=True)

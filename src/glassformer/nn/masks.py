@@ -1,7 +1,9 @@
 """Attention masks. True always means *may attend*.
 
 A `Mask` describes its rules (causal, window, padding, segments) and builds the boolean tensor only when a backend needs
-it. A plain causal mask reaches the fused kernel as a flag. Queries are the *last* positions of the keys: with a cache
+it. A plain causal mask reaches the fused kernel as a flag. With a window and many queries, the mask is built for a
+block of queries and the keys in their reach at a time, so that memory grows with the length, not with its square
+(`by_blocks`). Queries are the *last* positions of the keys: with a cache
 of seven tokens, two new queries have nine keys and are at positions 7 and 8. The same rule therefore works for whole
 sequences, chunks and single tokens.
 
@@ -14,8 +16,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from glassformer.kernels.kernel_set import MAX_QUERIES, KernelSet, find_key_end
+from glassformer.kernels.kernel_set import MAX_QUERIES, KernelSet, find_key_end, is_exporting
 from glassformer.nn.tensor_checks import check_broadcasts, check_positive, check_shape
+
+QUERY_BLOCK = 256
+"""Number of queries in a block, where attention with a window is computed by blocks."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -41,6 +46,8 @@ class Mask:
     """(B or 1, H or 1, T or 1, S or 1), any other rule, as a boolean tensor: True = may attend."""
     additive: "AdditiveMask | None" = None
     """The additive form of this mask, shared by all layers of a stack; set by `with_additive`."""
+    by_blocks: bool = False
+    """Whether attention is computed for blocks of queries, each with the keys in its window; set by `with_additive`."""
 
     def __post_init__(self) -> None:
         for name in ("real", "allowed"):
@@ -96,13 +103,72 @@ class Mask:
         """Return a copy of this mask that also holds its additive form (`AdditiveMask`), which includes `bias`.
 
         A stack calls this once, so that its layers need not each compute the additive form. That form has the dtype
-        and device of `like`; `kernels` are the kernels that may read it. The mask itself is returned if there is
-        nothing to add, or if a kernel can take it as a causal flag.
+        and device of `like`; `kernels` are the kernels that may read it. The mask itself is returned if it needs no
+        additive form: without a bias, if it allows every key, or if it is only causal and T equals S. If attention is
+        to be computed by blocks, a copy with `by_blocks` is returned instead.
         """
         if bias is None and self.is_only_causal and n_queries == n_keys:
             return self  # the kernel takes a flag instead
+        if bias is None and self._can_use_blocks(n_queries, n_keys):
+            return replace(self, by_blocks=True)
         additive = AdditiveMask.of(self, n_queries, n_keys, bias, like, kernels)
         return self if additive is None else replace(self, additive=additive)
+
+    def block(self, first: int, last: int, n_queries: int, n_keys: int, device: torch.device) -> "tuple[Mask, slice]":
+        """Return the mask of the queries from `first` to before `last`, and the keys in their reach, which it is for.
+
+        It needs a window that counts places among the keys, as `by_blocks` guarantees.
+        """
+        assert self.window is not None
+        shift = n_keys - n_queries  # the place of the first query among the keys
+        end = min(n_keys, shift + last + (0 if self.causal else self.window - 1))
+        queries, keys = slice(first, last), slice(max(0, shift + first - self.window + 1), end)
+        places = torch.arange(n_keys, device=device)[None]
+        allowed = self.allowed
+        if allowed is not None:
+            allowed = allowed if allowed.shape[2] == 1 else allowed[:, :, queries]
+            allowed = allowed if allowed.shape[3] == 1 else allowed[:, :, :, keys]
+        part = replace(
+            self,
+            query_positions=(places[:, shift:] if self.query_positions is None else self.query_positions)[:, queries],
+            key_positions=(places if self.key_positions is None else self.key_positions)[:, keys],
+            real=None if self.real is None else self.real[:, keys],
+            query_segments=None if self.query_segments is None else self.query_segments[:, queries],
+            key_segments=None if self.key_segments is None else self.key_segments[:, keys],
+            allowed=allowed,
+            additive=None,
+            by_blocks=False,
+        )
+        return part, keys
+
+    def _can_use_blocks(self, n_queries: int, n_keys: int) -> bool:
+        """Return whether attention by blocks gives the same result and saves memory. On a GPU this may wait for it.
+
+        Not while gradients are recorded: with dropout, a kernel must see all weights of a query at once.
+        """
+        if self.window is None or n_queries <= QUERY_BLOCK or n_keys <= self.window + QUERY_BLOCK:
+            return False
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or is_exporting():
+            return False
+        return self._counts_places(n_queries, n_keys)
+
+    def _counts_places(self, n_queries: int, n_keys: int) -> bool:
+        """Return whether keys that are allowed have the same distance by their positions as by their places.
+
+        This holds without padding, and with padding on the left if the mask is causal. Padding elsewhere is between
+        two tokens with neighboring positions, or has queries of its own.
+        """
+        query, key = self.query_positions, self.key_positions
+        if query is None or key is None:
+            return True
+        is_next = key.diff(dim=1) == 1  # (B or 1, S - 1)
+        if self.real is not None:
+            if not self.causal or self.key_segments is not None:
+                return False
+            is_next = is_next | (self.real.cumsum(1)[:, :-1] == 0)  # padding before the first token
+        elif self.key_segments is not None:
+            is_next = is_next | (self.key_segments.diff(dim=1) != 0)
+        return bool(is_next.all() & (query == key[:, n_keys - n_queries :]).all())
 
     def _causal(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor:
         query = torch.arange(n_keys - n_queries, n_keys, device=device)[:, None]

@@ -55,10 +55,12 @@ class PackedWeights:
     """Weights in torch's packed int8 layout, registered under a number.
 
     A compiled graph cannot hold the packed object, so it stores the number and looks the weights up by it.
+    `highest` is the largest activation that torch's kernel multiplies without overflow: 127 or 63.
     """
 
-    def __init__(self, weights: Any):
+    def __init__(self, weights: Any, highest: int):
         self.weights = weights
+        self.highest = highest
         self.number = next(_NUMBERS)
         _BY_NUMBER[self.number] = self
 
@@ -66,7 +68,7 @@ class PackedWeights:
         return self  # immutable
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return PackedWeights, (self.weights,)  # in another process the number may be taken
+        return PackedWeights, (self.weights, self.highest)  # in another process the number may be taken
 
 
 _NUMBERS = itertools.count()
@@ -75,22 +77,7 @@ _BY_NUMBER: "weakref.WeakValueDictionary[int, PackedWeights]" = weakref.WeakValu
 
 @torch.library.custom_op("glassformer_packed::linear", mutates_args=())
 def _linear_of(x: Tensor, number: int, n_out: int) -> Tensor:
-    return _multiply(x, _BY_NUMBER[number].weights)
-
-
-def _multiply(x: Tensor, weights: Any) -> Tensor:
-    found: Tensor = torch.ops.quantized.linear_dynamic(x, weights, reduce_range=_sums_saturate())
-    return found
-
-
-@cache
-def _sums_saturate() -> bool:
-    """Return whether torch's kernel adds pairs of products in 16 bits, as it does on x86 CPUs without VNNI.
-
-    The sum of two products of 8-bit numbers can overflow 16 bits, so `_multiply` then limits activations to 7 bits.
-    """
-    allowed = os.environ.get("FBGEMM_ENABLE_INSTRUCTIONS", "VNNI")  # limits FBGEMM to older instructions
-    return platform.machine() in X86 and not (torch.cpu._is_vnni_supported() and allowed.upper().endswith("VNNI"))
+    return _multiply(x, _BY_NUMBER[number])
 
 
 @_linear_of.register_fake
@@ -98,41 +85,103 @@ def _(x: Tensor, number: int, n_out: int) -> Tensor:
     return x.new_empty(*x.shape[:-1], n_out)
 
 
+def _multiply(x: Tensor, packed: PackedWeights) -> Tensor:
+    found: Tensor = torch.ops.quantized.linear_dynamic(x, packed.weights, reduce_range=packed.highest < 127)
+    return found
+
+
 class TorchInt8Linear(nn.Module):
     """`nn.Linear` computed by torch's own dynamic int8 kernel.
 
-    The kernel uses one scale for all activations, so each token vector is first divided by its largest magnitude.
+    torch's kernel derives one scale for all rows from their lowest and highest number. So the rows are quantized here,
+    each by its own scale, to whole numbers from -127 to 127, or from -63 to 63 where torch's kernel would overflow. Two
+    more rows fix the range that torch finds, so that its scale is exactly 1. The weights have the scale 1 too. So torch
+    rounds nothing, its sums are exact, and a row's output does not depend on the other rows.
     """
 
     def __init__(self, linear: nn.Linear, *, engine: str | None = None):
         super().__init__()
+        engine = torch_int8_engine() if engine is None else engine
         weight = linear.weight.detach().float()
-        scales = (weight.abs().amax(1) / 127).clamp_min(1e-30)
-        zeros = torch.zeros(len(weight), dtype=torch.long)
+        self._scales = (weight.abs().amax(1) / 127).clamp_min(1e-30)
         self._bias = None if linear.bias is None else linear.bias.detach().float().clone()
-        self._n_out = len(weight)
-        with _using(torch_int8_engine() if engine is None else engine), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch deprecates quantized tensors
-            quantized = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
-            self._packed = PackedWeights(torch.ops.quantized.linear_prepack(quantized, None))
+        self._packed = _pack(weight / self._scales[:, None], engine, _highest_level(engine))
+        self._range = _range_rows(self._packed.highest, weight.shape[1])
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the output of the layer for x: (..., in_features) -> (..., out_features)."""
-        largest = x.abs().amax(-1, keepdim=True).clamp_min(1e-30)
-        rows = (x / largest).nan_to_num()  # `largest` brings NaN and infinity back, in their own row only
+        rows, highest = x.reshape(-1, x.shape[-1]), self._packed.highest
+        largest = rows.abs().amax(-1, keepdim=True).clamp_min(1e-30)
+        wholes = (rows * (highest / largest)).round().nan_to_num(posinf=0, neginf=0)
+        ranged = torch.cat([wholes, self._range])
         if torch.compiler.is_compiling():
-            y = _linear_of(rows, self._packed.number, self._n_out)
+            sums = _linear_of(ranged, self._packed.number, len(self._scales))
         else:
-            y = _multiply(rows, self._packed.weights)
-        y = y * largest
-        return y if self._bias is None else y + self._bias
+            sums = _multiply(ranged, self._packed)
+        # `largest` brings NaN and infinity back, in their own row only.
+        y = sums[:-2] * self._scales * (largest / highest)
+        y = y if self._bias is None else y + self._bias
+        return y.reshape(*x.shape[:-1], len(self._scales))
+
+
+def _pack(wholes: Tensor, engine: str, highest: int) -> PackedWeights:
+    """Return weights (out, in), which are rounded to whole numbers, in the layout of a torch engine."""
+    ones, zeros = torch.ones(len(wholes)), torch.zeros(len(wholes), dtype=torch.long)
+    with _using(engine), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch deprecates quantized tensors
+        quantized = torch.quantize_per_channel(wholes, ones, zeros, 0, torch.qint8)
+        return PackedWeights(torch.ops.quantized.linear_prepack(quantized, None), highest)
+
+
+def _range_rows(highest: int, n_in: int) -> Tensor:
+    """Return two rows with the lowest and the highest number that fill torch's range of 8 or 7 bits at a scale of 1."""
+    return torch.tensor([[-highest], [highest + 1]], dtype=torch.float32).repeat(1, n_in)
+
+
+@cache
+def _highest_level(engine: str) -> int:
+    """Return the largest activation that a torch engine multiplies exactly: 127, 63, or 0 if it cannot be used.
+
+    Each is tried with the largest sums and with several numbers of rows. Of the engines that torch 2.13 lists on ARM,
+    two raise an error, and `onednn` returns wrong sums after the number of rows has changed.
+    """
+    for highest in (63,) if _sums_saturate() else (127, 63):
+        try:
+            if _is_exact(engine, highest):
+                return highest
+        except RuntimeError:
+            continue
+    return 0
+
+
+def _is_exact(engine: str, highest: int) -> bool:
+    weight = torch.full((9, 70), 127.0)
+    weight[:, ::7] = -127
+    packed = _pack(weight, engine, highest)
+    for n_rows in (1, 5):
+        x = torch.full((n_rows, 70), float(highest))
+        x[:, ::5] = -highest
+        x = torch.cat([x, _range_rows(highest, 70)])
+        if not torch.equal(_multiply(x, packed), x @ weight.T):
+            return False
+    return True
+
+
+@cache
+def _sums_saturate() -> bool:
+    """Return whether torch's kernel adds pairs of products in 16 bits, as it does on x86 CPUs without VNNI.
+
+    The sum of two products of 8-bit numbers can overflow 16 bits, so activations then have 7 bits.
+    """
+    allowed = os.environ.get("FBGEMM_ENABLE_INSTRUCTIONS", "VNNI")  # limits FBGEMM to older instructions
+    return platform.machine() in X86 and not (torch.cpu._is_vnni_supported() and allowed.upper().endswith("VNNI"))
 
 
 def int8_layer_class() -> type[Int8Linear] | type[TorchInt8Linear]:
     """Return the int8 layer class that runs on this machine: `Int8Linear`, or `TorchInt8Linear` as the fallback.
 
     The fallback is for machines where our C++ kernels cannot be built or run, such as without a compiler or without
-    AVX-512 VNNI. Raises KernelBuildError if neither runs.
+    AVX2. Raises KernelBuildError if neither runs.
     """
     try:
         cpp_kernels()
@@ -146,18 +195,9 @@ def int8_layer_class() -> type[Int8Linear] | type[TorchInt8Linear]:
 
 @cache
 def torch_int8_engine() -> str:
-    """Return the name of a torch quantization engine whose int8 products run on this CPU, or "" if there is none.
-
-    Each engine is tried on a small layer, because engines that torch lists may still fail.
-    """
-    for engine in dict.fromkeys((torch.backends.quantized.engine, *torch.backends.quantized.supported_engines)):
-        try:
-            found = TorchInt8Linear(nn.Linear(4, 4), engine=engine)(torch.zeros(1, 4))
-        except RuntimeError:
-            continue
-        if found.shape == (1, 4):
-            return str(engine)
-    return ""
+    """Return the name of a torch quantization engine whose int8 products are exact here, or "" if there is none."""
+    engines = dict.fromkeys((torch.backends.quantized.engine, *torch.backends.quantized.supported_engines))
+    return next((str(engine) for engine in engines if _highest_level(engine)), "")
 
 
 @contextmanager

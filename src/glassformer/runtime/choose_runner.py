@@ -4,8 +4,9 @@ The rules, in order:
 
 1. Kernels: a GPU uses the Triton kernels where they run. A CPU uses the C++ kernels for quantized models and for
    models given to `use_compiled_kernels`, and plain torch otherwise.
-2. Steps are recorded on a GPU, and on a CPU after `record_steps`. They are plain if the model has forward hooks, under
-   autocast, if attention weights are needed, and if the rows will join a running batch.
+2. Steps are recorded on a GPU, and on a CPU after `record_steps`. A CPU with the C++ kernels also replays the steps of
+   at most 32 rows (`replayed_steps.py`), where Python would take a large part of the time. Steps are plain if the model
+   has forward hooks, under autocast, if attention weights are needed, and if the rows will join a running batch.
 3. A recording also encodes the sources of an encoder-decoder on a GPU, and on a CPU if its steps are compiled and the
    sources are short. Several samples of one source are an exception: each needs its own copy of the encoder output, so
    the source is encoded before.
@@ -25,12 +26,19 @@ from torch import Tensor
 from glassformer.kernels.kernel_registry import kernels_for
 from glassformer.kernels.kernel_set import KernelSet
 from glassformer.models import DecoderModel, EncoderDecoderModel
+from glassformer.nn.attention_backends import reads_unfilled
 from glassformer.nn.groupwise_linear import GroupwiseLinear
 from glassformer.nn.quantized_linear import Int8Linear
+from glassformer.runtime.cache_pool import CachePool
+from glassformer.runtime.pool_runner import PoolRunner
 from glassformer.runtime.recorded_steps import RecordedStepRunner, Recordings, Shape
+from glassformer.runtime.replayed_steps import ROWS, ReplayedRecording, ReplayedStepRunner
 from glassformer.runtime.step_runner import StepRunner, TextModel, modules_of
 
+MAX_REPLAYED_ROWS = max(ROWS)
+"""For more rows a CPU spends so long in matrix products that Python does not matter."""
 _RECORDINGS: "weakref.WeakKeyDictionary[TextModel, Recordings]" = weakref.WeakKeyDictionary()
+_REPLAYED: "weakref.WeakKeyDictionary[TextModel, Recordings]" = weakref.WeakKeyDictionary()
 _WITH_COMPILED_KERNELS: "weakref.WeakSet[TextModel]" = weakref.WeakSet()
 
 
@@ -74,13 +82,26 @@ def choose_execution(model: TextModel, work: ExpectedWork) -> Execution:
     is_plain = (
         is_watched or work.needs_attention or work.joins_batch or torch.is_autocast_enabled(parameter.device.type)
     )
-    if not is_plain and model not in _RECORDINGS and parameter.is_cuda:
-        record_steps(model)
-    recordings = None if is_plain else _RECORDINGS.get(model)
+    recordings = None if is_plain else _recordings_of(model, work, kernels)
     if recordings is None or work.source is None:
         return Execution(kernels, recordings)
     one_memory_each = work.copies == 1 or work.shares_memory
     return Execution(kernels, recordings, one_memory_each and recordings.should_read(work.source))
+
+
+def _recordings_of(model: TextModel, work: ExpectedWork, kernels: KernelSet) -> Recordings | None:
+    """Return the recordings that the steps of a batch are replayed from; None if plain steps are as fast."""
+    parameter = next(model.parameters())
+    if model not in _RECORDINGS and parameter.is_cuda:
+        record_steps(model)
+    if model in _RECORDINGS:
+        return _RECORDINGS[model]
+    keys = parameter.new_empty(1, 1, 1, model.config.head_size)
+    if work.rows > MAX_REPLAYED_ROWS or parameter.is_cuda or reads_unfilled(model, keys, kernels):
+        return None
+    if model not in _REPLAYED:
+        _REPLAYED[model] = Recordings(model, kind=ReplayedRecording, exact_rows=True)
+    return _REPLAYED[model]
 
 
 def choose_kernels(model: TextModel) -> KernelSet:
@@ -116,7 +137,21 @@ def open_runner(model: TextModel, work: ExpectedWork) -> Iterator[StepRunner]:
     sizes = (0, 0) if read is None else read.shape[:2]
     with execution.recordings.borrow(Shape(work.rows, work.capacity, *sizes), execution.kernels) as recording:
         source = work.source if execution.records_source else None
-        yield RecordedStepRunner(model, recording, work.rows, memory, mask, source=source)
+        runner = ReplayedStepRunner if isinstance(recording, ReplayedRecording) else RecordedStepRunner
+        yield runner(model, recording, work.rows, memory, mask, source=source)
+
+
+def open_pool(model: TextModel, *, max_rows: int, max_tokens: int) -> PoolRunner:
+    """Return a runner for the batching engine, with a new pool of `max_tokens` tokens."""
+    rows = min(max_rows, max_tokens)
+    pool = CachePool(model, max_rows=rows, max_tokens=max_tokens, kernels=choose_kernels(model))
+    return PoolRunner(model, pool, is_recorded=should_record_pool(model))
+
+
+def should_record_pool(model: TextModel) -> bool:
+    """Return whether the engine's steps are recorded: on a GPU, unless a rule demands plain steps."""
+    execution = choose_execution(model, ExpectedWork(rows=1, capacity=1))
+    return next(model.parameters()).is_cuda and execution.recordings is not None
 
 
 def _plain_runner(

@@ -1,15 +1,20 @@
 """CUDA graphs: capture a computation once, then launch all of its kernels with one call."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from glassformer.runtime.fixed_cache import FixedCache
-
 Result = TypeVar("Result")
+
+
+class UndoesSteps(Protocol):
+    """A cache that can undo the steps of capturing a graph, such as `FixedCache`."""
+
+    def discarding_steps(self) -> AbstractContextManager[None]:
+        """Return a context manager that undoes the steps made inside it."""
 
 
 class CudaGraph:
@@ -19,7 +24,7 @@ class CudaGraph:
     the memory pool of the graph.
     """
 
-    def __init__(self, compute: Callable[[], Tensor], cache: FixedCache, buffers: Sequence[Tensor], pool: Any):
+    def __init__(self, compute: Callable[[], Tensor], cache: UndoesSteps, buffers: Sequence[Tensor], pool: Any):
         self._compute = compute
         self._cache, self._buffers = cache, buffers
         self._pool = pool

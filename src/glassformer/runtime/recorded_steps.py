@@ -24,6 +24,7 @@ from typing_extensions import override
 from glassformer.kernels.kernel_registry import PLAIN
 from glassformer.kernels.kernel_set import KernelSet
 from glassformer.models import EncoderDecoderModel
+from glassformer.nn import KVCache
 from glassformer.nn.attention_backends import reads_unfilled
 from glassformer.runtime.compiled_step import CompiledStep, options_for
 from glassformer.runtime.cuda_graphs import CudaGraph
@@ -60,6 +61,7 @@ class Recording:
         parameter = next(model.parameters())
         self.shape = shape
         self.kernels = kernels
+        self._steps = steps
         self.addresses = _addresses(model)
         self.cache = FixedCache(
             n_layers=model.config.n_decoder_layers,
@@ -163,13 +165,13 @@ class Steps:
         return self._options is not None
 
     def scorer(
-        self, tokens: Tensor, cache: FixedCache, memory: Tensor | None, mask: Tensor | None
+        self, tokens: Tensor, cache: KVCache, memory: Tensor | None, mask: Tensor | None
     ) -> Callable[[], Tensor]:
         """Return a function that feeds `tokens` to the model and returns the logits. `memory` is the encoder output."""
         score = partial(self._score, tokens, cache, memory, mask)
         return score if self._options is None else CompiledStep(score, self._options)
 
-    def _score(self, tokens: Tensor, cache: FixedCache, memory: Tensor | None, mask: Tensor | None) -> Tensor:
+    def _score(self, tokens: Tensor, cache: KVCache, memory: Tensor | None, mask: Tensor | None) -> Tensor:
         model = self._model()
         assert model is not None
         return StepRunner(model, cache, memory, mask).step(tokens)
@@ -205,9 +207,22 @@ class Steps:
 
 
 class Recordings:
-    """The recordings of one model: makes them, lends them and keeps them. With `compile` their steps are compiled."""
+    """The recordings of one model: makes them, lends them and keeps them.
 
-    def __init__(self, model: TextModel, *, compile: bool = False, cache_dtype: torch.dtype | None = None):
+    With `compile` their steps are compiled. `kind` is the class of the recordings; `exact_rows` makes them for as many
+    rows as are asked for, instead of a rounded-up number.
+    """
+
+    def __init__(
+        self,
+        model: TextModel,
+        *,
+        compile: bool = False,
+        cache_dtype: torch.dtype | None = None,
+        kind: type[Recording] = Recording,
+        exact_rows: bool = False,
+    ):
+        self._kind, self._exact_rows = kind, exact_rows
         self._model = weakref.ref(model)
         self._steps = Steps(model, compile=compile, cache_dtype=cache_dtype)
         self._free: list[Recording] = []
@@ -232,6 +247,8 @@ class Recordings:
         model = self._model()
         assert model is not None
         roomy, addresses = _round_up(shape, model.config.max_len), _addresses(model)
+        if self._exact_rows:
+            roomy = roomy._replace(rows=shape.rows, memories=shape.memories)
         with self._lock:
             # Replaced parameters have other addresses, so recordings of the old ones are dropped.
             self._free = [recording for recording in self._free if recording.addresses == addresses]
@@ -239,7 +256,7 @@ class Recordings:
                 if recording.shape == roomy and recording.kernels is kernels:
                     self._free.remove(recording)
                     return recording
-        return Recording(model, roomy, self._steps, kernels)
+        return self._kind(model, roomy, self._steps, kernels)
 
     def _give_back(self, recording: Recording) -> None:
         with self._lock:
@@ -303,13 +320,23 @@ class RecordedStepRunner(StepRunner):
 
     @property
     def can_chain_steps(self) -> bool:
-        """Whether a step may take its tokens directly from the previous one: on a GPU, until rows are dropped."""
+        """Whether a step can read the tokens that the previous step left on the device, without a copy to the host.
+
+        That is so on a GPU, as long as no sequence has been dropped from the batch.
+        """
         return self.device.type == "cuda" and self._in_order
 
     @property
     @override
     def can_run_ahead(self) -> bool:
         return self.device.type == "cuda" and self.recording.cache.length < self.recording.cache.capacity
+
+    @override
+    def prefill(self, tokens: Tensor, mask: Tensor | None = None, *, copies: int = 1) -> Tensor:
+        scores = super().prefill(tokens, mask, copies=copies)
+        if not self.recording.cache.is_fixed:
+            self.recording.cache.fix()
+        return scores
 
     @override
     def step(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -58,6 +58,23 @@ class StepRunner:
         scores = self.model.apply_head(hidden[:, -1:])[:, 0]
         return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
 
+    def prefill(self, tokens: Tensor, mask: Tensor | None = None, *, copies: int = 1) -> Tensor:
+        """Make the first step: read the prompts (B, T) and return the logits (B·copies, V) of the next token.
+
+        A decoder reads each prompt once, whatever the number of its beams or samples, `copies`. Then the prompt's keys
+        and values are copied to their rows, which are next to each other. The prompt of an encoder-decoder is a single
+        token, which every row reads. `mask` is False at left padding.
+        """
+        if self.memory is None and len(tokens) < self.cache.batch_size:
+            prompts = self.cache.first_rows(len(tokens))
+            scores = StepRunner(self.model, prompts).step(tokens, mask)
+            self.cache.repeat_rows(prompts, copies)
+            return scores if copies == 1 else scores.repeat_interleave(copies, 0)
+        if copies > 1:
+            tokens = tokens.repeat_interleave(copies, 0)
+            mask = None if mask is None else mask.repeat_interleave(copies, 0)
+        return self.step(tokens, mask)
+
     def reorder(self, rows: Tensor, memories: Tensor | None = None) -> None:
         """Make row i a copy of row `rows[i]`. Fewer rows shrink the batch.
 

@@ -1,5 +1,7 @@
 """Splits by a hash of the text."""
 
+import pytest
+
 from glassformer.data.readers.pairs import Pair
 from glassformer.data.readers.splits import split_examples, split_of, split_pairs
 
@@ -26,3 +28,27 @@ def test_pairs_with_the_same_source_are_in_the_same_split():
     sources = [{pair.source for pair in side} for side in sides.values()]
     assert sum(map(len, sources)) == 100
     assert len(set.union(*sources)) == 100
+
+
+def test_a_file_without_the_test_texts_has_the_same_validation_texts():
+    """Otherwise a file that was made of a corpus's train and valid texts would be split into no validation texts."""
+    texts = [f"sentence {number}" for number in range(3000)]
+    side = {text: split_of(text, valid=0.04, test=0.04) for text in texts}
+    rest = [text for text in texts if side[text] != "test"]
+    assert [text for text in rest if split_of(text, valid=0.04, test=0.0) == "valid"] == [
+        text for text in rest if side[text] == "valid"
+    ]
+
+
+@pytest.mark.parametrize("count", [2, 3, 10, 40])
+def test_few_examples_have_a_validation_text(count):
+    """With a share of 4 %, one of ten texts would often have none."""
+    for start in range(20):
+        texts = [f"text {start} {number}" for number in range(count)]
+        sides = split_examples(texts, str, test=0.0)
+        train, valid = list(sides["train"]), list(sides["valid"])
+        assert train
+        assert valid
+        assert sorted(train + valid) == sorted(texts)
+        usual = [text for text in texts if split_of(text, valid=0.04, test=0.0) == "valid"]
+        assert valid == usual if usual else len(valid) == 1

@@ -53,22 +53,30 @@ at::Tensor read_rows(const at::Tensor& packed, const at::Tensor& given, int64_t 
   return found;
 }
 
-// x (..., n_in) float, packed weights (n, n_in), bias (n) or none -> (..., n).
-at::Tensor linear(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias, int64_t n_in,
-                  int64_t n, int64_t bits, bool has_mins, bool is_half) {
+// x (..., n_in) float, packed weights (n, n_in), bias (n) or none -> y (..., n).
+at::Tensor& linear_out(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias, int64_t n_in,
+                       int64_t n, int64_t bits, bool has_mins, bool is_half, at::Tensor& y) {
   const Shape shape = read_shape(n_in, n, bits, has_mins, is_half);
   TORCH_CHECK(x.dim() > 0 && x.scalar_type() == at::kFloat, "groupwise linear: expected float32 rows");
   TORCH_CHECK(x.size(-1) == n_in, say("groupwise linear: rows of ", x.size(-1), ", expected ", n_in));
   TORCH_CHECK(packed.numel() == shape.bytes() && (!bias || bias->numel() == n),
               "groupwise linear: the packed weights or the bias do not have the size for n_in, n and the format");
-  std::vector<int64_t> sizes = x.sizes().vec();
-  sizes.back() = n;
   const at::Tensor input = x.contiguous();
-  at::Tensor y = at::empty(sizes, x.options());
   const int64_t m = x.numel() / n_in;
+  TORCH_CHECK(y.is_contiguous() && y.scalar_type() == at::kFloat && y.numel() == m * n, "groupwise linear: wrong output");
   const int threads = at::in_parallel_region() ? 1 : threads_for(shape, m, at::get_num_threads());
   multiply(shape, input.const_data_ptr<float>(), m, packed.const_data_ptr<uint8_t>(),
            bias ? bias->const_data_ptr<float>() : nullptr, threads, y.data_ptr<float>());
   return y;
+}
+
+// The same, with a new tensor for the result.
+at::Tensor linear(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias, int64_t n_in,
+                  int64_t n, int64_t bits, bool has_mins, bool is_half) {
+  TORCH_CHECK(x.dim() > 0 && n > 0, "groupwise linear: expected float32 rows");
+  std::vector<int64_t> sizes = x.sizes().vec();
+  sizes.back() = n;
+  at::Tensor y = at::empty(sizes, x.options());
+  return linear_out(x, packed, bias, n_in, n, bits, has_mins, is_half, y);
 }
 }  // namespace groupwise

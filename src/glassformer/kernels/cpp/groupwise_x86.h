@@ -19,7 +19,7 @@ template <bool is_signed>
 inline Bytes add_products(Bytes sums, Bytes w, Bytes x) {
   return _mm512_dpbusd_epi32(sums, w, x);
 }
-inline Floats load_floats(const void* from) { return _mm512_loadu_ps(from); }
+inline Floats load_floats(const void* from) { return _mm512_loadu_ps(static_cast<const float*>(from)); }
 inline Floats load_halves(const uint8_t* from) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
 }

@@ -1,23 +1,29 @@
-// int8 products on ARM cores with the dot-product extension. One SDOT multiplies 4 inputs of a row by 4 inputs of 4
-// channels.
+// int8 products on ARM cores. With the dot-product extension, one SDOT multiplies 4 inputs of a row by 4 inputs of 4
+// channels. Without it, several instructions do the same.
 
+using Level = int8_t;                            // a quantized activation
 constexpr int64_t kChannels = 8;                 // channels of a panel
+constexpr int64_t kGroup = 4;                    // inputs that lie side by side
 constexpr int64_t kInputs = 16;                  // the inner dimension is padded to a multiple of this
 constexpr int64_t kHead = 0;                     // bytes before a panel's weights
 constexpr int64_t kAhead = kInputs * kChannels;  // bytes that are read beyond the last panel or row
-constexpr int64_t kRowsTogether = 1;             // rows of x are padded to a multiple of this
 constexpr int64_t kRows = 8;                     // rows of x per call
+constexpr int64_t kNear = 1 << 15;               // bytes of activations in one block, so that it stays in the L1 cache
 
-void finish_panel(int8_t*, int64_t) {}
-int8_t* row_of(int8_t* x, int64_t r, int64_t kp) { return x + r * kp; }
+inline void finish_panel(int8_t*, int64_t) {}
+inline RowLayout layout_for(int64_t, int64_t kp, bool) { return {kp, 1, kp, false}; }
+inline int8_t* row_of(int8_t* x, int64_t r, const RowLayout& layout) { return x + r * layout.kp; }
+inline int64_t rows_per_block(const RowLayout& layout) { return std::max<int64_t>(kRows, kNear / layout.kp / kRows * kRows); }
 
 // Quantize one row to int8 by its largest magnitude. Return the scale that converts it back.
-float quantize(const float* x, int8_t* q, int64_t k, int64_t kp) {
+inline float quantize(const float* x, int8_t* q, int64_t k, const RowLayout& layout) {
   float32x4_t most = vdupq_n_f32(0);
   int64_t i = 0;
   for (; i + 4 <= k; i += 4) most = vmaxq_f32(most, vabsq_f32(vld1q_f32(x + i)));
   float top = vmaxvq_f32(most);
-  for (; i < k; ++i) top = std::max(top, std::fabs(x[i]));
+  // The bits of magnitudes, read as integers, have the same order, and NaN is the largest.
+  for (; i < k; ++i)
+    top = std::bit_cast<float>(std::max(std::bit_cast<int32_t>(top), std::bit_cast<int32_t>(std::fabs(x[i]))));
   const float inverse = top > 0 ? 127.0f / top : 0.0f;
   const float32x4_t by = vdupq_n_f32(inverse);
   i = 0;
@@ -29,13 +35,25 @@ float quantize(const float* x, int8_t* q, int64_t k, int64_t kp) {
     vst1q_s8(q + i, vcombine_s8(vqmovn_s16(low), vqmovn_s16(high)));
   }
   for (; i < k; ++i) q[i] = static_cast<int8_t>(std::lrintf(x[i] * inverse));
-  for (; i < kp; ++i) q[i] = 0;
+  for (; i < layout.kp; ++i) q[i] = 0;
   return top / 127.0f;
 }
 
 using Sums = int32x4_t[2];  // sums of one row, for 4 channels each
 
-// Multiply R rows of x by one panel of 8 channels. Used for the last rows, fewer than 8.
+// Add to each of 4 sums the products of 4 weights and the 4 activations in a lane of `row`.
+template <int Lane>
+inline int32x4_t add_products(int32x4_t sums, int8x16_t weights, int8x16_t row) {
+#if defined(__ARM_FEATURE_DOTPROD)
+  return vdotq_laneq_s32(sums, weights, row, Lane);
+#else
+  const int8x8_t four = vreinterpret_s8_s32(vdup_laneq_s32(vreinterpretq_s32_s8(row), Lane));
+  const int32x4_t low = vpaddlq_s16(vmull_s8(vget_low_s8(weights), four));
+  return vaddq_s32(sums, vpaddq_s32(low, vpaddlq_s16(vmull_s8(vget_high_s8(weights), four))));
+#endif
+}
+
+// Multiply R rows of x by one panel of 8 channels.
 template <int R>
 void multiply(const int8_t* x, const int8_t* w, int64_t kp, Sums* sums) {
   // Each group of inputs has its own accumulators, because an SDOT waits four cycles for the previous one on the same sum.
@@ -45,14 +63,14 @@ void multiply(const int8_t* x, const int8_t* w, int64_t kp, Sums* sums) {
   for (int64_t i = 0; i < kp; i += kInputs, w += kInputs * kChannels) {
     int8x16_t row[R];
     for (int r = 0; r < R; ++r) row[r] = vld1q_s8(x + r * kp + i);
-// A macro, because the lane must be a compile-time constant.
+// A macro, because the lane is a template argument.
 #define GROUP(lane)                                                                       \
   {                                                                                       \
     int32x4_t(&part)[R][2] = parts[R > 2 ? 0 : lane];                                     \
     const int8x16_t low = vld1q_s8(w + lane * 32), high = vld1q_s8(w + lane * 32 + 16);   \
     for (int r = 0; r < R; ++r) {                                                         \
-      part[r][0] = vdotq_laneq_s32(part[r][0], low, row[r], lane);                        \
-      part[r][1] = vdotq_laneq_s32(part[r][1], high, row[r], lane);                       \
+      part[r][0] = add_products<lane>(part[r][0], low, row[r]);                           \
+      part[r][1] = add_products<lane>(part[r][1], high, row[r]);                          \
     }                                                                                     \
   }
     GROUP(0) GROUP(1) GROUP(2) GROUP(3)
@@ -64,6 +82,7 @@ void multiply(const int8_t* x, const int8_t* w, int64_t kp, Sums* sums) {
                                 vaddq_s32(parts[2][r][half], parts[3][r][half]));
 }
 
+#if defined(__ARM_FEATURE_DOTPROD)
 // The same for 8 rows, in assembly, because compilers do not keep this order of instructions: the operands of the next 16
 // inputs are loaded between the products, as soon as a register is free, so that no product waits for memory. It reads 16
 // inputs beyond the end. Registers: sums in v0 to v15 (two per row), rows in v16 to v23, weights in v24 to v31.
@@ -116,6 +135,7 @@ void multiply<8>(const int8_t* x, const int8_t* w, int64_t kp, Sums* sums) {
 #undef GROUP
 #undef STORE
 }
+#endif
 
 // Multiply R rows of x by one panel and write the result as floats.
 template <int R>
@@ -143,7 +163,8 @@ void panel(const int8_t* x, const int8_t* w, int64_t kp, const float* x_scale, c
   }
 }
 
-void Product::multiply(int64_t panels_begin, int64_t panels_end, int64_t rows_begin, int64_t rows_end) const {
+inline void Product::multiply(int64_t panels_begin, int64_t panels_end, int64_t rows_begin, int64_t rows_end) const {
+  const int64_t kp = layout.kp;
   for (int64_t p = panels_begin; p < panels_end; ++p)
     for (int64_t r = rows_begin; r < rows_end; r += kRows) {
       const int64_t first = p * kChannels, channels = std::min(kChannels, n - first);

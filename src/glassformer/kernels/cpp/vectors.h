@@ -1,14 +1,22 @@
 // SIMD registers of floats: operations that compilers do not vectorize by themselves. If one operand of a maximum is NaN,
-// either operand may be returned.
+// either operand may be returned. The compiler flags decide the kind of register: NEON, AVX-512 or AVX2.
+
+// A float16 number, as it lies in memory.
+struct Half {
+  uint16_t bits;
+};
 
 #if defined(__aarch64__)
+constexpr int kRegisters = 32;  // vector registers of the CPU
 using Numbers = float32x4_t;
 inline float sum_of(Numbers x) { return vaddvq_f32(x); }
 inline float max_of(Numbers x) { return vmaxnmvq_f32(x); }
 inline Numbers higher_of(Numbers x, Numbers y) { return vmaxnmq_f32(x, y); }
 inline bool is_any_above(Numbers x, float least) { return vmaxvq_u32(vcgtq_f32(x, vdupq_n_f32(least))) != 0; }
 inline void sums_of(const Numbers* x, float* to) { vst1q_f32(to, vpaddq_f32(vpaddq_f32(x[0], x[1]), vpaddq_f32(x[2], x[3]))); }
-#else
+inline Numbers load(const Half* from) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(&from->bits))); }
+#elif defined(__AVX512F__)
+constexpr int kRegisters = 32;
 using Numbers = __m512;
 
 // Return the mask of a register's first n lanes.
@@ -28,6 +36,35 @@ inline void sums_of(const Numbers* x, float* to) {
   const __m256 half = _mm512_castps512_ps256(all) + _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(all), 1));
   _mm_storeu_ps(to, _mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1));
 }
+
+inline Numbers load(const Half* from) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))); }
+#else
+constexpr int kRegisters = 16;
+using Numbers = __m256;
+inline __m128 low_of(Numbers x) { return _mm256_castps256_ps128(x); }
+inline __m128 high_of(Numbers x) { return _mm256_extractf128_ps(x, 1); }
+inline Numbers higher_of(Numbers x, Numbers y) { return _mm256_max_ps(x, y); }
+inline bool is_any_above(Numbers x, float least) {
+  return _mm256_movemask_ps(_mm256_cmp_ps(x, _mm256_set1_ps(least), _CMP_GT_OQ)) != 0;
+}
+
+inline float sum_of(Numbers x) {
+  const __m128 four = _mm_add_ps(low_of(x), high_of(x)), two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+inline float max_of(Numbers x) {
+  const __m128 four = _mm_max_ps(low_of(x), high_of(x)), two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+
+// Sum each of four registers: add neighbors until one number per register and half is left.
+inline void sums_of(const Numbers* x, float* to) {
+  const __m256 all = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
+  _mm_storeu_ps(to, _mm_add_ps(low_of(all), high_of(all)));
+}
+
+inline Numbers load(const Half* from) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))); }
 #endif
 constexpr int64_t kTogether = sizeof(Numbers) / sizeof(float);  // floats per register
 
@@ -64,24 +101,16 @@ inline Numbers load(const float* from) {
   return x;
 }
 
-inline Numbers load(const at::Half* from) {
-#if defined(__aarch64__)
-  return vcvt_f32_f16(vld1_f16(reinterpret_cast<const __fp16*>(from)));
-#else
-  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-#endif
-}
-
 // Load the first n floats of a register and fill the rest with minus infinity.
 inline Numbers load_some(const float* from, int64_t n) {
-#if defined(__aarch64__)
+#if defined(__AVX512F__)
+  return _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), lane_mask(n), from);
+#else
   if (n >= kTogether) return load(from);
   float numbers[kTogether];
   std::fill_n(numbers, kTogether, -INFINITY);
   std::copy_n(from, std::max<int64_t>(0, n), numbers);
   return load(numbers);
-#else
-  return _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), lane_mask(n), from);
 #endif
 }
 

@@ -1,0 +1,126 @@
+"""Read the prompts of the engine's requests into rows of the cache pool: several together, long ones in parts."""
+
+from dataclasses import dataclass
+
+import torch
+
+from glassformer.decoding.engine_request import EngineRequest
+from glassformer.decoding.prompt_lookup import PromptLookup
+from glassformer.decoding.running_batch import Member, RunningBatch
+from glassformer.models import DecoderModel
+from glassformer.runtime.cache_pool import PoolRow
+
+READ_AT_ONCE = 4096
+"""The most prompt tokens that are read at once while no request runs."""
+MAX_PADDING = 0.25
+"""Prompts are read together while at most this share of the tokens is padding."""
+
+
+@dataclass(eq=False)
+class Reading:
+    """A request whose prompt is being read into the first of its rows."""
+
+    request: EngineRequest
+    places: list[PoolRow]
+
+    @property
+    def unread(self) -> list[int]:
+        """The tokens of the prompt that have not been read."""
+        return self.request.tokens[self.places[0].length :]
+
+
+class PromptReader:
+    """The requests whose prompts are being read, as `readings`. When a prompt is complete, it joins the batch.
+
+    Args:
+        begin: The token after which an encoder-decoder generates; None for a decoder-only model.
+        read_tokens: The most tokens that `read` reads while requests run, but at least one source of an
+            encoder-decoder, which cannot be read in parts.
+    """
+
+    def __init__(self, batch: RunningBatch, *, begin: int | None, read_tokens: int):
+        self.batch, self.begin, self.read_tokens = batch, begin, read_tokens
+        self.readings: list[Reading] = []
+
+    def read(self) -> None:
+        """Read prompts, or parts of them, within the limit of one step."""
+        limit = self.read_tokens if self.batch.members else max(self.read_tokens, READ_AT_ONCE)
+        left = limit
+        while self.readings:
+            group = self._next_group(left)
+            if not group:
+                if left < limit:
+                    return
+                group = self.readings[:1]  # longer than the limit: read a part of it
+            texts = [reading.unread for reading in group]
+            if self.begin is None:
+                texts = [text[:limit] for text in texts]
+            left -= len(texts) * max(map(len, texts))
+            try:
+                self._read(group, texts)
+            except Exception as error:
+                for reading in group:
+                    reading.request.fail(error)
+                    self._drop(reading)
+                self.batch.leave()
+
+    def leave(self) -> None:
+        """Remove canceled requests and free their rows."""
+        for reading in [reading for reading in self.readings if reading.request.is_canceled]:
+            reading.request.settle()
+            self._drop(reading)
+
+    def _drop(self, reading: Reading) -> None:
+        if reading in self.readings:
+            self.readings.remove(reading)
+            for place in reading.places:
+                self.batch.runner.pool.free(place)
+
+    def _next_group(self, left: int) -> list[Reading]:
+        """Return the first prompt and others of similar length to read with it, of at most `left` tokens together."""
+        first, group = self.readings[0], list[Reading]()
+        n_real = longest = 0
+        for reading in self.readings:
+            # Prompts whose beginning is stored are read alone, because they attend to rows of the pool.
+            if reading is not first and (reading.places[0].length or first.places[0].length):
+                continue
+            length = len(reading.unread)
+            padded = (len(group) + 1) * max(longest, length)
+            if padded <= left and n_real + length >= (1 - MAX_PADDING) * padded:
+                group.append(reading)
+                n_real, longest = n_real + length, max(longest, length)
+            elif reading is first:
+                return []
+        return group
+
+    def _read(self, group: list[Reading], texts: list[list[int]]) -> None:
+        """Read these tokens of some prompts. Those that are then complete join the batch."""
+        runner = self.batch.runner
+        places = [reading.places[0] for reading in group]
+        if self.begin is None:
+            scores = runner.read(places, texts)
+            complete = [number for number, reading in enumerate(group) if not reading.unread]
+        else:
+            scores = runner.read_sources(places, texts, self.begin)
+            complete = list(range(len(group)))
+        members, numbers = list[Member](), list[int]()
+        for number in complete:
+            reading = group[number]
+            first = reading.places[0]
+            for place, sequence in zip(reading.places, reading.request.rows, strict=True):
+                if place is not first:
+                    runner.pool.copy_text(first, place, first.length)
+                members.append(Member(reading.request, sequence, place, self._lookup_for(reading.request)))
+                numbers.append(number)
+        for number in complete:
+            self.readings.remove(group[number])
+        if members:
+            self.batch.join(members, scores[torch.tensor(numbers, device=scores.device)])
+
+    def _lookup_for(self, request: EngineRequest) -> PromptLookup | None:
+        """Return the index of a request's prompt, or source, if it asks for proposed tokens."""
+        if not request.config.prompt_lookup_num_tokens:
+            return None
+        model = self.batch.runner.model
+        shares_ids = isinstance(model, DecoderModel) or model.config.source_vocab == model.config.vocab_size
+        return PromptLookup(request.tokens if shares_ids else ())

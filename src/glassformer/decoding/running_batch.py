@@ -1,0 +1,186 @@
+"""The running batch of the engine: sequences of many requests that take each step together.
+
+Each sequence has a row of the cache pool and its own position, so sequences join and leave without padding or copying.
+A step is a forward pass for one token per sequence. On a GPU the next step is launched before the tokens of this one
+are read. If a request asks for it, a step verifies several proposed tokens at once (`prompt_lookup.py`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from glassformer.decoding.engine_request import EngineRequest
+from glassformer.decoding.prompt_lookup import PromptLookup
+from glassformer.decoding.step_loop import SequenceState, TokenChooser
+from glassformer.runtime.cache_pool import PoolRow
+from glassformer.runtime.pool_runner import PoolRunner
+
+
+@dataclass(eq=False)
+class Member:
+    """A sequence of the running batch, and its row of the pool."""
+
+    request: EngineRequest
+    sequence: SequenceState
+    place: PoolRow
+    lookup: PromptLookup | None = None
+    """Proposes tokens, if the request asks for that."""
+    last: int = 0
+    """The newest token, the input of the next step."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the sequence has ended, or its request was canceled or has failed."""
+        return self.sequence.reason is not None or self.request.is_canceled or self.request.is_done
+
+    def propose(self) -> list[int]:
+        """Return tokens that may come next, at most as many as the request asks for and has left."""
+        left = self.sequence.max_new - len(self.sequence.written) - 1
+        count = min(self.request.config.prompt_lookup_num_tokens, left)
+        return [] if self.lookup is None or count < 1 else self.lookup.propose(count)
+
+    def note(self, token: int) -> None:
+        """Note the token that the sequence has chosen, and pass it on to the callback of the request."""
+        self.last = token
+        if self.sequence.reason == "end" or self.sequence.error is not None:
+            return
+        self.place.tokens.append(token)
+        if self.lookup is not None:
+            self.lookup.add(token)
+        if self.request.on_token is None or self.request.is_done:
+            return
+        try:
+            self.request.on_token(self.sequence.number, token)
+        except Exception as error:  # an error of the callback ends its own request only
+            self.request.fail(error)
+
+
+class RunningBatch:
+    """The sequences that are running, as `members`.
+
+    With `keeps_texts` the rows of ended sequences keep their texts, so that later prompts can reuse them.
+    """
+
+    def __init__(self, runner: PoolRunner, *, end: int, keeps_texts: bool):
+        self.runner, self.end, self.keeps_texts = runner, end, keeps_texts
+        self.members: list[Member] = []
+        self._ahead: tuple[list[Member], Tensor] | None = None
+        """The members of a step that was launched early, and their logits."""
+        self._chooser: TokenChooser | None = None
+
+    def join(self, members: Sequence[Member], scores: Tensor) -> None:
+        """Add sequences whose prompts have been read, and choose their first tokens from the logits (N, V)."""
+        for member in members:
+            member.place.state = "running"
+        self.members += members
+        self._choose(members, scores)
+
+    def step(self) -> None:
+        """Advance the sequences by one token, or by several if proposed tokens are right.
+
+        Sequences that joined after the step was launched wait for the next one.
+        """
+        if self._ahead is None:
+            members = list(self._in_order())
+            texts = [[member.last, *member.propose()] for member in members]
+            if any(len(text) > 1 for text in texts):
+                self._verify(members, texts)
+                return
+            scores = self.runner.step(torch.tensor(texts, device=self.runner.pool.device))
+        else:
+            members, scores = self._ahead
+            self._ahead = None
+        if self._chooser is None or [member.sequence for member in members] != self._chooser.rows:
+            self._chooser = self._chooser_of(members, scores)
+        chooser = self._chooser
+        chooser.start(scores)
+        if self._can_run_ahead(members, chooser):
+            numbers = {id(member): number for number, member in enumerate(members)}
+            order = [numbers[id(member)] for member in self._in_order()]
+            tokens = chooser.tokens[torch.tensor(order, device=scores.device)]
+            self._ahead = list(self.members), self.runner.step(tokens[:, None])
+        self._note(members, chooser.finish())
+
+    def leave(self) -> None:
+        """Remove ended sequences and those of canceled or failed requests, and give back their rows."""
+        leaving = [member for member in self.members if member.is_over]
+        if not leaving:
+            return
+        self.members = [member for member in self.members if not member.is_over]
+        self._chooser = None
+        if self._ahead is not None:
+            members, scores = self._ahead
+            staying = [number for number, member in enumerate(members) if not member.is_over]
+            kept = [members[number] for number in staying]
+            self._ahead = (kept, scores[torch.tensor(staying, device=scores.device)]) if kept else None
+        for member in leaving:
+            if not member.request.is_done:
+                member.request.settle()
+            self._release(member)
+
+    def _can_run_ahead(self, members: list[Member], chooser: TokenChooser) -> bool:
+        """Return whether the next step can be launched before the tokens that `chooser` has chosen are read.
+
+        Sequences that end with these tokens then take a step in vain.
+        """
+        needs_tokens = chooser.needs_tokens or any(member.lookup is not None for member in members)
+        goes_on = any(len(member.sequence.written) + 1 < member.sequence.max_new for member in members)
+        return self.runner.can_run_ahead and goes_on and not needs_tokens and len(members) == len(self.members)
+
+    def _verify(self, members: list[Member], texts: list[list[int]]) -> None:
+        """Read the last token of each member and the tokens proposed after it, and keep those that the member chooses.
+
+        `texts` are these tokens. Each member chooses at least one token.
+        """
+        starts = [member.place.length for member in members]
+        scores = self.runner.verify([member.place for member in members], texts)  # (N, T, V)
+        for member, start in zip(members, starts, strict=True):
+            member.place.tokens = member.place.tokens[: start + 1]  # what was proposed is not chosen yet
+        choosing, position = list(range(len(members))), 0
+        while choosing:
+            now = [members[number] for number in choosing]
+            for number in choosing:
+                members[number].place.length = starts[number] + position + 1
+            chosen = self._choose(now, scores[torch.tensor(choosing, device=scores.device), position])
+            position += 1
+            choosing = [
+                number
+                for number, token in zip(choosing, chosen, strict=True)
+                if not members[number].is_over and texts[number][position : position + 1] == [token]
+            ]
+
+    def _choose(self, members: Sequence[Member], scores: Tensor) -> list[int]:
+        """Choose a token for each of some members from the logits (N, V), and return the tokens."""
+        chooser = self._chooser_of(members, scores)
+        chooser.start(scores)
+        chosen = chooser.finish()
+        self._note(members, chosen)
+        return chosen
+
+    def _note(self, members: Sequence[Member], tokens: Sequence[int]) -> None:
+        for member, token in zip(members, tokens, strict=True):
+            member.note(token)
+        self.leave()
+
+    def _in_order(self) -> list[Member]:
+        """Move the rows of the members to the beginning of the pool, and return the members in the order of rows."""
+        self.runner.pool.compact()
+        self.members.sort(key=lambda member: member.place.index)
+        return self.members
+
+    def _release(self, member: Member) -> None:
+        """Give back the row of a member, which keeps its text if that may be reused."""
+        pool = self.runner.pool
+        if member.sequence.error is not None:
+            pool.clear(member.place)
+        if self.keeps_texts and member.sequence.error is None:
+            pool.keep(member.place)
+        else:
+            pool.free(member.place)
+
+    def _chooser_of(self, members: Sequence[Member], scores: Tensor) -> TokenChooser:
+        sequences = [member.sequence for member in members]
+        kernels = self.runner.pool.kernels
+        return TokenChooser(sequences, end=self.end, vocab_size=scores.shape[1], device=scores.device, kernels=kernels)

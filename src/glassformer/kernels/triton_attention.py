@@ -1,0 +1,225 @@
+"""Attention of one decoding step on a GPU, in Triton.
+
+torch's kernels are tuned for many queries and read the cache to its full capacity. These read the filled part only. A
+short cache is read by one program per head. A long one is divided: several programs read a part of the keys each, and a
+second kernel combines their results.
+
+The functions with `@triton.jit` run on the GPU, as many parallel programs. Their arguments `q_b`, `q_h`, `q_t` and the
+like are strides: of `q` by batch row, head and query.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FEW_PROGRAMS = 256
+"""Up to this many Triton programs leave a GPU partly idle, so each one reads larger blocks of keys."""
+SPLIT_KEYS = 1024
+"""From this many cached keys on, several programs share the keys of one row and key-value head."""
+KEYS_PER_SPLIT = 256
+"""The fewest keys of one of these programs."""
+SPLIT_BLOCK, SPLIT_BYTES = 64, 1 << 14
+"""The most keys that one of these programs reads at once, and their most bytes, for shared memory of 100 kB."""
+MAX_SPLIT_QUERIES = 64
+"""The most queries that one of these programs computes: those of all heads that share a key-value head."""
+SPLIT_PROGRAMS, MAX_SPLITS = 1024, 128
+"""Programs that keep a large GPU busy, and the most of them that share the keys of one row and head."""
+
+try:
+    import triton
+    import triton.language as tl
+
+    HAS_TRITON = hasattr(triton, "jit")
+except ImportError:
+    HAS_TRITON = False
+
+if HAS_TRITON:
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def _attend_filled(  # type: ignore[no-untyped-def]
+        q, k, v, added, key_end, out, q_b, q_h, q_t, k_b, k_h, k_s, v_b, v_h, v_s, a_b, a_h, a_t, a_s, o_b, o_h, o_t,
+        r_b, heads, groups, scale: tl.constexpr, n_queries: tl.constexpr, width: tl.constexpr, block: tl.constexpr,
+    ):  # fmt: skip
+        """Compute softmax(q kᵀ · scale + added) v over the first `key_end` keys, for `attend_filled`.
+
+        One program per batch row and head computes all queries, with an online softmax over blocks of keys. `key_end`
+        points to the number of filled keys of each row, at stride `r_b`. Other strides are named by tensor and axis:
+        `k_h` is that of the keys from head to head. `groups` query heads share one key head.
+        """
+        row, head = (tl.program_id(0) // heads).to(tl.int64), (tl.program_id(0) % heads).to(tl.int64)
+        queries, places, numbers = tl.arange(0, 16), tl.arange(0, block), tl.arange(0, width)
+        is_query = queries < n_queries
+        at = row * q_b + head * q_h + queries[:, None] * q_t + numbers[None, :]
+        query = tl.load(q + at, mask=is_query[:, None], other=0.0)
+        k += row * k_b + head // groups * k_h
+        v += row * v_b + head // groups * v_h
+        added += row * a_b + head * a_h
+        best = tl.full([16], float("-inf"), tl.float32)
+        total = tl.zeros([16], tl.float32)
+        mixed = tl.zeros([16, width], tl.float32)
+        n_keys = tl.load(key_end + row * r_b)
+        for first in range(0, n_keys, block):
+            keys = first + places
+            is_key = keys < n_keys
+            there = tl.load(k + keys[None, :] * k_s + numbers[:, None], mask=is_key[None, :], other=0.0)
+            is_pair = is_query[:, None] & is_key[None, :]
+            more = tl.load(added + queries[:, None] * a_t + keys[None, :] * a_s, mask=is_pair, other=float("-inf"))
+            scores = tl.dot(query, there, input_precision="ieee") * scale + more.to(tl.float32)
+            new_best = tl.maximum(best, tl.max(scores, 1))
+            anchor = tl.where(new_best == float("-inf"), 0.0, new_best)
+            weights = tl.exp(scores - anchor[:, None])
+            kept = tl.exp(best - anchor)
+            brought = tl.load(v + keys[:, None] * v_s + numbers[None, :], mask=is_key[:, None], other=0.0)
+            mixed = mixed * kept[:, None] + tl.dot(weights.to(brought.dtype), brought, input_precision="ieee")
+            total = total * kept + tl.sum(weights, 1)
+            best = new_best
+        result = mixed / tl.where(total == 0.0, 1.0, total)[:, None]  # zeros where every key is masked
+        at = row * o_b + head * o_h + queries[:, None] * o_t + numbers[None, :]
+        tl.store(out + at, result.to(out.dtype.element_ty), mask=is_query[:, None])
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def _attend_split(  # type: ignore[no-untyped-def]
+        q, k, v, added, key_end, mixes, totals, q_b, q_h, q_t, k_b, k_h, k_s, v_b, v_h, v_s, a_b, a_h, a_t, a_s,
+        r_b, kv_heads, groups, span, scale: tl.constexpr, n_queries: tl.constexpr, room: tl.constexpr,
+        width: tl.constexpr, block: tl.constexpr,
+    ):  # fmt: skip
+        """Compute softmax(q kᵀ · scale + added) v over `span` of the first `key_end` keys, for `_combine_splits`.
+
+        One program per batch row, key-value head and span of keys computes all queries of the `groups` heads that share
+        the keys, padded to `room`. It writes the mix of the values to `mixes` (row and head, split, query, width), and
+        the logarithm of the sum of the exponentials, by which the mixes are weighted, to `totals`; -inf if all keys
+        are masked.
+        """
+        row, head = (tl.program_id(0) // kv_heads).to(tl.int64), (tl.program_id(0) % kv_heads).to(tl.int64)
+        split, n_splits = tl.program_id(1), tl.num_programs(1)
+        queries, places, numbers = tl.arange(0, room), tl.arange(0, block), tl.arange(0, width)
+        is_query = queries < groups * n_queries
+        own_head, own_query = head * groups + queries // n_queries, queries % n_queries
+        at = row * q_b + own_head * q_h + own_query * q_t
+        query = tl.load(q + at[:, None] + numbers[None, :], mask=is_query[:, None], other=0.0)
+        k += row * k_b + head * k_h
+        v += row * v_b + head * v_h
+        added_at = row * a_b + own_head * a_h + own_query * a_t
+        best = tl.full([room], float("-inf"), tl.float32)
+        total = tl.zeros([room], tl.float32)
+        mixed = tl.zeros([room, width], tl.float32)
+        n_keys = tl.minimum(tl.load(key_end + row * r_b), (split + 1) * span)
+        for first in range(split * span, n_keys, block):
+            keys = (first + places).to(tl.int64)
+            is_key = keys < n_keys
+            there = tl.load(k + keys[None, :] * k_s + numbers[:, None], mask=is_key[None, :], other=0.0)
+            is_pair = is_query[:, None] & is_key[None, :]
+            more = tl.load(added + added_at[:, None] + keys[None, :] * a_s, mask=is_pair, other=float("-inf"))
+            scores = tl.dot(query, there, input_precision="ieee") * scale + more.to(tl.float32)
+            new_best = tl.maximum(best, tl.max(scores, 1))
+            anchor = tl.where(new_best == float("-inf"), 0.0, new_best)
+            weights = tl.exp(scores - anchor[:, None])
+            kept = tl.exp(best - anchor)
+            brought = tl.load(v + keys[:, None] * v_s + numbers[None, :], mask=is_key[:, None], other=0.0)
+            mixed = mixed * kept[:, None] + tl.dot(weights.to(brought.dtype), brought, input_precision="ieee")
+            total = total * kept + tl.sum(weights, 1)
+            best = new_best
+        is_empty = total == 0.0
+        result = mixed / tl.where(is_empty, 1.0, total)[:, None]
+        at = (tl.program_id(0).to(tl.int64) * n_splits + split) * room + queries
+        tl.store(mixes + at[:, None] * width + numbers[None, :], result, mask=is_query[:, None])
+        log_total = tl.where(is_empty, float("-inf"), best + tl.log(tl.where(is_empty, 1.0, total)))
+        tl.store(totals + at, log_total, mask=is_query)
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def _combine_splits(  # type: ignore[no-untyped-def]
+        mixes, totals, out, o_b, o_h, o_t, kv_heads, groups, n_splits,
+        n_queries: tl.constexpr, room: tl.constexpr, width: tl.constexpr, splits: tl.constexpr,
+    ):  # fmt: skip
+        """Add up the mixes of `_attend_split`, for one batch row, head and query (one program each).
+
+        `splits` is `n_splits` rounded up to a power of two.
+        """
+        row, head = (tl.program_id(0) // kv_heads).to(tl.int64), (tl.program_id(0) % kv_heads).to(tl.int64)
+        query = tl.program_id(1)
+        every, numbers = tl.arange(0, splits), tl.arange(0, width)
+        at = (tl.program_id(0).to(tl.int64) * n_splits + every) * room + query
+        is_split = every < n_splits
+        log_totals = tl.load(totals + at, mask=is_split, other=float("-inf"))
+        most = tl.max(log_totals, 0)
+        weights = tl.exp(log_totals - tl.where(most == float("-inf"), 0.0, most))
+        total = tl.sum(weights, 0)
+        mixed = tl.load(mixes + at[:, None] * width + numbers[None, :], mask=is_split[:, None], other=0.0)
+        result = tl.sum(mixed * weights[:, None], 0) / tl.where(total == 0.0, 1.0, total)
+        at = row * o_b + (head * groups + query // n_queries) * o_h + (query % n_queries) * o_t
+        tl.store(out + at + numbers, result.to(out.dtype.element_ty))
+
+
+def attend_filled(q: Tensor, k: Tensor, v: Tensor, added: Tensor, key_end: Tensor, scale: float) -> Tensor:
+    """Return the attention of a few queries (B, H, T, D) to the first `key_end` keys and values, as `KernelSet.attend`.
+
+    The tensors must be those that `TritonKernels.can_attend` supports.
+    """
+    batch, heads, n_queries, width = q.shape
+    added = added.expand(batch, heads, n_queries, k.shape[2])
+    out = torch.empty(batch, n_queries, heads, width, dtype=q.dtype, device=q.device).transpose(1, 2)
+    n_keys, row_bytes = k.shape[2], width * q.element_size()
+    n_splits = choose_splits(batch * k.shape[1], n_keys) if n_keys >= SPLIT_KEYS else 1
+    if n_splits > 1 and heads // k.shape[1] * n_queries <= MAX_SPLIT_QUERIES:
+        _attend_in_splits(q, k, v, added, key_end, scale, out, n_splits)
+        return out
+    # Measured on an H200 with heads of 64 in bfloat16: 32 or 288 keys, 12 to 4,096 programs.
+    if batch * heads <= FEW_PROGRAMS:
+        block, warps = min(triton.next_power_of_2(max(n_keys, 16)), (1 << 15) // row_bytes), 4
+    else:
+        block, warps = 16 if n_keys <= 64 else 32, max(1, row_bytes // 128)
+    launch: Any = _attend_filled[(batch * heads,)]
+    with on_device(q.device):
+        launch(
+            q, k, v, added, key_end, out,
+            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *added.stride(), *out.stride()[:3],
+            key_end.expand(batch).stride(0), heads, heads // k.shape[1], scale, n_queries, width, block,
+            num_warps=warps, num_stages=1,
+        )  # fmt: skip
+    return out
+
+
+def _attend_in_splits(
+    q: Tensor, k: Tensor, v: Tensor, added: Tensor, key_end: Tensor, scale: float, out: Tensor, n_splits: int
+) -> None:
+    """Write the attention of q (B, H, T, D) to the first `key_end` of many keys into `out`: in splits, then combined.
+
+    The number of splits depends on shapes only, because a recorded step cannot read `key_end` on the host. Splits
+    beyond `key_end` read nothing.
+    """
+    batch, heads, n_queries, width = q.shape
+    kv_heads, n_keys = k.shape[1], k.shape[2]
+    groups = heads // kv_heads
+    span = triton.cdiv(triton.cdiv(n_keys, n_splits), SPLIT_BLOCK) * SPLIT_BLOCK
+    n_splits = triton.cdiv(n_keys, span)
+    room = max(16, triton.next_power_of_2(groups * n_queries))  # a tensor core multiplies at least 16 rows
+    mixes = torch.empty(batch * kv_heads, n_splits, room, width, dtype=torch.float32, device=q.device)
+    totals = torch.empty(batch * kv_heads, n_splits, room, dtype=torch.float32, device=q.device)
+    block = min(SPLIT_BLOCK, SPLIT_BYTES // (width * q.element_size()))
+    attend: Any = _attend_split[(batch * kv_heads, n_splits)]
+    combine: Any = _combine_splits[(batch * kv_heads, groups * n_queries)]
+    with on_device(q.device):
+        attend(
+            q, k, v, added, key_end, mixes, totals,
+            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *added.stride(), key_end.expand(batch).stride(0),
+            kv_heads, groups, span, scale, n_queries, room, width, block, num_warps=4, num_stages=2,
+        )  # fmt: skip
+        combine(
+            mixes, totals, out, *out.stride()[:3], kv_heads, groups, n_splits,
+            n_queries, room, width, triton.next_power_of_2(n_splits), num_warps=4,
+        )  # fmt: skip
+
+
+def choose_splits(n_heads: int, n_keys: int) -> int:
+    """Return how many programs share the keys of a row and key-value head, of which there are `n_heads` in the batch.
+
+    Enough to keep a GPU busy, but each has at least `KEYS_PER_SPLIT` keys.
+    """
+    return max(1, min(SPLIT_PROGRAMS // n_heads, n_keys // KEYS_PER_SPLIT, MAX_SPLITS))
+
+
+def on_device(device: torch.device) -> AbstractContextManager[object]:
+    """Return a context manager that makes a device current, for Triton to launch on. `torch.compile` needs none."""
+    return nullcontext() if torch.compiler.is_compiling() or device.type != "cuda" else torch.cuda.device(device)

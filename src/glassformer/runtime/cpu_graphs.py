@@ -1,0 +1,174 @@
+"""Replay a computation on a CPU without Python, as a CUDA graph does on a GPU.
+
+A decoding step of few rows takes longer in Python than in its matrix products. `CpuGraph` runs the step once, notes the
+torch operations that it calls and the tensors that they read and write, and from then on calls the operations from C++
+(`kernels/cpp/program.h`). Every tensor keeps its memory, so views need not be made again. Nothing is compiled:
+recording takes as long as a few plain steps.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from typing_extensions import override
+
+FACTORY_ARGUMENTS = ("dtype", "layout", "device", "pin_memory")
+"""Arguments that an overload with an output tensor lacks, because that tensor decides them."""
+
+
+class CpuGraph:
+    """A step that is recorded on its first call, and replayed from C++ on every later call.
+
+    The step must read and write the same tensors on every call, and its Python code must not depend on their values.
+    The C++ kernels must be loaded. Results are those of the plain step, up to rounding.
+    """
+
+    def __init__(self, compute: Callable[[], Tensor]):
+        self._compute: Callable[[], Tensor] | None = compute
+        self._result: Tensor | None = None
+        self._program: Any = None
+
+    def __call__(self) -> Tensor:
+        """Run the step. The result is valid until the next call."""
+        if self._compute is not None:
+            recorder = OperationRecorder()
+            with recorder:
+                self._result = self._compute()
+            self._program = make_program(recorder.calls, self._result)
+            self._compute = None  # it may refer to the owner of this object
+        else:
+            self._program.run()
+        assert self._result is not None
+        return self._result
+
+
+class Call(NamedTuple):
+    """A call of a torch operation: its arguments in the order of its schema, and the tensors that it returned."""
+
+    operation: Any
+    arguments: list[Any]
+    results: list[Tensor]
+
+    @property
+    def read(self) -> list[Tensor]:
+        """The tensors among the arguments."""
+        return _tensors_in(self.arguments)
+
+    @property
+    def changed(self) -> list[Tensor]:
+        """The arguments that the operation changes in place."""
+        schema = self.operation._schema.arguments
+        return [
+            tensor
+            for parameter, value in zip(schema, self.arguments, strict=True)
+            if parameter.alias_info is not None and parameter.alias_info.is_write
+            for tensor in _tensors_in(value)
+        ]
+
+
+class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A context manager that notes the torch operations that are called in its block."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: list[Call] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False. Otherwise torch imports its compiler, which takes seconds, to keep it away from this class."""
+        return False
+
+    @override
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        with self:  # an operation that is made of others: those are noted instead
+            found = func.decompose(*args, **kwargs)
+        if found is not NotImplemented:
+            return found
+        found = func(*args, **kwargs)
+        results = _tensors_in(found)
+        self.calls.append(Call(func, _in_order(func, args, kwargs, results), results))
+        return found
+
+
+def make_program(calls: list[Call], result: Tensor) -> Any:
+    """Return the calls as a `Program` of the C++ library, which its method `run` repeats.
+
+    `result` is what the caller reads. Left out are calls that only return views of their arguments, constants that no
+    call changes, and calls whose results are never used.
+    """
+    changed = {_storage(tensor) for call in calls for tensor in call.changed}
+    used, kept = {_storage(result)}, []
+    for call in reversed(calls):
+        read, written = ({_storage(tensor) for tensor in tensors} for tensors in (call.read, call.results))
+        is_view = not call.changed and written <= read
+        is_constant = not call.read and not written & changed
+        if not is_view and not is_constant and (call.changed or written & used):
+            kept.append(call)
+            used |= read
+    program = torch.classes.glassformer_cpu.Program()
+    for call in reversed(kept):
+        _add(program, call, used)
+    return program
+
+
+def _add(program: Any, call: Call, used: set[int]) -> None:
+    """Append a call to a program, in a form that writes to the tensors that the recorded call returned.
+
+    If the operation cannot, its results are copied to them: those whose memory is in `used`.
+    """
+    function, values, results = call
+    copied: list[Tensor | None] = []
+    overload = None if call.changed or len(results) > 1 else _out_overload(function)
+    if overload is not None:
+        names = {parameter.name for parameter in overload._schema.arguments}
+        schema = function._schema.arguments
+        kept = [value for parameter, value in zip(schema, values, strict=True) if parameter.name in names]
+        function, values = overload, [*kept, *results]
+    elif not call.changed:
+        copied = [result if _storage(result) in used else None for result in results]
+    program.add(function._schema.name, function._schema.overload_name, values, copied)
+
+
+def _in_order(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results: list[Tensor]) -> list[Any]:
+    """Return all arguments of a call in the order of the operation's schema, defaults included.
+
+    Python converts numbers where floats or tensors are expected; C++ does not, so they are converted here.
+    """
+    values: list[Any] = []
+    for place, parameter in enumerate(func._schema.arguments):
+        value = args[place] if place < len(args) else kwargs.get(parameter.name, parameter.default_value)
+        kind = str(parameter.type)
+        if kind == "float" and value is not None:
+            value = float(value)
+        elif kind == "Tensor" and isinstance(value, int | float):
+            is_float = bool(results) and results[0].is_floating_point()
+            value = torch.tensor(value, dtype=results[0].dtype if is_float else None)
+        values.append(value)
+    return values
+
+
+def _tensors_in(values: Any) -> list[Tensor]:
+    return [value for value in tree_leaves(values) if isinstance(value, Tensor)]
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+@cache
+def _out_overload(func: Any) -> Any:
+    """Return the overload of an operation that writes its results to given tensors; None if there is none."""
+    arguments = [(parameter.name, str(parameter.type)) for parameter in func._schema.arguments]
+    fewer = [(name, kind) for name, kind in arguments if name not in FACTORY_ARGUMENTS]
+    for name in func.overloadpacket.overloads():
+        overload = getattr(func.overloadpacket, name)
+        schema = overload._schema.arguments
+        given = [(parameter.name, str(parameter.type)) for parameter in schema if not parameter.is_out]
+        if given in (arguments, fewer) and len(schema) - len(given) == len(func._schema.returns):
+            return overload
+    return None

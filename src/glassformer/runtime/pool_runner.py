@@ -1,0 +1,208 @@
+"""Forward passes over rows of a `CachePool`: read prompts, encode sources, take decoding steps, verify proposed tokens.
+
+With `is_recorded`, decoding steps have fixed shapes and addresses and are replayed as CUDA graphs on a GPU: the number
+of rows is rounded up to a few sizes, and each size is recorded once.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from glassformer.models import DecoderModel, EncoderDecoderModel
+from glassformer.runtime.cache_pool import CachePool, PoolRow
+from glassformer.runtime.cuda_graphs import CudaGraph
+from glassformer.runtime.pool_views import FirstTokens, NextTokens, OneToken, PoolView
+from glassformer.runtime.recorded_steps import ROW_STEPS, TOKEN_STEP
+from glassformer.runtime.step_runner import TextModel
+from glassformer.text.tokenizer import PAD
+
+MAX_RECORDED = 24
+"""The most recorded steps that a runner keeps; the least recently used are dropped first."""
+
+
+class PoolRunner:
+    """Computes forward passes of one model with rows of one pool. Every method returns logits in float32 or float64."""
+
+    def __init__(self, model: TextModel, pool: CachePool, *, is_recorded: bool = False):
+        self.model, self.pool = model, pool
+        self.is_recorded = is_recorded
+        """Whether steps are recorded. It may be changed between steps."""
+        # One memory pool for all graphs, because the logits of a step are used before the next step.
+        self.graph_pool = torch.cuda.graph_pool_handle() if pool.device.type == "cuda" else None
+        self._recorded: OrderedDict[tuple[int, int, int], _RecordedStep] = OrderedDict()
+
+    @property
+    def can_run_ahead(self) -> bool:
+        """Whether the caller may launch the next step before it reads the tokens of this one: recorded steps may."""
+        return self.is_recorded
+
+    def read(self, rows: Sequence[PoolRow], texts: Sequence[Sequence[int]]) -> Tensor:
+        """Read more tokens into each row and return the logits (N, V) of the token after the last one.
+
+        Each text has at least one token. A text that begins an empty row is a prompt, or its first part.
+        """
+        hidden = self._hidden(rows, texts)
+        last = torch.tensor([len(text) - 1 for text in texts], device=self.pool.device)
+        picked = hidden[torch.arange(len(rows), device=self.pool.device), last]  # (N, C)
+        self._note(rows, texts)
+        return self._logits(picked[:, None])[:, 0]
+
+    def verify(self, rows: Sequence[PoolRow], texts: Sequence[Sequence[int]]) -> Tensor:
+        """Read more tokens into each row and return the logits (N, T, V) after every one of them.
+
+        T is the length of the longest text; the logits after shorter texts are meaningless. The caller shortens the
+        rows whose tokens it rejects with `CachePool.truncate`.
+        """
+        hidden = self._hidden(rows, texts)
+        self._note(rows, texts)
+        return self._logits(hidden)
+
+    def read_sources(self, rows: Sequence[PoolRow], sources: Sequence[Sequence[int]], begin: int) -> Tensor:
+        """Encode the source of each row, read the token `begin`, and return the logits (N, V) of the first token."""
+        model = self.model
+        assert isinstance(model, EncoderDecoderModel)
+        counts = [len(source) for source in sources]
+        source, mask = _pad(sources, self.pool.device)
+        # The base class's methods, because those of the documents' `Transformer` take other masks.
+        memory = EncoderDecoderModel.encode(model, source, mask)
+        view = FirstTokens(self.pool, rows, [1] * len(rows), counts)
+        given = torch.full((len(rows), 1), begin, device=self.pool.device)
+        hidden = EncoderDecoderModel.decode(model, given, memory, mask, cache=view)
+        for row, count in zip(rows, counts, strict=True):
+            row.memory_length = count
+        self._note(rows, [[begin]] * len(rows))
+        return self._logits(hidden)[:, 0]
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Feed one token, (N, 1), to each of the first N rows and return the logits (N, V) of the next ones.
+
+        All running rows must be these rows (`CachePool.compact`). The logits of a recorded step are valid until the
+        next step. `PoolRow.tokens` is not changed, because the tokens may not have left the device yet.
+        """
+        rows = self.pool.rows[: len(tokens)]
+        scores = self._recorded_step(tokens) if self.is_recorded else self._plain_step(rows, tokens)
+        for row in rows:
+            row.length = min(row.length + 1, self.pool.capacity)
+        return scores
+
+    def _plain_step(self, rows: list[PoolRow], tokens: Tensor) -> Tensor:
+        starts = self._starts(rows)
+        longest_memory = max(row.memory_length for row in rows)
+        view = OneToken(
+            self.pool,
+            torch.tensor(starts, device=self.pool.device),
+            n_keys=max(starts) + 1,
+            memory_length=longest_memory,
+        )
+        mask = None
+        if longest_memory:
+            lengths = torch.tensor([row.memory_length for row in rows], device=self.pool.device)
+            mask = _memory_mask(lengths, longest_memory)
+        return self._logits(self._decode(tokens, view, mask))[:, 0]
+
+    def _recorded_step(self, tokens: Tensor) -> Tensor:
+        n, pool = len(tokens), self.pool
+        size = next((step for step in ROW_STEPS if step >= n), -(-n // 64) * 64)
+        rows = pool.rows[: min(size, len(pool.rows))]
+        longest = max(row.memory_length for row in rows[:n])
+        memory_length = min(-(-longest // TOKEN_STEP) * TOKEN_STEP, pool.capacity)
+        key = len(rows), pool.capacity, memory_length
+        if key not in self._recorded:
+            self._recorded[key] = _RecordedStep(self, len(rows), memory_length)
+            if len(self._recorded) > MAX_RECORDED:
+                self._recorded.popitem(last=False)
+        self._recorded.move_to_end(key)
+        memory_lengths = [row.memory_length for row in rows[:n]] + [0] * (len(rows) - n)
+        return self._recorded[key](tokens, self._starts(rows), memory_lengths)
+
+    def _starts(self, rows: Sequence[PoolRow]) -> list[int]:
+        """Return where the next token of each row goes.
+
+        The last slot of a full row is overwritten: such a row has ended, and its step is made in vain. Rows that are
+        not running have a free slot there, too (`CachePool.keep`).
+        """
+        return [min(row.length, self.pool.capacity - 1) for row in rows]
+
+    def _hidden(self, rows: Sequence[PoolRow], texts: Sequence[Sequence[int]]) -> Tensor:
+        """Read more tokens into each row and return the hidden states (N, T, C), padded on the right."""
+        counts = [len(text) for text in texts]
+        padded, _ = _pad(texts, self.pool.device)
+        if not any(row.length for row in rows):
+            return self._decode(padded, FirstTokens(self.pool, rows, counts), None)
+        longest, mask = max(row.memory_length for row in rows), None
+        if longest:
+            lengths = torch.tensor([row.memory_length for row in rows], device=self.pool.device)
+            mask = _memory_mask(lengths, longest)
+        return self._decode(padded, NextTokens(self.pool, rows, counts, longest), mask)
+
+    def _note(self, rows: Sequence[PoolRow], texts: Sequence[Sequence[int]]) -> None:
+        for row, text in zip(rows, texts, strict=True):
+            row.tokens = [*row.tokens[: row.length], *text]
+            row.length += len(text)
+            self.pool.touch(row)
+
+    def _decode(self, tokens: Tensor, view: PoolView, memory_mask: Tensor | None) -> Tensor:
+        if isinstance(self.model, DecoderModel):
+            return self.model.decode(tokens, cache=view)
+        # The keys and values of the encoder's output are in the pool; of the output itself only the shape matters.
+        nothing = next(self.model.parameters()).new_zeros(())
+        memory = nothing.expand(len(tokens), view.memory_length, self.model.config.d_model)
+        return EncoderDecoderModel.decode(self.model, tokens, memory, memory_mask, cache=view)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        scores = self.model.apply_head(hidden)
+        return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+
+
+class _RecordedStep:
+    """A step of a fixed number of rows, from buffers to buffers: a CUDA graph on a GPU, plain code elsewhere."""
+
+    def __init__(self, runner: PoolRunner, n_rows: int, memory_length: int):
+        device = runner.pool.device
+        self.tokens = torch.zeros(n_rows, 1, dtype=torch.long, device=device)
+        self.numbers = torch.zeros(3, n_rows, dtype=torch.long, device=device)
+        """Where each row's token goes, whether the row is running (1 or 0), and the number of its encoder outputs."""
+        self._expected: list[list[int]] = []  # what `numbers` will hold at the next step
+        view = OneToken(runner.pool, self.numbers[0], self.numbers[1].bool(), memory_length=memory_length)
+        compute = partial(_score, runner, self.tokens, self.numbers, view)
+        self._compute: Callable[[], Tensor] = compute
+        if runner.graph_pool is not None:
+            self._compute = CudaGraph(compute, view, (self.tokens, self.numbers), runner.graph_pool)
+
+    def __call__(self, tokens: Tensor, starts: list[int], memory_lengths: list[int]) -> Tensor:
+        n = len(tokens)
+        self.tokens[:n] = tokens
+        is_running = [1] * n + [0] * (len(starts) - n)
+        wanted = [starts, is_running, memory_lengths]
+        if wanted != self._expected:  # a row has joined or left: the numbers on the device are wrong
+            self.numbers.copy_(torch.tensor(wanted))
+        scores = self._compute()
+        self._expected = [[start + runs for start, runs in zip(starts, is_running, strict=True)], *wanted[1:]]
+        return scores[:n]
+
+
+def _score(runner: PoolRunner, tokens: Tensor, numbers: Tensor, view: OneToken) -> Tensor:
+    """Return the logits of a recorded step, and advance the running rows in `numbers`."""
+    view.is_active = numbers[1] > 0
+    mask = _memory_mask(numbers[2], view.memory_length) if view.memory_length else None
+    scores = runner._logits(runner._decode(tokens, view, mask))[:, 0]
+    numbers[0].add_(numbers[1])
+    return scores
+
+
+def _memory_mask(lengths: Tensor, longest: int) -> Tensor:
+    """Return (N, longest), True for each row's encoder outputs, which are at the right end."""
+    return torch.arange(longest, 0, -1, device=lengths.device) <= lengths[:, None]
+
+
+def _pad(texts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """Return texts as a tensor padded on the right, and its mask, which is None if there is no padding."""
+    longest = max(map(len, texts))
+    padded = torch.tensor([[*text, *[PAD] * (longest - len(text))] for text in texts], device=device)
+    if all(len(text) == longest for text in texts):
+        return padded, None
+    lengths = torch.tensor([len(text) for text in texts], device=device)
+    return padded, torch.arange(longest, device=device) < lengths[:, None]

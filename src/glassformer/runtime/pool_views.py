@@ -1,0 +1,167 @@
+"""Caches through which a model reads and writes some rows of a `CachePool`, for one forward pass.
+
+- `FirstTokens`: texts that begin with this pass. Their new keys and values are all there are.
+- `NextTokens`: several more tokens for some rows, such as the next part of a long prompt.
+- `OneToken`: one more token for the first rows, whatever their lengths: a decoding step.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from glassformer.nn.cache import KVCache
+from glassformer.runtime.cache_pool import CachePool, PoolRow
+
+
+class PoolView(KVCache):
+    """A `KVCache` whose keys and values are rows of a pool. The subclasses say which, and what is written where."""
+
+    counts_real_tokens = True
+
+    def __init__(self, pool: CachePool, n_rows: int, memory_length: int = 0):
+        # No call of the base class's __init__, which would allocate memory.
+        self.pool = pool
+        self.kernels = pool.kernels
+        self.keys, self.values = pool.keys, pool.values
+        self.length = 0
+        self.has_padding = False
+        self.memory_is_ready = False
+        self._n_rows, self._memory_length = n_rows, memory_length
+
+    @property
+    @override
+    def batch_size(self) -> int:
+        return self._n_rows
+
+    @property
+    @override
+    def memory_rows(self) -> int:
+        return self._n_rows
+
+    @property
+    @override
+    def memory_length(self) -> int:
+        return self._memory_length
+
+    @override
+    def note_real(self, real: Tensor | None, n_new: int) -> None:
+        return None
+
+    @override
+    def advance(self, n_new: int) -> None:
+        """Do nothing: the caller of the model updates the lengths of the rows."""
+
+
+class FirstTokens(PoolView):
+    """The rows of texts that begin with this pass: `counts[i]` tokens for row i, padded on the right.
+
+    For an encoder-decoder, `memory_counts[i]` is the number of encoder outputs of row i.
+    """
+
+    def __init__(
+        self, pool: CachePool, rows: Sequence[PoolRow], counts: Sequence[int], memory_counts: Sequence[int] = ()
+    ):
+        super().__init__(pool, len(rows), max(memory_counts, default=0))
+        self._places = [(row.index, count) for row, count in zip(rows, counts, strict=True)]
+        self._memory_counts = memory_counts
+
+    @override
+    def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        for store, new in ((self.keys[layer], k), (self.values[layer], v)):
+            for number, (index, count) in enumerate(self._places):
+                store[index, :, :count] = new[number, :, :count]
+        return k, v
+
+    @override
+    def write_memory(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        self.check_memory(k.shape[2])
+        for store, new in ((self.keys[layer], k), (self.values[layer], v)):
+            for number, ((index, _), count) in enumerate(zip(self._places, self._memory_counts, strict=True)):
+                store[index, :, self.capacity - count :] = new[number, :, :count]
+        return k, v
+
+
+class NextTokens(PoolView):
+    """Rows that read `counts[i]` more tokens, padded on the right. Padding is not written."""
+
+    def __init__(self, pool: CachePool, rows: Sequence[PoolRow], counts: Sequence[int], memory_length: int = 0):
+        super().__init__(pool, len(rows), memory_length)
+        self.memory_is_ready = memory_length > 0
+        places = [
+            (number, token, row.index, row.length + token)
+            for number, (row, count) in enumerate(zip(rows, counts, strict=True))
+            for token in range(count)
+        ]
+        self._from_row, self._from_token, self._to_row, self._to_token = torch.tensor(places, device=pool.device).T
+        self.starts = torch.tensor([row.length for row in rows], device=pool.device)
+        self._end = max(row.length + count for row, count in zip(rows, counts, strict=True))
+        first = rows[0].index
+        is_range = [row.index for row in rows] == list(range(first, first + len(rows)))
+        self._rows: slice | Tensor = (
+            slice(first, first + len(rows))
+            if is_range
+            else torch.tensor([row.index for row in rows], device=pool.device)
+        )
+
+    @override
+    def n_keys(self, n_new: int) -> int:
+        return self._end
+
+    @override
+    def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        for store, new in ((self.keys[layer], k), (self.values[layer], v)):
+            store[self._to_row, :, self._to_token] = new[self._from_row, :, self._from_token].to(store.dtype)
+        return self.keys[layer][self._rows, :, : self._end], self.values[layer][self._rows, :, : self._end]
+
+    @override
+    def read_memory(self, layer: int) -> tuple[Tensor, Tensor]:
+        first = self.capacity - self._memory_length
+        return self.keys[layer][self._rows, :, first:], self.values[layer][self._rows, :, first:]
+
+
+class OneToken(PoolView):
+    """The first rows of the pool, each of which takes one token: row i at `starts[i]`.
+
+    The tensors `starts` and `is_active`, (rows,), may change between passes of a recorded step. Attention reads the
+    first `n_keys` slots of the rows, of which each query sees those up to its own.
+    """
+
+    def __init__(
+        self,
+        pool: CachePool,
+        starts: Tensor,
+        is_active: Tensor | None = None,
+        *,
+        n_keys: int | None = None,
+        memory_length: int = 0,
+    ):
+        super().__init__(pool, len(starts), memory_length)
+        self.memory_is_ready = memory_length > 0
+        self.starts, self.is_active = starts, is_active
+        self._numbers = torch.arange(len(starts), device=pool.device)
+        self._end = self.capacity if n_keys is None else n_keys
+
+    @contextmanager
+    def discarding_steps(self) -> Iterator[None]:
+        """Return a context manager for steps that are made again later: they overwrite what these have written."""
+        yield
+
+    @override
+    def n_keys(self, n_new: int) -> int:
+        return self._end
+
+    @override
+    def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        assert self.starts is not None
+        for store, new in ((self.keys[layer], k), (self.values[layer], v)):
+            store[self._numbers, :, self.starts] = new[:, :, 0].to(store.dtype)
+        n = self._n_rows
+        return self.keys[layer][:n, :, : self._end], self.values[layer][:n, :, : self._end]
+
+    @override
+    def read_memory(self, layer: int) -> tuple[Tensor, Tensor]:
+        n, first = self._n_rows, self.capacity - self._memory_length
+        return self.keys[layer][:n, :, first:], self.values[layer][:n, :, first:]

@@ -1,0 +1,85 @@
+"""Decoding steps of few rows on a CPU, replayed from C++ (`cpu_graphs.py`).
+
+The batch shrinks when a text ends, so there is one recorded step for each number of rows, or a little more. All of them
+use the first rows of one cache. `runtime/choose_runner.py` decides when this pays.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from glassformer.nn import KVCache
+from glassformer.runtime.cpu_graphs import CpuGraph
+from glassformer.runtime.recorded_steps import RecordedStepRunner, Recording
+
+ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+"""Steps are recorded for these numbers of texts, so that a shrinking batch does not need a recording for each."""
+
+
+class ReplayedRecording(Recording):
+    """The cache and the other buffers of a batch on a CPU, and its steps by number of rows."""
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self._by_rows: dict[int, CpuGraph] = {}
+
+    def step_of_first(self, rows: int) -> Tensor:
+        """Make a step with the first rows of `tokens` and of the cache, and return the logits (rows, V).
+
+        The logits are valid until the next step.
+        """
+        self.cache.check_room(1)
+        copies = self.shape.rows // self.shape.memories if self.shape.memories else 1
+        texts = next((count for count in ROWS if count * copies >= rows), rows // copies)
+        computed = min(texts * copies, self.shape.rows)
+        if computed not in self._by_rows:
+            self._by_rows[computed] = CpuGraph(self._steps.scorer(*self._first(computed, copies)))
+        scores = self._by_rows[computed]()
+        self.cache.count()
+        return scores[:rows]
+
+    def _first(self, rows: int, copies: int) -> tuple[Tensor, KVCache, Tensor | None, Tensor | None]:
+        """Return the arguments of a step, each with its first rows only. They share the memory of the whole ones."""
+        cache, texts = self.cache.first_rows(rows), rows // copies
+        if self.memory is None or self.memory_mask is None:
+            return self.tokens[:rows], cache, None, None
+        cache.memory_keys = [layer[:texts] for layer in cache.memory_keys]
+        cache.memory_values = [layer[:texts] for layer in cache.memory_values]
+        return self.tokens[:rows], cache, self.memory[:texts], self.memory_mask[:texts]
+
+
+class ReplayedStepRunner(RecordedStepRunner):
+    """A runner that replays steps on a CPU. The rows of its batch are the first rows of the recording."""
+
+    recording: ReplayedRecording
+
+    @override
+    def step(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        if not self.recording.cache.is_fixed:
+            return super().step(tokens, mask)
+        self.recording.tokens[: len(tokens)] = tokens
+        return self.recording.step_of_first(len(tokens))
+
+    @override
+    def keep(self, rows: Sequence[int]) -> None:
+        """Keep only these rows: move them to the front."""
+        self.reorder(torch.tensor(rows))
+
+    @override
+    def reorder(self, rows: Tensor, memories: Tensor | None = None) -> None:
+        """Make row i a copy of row `rows[i]`. Fewer rows shrink the batch.
+
+        `memories` holds the indices of the encoder outputs to keep; None keeps all that rows share.
+        """
+        recording = self.recording
+        order = torch.arange(recording.shape.rows)
+        order[: len(rows)] = rows
+        recording.cache.reorder(order)
+        if memories is None and recording.shape.memories == recording.shape.rows:
+            memories = rows
+        if memories is not None and recording.memory_mask is not None:
+            for store in (*recording.cache.memory_keys, *recording.cache.memory_values, recording.memory_mask):
+                store[: len(memories)] = store.index_select(0, memories)

@@ -1,0 +1,72 @@
+"""The prompt reader: which prompts are read together, and what happens when reading fails."""
+
+import pytest
+
+from glassformer.decoding.engine_request import EngineRequest
+from glassformer.decoding.generation_config import GenerationConfig
+from glassformer.decoding.open_batch import sequences_of
+from glassformer.decoding.prompt_reader import PromptReader, Reading
+from glassformer.decoding.running_batch import RunningBatch
+from glassformer.runtime.choose_runner import open_pool
+from glassformer.runtime.step_runner import inference
+from recording import DECODERS, END, make
+
+MODEL = make(DECODERS["rotary, grouped"])
+
+
+def reader_with(*prompts, read_tokens=256):
+    batch = RunningBatch(open_pool(MODEL, max_rows=8, max_tokens=320), end=END, keeps_texts=False)
+    reader = PromptReader(batch, begin=None, read_tokens=read_tokens)
+    for tokens in prompts:
+        request = EngineRequest(tokens, GenerationConfig(max_new_tokens=3, suppress_tokens=(END,)))
+        request.rows = sequences_of(MODEL, [tokens], request.config, None, [3])
+        reader.readings.append(Reading(request, batch.runner.pool.take()))
+    return reader
+
+
+def lengths(group):
+    return [len(reading.request.tokens) for reading in group]
+
+
+def test_prompts_of_similar_length_are_read_together():
+    reader = reader_with([5] * 4, [5] * 12, [5] * 3, [5] * 4)
+    assert lengths(reader._next_group(100)) == [4, 3, 4]
+    assert lengths(reader._next_group(11)) == [4, 3]
+    assert lengths(reader._next_group(3)) == []
+
+
+def test_a_prompt_whose_beginning_is_stored_is_read_alone():
+    reader = reader_with([5] * 4, [5] * 4)
+    with inference(MODEL):
+        reader.batch.runner.read(reader.readings[0].places, [[5, 5]])
+    assert reader.readings[0].unread == [5, 5]
+    assert reader._next_group(100) == reader.readings[:1]
+    reader.readings.reverse()
+    assert reader._next_group(100) == reader.readings[:1]
+
+
+def test_complete_prompts_join_the_batch():
+    reader = reader_with([5, 6], [7, 8, 9])
+    with inference(MODEL):
+        reader.read()
+    assert reader.readings == []
+    assert [len(member.sequence.written) for member in reader.batch.members] == [1, 1]
+
+
+def test_a_failure_ends_the_requests_that_were_read_together_and_frees_their_rows(monkeypatch):
+    reader = reader_with([5, 6], [7, 8], [5] * 20)
+    read = reader.batch.runner.read
+
+    def fail_for_two(places, texts):
+        if len(places) == 2:
+            raise RuntimeError("out of memory")
+        return read(places, texts)
+
+    monkeypatch.setattr(reader.batch.runner, "read", fail_for_two)
+    requests = [reading.request for reading in reader.readings]
+    with inference(MODEL):
+        reader.read()
+    assert [request.is_done for request in requests] == [True, True, False]
+    assert reader.batch.runner.pool.n_busy == 1
+    with pytest.raises(RuntimeError, match="out of memory"):
+        raise requests[0].error

@@ -1,0 +1,67 @@
+"""The running batch: early launches and verified proposals choose the tokens of single steps."""
+
+import pytest
+import torch
+
+from glassformer.decoding.engine import Engine
+from glassformer.decoding.generate import generate
+from glassformer.decoding.generation_config import GenerationConfig
+from glassformer.runtime import choose_runner
+from recording import DECODERS, END, make
+
+MODEL = make(DECODERS["window"])
+
+
+def passes_of(engine):
+    """Count the forward passes of an engine's model from now on; call the result's `remove` at the end."""
+    shapes = []
+    handle = engine.model.decoder.register_forward_hook(lambda stack, given, found: shapes.append(found.shape[:2]))
+    return shapes, handle
+
+
+def test_right_proposals_save_passes_and_change_nothing():
+    # A model that repeats: its next token depends on the last three tokens only, so greedy texts become periodic.
+    config = GenerationConfig(max_new_tokens=24, suppress_tokens=(END,))
+    fast = GenerationConfig(max_new_tokens=24, suppress_tokens=(END,), prompt_lookup_num_tokens=4)
+    plain = generate(MODEL, [[5, 6, 7]], config, end=END, with_log_probs=True)[0][0]
+    engine = Engine(MODEL, end=END)
+    shapes, handle = passes_of(engine)
+    request = engine.submit([5, 6, 7], fast, with_log_probs=True)
+    engine.run()
+    handle.remove()
+    assert request.texts[0].tokens == plain.tokens
+    assert request.texts[0].log_probs == pytest.approx(plain.log_probs)
+    assert len(shapes) < 20
+
+
+def test_rows_with_and_without_proposals_run_together():
+    configs = [
+        GenerationConfig(max_new_tokens=15, suppress_tokens=(END,), prompt_lookup_num_tokens=count, do_sample=sample)
+        for count, sample in ((3, False), (0, False), (2, True))
+    ]
+    prompts = [[5, 6, 7, 5, 6], [8, 9], [10, 10, 11, 10, 10]]
+    engine = Engine(MODEL, end=END, min_reuse=1)
+    for _ in range(2):  # the second time the prompts continue rows that the first has left
+        requests = [engine.submit(prompt, config) for prompt, config in zip(prompts, configs, strict=True)]
+        engine.run()
+        for request in requests:
+            alone = generate(MODEL, [request.tokens], request.config, end=END)[0][0]
+            assert request.texts[0].tokens == alone.tokens
+    assert all(request.n_reused for request in requests)
+
+
+def test_the_next_step_is_launched_before_the_tokens_are_read(monkeypatch):
+    monkeypatch.setattr(choose_runner, "should_record_pool", lambda model: True)
+    monkeypatch.setattr("glassformer.decoding.engine.should_record_pool", lambda model: True)
+    engine = Engine(MODEL, end=END)
+    config = GenerationConfig(max_new_tokens=6, suppress_tokens=(END,))
+    first = engine.submit([5, 6], config)
+    engine.step()
+    place = engine._reader.batch.members[0].place
+    # Two tokens are chosen. A third step has been launched, so the second token is stored already.
+    assert (len(first.rows[0].written), place.length) == (2, 4)
+    second = engine.submit([7], config)
+    engine.run()
+    for request in (first, second):
+        assert request.texts[0].tokens == generate(MODEL, [request.tokens], config, end=END)[0][0].tokens
+    assert torch.isfinite(engine._reader.batch.runner.pool.keys[0]).all()

@@ -1,0 +1,246 @@
+// Compares the arithmetic of the kernels with plain loops. `test_cpp_arithmetic.py` compiles this program for each kind of
+// CPU and runs it, in an emulator where this machine has another CPU. It prints "ok" or the first difference.
+#include "headers.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+
+#include "vectors.h"
+#include "int8.h"
+#include "step.h"
+#include "choice.h"
+#include "groupwise.h"
+
+#if defined(__AMX_INT8__)
+constexpr bool kHasTiles = true;
+#else
+constexpr bool kHasTiles = false;
+#endif
+static uint64_t state = 1;
+
+// Return a random whole number from `low` to `high`.
+int64_t draw(int64_t low, int64_t high) {
+  state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+  return low + static_cast<int64_t>((state >> 33) % static_cast<uint64_t>(high - low + 1));
+}
+
+float draw_number() { return static_cast<float>(draw(-10000, 10000)) / 2500; }
+
+template <typename... Numbers>
+void expect(bool is_right, const char* what, Numbers... numbers) {
+  if (is_right) return;
+  std::printf("%s:", what);
+  (std::printf(" %g", static_cast<double>(numbers)), ...);
+  std::printf("\n");
+  std::exit(1);
+}
+
+// Weights as `linear` gets them.
+struct Layer {
+  PackedShape shape;
+  std::vector<int8_t> weights, packed;
+  std::vector<float> scales, bias;
+
+  Layer(int64_t n, int64_t k) : shape{n, k}, weights(n * k), packed(shape.bytes()), scales(padded(n, 32), 1.0f), bias(n) {}
+  void pack() { pack_panels(shape, weights.data(), packed.data()); }
+  std::vector<float> operator()(const std::vector<float>& x, bool relu) const {
+    const int64_t m = static_cast<int64_t>(x.size()) / shape.k;
+    std::vector<float> y(m * shape.n);
+    multiply_rows(shape, x.data(), m, packed.data(), scales.data(), bias.data(), relu, kHasTiles, 1, y.data());
+    return y;
+  }
+};
+
+// Rows of whole numbers whose largest magnitude is 127 are not rounded, and all scales are 1: the result is the sum itself.
+void check_sums(int64_t m, int64_t n, int64_t k, bool extreme) {
+  Layer layer(n, k);
+  for (auto& weight : layer.weights) weight = static_cast<int8_t>(extreme ? (draw(0, 9) ? 127 : -128) : draw(-128, 127));
+  for (auto& bias : layer.bias) bias = static_cast<float>(draw(-9, 9));
+  layer.pack();
+  std::vector<float> x(m * k);
+  for (auto& number : x) number = static_cast<float>(extreme ? (draw(0, 9) ? 127 : -127) : draw(-127, 127));
+  for (int64_t r = 0; r < m; ++r) x[r * k + draw(0, k - 1)] = draw(0, 1) ? 127.0f : -127.0f;
+  for (const bool relu : {false, true}) {
+    const std::vector<float> y = layer(x, relu);
+    for (int64_t r = 0; r < m; ++r)
+      for (int64_t c = 0; c < n; ++c) {
+        int64_t sum = static_cast<int64_t>(layer.bias[c]);
+        for (int64_t i = 0; i < k; ++i) sum += static_cast<int64_t>(x[r * k + i]) * layer.weights[c * k + i];
+        if (relu) sum = std::max<int64_t>(sum, 0);
+        expect(y[r * n + c] == static_cast<float>(sum), "int8 sum (m, n, k, row, channel, found, right)", m, n, k, r, c,
+               y[r * n + c], sum);
+      }
+  }
+}
+
+// A row alone has the same result as among others, to the last bit. NaN and infinity stay in their own row.
+void check_rows(int64_t m, int64_t n, int64_t k) {
+  Layer layer(n, k);
+  for (auto& weight : layer.weights) weight = static_cast<int8_t>(draw(-127, 127));
+  for (auto& scale : layer.scales) scale = 0.01f + std::fabs(draw_number());
+  for (auto& bias : layer.bias) bias = draw_number();
+  layer.pack();
+  std::vector<float> x(m * k);
+  for (auto& number : x) number = draw_number();
+  const std::vector<float> y = layer(x, false);
+  for (int64_t r = 0; r < m; ++r) {
+    const std::vector<float> one(x.begin() + r * k, x.begin() + (r + 1) * k), alone = layer(one, false);
+    expect(std::equal(alone.begin(), alone.end(), y.begin() + r * n), "a row alone (m, n, k, row)", m, n, k, r);
+  }
+  x[k - 1] = NAN;
+  x.back() = m > 1 ? INFINITY : NAN;
+  const std::vector<float> broken = layer(x, false);
+  for (int64_t i = 0; i < m * n; ++i)
+    expect(std::isfinite(broken[i]) == (i / n > 0 && i / n < m - 1), "NaN or infinity (m, n, k, place)", m, n, k, i);
+}
+
+Half half_of(float number) {  // for numbers that float16 represents exactly, other than 0
+  const uint32_t bits = std::bit_cast<uint32_t>(number);
+  return {static_cast<uint16_t>((bits >> 16 & 0x8000) | ((((bits >> 23) & 0xff) - 112) << 10) | (bits >> 13 & 0x3ff))};
+}
+
+template <int D, int Q, typename T>
+void check_attention(int64_t n) {
+  constexpr int N = D / kTogether;
+  std::vector<float> queries(Q * D), k(n * D), v(n * D), added(n * Q + kTogether, -INFINITY), scores(n * Q + kTogether);
+  for (auto& number : queries) number = draw_number();
+  for (auto* some : {&k, &v})
+    for (auto& number : *some) number = static_cast<float>(2 * draw(-20, 20) + 1) / 16;
+  for (int64_t s = 0; s < n * Q; ++s) added[s] = draw(0, 3) ? draw_number() : -INFINITY;
+  std::vector<T> keys(n * D), values(n * D);
+  for (int64_t i = 0; i < n * D; ++i)
+    if constexpr (std::is_same_v<T, Half>)
+      keys[i] = half_of(k[i]), values[i] = half_of(v[i]);
+    else
+      keys[i] = k[i], values[i] = v[i];
+  const Keys<T> those{keys.data(), values.data(), keys.data(), D, D, n};
+  float out[2][Q][D];
+  auto run = [&](const auto& from, float(&to)[Q][D]) {
+    const float* asked[Q];
+    float* rows[Q];
+    for (int each = 0; each < Q; ++each) asked[each] = queries.data() + each * D, rows[each] = to[each];
+    multiply_keys<N, Q>(asked, from, scores.data());
+    mix_values<N, Q>(scores.data(), softmax_weights<Q>(scores.data(), n, added.data(), 0.3f), from, rows);
+  };
+  std::vector<float> wide(2 * n * D);
+  run(those, out[0]);
+  run(widen<N>(those, wide.data(), n), out[1]);
+  for (int each = 0; each < Q; ++each) {
+    std::vector<double> weights(n);
+    double total = 0;
+    for (int64_t s = 0; s < n; ++s) {
+      for (int i = 0; i < D; ++i) weights[s] += static_cast<double>(queries[each * D + i]) * k[s * D + i];
+      total += weights[s] = std::exp(weights[s] * 0.3f + added[s * Q + each]);
+    }
+    for (int i = 0; i < D; ++i) {
+      double right = 0;
+      for (int64_t s = 0; s < n; ++s) right += total == 0 ? 0 : weights[s] / total * v[s * D + i];
+      for (auto& found : out)
+        expect(std::fabs(found[each][i] - right) < 2e-5, "attention (D, Q, keys, query, place, found, right)", D, Q, n, each,
+               i, found[each][i], right);
+    }
+  }
+}
+
+template <int D>
+void check_heads() {
+  constexpr int Q = kQueries<D / kTogether>;
+  for (const int64_t n : {1, 2, 3, 7, 33}) {
+    check_attention<D, 1, float>(n);
+    check_attention<D, 1, Half>(n);
+    check_attention<D, Q, float>(n);
+    check_attention<D, Q, Half>(n);
+  }
+}
+
+void check_choice(int64_t n) {
+  std::vector<float> x(n), added(n);
+  for (auto& number : x) number = static_cast<float>(draw(-9, 9));
+  for (auto& number : added) number = draw(0, 4) ? 0.0f : -INFINITY;
+  const int64_t first = std::max_element(x.begin(), x.end()) - x.begin();
+  expect(best_of(x.data(), n) == first, "best token (tokens, found, right)", n, best_of(x.data(), n), first);
+  double total = 0;
+  for (const float number : x) total += std::exp(static_cast<double>(number));
+  std::vector<int64_t> order(n);
+  std::iota(order.begin(), order.end(), 0);
+  auto score = [&](int64_t i) { return static_cast<float>(x[i] - std::log(total)) + added[i]; };
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return x[a] + added[a] > x[b] + added[b]; });
+  const int64_t count = draw(1, std::min<int64_t>(n, 64));
+  std::vector<float> values(count);
+  std::vector<int64_t> places(count);
+  best_few_of(x.data(), added.data(), n, {values.data(), places.data(), 0, count});
+  for (int64_t i = 0; i < count && added[order[i]] == 0; ++i)
+    expect(places[i] == order[i] && std::fabs(values[i] - score(order[i])) < 2e-5, "best tokens (tokens, rank, found, right)",
+           n, i, places[i], order[i]);
+  x[draw(0, n - 1)] = NAN;
+  expect(std::isnan(x[best_of(x.data(), n)]), "NaN is the best token (tokens)", n);
+  best_few_of(x.data(), added.data(), n, {values.data(), places.data(), 0, count});
+  expect(std::isnan(values[0]), "NaN in log-probabilities (tokens)", n);
+}
+
+// Group-wise products of whole numbers: activations whose largest magnitude is 127 in every group, scales 1/2 and minimums
+// that are whole, so that every float is exact. Rows have the same result alone and together, and can be read back.
+void check_groupwise(int64_t bits, bool has_mins, int64_t m, int64_t n, int64_t k, bool extreme) {
+  const groupwise::Shape shape{n, k, bits, has_mins, false};
+  const int64_t groups = shape.groups(), padded_k = groups * groupwise::kGroup;
+  const int64_t least = bits == 8 ? -128 : has_mins ? 0 : -8, most = least + (1 << bits) - 1;
+  std::vector<int8_t> codes(n * padded_k);
+  for (auto& code : codes) code = static_cast<int8_t>(extreme ? (draw(0, 9) ? least : most) : draw(least, most));
+  std::vector<float> scales(n * groups), mins(n * groups), bias(n), x(m * k), y(m * n), alone(n), row(k);
+  for (auto& scale : scales) scale = static_cast<float>(draw(1, 4)) / 2;
+  for (auto& min : mins) min = static_cast<float>(draw(-3, 3));
+  for (auto& number : bias) number = static_cast<float>(draw(-9, 9));
+  for (auto& number : x) number = static_cast<float>(extreme ? (draw(0, 9) ? 127 : -127) : draw(-127, 127));
+  for (int64_t r = 0; r < m; ++r)
+    for (int64_t g = 0; g < groups; ++g) x[r * k + g * groupwise::kGroup] = draw(0, 1) ? 127.0f : -127.0f;
+  std::vector<uint8_t> packed(shape.bytes());
+  auto bytes_of = [](const std::vector<float>& numbers, int64_t place) {
+    return reinterpret_cast<const uint8_t*>(numbers.data() + place);
+  };
+  for (int64_t c = 0; c < n; ++c)
+    groupwise::pack_row(shape, c, codes.data() + c * padded_k, bytes_of(scales, c * groups), bytes_of(mins, c * groups),
+                        packed.data());
+  groupwise::multiply(shape, x.data(), m, packed.data(), bias.data(), 1, y.data());
+  auto weight = [&](int64_t c, int64_t i) {
+    const int64_t group = c * groups + i / groupwise::kGroup;
+    return scales[group] * codes[c * padded_k + i] + (has_mins ? mins[group] : 0.0f);
+  };
+  for (int64_t c = 0; c < n; ++c) {
+    groupwise::read_row(shape, packed.data(), c, row.data());
+    for (int64_t i = 0; i < k; ++i)
+      expect(row[i] == weight(c, i), "group-wise row (bits, channel, place, found, right)", bits, c, i, row[i], weight(c, i));
+  }
+  for (int64_t r = 0; r < m; ++r) {
+    groupwise::multiply(shape, x.data() + r * k, 1, packed.data(), bias.data(), 1, alone.data());
+    for (int64_t c = 0; c < n; ++c) {
+      double right = bias[c], size = 1;
+      for (int64_t i = 0; i < k; ++i) right += static_cast<double>(x[r * k + i]) * weight(c, i), size += std::fabs(weight(c, i));
+      expect(alone[c] == y[r * n + c], "a row alone and in a batch (bits, rows, row, channel)", bits, m, r, c);
+      expect(std::fabs(y[r * n + c] - right) < 1e-4 * size, "group-wise sums (bits, mins, m, n, k, row, channel, found, right)",
+             bits, has_mins, m, n, k, r, c, y[r * n + c], right);
+    }
+  }
+}
+
+int main() {
+  for (const int64_t bits : {4, 8})
+    for (const bool has_mins : {false, true})
+      for (const bool extreme : {false, true}) {
+        for (int64_t m = 1; m <= 9; ++m) check_groupwise(bits, has_mins, m, draw(1, 70), draw(1, 140), extreme);
+        check_groupwise(bits, has_mins, 37, 45, 1100, extreme);  // more than one block of rows
+      }
+  for (int64_t m = 1; m <= 14; ++m) check_sums(m, draw(1, 70), draw(1, 140), m % 2 != 0);
+  for (const int64_t m : {16, 17, 32, 33, 49}) check_sums(m, 33, 70, false);
+  check_sums(37, 45, 260, true);
+  check_sums(5, 33, 1000, true);
+  check_rows(1, 9, 19);
+  check_rows(37, 45, 263);
+  check_rows(70, 21, 2100);  // more than one block of rows
+  check_heads<16>();
+  check_heads<32>();
+  check_heads<64>();
+  check_heads<128>();
+  for (int64_t n = 1; n <= 300; n += 1 + n / 8) check_choice(n);
+  std::printf("ok\n");
+}

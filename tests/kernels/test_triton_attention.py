@@ -1,0 +1,59 @@
+"""Attention of a step in Triton equals plain torch. Without a GPU it runs in Triton's interpreter, if installed."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from glassformer.kernels.triton_attention import choose_splits
+
+COMPARE = """
+import torch
+from glassformer.kernels import triton_attention
+from glassformer.kernels.kernel_set import find_key_end
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.manual_seed(0)
+for name, value in {"KEYS_PER_SPLIT": 16, "SPLIT_BLOCK": 16}.items():
+    setattr(triton_attention, name, value)
+shapes = [(3, 4, 2, 1, 40, 16), (2, 4, 2, 3, 65, 32), (1, 9, 3, 1, 100, 64), (2, 20, 1, 1, 33, 16)]
+for rows, heads, groups, n_queries, n_keys, width in shapes:
+    q = torch.randn(rows, n_queries, heads, width, device=device).transpose(1, 2)
+    k, v = torch.randn(2, rows, groups, n_keys, width, device=device)
+    allowed = torch.rand(rows, 1, n_queries, n_keys, device=device) > 0.5
+    allowed[..., n_keys * 2 // 3 :] = False  # the cache is not full
+    allowed[0] = False  # all keys of one row are masked
+    for bias in (torch.randn(1, heads, n_queries, n_keys, device=device), torch.zeros((), device=device)):
+        added = torch.where(allowed, bias, -torch.inf)
+        scores = q * 0.3 @ k.repeat_interleave(heads // groups, 1).mT + added
+        weights = torch.where(allowed.any(-1, keepdim=True), scores.softmax(-1), 0.0)
+        right = weights @ v.repeat_interleave(heads // groups, 1)
+        for triton_attention.SPLIT_KEYS in (1, 10**9):  # in splits, and by one program per head
+            for end in (find_key_end(allowed), torch.tensor([n_keys], device=device)):
+                found = triton_attention.attend_filled(q, k, v, added, end, 0.3)
+                assert (found - right).abs().max() < 1e-5, (rows, heads, triton_attention.SPLIT_KEYS)
+            if device == "cuda":
+                short = (x.bfloat16() for x in (q, k, v, added))
+                found = triton_attention.attend_filled(*short, find_key_end(allowed), 0.3)
+                assert (found - right).abs().max() < 0.05
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
+def test_attention_in_splits_and_by_one_program_equals_plain_torch():
+    environment = os.environ | ({} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"})
+    done = subprocess.run([sys.executable, "-c", COMPARE], check=False, env=environment, capture_output=True, text=True)
+    if "InterpreterError: TypeError('only 0-dimensional arrays" in done.stderr:
+        pytest.skip("the interpreter of this Triton does not work with this NumPy")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("n_heads", "n_keys", "n_splits"),
+    [(8, 32_000, 125), (8, 131_000, 128), (1, 1024, 4), (64, 4096, 16), (4096, 9000, 1)],
+)
+def test_long_caches_are_split_to_keep_a_gpu_busy(n_heads, n_keys, n_splits):
+    assert choose_splits(n_heads, n_keys) == n_splits
