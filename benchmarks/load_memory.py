@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
-from torch import nn
 
 from glassformer.bench.result_file import check_new, markdown_table, write_result
 from glassformer.checkpoint.hf.folder import save_hf_folder
 from glassformer.models import DecoderModel, ModelConfig, build_model, preset
 from glassformer.pipelines.language_model import LanguageModel
+from glassformer.runtime.prepare_model import weight_bytes
 from glassformer.text import Tokenizer
 
 Numbers = Literal["float32", "bfloat16", "int8"]
@@ -98,23 +98,10 @@ def measure_load(folder: Path, tiny: Path, config: ModelConfig, numbers: Numbers
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     size = (folder / "model.safetensors").stat().st_size
     found = json.loads(done.stdout)
-    return LoadMemory(size, model_bytes(config, numbers), found["peak"], found["compiler"])
-
-
-def model_bytes(config: ModelConfig, numbers: Numbers) -> int:
-    """Return the size of a loaded model's parameters. In an int8 model, all but linear layers are in float32.
-
-    A tied output layer is stored twice in an int8 model: as the embedding table in float32, and in int8.
-    """
-    with torch.device("meta"):
-        model = build_model(config)
-    n_parameters = model.n_parameters()
-    if numbers != "int8":
-        return n_parameters * (4 if numbers == "float32" else 2)
-    linear = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
-    tables = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
-    n_replaced = sum(weight.numel() for weight in linear if weight not in tables)
-    return sum(weight.numel() for weight in linear) + 4 * (n_parameters - n_replaced)
+    is_int8 = numbers == "int8"
+    dtype = torch.bfloat16 if numbers == "bfloat16" else torch.float32
+    kept = weight_bytes(config, dtype, "int8" if is_int8 else "none")
+    return LoadMemory(size, kept, found["peak"], found["compiler"])
 
 
 def main() -> None:

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.kernels.build_cache import built_library
+from glassformer.cache_folder import cache_folder
+from glassformer.kernels.build_cache import built_library, find_library
 
 FOLDER = Path(__file__).with_name("cpp")
 SOURCES = sorted([*FOLDER.glob("*.cpp"), *FOLDER.glob("*.h")])
@@ -53,14 +54,29 @@ def load_cpp_library() -> Any:
 def _compile_and_load() -> Any:
     flags = FLAGS + _cpu_flags()
     compiler = _compiler()
-    identity = f"{torch.__version__} {compiler} {flags}".encode() + b"".join(path.read_bytes() for path in SOURCES)
-    name = f"cpu-{hashlib.sha256(identity).hexdigest()[:16]}"
-    with built_library(name, partial(_compile, [*compiler, *flags])) as library:
+    with built_library(_library_name(flags, compiler), partial(_compile, [*compiler, *flags])) as library:
         torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
     torch.library.register_fake("glassformer_cpu::linear", _fake_linear)
     torch.library.register_fake("glassformer_cpu::attend", _fake_attend)
     torch.library.register_fake("glassformer_cpu::move", lambda *_: None)
     return torch.ops.glassformer_cpu
+
+
+def is_library_built() -> bool:
+    """Return whether the library is in the cache folder, so that it need not be compiled.
+
+    Raises KernelBuildError if it cannot be compiled here: without a compiler, or on a CPU without kernels.
+    """
+    name = _library_name(FLAGS + _cpu_flags(), _compiler())
+    try:
+        return find_library(cache_folder() / "kernels", name) is not None
+    except OSError:
+        return False
+
+
+def _library_name(flags: tuple[str, ...], compiler: list[str]) -> str:
+    identity = f"{torch.__version__} {compiler} {flags}".encode() + b"".join(path.read_bytes() for path in SOURCES)
+    return f"cpu-{hashlib.sha256(identity).hexdigest()[:16]}"
 
 
 def _cpu_flags() -> tuple[str, ...]:

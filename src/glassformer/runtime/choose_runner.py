@@ -1,14 +1,8 @@
-"""The one place that decides how a model's decoding steps are computed.
+"""The one place that decides how a model's decoding steps are computed, by the rules in `decision_rules.py`.
 
-The rules, in order:
-
-1. Kernels: a GPU uses the Triton kernels where they run. A CPU uses the C++ kernels for int8 models and for models
-   given to `use_compiled_kernels`, and plain torch otherwise.
-2. Steps are recorded on a GPU, and on a CPU after `record_steps`. They are plain if the model has forward hooks, under
-   autocast, if attention weights are needed, and if the rows will join a running batch.
-3. A recording also encodes the sources of an encoder-decoder on a GPU, and on a CPU if its steps are compiled and the
-   sources are short. Several samples of one source are an exception: each needs its own copy of the encoder output, so
-   the source is encoded before.
+A recording also encodes the sources of an encoder-decoder on a GPU, and on a CPU if its steps are compiled and the
+sources are short. Several samples of one source are an exception: each needs its own copy of the encoder output, so the
+source is encoded before.
 
 Packing (`packed_model.py`) and int8 (`quantized_model.py`) make a changed copy of a model; the rules apply to it.
 """
@@ -24,8 +18,10 @@ from torch import Tensor
 
 from glassformer.kernels.kernel_registry import kernels_for
 from glassformer.kernels.kernel_set import KernelSet
+from glassformer.kernels.triton_kernels import has_triton_kernels
 from glassformer.models import DecoderModel, EncoderDecoderModel
-from glassformer.nn.quantized_linear import Int8Linear
+from glassformer.nn.quantized_linear import Int8Linear, TorchInt8Linear
+from glassformer.runtime.decision_rules import KERNEL_RULES, STEP_RULES, Situation, decide
 from glassformer.runtime.recorded_steps import RecordedStepRunner, Recordings, Shape
 from glassformer.runtime.step_runner import StepRunner, TextModel, modules_of
 
@@ -65,28 +61,41 @@ class Execution(NamedTuple):
 
 
 def choose_execution(model: TextModel, work: ExpectedWork) -> Execution:
-    """Return how the steps of this model are computed for this batch, by the rules in the module's docstring."""
-    parameter = next(model.parameters())
-    kernels = choose_kernels(model)
-    is_watched = any(module._forward_hooks or module._forward_pre_hooks for module in modules_of(model))
-    # A recording keeps the dtypes it was made with, so autocast would have no effect on it.
-    is_plain = (
-        is_watched or work.needs_attention or work.joins_batch or torch.is_autocast_enabled(parameter.device.type)
-    )
-    if not is_plain and model not in _RECORDINGS and parameter.is_cuda:
+    """Return how the steps of this model are computed for this batch."""
+    situation = situation_of(model, work)
+    kernels = choose_kernels(model, situation)
+    is_plain = decide(STEP_RULES, situation).decision == "plain"
+    if not is_plain and model not in _RECORDINGS:
         record_steps(model)
-    recordings = None if is_plain else _RECORDINGS.get(model)
+    recordings = None if is_plain else _RECORDINGS[model]
     if recordings is None or work.source is None:
         return Execution(kernels, recordings)
     one_memory_each = work.copies == 1 or work.shares_memory
     return Execution(kernels, recordings, one_memory_each and recordings.should_read(work.source))
 
 
-def choose_kernels(model: TextModel) -> KernelSet:
+def situation_of(model: TextModel, work: ExpectedWork | None = None) -> Situation:
+    """Return what the rules must know about a model, and about a batch if one is given."""
+    device, modules = next(model.parameters()).device, modules_of(model)
+    recordings = _RECORDINGS.get(model)
+    return Situation(
+        device=device.type,
+        is_quantized=any(isinstance(module, Int8Linear | TorchInt8Linear) for module in modules),
+        builds_kernels=not any(isinstance(module, TorchInt8Linear) for module in modules),
+        runs_triton=device.type == "cuda" and has_triton_kernels(device),
+        asks_for_kernels=model in _WITH_COMPILED_KERNELS,
+        is_watched=any(module._forward_hooks or module._forward_pre_hooks for module in modules),
+        under_autocast=torch.is_autocast_enabled(device.type),
+        needs_attention=work is not None and work.needs_attention,
+        joins_batch=work is not None and work.joins_batch,
+        records="" if recordings is None else "compiled" if recordings.are_compiled else "recorded",
+    )
+
+
+def choose_kernels(model: TextModel, situation: Situation | None = None) -> KernelSet:
     """Return the kernels for the steps of this model on its device."""
-    device = next(model.parameters()).device
-    compiled = model in _WITH_COMPILED_KERNELS or any(isinstance(module, Int8Linear) for module in modules_of(model))
-    return kernels_for(device, compiled=compiled)
+    rule = decide(KERNEL_RULES, situation or situation_of(model))
+    return kernels_for(next(model.parameters()).device, compiled=rule.decision == "c++")
 
 
 @contextmanager

@@ -1,11 +1,6 @@
 """Prepare a loaded model for use: on its device, in its dtype, and with 8-bit weights if asked for.
 
-| asked for        | device "auto"              | dtype "auto" |
-|------------------|----------------------------|--------------|
-| nothing          | a GPU if there is one      | float32      |
-| quantize="int8"  | the CPU: int8 runs nowhere else | 8-bit weights; activations and norms in float32 |
-
-`choose_runner.py` then decides how each of its decoding steps is computed.
+`decision_rules.py` has the rules. `choose_runner.py` then decides how each of its decoding steps is computed.
 """
 
 from dataclasses import dataclass
@@ -14,9 +9,11 @@ from typing import Literal, TypeVar, get_args
 import torch
 from torch import nn
 
-from glassformer.models import Model
+from glassformer.models import Model, ModelConfig
+from glassformer.models.factory import build_on_meta
 from glassformer.models.heads import LanguageModelHead
 from glassformer.nn.layers import Layer
+from glassformer.runtime.decision_rules import DEVICE_RULES, Rule, Situation, decide
 from glassformer.runtime.devices import choose_device
 from glassformer.runtime.packed_model import fuse_projections, pack
 from glassformer.runtime.quantized_model import quantize as to_int8
@@ -40,6 +37,8 @@ class Preparation:
     dtype: torch.dtype
     """The dtype of the parameters. In an int8 model it is that of embeddings, norms and activations."""
     quantize: Quantization
+    device_rule: Rule
+    """Why the model computes on this device."""
 
     def prepare_module(self, module: nn.Module) -> None:
         """Prepare a module of a model that is being loaded, in place, when all its parameters have been read.
@@ -67,20 +66,21 @@ def choose_preparation(
     dtype: torch.dtype | DtypeName = "auto",
     quantize: Quantization = "none",
 ) -> Preparation:
-    """Return how a model is prepared for these wishes, by the table in the module's docstring.
+    """Return how a model is prepared for these wishes, by the rules in `decision_rules.py`. "auto" dtype is float32.
 
     Raises ValueError for wishes that cannot be combined, such as int8 weights on a GPU.
     """
     if quantize not in get_args(Quantization):
         raise ValueError(f"quantize={quantize!r}: expected one of {', '.join(get_args(Quantization))}")
-    wanted = read_dtype(dtype)
-    if quantize == "none":
-        return Preparation(choose_device(str(device)), wanted, quantize)
-    if device != "auto" and choose_device(str(device)).type != "cpu":
-        raise ValueError(f"quantize={quantize!r} with device={str(device)!r}: int8 runs on a CPU, expected cpu or auto")
-    if wanted != torch.float32:
+    wanted, asked = read_dtype(dtype), str(device)
+    chosen = choose_device(asked)
+    if quantize != "none" and asked != "auto" and chosen.type != "cpu":
+        raise ValueError(f"quantize={quantize!r} with device={asked!r}: int8 runs on a CPU, expected cpu or auto")
+    if quantize != "none" and wanted != torch.float32:
         raise ValueError(f"quantize={quantize!r} with dtype={dtype}: expected one of them")
-    return Preparation(torch.device("cpu"), wanted, quantize)
+    situation = Situation(asked_device=asked, has_gpu=chosen.type == "cuda", is_quantized=quantize != "none")
+    rule = decide(DEVICE_RULES, situation)
+    return Preparation(torch.device("cpu") if rule.decision == "cpu" else chosen, wanted, quantize, rule)
 
 
 def prepare_model(
@@ -95,6 +95,20 @@ def prepare_model(
     It is the same object, changed in place; but with int8 weights it is a copy, whose projections are fused (`pack`).
     """
     return choose_preparation(device=device, dtype=dtype, quantize=quantize).apply(model)
+
+
+def weight_bytes(config: ModelConfig, dtype: torch.dtype, quantize: Quantization = "none") -> int:
+    """Return the size of a prepared model's weights. In an int8 model, all but linear layers are in float32.
+
+    A tied output layer is stored twice in an int8 model: as the embedding table in float32, and in int8.
+    """
+    model = build_on_meta(config)
+    if quantize == "none":
+        return model.n_parameters() * dtype.itemsize
+    linear = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
+    tables = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
+    n_replaced = sum(weight.numel() for weight in linear if weight not in tables)
+    return sum(weight.numel() for weight in linear) + 4 * (model.n_parameters() - n_replaced)
 
 
 def read_dtype(dtype: torch.dtype | DtypeName) -> torch.dtype:

@@ -213,6 +213,11 @@ class Recordings:
         self._free: list[Recording] = []
         self._lock = threading.Lock()
 
+    @property
+    def are_compiled(self) -> bool:
+        """Whether the steps are compiled."""
+        return self._steps.are_compiled
+
     def should_read(self, sources: Tensor) -> bool:
         """Return whether a recording should encode the sources (B, S): on a GPU, or if compiled and they are short."""
         batch, length = sources.shape
