@@ -14,6 +14,7 @@ from glassformer.pipelines.generator import Generator
 from glassformer.pipelines.language_model import LanguageModel
 from glassformer.pipelines.load import load
 from glassformer.pipelines.translator import Translator
+from glassformer.runtime.choose_runner import situation_of
 from glassformer.runtime.prepare_model import prepare_model
 from pipelines.hf_folders import save_tokenizer
 from pipelines.tiny_pipelines import make
@@ -98,3 +99,12 @@ def test_a_converted_encoder_is_quantized_while_it_is_loaded(quantize, tmp_path)
     convert(tmp_path / "hf", tmp_path / "own", "safetensors")
     one, two = (load(tmp_path / name, quantize=quantize).embed(["a b", "c"]) for name in ("hf", "own"))
     torch.testing.assert_close(one, two, rtol=0, atol=1e-5)
+
+
+def test_compiling_is_for_models_that_generate(tmp_path):
+    make(LanguageModel).save(tmp_path / "writer", "A card.")
+    make(Classifier).save(tmp_path / "reader", "A card.")
+    assert situation_of(load(tmp_path / "writer", compile="on").model).records == "compiled"
+    assert situation_of(load(tmp_path / "writer", compile="off").model).records == ""
+    with pytest.raises(ValueError, match="holds an encoder, which makes no decoding steps"):
+        load(tmp_path / "reader", compile="on")

@@ -10,7 +10,15 @@ from glassformer.decoding import GenerationConfig, generate, record_steps, strea
 from glassformer.kernels.cpp_library import KernelBuildError
 from glassformer.kernels.kernel_registry import PLAIN, cpp_kernels
 from glassformer.nn import capture_attention
-from glassformer.runtime.choose_runner import ExpectedWork, choose_execution, choose_kernels, open_runner
+from glassformer.runtime.choose_runner import (
+    ExpectedWork,
+    check_compile,
+    choose_execution,
+    choose_kernels,
+    compile_steps,
+    open_runner,
+    situation_of,
+)
 from glassformer.runtime.quantized_model import quantize
 from recording import BEGIN, DECODERS, END, PAIR, SEARCHES, make, recordings_of
 
@@ -90,3 +98,11 @@ def test_samples_get_a_memory_each_and_beams_share_one(shares_memory):
     with torch.inference_mode(), open_runner(make(PAIR), work) as runner:
         assert len(runner.memory) == (2 if shares_memory else 4)
         assert runner.step(torch.full((4, 1), BEGIN)).shape == (4, PAIR.vocab_size)
+
+
+def test_steps_are_compiled_on_request():
+    model = make(DECODERS["learned positions"]).float()
+    compile_steps(model)
+    assert situation_of(model).records == "compiled"
+    with pytest.raises(ValueError, match="compile='yes': expected one of auto, on, off"):
+        check_compile("yes")

@@ -27,6 +27,7 @@ def info(
     device: str = "auto",
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
     quantize: Literal["none", "int8"] = "none",
+    compile: Literal["auto", "on", "off"] = "auto",
     allow_pickle: bool = False,
 ) -> None:
     """Show what a model is: kind, number of parameters, task, languages, number format, tokenizer, chat template and
@@ -43,9 +44,10 @@ def info(
         device: With --runtime: the device that run would be asked for; auto is a GPU where there is one.
         dtype: With --runtime: the numbers that run would be asked for; auto is float32.
         quantize: With --runtime: the quantization that run would be asked for.
+        compile: With --runtime: whether run would be asked to compile the decoding steps.
         allow_pickle: Also read weights from pytorch_model.bin, with a reader that accepts only tensors.
     """
-    asked = {"device": device, "dtype": dtype, "quantize": quantize}
+    asked = {"device": device, "dtype": dtype, "quantize": quantize, "compile": compile}
     for name, value in asked.items():
         if not runtime and value not in ("auto", "none"):
             raise UsageError(f"--{name} {value} has no effect without --runtime: add --runtime, or leave it out")

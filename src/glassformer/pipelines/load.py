@@ -20,6 +20,7 @@ from glassformer.pipelines.pipeline_registry import pipeline_named, read_about
 from glassformer.pipelines.seq2seq_pipeline import GENERATION, check_cost
 from glassformer.pipelines.text_to_text import TextToText
 from glassformer.pipelines.trained_pipeline import ModelLoader, TrainedPipeline
+from glassformer.runtime.choose_runner import CompileChoice, check_compile, compile_steps
 from glassformer.runtime.prepare_model import DtypeName, Quantization, choose_preparation
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
@@ -32,6 +33,7 @@ def load(
     device: torch.device | str = "auto",
     dtype: torch.dtype | DtypeName = "auto",
     quantize: Quantization = "none",
+    compile: CompileChoice = "auto",
     allow_pickle: bool = False,
 ) -> Loaded:
     """Load a model as a pipeline that is ready to use.
@@ -49,6 +51,8 @@ def load(
         device: Where to compute, such as "cpu" or "cuda"; "auto" is a GPU if there is one.
         dtype: "float32", "bfloat16", "float16" or a torch dtype; "auto" is float32.
         quantize: "int8" computes with 8-bit weights on the CPU: several times as fast, with nearly the same results.
+        compile: "on" compiles the decoding steps of a model that generates text. That takes half a minute or more for
+            each batch shape, and pays off if many texts follow. "auto" does not compile.
         allow_pickle: Also read weights from pytorch_model.bin, with a reader that accepts only tensors.
 
     >>> import glassformer as gf
@@ -62,6 +66,10 @@ def load(
     with naming_errors(path):
         pipeline: Any = _load(path, read_model, allow_pickle)
     pipeline.model = prepared.finish(pipeline.model)
+    if check_compile(compile) == "on":
+        if not isinstance(pipeline.model, DecoderModel | EncoderDecoderModel):
+            raise ValueError(f"compile='on': {path} holds an encoder, which makes no decoding steps: expected 'auto'")
+        compile_steps(pipeline.model)
     loaded: Loaded = pipeline
     return loaded
 

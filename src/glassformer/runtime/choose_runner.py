@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ from glassformer.runtime.decision_rules import KERNEL_RULES, STEP_RULES, Situati
 from glassformer.runtime.recorded_steps import RecordedStepRunner, Recordings, Shape
 from glassformer.runtime.step_runner import StepRunner, TextModel, modules_of
 
+CompileChoice = Literal["auto", "on", "off"]
+"""Whether decoding steps are compiled. "auto" is "off": compiling takes half a minute or more per batch shape."""
 _RECORDINGS: "weakref.WeakKeyDictionary[TextModel, Recordings]" = weakref.WeakKeyDictionary()
 _WITH_COMPILED_KERNELS: "weakref.WeakSet[TextModel]" = weakref.WeakSet()
 
@@ -151,6 +153,19 @@ def record_steps(model: TextModel, *, compile: bool = False, cache_dtype: torch.
     if cache_dtype is not None and not cache_dtype.is_floating_point:
         raise ValueError(f"cache_dtype={cache_dtype}: expected a floating-point dtype, such as torch.float16")
     _RECORDINGS[model] = Recordings(model, compile=compile, cache_dtype=cache_dtype)
+
+
+def compile_steps(model: TextModel) -> None:
+    """Compile the decoding steps of this model (see `record_steps`). An int8 model then caches in float16."""
+    is_quantized = situation_of(model).is_quantized
+    record_steps(model, compile=True, cache_dtype=torch.float16 if is_quantized else None)
+
+
+def check_compile(choice: CompileChoice) -> CompileChoice:
+    """Return the choice. Raises ValueError if it is not one of `CompileChoice`."""
+    if choice not in get_args(CompileChoice):
+        raise ValueError(f"compile={choice!r}: expected one of {', '.join(get_args(CompileChoice))}")
+    return choice
 
 
 def use_compiled_kernels(model: TextModel) -> None:

@@ -94,7 +94,7 @@ STEP_RULES = (
         "a recording has a fixed number of rows",
         lambda s: s.joins_batch,
     ),
-    Rule("compiled", "`record_steps(compile=True)`", "it was asked for", lambda s: s.records == "compiled"),
+    Rule("compiled", "`compile` is on", "it was asked for", lambda s: s.records == "compiled"),
     Rule("recorded", "`record_steps`", "it was asked for", lambda s: s.records == "recorded"),
     Rule("recorded", "a GPU", "a CUDA graph launches all kernels of a step at once", lambda s: s.device == "cuda"),
     Rule("plain", "otherwise", "compiling takes half a minute or more per shape", lambda s: True),

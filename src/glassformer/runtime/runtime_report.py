@@ -7,6 +7,7 @@ import torch
 from glassformer.kernels.cpp_library import KernelBuildError, is_library_built
 from glassformer.kernels.triton_kernels import has_triton_kernels
 from glassformer.models import ModelConfig
+from glassformer.runtime.choose_runner import CompileChoice, check_compile
 from glassformer.runtime.decision_rules import KERNEL_RULES, STEP_RULES, WEIGHT_RULES, Situation, decide
 from glassformer.runtime.prepare_model import DtypeName, Quantization, choose_preparation, weight_bytes
 
@@ -26,6 +27,7 @@ def report_runtime(
     device: str = "auto",
     dtype: torch.dtype | DtypeName = "auto",
     quantize: Quantization = "none",
+    compile: CompileChoice = "auto",
 ) -> dict[str, ReportedDecision]:
     """Return what `load` and generation would decide for a model of this config, by what is decided.
 
@@ -41,6 +43,7 @@ def report_runtime(
         is_quantized=quantize != "none",
         builds_kernels=problem is None,
         runs_triton=prepared.device.type == "cuda" and has_triton_kernels(prepared.device),
+        records="compiled" if check_compile(compile) == "on" else "",
     )
     weights, kernels = decide(WEIGHT_RULES, situation), decide(KERNEL_RULES, situation)
     numbers = str(prepared.dtype).removeprefix("torch.")
@@ -70,6 +73,8 @@ def _kernel_library() -> tuple[str | None, bool]:
 
 def _warm_up(situation: Situation, kernels: str, is_built: bool, config: ModelConfig) -> tuple[str, str]:
     """Return what the first use costs beyond reading the weights, and why."""
+    if situation.records == "compiled" and config.kind != "encoder":
+        return "half a minute or more per batch shape", "torch compiles the first batch of a shape"
     if situation.device == "cuda" and config.kind != "encoder":
         return "about a second per batch shape", "the first batch of a shape is recorded; later ones replay it"
     if kernels == "c++" and not is_built:
