@@ -172,7 +172,7 @@ def test_the_runtime_is_shown_on_request(tmp_path, capsys):
     assert "    numbers   bfloat16 (it was asked for)" in lines
     assert "    steps     plain (" in lines
     found = json.loads(told(capsys, tmp_path / "m", "--runtime", "--device", "cpu", "--json"))
-    assert found["runtime"]["weights"]["decision"] == "float32"
+    assert found["runtime"]["weights"]["decision"] == "as stored"
 
 
 def test_options_of_the_runtime_need_the_flag(tmp_path, capsys):

@@ -15,6 +15,7 @@ from glassformer.pipelines.language_model import LanguageModel
 from glassformer.pipelines.load import load
 from glassformer.pipelines.translator import Translator
 from glassformer.runtime.choose_runner import situation_of
+from glassformer.runtime.packed_model import has_fused_storage
 from glassformer.runtime.prepare_model import prepare_model
 from pipelines.hf_folders import save_tokenizer
 from pipelines.tiny_pipelines import make
@@ -108,3 +109,24 @@ def test_compiling_is_for_models_that_generate(tmp_path):
     assert situation_of(load(tmp_path / "writer", compile="off").model).records == ""
     with pytest.raises(ValueError, match="holds an encoder, which makes no decoding steps"):
         load(tmp_path / "reader", compile="on")
+
+
+@pytest.mark.parametrize("fuses", [False, True])
+@pytest.mark.parametrize("kind", [Translator, LanguageModel])
+def test_a_loaded_model_is_saved_as_it_was(kind, fuses, tmp_path, monkeypatch):
+    make(kind).save(tmp_path / "one", "A card.")
+    monkeypatch.setattr("glassformer.runtime.prepare_model.Preparation.fuses", fuses)  # as on a GPU
+    loaded = load(tmp_path / "one", device="cpu")
+    assert has_fused_storage(loaded.model) == fuses
+    loaded.run(["it is red"])
+    loaded.save(tmp_path / "two", "A card.")
+    one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two"))
+    assert one == two
+
+
+def test_a_quantized_model_is_not_saved(tmp_path):
+    make(Translator).save(tmp_path / "one", "A card.")
+    loaded = load(tmp_path / "one", quantize="int8")
+    with pytest.raises(ValueError, match="it is packed or quantized for inference, and cannot be saved"):
+        loaded.save(tmp_path / "two", "A card.")
+    assert not (tmp_path / "two").exists()

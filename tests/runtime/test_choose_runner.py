@@ -19,8 +19,9 @@ from glassformer.runtime.choose_runner import (
     open_runner,
     situation_of,
 )
+from glassformer.runtime.packed_model import share_fused_storage
 from glassformer.runtime.quantized_model import quantize
-from recording import BEGIN, DECODERS, END, PAIR, SEARCHES, make, recordings_of
+from recording import BEGIN, DECODERS, END, PAIR, SEARCHES, assert_same, make, recordings_of
 
 
 def test_steps_are_plain_while_hooks_watch_the_model():
@@ -106,3 +107,24 @@ def test_steps_are_compiled_on_request():
     assert situation_of(model).records == "compiled"
     with pytest.raises(ValueError, match="compile='yes': expected one of auto, on, off"):
         check_compile("yes")
+
+
+@pytest.mark.parametrize("config", [PAIR, DECODERS["learned positions"]])
+@pytest.mark.parametrize("search", ["greedy", "beam"])
+def test_a_model_with_fused_storage_is_recorded_as_its_twin(config, search):
+    model = make(config)
+    begin = BEGIN if config is PAIR else None
+    inputs = [[5, 6, 7], [8]]
+    plain = generate(model, inputs, SEARCHES[search], begin=begin, end=END)
+    share_fused_storage(model)
+    record_steps(model)
+    work = ExpectedWork(rows=1, capacity=4)
+    twin = choose_execution(model, work).model
+    assert twin is not None
+    assert choose_execution(model, work).model is twin
+    assert_same(plain, generate(model, inputs, SEARCHES[search], begin=begin, end=END))
+    with capture_attention(model):
+        assert choose_execution(model, work).model is None
+    model.to(torch.float32)  # the weights lie elsewhere now, so the twin is dropped
+    assert choose_execution(model, work).model is None
+    assert recordings_of(model).is_for(model)

@@ -60,8 +60,15 @@ def save_model(
     """Write a model folder atomically. `texts` maps names of further files, such as `README.md`, to their contents.
 
     An existing model folder is replaced only with `overwrite`, or if the same `owner` (a training run) wrote it and its
-    files are unchanged. `owner` is stored in the manifest.
+    files are unchanged. `owner` is stored in the manifest. Raises ValueError for a packed or quantized model, whose
+    parameters are not those of its config.
     """
+    missing = sorted(_parameter_names(model.config) - own_parameters(model).keys())
+    if missing:
+        raise ValueError(
+            f"the model has no parameter {missing[0]}: it is packed or quantized for inference, and cannot be saved; "
+            "load it without quantize, or save it before"
+        )
     with new_folder(folder, overwrite=overwrite, owner=owner) as work:
         write_text(work / CONFIG, json.dumps(model.config.to_dict(), indent=2))
         write_tensors(work / WEIGHTS, {name: value.contiguous().cpu() for name, value in own_parameters(model).items()})

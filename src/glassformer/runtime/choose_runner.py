@@ -4,7 +4,8 @@ A recording also encodes the sources of an encoder-decoder on a GPU, and on a CP
 sources are short. Several samples of one source are an exception: each needs its own copy of the encoder output, so the
 source is encoded before.
 
-Packing (`packed_model.py`) and int8 (`quantized_model.py`) make a changed copy of a model; the rules apply to it.
+Packing (`packed_model.py`) and int8 (`quantized_model.py`) make a changed copy of a model; the rules apply to it. A
+model whose weights are laid out for it is recorded as its packed twin, which shares its memory.
 """
 
 import weakref
@@ -22,12 +23,15 @@ from glassformer.kernels.triton_kernels import has_triton_kernels
 from glassformer.models import DecoderModel, EncoderDecoderModel
 from glassformer.nn.quantized_linear import Int8Linear, TorchInt8Linear
 from glassformer.runtime.decision_rules import KERNEL_RULES, STEP_RULES, Situation, decide
+from glassformer.runtime.packed_model import has_fused_storage, packed_twin
 from glassformer.runtime.recorded_steps import RecordedStepRunner, Recordings, Shape
 from glassformer.runtime.step_runner import StepRunner, TextModel, modules_of
 
 CompileChoice = Literal["auto", "on", "off"]
 """Whether decoding steps are compiled. "auto" is "off": compiling takes half a minute or more per batch shape."""
 _RECORDINGS: "weakref.WeakKeyDictionary[TextModel, Recordings]" = weakref.WeakKeyDictionary()
+_TWINS: "weakref.WeakKeyDictionary[TextModel, tuple[tuple[int, ...], TextModel]]" = weakref.WeakKeyDictionary()
+"""The packed twins of models, with the addresses of the parameters that they share."""
 _WITH_COMPILED_KERNELS: "weakref.WeakSet[TextModel]" = weakref.WeakSet()
 
 
@@ -60,6 +64,8 @@ class Execution(NamedTuple):
     """The recordings of the model to replay; None for plain steps."""
     records_source: bool = False
     """Whether the recording also encodes the sources."""
+    model: TextModel | None = None
+    """The packed twin that computes in place of the model; None if the model itself computes."""
 
 
 def choose_execution(model: TextModel, work: ExpectedWork) -> Execution:
@@ -67,13 +73,28 @@ def choose_execution(model: TextModel, work: ExpectedWork) -> Execution:
     situation = situation_of(model, work)
     kernels = choose_kernels(model, situation)
     is_plain = decide(STEP_RULES, situation).decision == "plain"
-    if not is_plain and model not in _RECORDINGS:
-        record_steps(model)
-    recordings = None if is_plain else _RECORDINGS[model]
-    if recordings is None or work.source is None:
-        return Execution(kernels, recordings)
-    one_memory_each = work.copies == 1 or work.shares_memory
-    return Execution(kernels, recordings, one_memory_each and recordings.should_read(work.source))
+    if is_plain:
+        return Execution(kernels, None)
+    twin = _twin_of(model)
+    recordings = _RECORDINGS.get(model)
+    if recordings is None or not recordings.is_for(twin or model):
+        asked = recordings or Recordings(model)
+        recordings = _RECORDINGS[model] = asked.of_another(twin or model)
+    one_memory_each = work.source is not None and (work.copies == 1 or work.shares_memory)
+    reads_source = one_memory_each and work.source is not None and recordings.should_read(work.source)
+    return Execution(kernels, recordings, reads_source, twin)
+
+
+def _twin_of(model: TextModel) -> TextModel | None:
+    """Return the packed twin of a model whose weights are laid out for one (`share_fused_storage`), else None."""
+    if not has_fused_storage(model):
+        _TWINS.pop(model, None)
+        return None
+    addresses = tuple(parameter.data_ptr() for parameter in model.parameters())
+    known = _TWINS.get(model)
+    if known is None or known[0] != addresses:
+        known = _TWINS[model] = addresses, packed_twin(model)
+    return known[1]
 
 
 def situation_of(model: TextModel, work: ExpectedWork | None = None) -> Situation:
@@ -107,6 +128,7 @@ def open_runner(model: TextModel, work: ExpectedWork) -> Iterator[StepRunner]:
     The sources of an encoder-decoder are encoded here, or by the runner's first step if the recording does that.
     """
     execution = choose_execution(model, work)
+    model = execution.model or model
     memory, mask = None, work.source_mask
     if isinstance(model, EncoderDecoderModel) and work.source is not None:
         if execution.records_source:

@@ -13,9 +13,9 @@ from glassformer.models import Model, ModelConfig
 from glassformer.models.factory import build_on_meta
 from glassformer.models.heads import LanguageModelHead
 from glassformer.nn.layers import Layer
-from glassformer.runtime.decision_rules import DEVICE_RULES, Rule, Situation, decide
+from glassformer.runtime.decision_rules import DEVICE_RULES, WEIGHT_RULES, Rule, Situation, decide
 from glassformer.runtime.devices import choose_device
-from glassformer.runtime.packed_model import fuse_projections, pack
+from glassformer.runtime.packed_model import fuse_projections, pack, share_fused_storage
 from glassformer.runtime.quantized_model import quantize as to_int8
 from glassformer.runtime.quantized_model import quantize_linears
 
@@ -40,6 +40,12 @@ class Preparation:
     device_rule: Rule
     """Why the model computes on this device."""
 
+    @property
+    def fuses(self) -> bool:
+        """Whether the weights are laid out for a packed twin (`packed_model.py`)."""
+        situation = Situation(device=self.device.type, is_quantized=self.quantize != "none")
+        return decide(WEIGHT_RULES, situation).decision.startswith("projections fused")
+
     def prepare_module(self, module: nn.Module) -> None:
         """Prepare a module of a model that is being loaded, in place, when all its parameters have been read.
 
@@ -48,6 +54,8 @@ class Preparation:
         if isinstance(module, Layer | LanguageModelHead | Model) and self.quantize == "int8":
             fuse_projections(module)
             quantize_linears(module)
+        elif isinstance(module, Layer) and self.fuses:
+            share_fused_storage(module.to(self.device))
 
     def finish(self, model: AnyModel) -> AnyModel:
         """Return a loaded model whose modules were given to `prepare_module`, on its device."""
@@ -55,9 +63,12 @@ class Preparation:
 
     def apply(self, model: AnyModel) -> AnyModel:
         """Prepare a whole model: in place, but an int8 model is a copy whose projections are fused (`pack`)."""
-        if self.quantize == "none":
-            return model.to(self.device, self.dtype).eval()
-        return to_int8(pack(model))
+        if self.quantize != "none":
+            return to_int8(pack(model))
+        model = model.to(self.device, self.dtype).eval()
+        if self.fuses:
+            share_fused_storage(model)
+        return model
 
 
 def choose_preparation(

@@ -50,7 +50,7 @@ def report_runtime(
     found: dict[str, Any] = {
         "device": (str(prepared.device), prepared.device_rule.why),
         "numbers": (numbers, "the default" if dtype == "auto" else "it was asked for"),
-        "weights": (weights.decision if situation.is_quantized else numbers, weights.why),
+        "weights": (weights.decision, weights.why),
     }
     if config.kind != "encoder":  # an encoder makes no steps
         steps = decide(STEP_RULES, situation)
