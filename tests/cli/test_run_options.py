@@ -133,7 +133,8 @@ def test_the_options_of_computing_reach_load(monkeypatch):
     seen = []
     monkeypatch.setattr("glassformer.pipelines.load.load", lambda path, **options: seen.append((path, options)))
     ComputeOptions(device="cpu", dtype="bfloat16", quantize="none").load("m", allow_pickle=True)
-    assert seen == [("m", {"device": "cpu", "dtype": "bfloat16", "quantize": "none", "allow_pickle": True})]
+    options = {"device": "cpu", "dtype": "bfloat16", "quantize": "none", "compile": "auto"}
+    assert seen == [("m", options | {"allow_pickle": True})]
     with pytest.raises(UsageError, match="--threads -1: expected 0 or more"):
         ComputeOptions(threads=-1).load("m")
 

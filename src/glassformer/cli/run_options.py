@@ -37,6 +37,9 @@ class ComputeOptions:
     """Numbers to compute with; auto is float32."""
     quantize: Literal["none", "int8"] = "none"
     """Compute with 8-bit weights (int8) on a CPU: several times as fast, with nearly the same results."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Compile the decoding steps of a model that generates text. This takes half a minute or more for each batch shape
+    and pays off for thousands of lines. auto does not compile."""
     threads: int = 0
     """Threads to compute with on a CPU; 0 is one per core."""
 
@@ -50,7 +53,7 @@ class ComputeOptions:
             import torch
 
             torch.set_num_threads(self.threads)
-        return load(path, device=self.device, dtype=self.dtype, quantize=self.quantize, **options)
+        return load(path, device=self.device, dtype=self.dtype, quantize=self.quantize, compile=self.compile, **options)
 
 
 @dataclass(frozen=True, kw_only=True)

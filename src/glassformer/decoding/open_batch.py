@@ -94,13 +94,10 @@ def open_batch(
     config: GenerationConfig,
     begin: int | None,
     copies: int,
-    *,
-    joins_batch: bool = False,
 ) -> Iterator[OpenBatch]:
     """Return a context manager that pads the inputs and yields them with a runner of `copies` rows per input.
 
-    The runner is valid inside the block. With `joins_batch` its rows can be merged into a running batch (`engine.py`),
-    where they stay valid after the block.
+    The runner is valid inside the block.
     """
     device = next(model.parameters()).device
     longest = max(map(len, batch))
@@ -112,7 +109,6 @@ def open_batch(
         copies=copies,
         shares_memory=config.num_beams > 1,
         needs_attention=bool(config.coverage_penalty),
-        joins_batch=joins_batch,
     )
     if isinstance(model, DecoderModel):
         # Padded on the left, so that all of them end where the new tokens begin.
