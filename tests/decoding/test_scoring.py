@@ -5,7 +5,8 @@ import torch
 
 from glassformer import reference
 from glassformer.decoding import GenerationConfig, generate, score_pairs, score_texts
-from glassformer.models import preset
+from glassformer.decoding.scoring import score_long_texts
+from glassformer.models import build_model, preset
 from oracle import random_model, twin
 
 
@@ -42,3 +43,16 @@ def test_wrong_input_is_refused_by_name():
         score_pairs(random_model(preset("tiny-marian")), [[1]], [[1], [2]], begin=1, end=0)
     with pytest.raises(ValueError, match="text 1 is empty"):
         score_texts(random_model(preset("tiny-llama")), [[1], []])
+
+
+def test_wrong_ids_are_refused_before_they_reach_the_device():
+    llama, marian = (build_model(preset(name)).to("meta") for name in ("tiny-llama", "tiny-marian"))
+    for make, message in (
+        (lambda: score_texts(llama, [[1], [2, 40]]), "text 1 holds the id 40: expected ids from 0 to 39"),
+        (lambda: score_long_texts(llama, [[1, -3]], context=4, stride=2), "text 0 holds the id -3"),
+        (lambda: score_pairs(marian, [[1], [99]], [[1], [2]], begin=1, end=0), "source 1 holds the id 99"),
+        (lambda: score_pairs(marian, [[1], [2]], [[1], [99]], begin=1, end=0), "target 1 holds the id 99"),
+        (lambda: score_pairs(marian, [[1]], [[1]], begin=99, end=0), "begin, end holds the id 99"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make()

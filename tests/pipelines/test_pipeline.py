@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import pkgutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -121,3 +122,13 @@ def test_a_pair_given_as_a_list_of_strings_is_refused_with_its_place():
 def test_the_error_about_bytes_says_how_to_decode_them():
     with pytest.raises(TypeError, match=r"bytes become a string by .decode"):
         make(Translator).translate(b"text")
+
+
+@pytest.mark.parametrize("kind", MAKERS, ids=lambda kind: kind.__name__)
+def test_ids_beyond_the_vocabulary_are_refused_before_they_reach_the_device(kind):
+    tool = make(kind)
+    config = tool.model.config
+    # The tokenizer knows more tokens than the model. Ids on the meta device cannot be read, like those on a GPU.
+    tool.model = type(tool.model)(replace(config, vocab_size=10)).to("meta")
+    with pytest.raises(ValueError, match=r"holds the id \d+: expected ids from 0 to \d+"):
+        tool.run(LINES.get(getattr(kind, "task", ""), "the old ___ sees it"))

@@ -138,7 +138,7 @@ class Engine:
         full or the request exceeds a limit of the engine.
         """
         request = EngineRequest(list(tokens), config or GenerationConfig(), on_token, on_cancel=self._withdraw)
-        check_inputs(self.model, [tokens], self.begin)
+        check_inputs(self.model, [tokens], self.begin, request.config)
         rows, size = self._cost([request])
         if rows > self.max_rows or size > self.max_tokens:
             raise EngineFullError(

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from glassformer.models import DecoderModel, EncoderDecoderModel
+from glassformer.nn.tensor_checks import check_id_list
 from glassformer.runtime.step_runner import inference
 from glassformer.text.tokenizer import PAD
 
@@ -25,6 +26,11 @@ def score_pairs(
     """
     if len(sources) != len(targets):
         raise ValueError(f"{len(sources)} sources and {len(targets)} targets: expected the same number")
+    for index, tokens in enumerate(sources):
+        check_id_list(f"source {index}", tokens, model.config.source_vocab)
+    for index, tokens in enumerate(targets):
+        check_id_list(f"target {index}", tokens, model.config.vocab_size)
+    check_id_list("begin, end", [begin, end], model.config.vocab_size)
     results: list[list[float]] = [[] for _ in sources]
     sizes = [max(len(source), len(target) + 1) for source, target in zip(sources, targets, strict=True)]
     with inference(model):
@@ -46,6 +52,7 @@ def score_texts(
     for index, tokens in enumerate(texts):
         if not len(tokens):
             raise ValueError(f"text {index} is empty: expected at least one token")
+        check_id_list(f"text {index}", tokens, model.config.vocab_size)
     results: list[list[float]] = [[] for _ in texts]
     with inference(model):
         for chosen in _batches([len(tokens) for tokens in texts], max_batch_tokens):
@@ -71,6 +78,8 @@ def score_long_texts(
     """
     if not 1 <= stride <= context:
         raise ValueError(f"stride={stride}: expected 1 to context={context}")
+    for index, tokens in enumerate(texts):
+        check_id_list(f"text {index}", tokens, model.config.vocab_size)
     windows = [(index, *window) for index, text in enumerate(texts) for window in _windows(len(text), context, stride)]
     totals = [0.0] * len(texts)
     with inference(model):

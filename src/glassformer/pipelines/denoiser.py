@@ -111,7 +111,10 @@ class Denoiser(Seq2SeqPipeline[PlainText]):
         batches = self.batches(rows, max_tokens=4096, seed=0)
         with torch.inference_mode():
             for step in range(len(batches)):
-                batch = batches[step].to(device)
+                batch = batches[step]
+                self.model.source_embeddings.check("source", batch.source)  # on the host: a wrong id makes a GPU
+                self.model.target_embeddings.check("target", batch.target_in)  # unusable
+                batch = batch.to(device)
                 logits = self.model(batch.source, batch.target_in, batch.source_mask, batch.target_mask)
                 logits, answers = logits.flatten(0, 1).float(), batch.target_out.flatten()
                 loss += label_smoothed_cross_entropy(logits, answers, ignore=PAD, reduction="sum").item()

@@ -46,7 +46,9 @@ class Embedder(Pipeline):
                 waiting = waiting[len(chosen) :]
                 padded = [rows[index] + [pad] * (longest - len(rows[index])) for index in chosen]
                 real = [[True] * len(rows[index]) + [False] * (longest - len(rows[index])) for index in chosen]
-                found = self.model(torch.tensor(padded, device=device), torch.tensor(real, device=device))
+                tokens = torch.tensor(padded)
+                self.model.embeddings.check("tokens", tokens)  # on the host: a wrong id makes a GPU unusable
+                found = self.model(tokens.to(device), torch.tensor(real, device=device))
                 vectors[chosen] = found.float().cpu()
         return vectors
 

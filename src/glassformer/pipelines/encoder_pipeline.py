@@ -181,6 +181,8 @@ class EncoderPipeline(TrainedPipeline[Example]):
                 batch = make_batch(
                     [LabeledRow(rows[i].ids, rows[i].token_types, 0) for i in chosen], pad=self.reader.pad
                 )
+                # On the host, because a wrong id makes a GPU unusable.
+                self.model.embeddings.check("tokens", batch.tokens)
                 batch = batch.to(device)
                 for index, answer in zip(chosen, ask(self.model, batch).float().cpu(), strict=True):
                     found[index] = answer[: len(rows[index])] if answer.dim() == 2 else answer

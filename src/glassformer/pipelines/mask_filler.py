@@ -92,7 +92,9 @@ class MaskFiller(EncoderPipeline[PlainText]):
         )
         with torch.inference_mode():
             for step in range(len(batches)):
-                batch = batches[step].to(device)
+                batch = batches[step]
+                self.model.embeddings.check("tokens", batch.tokens)  # on the host: a wrong id makes a GPU unusable
+                batch = batch.to(device)
                 logits = masked_answers(self.model, batch).flatten(0, 1).float()
                 answers = batch.answers.flatten()
                 loss += label_smoothed_cross_entropy(logits, answers, ignore=IGNORED, reduction="sum").item()
