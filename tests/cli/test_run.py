@@ -274,3 +274,42 @@ def test_tabs_inside_texts_do_not_make_columns(run, monkeypatch):
     assert as_line(answer, AnswerOptions(n_best=2, scores=True)) == "a\\tb\t-1.0000\tc\t-2.0000"
     assert as_line(answer, AnswerOptions()) == "a\tb"
     assert as_line(answer, AnswerOptions(json=True)) == '{"text": "a\\tb"}'
+
+
+def test_a_long_line_is_bad_unless_it_may_be_truncated(run):
+    tool, lines = make(Translator), "the cat\n" + "it is red. " * 60 + "\nthe saw\n"
+    code, out, err = run(tool, stdin=lines)
+    assert (code, [bool(line) for line in out]) == (1, [True, False, True])
+    assert err.splitlines()[0] == (
+        "glassformer: stdin:2: the input has 242 tokens: expected at most 64, the most that the model reads; "
+        "--truncate (in Python truncate=True) cuts what is longer"
+    )
+    code, cut, err = run(tool, "--truncate", stdin=lines)
+    assert (code, cut[::2]) == (0, out[::2])
+    assert err == "glassformer: 1 input was longer than the model reads, and cut to fit\n"
+
+
+def test_a_prompt_that_is_too_long_is_an_error_that_names_truncate(run):
+    tool = make(Generator)
+    code, out, err = run(tool, "--prompt", "it is red. " * 60)
+    assert (code, out) == (1, [])
+    assert "expected at most 64" in err
+    assert "--truncate" in err
+    code, out, err = run(tool, "--prompt", "it is red. " * 60, "--truncate", "--quiet")
+    assert (code, len(out)) == (0, 1)
+    assert err == "glassformer: 1 input was longer than the model reads, and cut to fit\n"
+
+
+def test_an_encoder_reports_how_many_lines_it_cut(run, caplog):
+    line = "it is red. " * 60
+    code, out, err = run(make(Classifier), stdin=f"{line}\nred\n{line}\n")
+    assert (code, len(out)) == (0, 3)
+    assert err == "glassformer: 2 inputs were longer than the model reads, and cut to fit\n"
+    # A bad line makes the others be answered again, but they are counted once.
+    code, _, err = run(make(Comparer), stdin=f"{line}\ttwo\n{line}\tbad\n" + "no tab\n")
+    assert code == 1
+    assert "glassformer: 2 inputs were longer" in err
+    assert not caplog.records
+    code, _, err = run(make(Classifier), "--truncate", stdin="red\n")
+    assert code == 2
+    assert "--truncate has no effect: m is a classifier" in err

@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import pkgutil
+import re
 from dataclasses import replace
 
 import pytest
@@ -132,3 +133,33 @@ def test_ids_beyond_the_vocabulary_are_refused_before_they_reach_the_device(kind
     tool.model = type(tool.model)(replace(config, vocab_size=10)).to("meta")
     with pytest.raises(ValueError, match=r"holds the id \d+: expected ids from 0 to \d+"):
         tool.run(LINES.get(getattr(kind, "task", ""), "the old ___ sees it"))
+
+
+LONG_LINES = {
+    "answering": "what color is it?\t" + "it is red. " * 60,
+    "extraction": "what color is it? " * 20 + "\tit is red.",  # a long context is read in windows, and not cut
+    "paraphrase": "it is red. " * 60 + "\ttwo",
+    "similarity": "it is red. " * 60 + "\ttwo",
+    "tagging": "x" * 300,  # a long sentence is read in windows; a word that fits into none is cut
+}
+
+
+@pytest.mark.parametrize("kind", MAKERS, ids=lambda kind: kind.__name__)
+def test_long_inputs_are_refused_or_counted(kind, caplog):
+    tool, task = make(kind), getattr(kind, "task", "")
+    short, long = LINES.get(task, "the old ___ sees it"), LONG_LINES.get(task, "the ___ sees it " + "the old saw " * 30)
+    if hasattr(tool, "generation"):
+        with pytest.raises(ValueError, match=r"input 1 has \d+ tokens: expected at most 64, .*--truncate"):
+            tool.run([short, long])
+        assert tool.n_truncated == 0
+    else:
+        assert len(tool.run([short, long])) == 2
+        (record,) = caplog.records
+        assert re.fullmatch(r"1 of [24] inputs are too long for the model and were cut", record.getMessage())
+        assert tool.n_truncated == 1
+    caplog.clear()
+    tool.truncate, tool.n_truncated = True, 0
+    assert len(tool.run([long, short])) == 2
+    assert tool.n_truncated == 1
+    assert tool.truncation_note() == "1 input was longer than the model reads, and cut to fit"
+    assert not caplog.records

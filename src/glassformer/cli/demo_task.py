@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.flag_parser import UsageError
+from glassformer.cli.run_options import reporting_truncated
 
 if TYPE_CHECKING:
     from glassformer.metrics.scores import Scores
@@ -55,6 +56,15 @@ def demo_task(
         scores = task.train(folder)
     tool = load(folder)
     assert isinstance(tool, TrainedPipeline)
+    with reporting_truncated(tool, truncate=True):
+        _present(task, tool, lines, scores)
+
+
+def _present(
+    task: "Task[Any, Any]", tool: "TrainedPipeline[Any]", lines: Sequence[str], scores: "Scores | None"
+) -> None:
+    """Print the scores next to a baseline and some held-out examples, then answer `lines` and what the user types."""
+    config = task.config
     splits = config.data.splits()
     test = list(splits.test)
     held_out = test or list(splits.valid)

@@ -21,6 +21,7 @@ from glassformer.cli.run_options import (
     check_ranges,
     check_taken,
     given_options,
+    reporting_truncated,
     search_of,
 )
 
@@ -72,7 +73,8 @@ def run(
         check_taken(path, kind, given)
     model = compute.load(path, allow_pickle=allow_pickle)
     check_taken(path, _kind_of(model), given)
-    _use(model, given, input_and_output, answer, decoder)
+    with reporting_truncated(model, truncate=writing.truncate):
+        _use(model, given, input_and_output, answer, decoder)
 
 
 def _check_streams(lines: LineOptions, decoder: DecoderOptions) -> None:
@@ -133,10 +135,15 @@ def _use(model: Any, given: Given, lines: LineOptions, answers: AnswerOptions, d
     is_plain = request.n_best is None and not answers.scores and not answers.json
 
     def answer(texts: list[str]) -> list[str]:
-        if isinstance(model, EncoderPipeline) and given.get("embed"):
-            found = embed_lines(model, texts)
-        else:
-            found = model.answer_lines(texts, request)
+        n_truncated = model.n_truncated
+        try:
+            if isinstance(model, EncoderPipeline) and given.get("embed"):
+                found = embed_lines(model, texts)
+            else:
+                found = model.answer_lines(texts, request)
+        except ValueError:
+            model.n_truncated = n_truncated  # `run_lines` answers these texts again, without the bad ones
+            raise
         return [as_line(one, answers) for one in found]
 
     if decoder.prompt is not None:

@@ -1,7 +1,9 @@
 """The options of `glassformer run`, their ranges, and which kinds of models take them. Imports no torch."""
 
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -88,6 +90,9 @@ class WritingOptions:
     """Seed of the random numbers: the same seed gives the same text. Needs a --temperature above 0. (default: 0)"""
     repetition_penalty: float | None = None
     """More than 1 makes tokens that were already written less likely. (default: 1)"""
+    truncate: bool = False
+    """Read only the beginning of a text that is longer than the model's limit, and report at the end how many were
+    cut. Without it, such a line is an error."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +186,26 @@ def check_taken(path: Path, kind: str, given: Given) -> None:
     if given.get("embed") and len(given) > 1:
         other = next(option for option in given if option != "embed")
         raise UsageError(f"{flag_of(other)} has no effect with --embed: leave one of them out")
+
+
+@contextmanager
+def reporting_truncated(pipeline: Any, *, truncate: bool) -> Iterator[None]:
+    """Context manager that reports on stderr, when the block ends, how many inputs the pipeline cut in it.
+
+    `truncate` is the value of --truncate. An encoder cuts without it, so its logged warnings are turned off.
+    """
+    pipeline.truncate = truncate or not is_writer(pipeline)
+    pipeline.n_truncated = 0
+    try:
+        yield
+    finally:
+        if pipeline.n_truncated:
+            print(f"glassformer: {pipeline.truncation_note()}", file=sys.stderr)
+
+
+def is_writer(pipeline: Any) -> bool:
+    """Return whether a pipeline generates text: it then refuses inputs that are too long, unless it may cut them."""
+    return hasattr(pipeline, "generation")
 
 
 def search_of(base: "GenerationConfig", given: Given) -> "GenerationConfig":

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from glassformer.cli.demo_task import SHARE, talk
 from glassformer.cli.flag_parser import UsageError
+from glassformer.cli.run_options import reporting_truncated
 
 if TYPE_CHECKING:
     from glassformer.data.readers.pairs import Pair
@@ -82,7 +83,8 @@ def translation_demo(
     held_out = list(splits.test)
     summary, notes = [], []
     if held_out:  # a language with a few dozen strings may have no test split
-        scores = translator.score(held_out)
+        with reporting_truncated(translator, truncate=True):
+            scores = translator.score(held_out)
         about = task.scored_on("test", len(held_out), translator.scoring_method())
         print(
             f"test: BLEU {scores['bleu']:.1f}, chrF {scores['chrf']:.1f} ({about}, none of them in the training data)"

@@ -50,7 +50,7 @@ class Classifier(EncoderPipeline[LabeledExample]):
         inputs = check_inputs(texts)
         if not inputs:
             return torch.empty(0, len(self.labels))
-        rows = self.read(inputs)
+        rows = self._read_inputs(inputs)
         scores = torch.stack(self.answers(rows, max_batch_tokens=max_batch_tokens))
         return scores.sigmoid() if self.multi_label else scores.softmax(-1)
 

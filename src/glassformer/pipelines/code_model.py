@@ -36,13 +36,15 @@ class CodeModel(LanguageModel):
     def infill(self, prefix: str, suffix: str, config: GenerationConfig | None = None) -> str:
         """Return a generated text that fits between `prefix` and `suffix`.
 
-        If both together are too long for the model's context, they are cut at the ends that are farthest from the gap.
+        If both together are too long for the model's context, raise a ValueError. With `truncate`, they are cut at the
+        ends that are farthest from the gap.
         """
         config = config or self.generation
         check_text(prefix, "prefix"), check_text(suffix, "suffix")
         before, after, middle = (self.tokenizer.special_id(mark) for mark in GAP_TOKENS)
         room = max(self.context - 4 - min(config.max_new_tokens, self.context // 4), 2)
         left, right = self.tokenizer.encode(prefix), self.tokenizer.encode(suffix)
+        self.fit_inputs([left + right], room, lambda both: both)  # raises or counts; the cut has two sides
         n_right = min(len(right), max(room // 2, room - len(left)))
         n_left = min(len(left), room - n_right)
         prompt = [before, *left[len(left) - n_left :], after, *right[:n_right], middle]
@@ -78,7 +80,7 @@ class CodeModel(LanguageModel):
         config = GenerationConfig(max_new_tokens=max_new_tokens, stop_strings=STOPS)
         if samples > 1:
             config = replace(config, do_sample=True, temperature=0.8, top_p=0.95)
-        prompts = [self.read(prompt_of(problem)) for problem in problems]
+        prompts = self.fit_prompts([self.read(prompt_of(problem)) for problem in problems], config)
         # Each sample has its own seed. They are 1000 apart, because each context window of a program adds 1.
         tries = [self.write_after(prompts, replace(config, seed=1000 * number)) for number in range(samples)]
         programs = [list(found) for found in zip(*tries, strict=True)]

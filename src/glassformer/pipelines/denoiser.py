@@ -80,9 +80,11 @@ class Denoiser(Seq2SeqPipeline[PlainText]):
             if len(marks) < len(places):
                 raise ValueError(f"a line has {len(places)} blanks: expected at most {len(marks)}")
             ids = put_marks(one, places, marks)
-            sources.append(self._read(ids[:-1]))  # END is put back
+            sources.append(ids[:-1])  # `_read` puts END back
         answers = [[Candidate(line)] for line in lines]
-        for index, several in zip(with_blanks, self._generate(sources, config, request.with_scores), strict=True):
+        for index, several in zip(
+            with_blanks, self._generate(self._read(sources), config, request.with_scores), strict=True
+        ):
             filled = [self._filled(lines[index], written.tokens) for written in several]
             pairs = zip(several, filled, strict=True)
             answers[index] = [candidate_of(written, text, config.length_penalty) for written, text in pairs]

@@ -30,11 +30,11 @@ class Embedder(Pipeline):
     def embed(self, texts: str | Sequence[str], *, max_batch_tokens: int = 8192) -> Tensor:
         """Return a vector of Euclidean length 1 for each text: (N, C) for a list of N texts, (C,) for one string.
 
-        A text longer than `max_len` tokens is cut.
+        A text longer than `max_len` tokens is cut and counted in `n_truncated`.
         """
         if isinstance(texts, str):
             return self.embed([texts], max_batch_tokens=max_batch_tokens)[0]
-        rows = [self._read(text) for text in check_texts(texts)]
+        rows = self._read(check_texts(texts))
         vectors = torch.empty(len(rows), self.model.config.d_model)
         waiting = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
         device = next(self.model.parameters()).device
@@ -56,11 +56,14 @@ class Embedder(Pipeline):
         """Return the vector of each line as a JSON list."""
         return [vector_answer(row) for row in self.embed(lines).tolist()]
 
-    def _read(self, text: str) -> list[int]:
-        tokens = self.tokenizer.encode(text)
-        if self.max_len is None or len(tokens) <= self.max_len:
-            return tokens
-        return [*tokens[: self.max_len - 1], tokens[-1]]  # keep the last token, which ends the text
+    def _read(self, texts: list[str]) -> list[list[int]]:
+        rows = [self.tokenizer.encode(text) for text in texts]
+        limit = self.max_len
+        if limit is None:
+            return rows
+        self.count_truncated(sum(len(row) > limit for row in rows), len(rows))
+        # Keep the last token, which ends the text.
+        return [row if len(row) <= limit else [*row[: limit - 1], row[-1]] for row in rows]
 
 
 def with_pooling(folder: Path, config: ModelConfig) -> ModelConfig:

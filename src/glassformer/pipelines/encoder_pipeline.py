@@ -148,6 +148,15 @@ class EncoderPipeline(TrainedPipeline[Example]):
         """Tokenize each text or pair of texts, and cut inputs that are longer than the model's `max_len`."""
         return self.reader.read(texts, self.model.config.max_len)
 
+    def _read_inputs(self, texts: Sequence[Texts]) -> list[Encoded]:
+        """Tokenize inputs as `read` does, and count those that are cut in `n_truncated`."""
+        limit = self.model.config.max_len
+        rows = self.reader.read(texts)
+        if limit is None:
+            return rows
+        self.count_truncated(sum(len(row) > limit for row in rows), len(rows))
+        return [row if len(row) <= limit else row.cut(limit) for row in rows]
+
     def embed(self, texts: str | Sequence[str], *, max_batch_tokens: int = 8192) -> Tensor:
         """Return a vector of Euclidean length 1 for each text: (N, C) for a list of N texts, (C,) for one string.
 
@@ -155,7 +164,7 @@ class EncoderPipeline(TrainedPipeline[Example]):
         """
         if isinstance(texts, str):
             return self.embed([texts], max_batch_tokens=max_batch_tokens)[0]
-        rows = self.read([(text, None) for text in check_texts(texts)])
+        rows = self._read_inputs([(text, None) for text in check_texts(texts)])
         found = self.answers(rows, max_batch_tokens=max_batch_tokens, ask=mean_vectors)
         return torch.stack(found) if found else torch.empty(0, self.model.config.d_model)
 

@@ -54,10 +54,18 @@ class Extractor(EncoderPipeline[SpanQuestion]):
     def windows(self, asked: Sequence[tuple[str, str]]) -> list[list[Encoded]]:
         """Tokenize each (question, context) tuple, and split a context that is too long into overlapping windows.
 
-        Returns a list of windows for each tuple. Each window is a model input and contains the question.
+        Returns a list of windows for each tuple. Each window is a model input and contains the question, of which at
+        most half a window is kept.
         """
-        limit = self.model.config.max_len
-        return [windows(read, limit, self.overlap) for read in self.reader.read(list(asked))]
+        return self._windows(asked)[0]
+
+    def _windows(self, asked: Sequence[tuple[str, str]]) -> tuple[list[list[Encoded]], int]:
+        """Return what `windows` returns, and the number of questions that were cut."""
+        limit, found, n_cut = self.model.config.max_len, [], 0
+        for read in self.reader.read(list(asked)):
+            found.append(windows(read, limit, self.overlap))
+            n_cut += found[-1][0].sources.count(0) < read.sources.count(0)
+        return found, n_cut
 
     @overload
     def find(self, asked: Pair) -> FoundAnswer: ...
@@ -72,7 +80,8 @@ class Extractor(EncoderPipeline[SpanQuestion]):
         return each_pair(asked, self._find, "asked")
 
     def _find(self, asked: list[Pair]) -> list[FoundAnswer]:
-        read = self.windows(asked)
+        read, n_cut = self._windows(asked)
+        self.count_truncated(n_cut, len(asked))
         scores = iter(self.answers([window for several in read for window in several]))
         found = []
         for (_, context), several in zip(asked, read, strict=True):

@@ -70,7 +70,7 @@ class Generator(Pipeline):
     ) -> list[list[Candidate]]:
         """Generate `config.num_return_sequences` continuations of each prompt, which is a list of token ids."""
         config = config or self.generation
-        given = [self._fit(prompt, config) for prompt in prompts]
+        given = self.fit_prompts(prompts, config)
         found = generate(self.model, given, config, end=self.end, with_log_probs=with_scores, tokenizer=self.tokenizer)
         return [[candidate_of(one, one.text or "", config.length_penalty) for one in several] for several in found]
 
@@ -87,7 +87,7 @@ class Generator(Pipeline):
         config = config or self.generation
         pieces = TextStream(self.tokenizer, config.stop_strings)
         plain = replace(config, stop_strings=())
-        for token in stream(self.model, self._fit(prompt, config), plain, end=self.end):
+        for token in stream(self.model, self.fit_prompts([prompt], config)[0], plain, end=self.end):
             yield pieces.push(token)
             if pieces.is_stopped:
                 return
@@ -110,15 +110,14 @@ class Generator(Pipeline):
             raise ValueError("the model has no chat template: expected a model that was trained for conversations")
         return render_chat(messages, template, self.tokenizer)
 
-    def _fit(self, prompt: list[int], config: GenerationConfig) -> list[int]:
-        """Return the prompt, or if it does not fit into the model's context, only its last tokens.
+    def fit_prompts(self, prompts: Sequence[list[int]], config: GenerationConfig) -> list[list[int]]:
+        """Return prompts that fit into the model's context. With `truncate`, a longer prompt keeps its beginning only.
 
         A cut prompt is so short that `config.max_new_tokens` fit after it, but not shorter than half of the context.
         """
         limit = self.model.config.max_len
-        if limit is None or len(prompt) < limit:
-            return prompt
-        return prompt[-max(limit - config.max_new_tokens, limit // 2, 1) :]
+        kept = None if limit is None else max(limit - config.max_new_tokens, limit // 2, 1)
+        return self.fit_inputs(prompts, limit, lambda prompt: prompt[:kept])
 
 
 def said(text: str, system: str | None = None) -> list[dict[str, str]]:

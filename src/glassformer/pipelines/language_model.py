@@ -148,7 +148,7 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
         """
         config = config or self.generation
         copies = config.num_return_sequences
-        drafts = [[_Draft(prompt) for _ in range(copies)] for prompt in prompts]
+        drafts = [[_Draft(prompt) for _ in range(copies)] for prompt in self.fit_prompts(prompts, config)]
         # The copies of a prompt are generated together in the first round. Later each has its own context.
         groups, round_number = [(0, drafts)] if drafts else [], 0
         while groups:
@@ -156,7 +156,7 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
                 # Unfinished texts have about the same length; the longest remaining length is generated for all.
                 part = self._part(config, max(config.max_new_tokens - len(row[0].tokens) for row in rows), round_number)
                 part = replace(part, num_return_sequences=len(rows[0]), seed=part.seed + SEEDS_APART * copy)
-                given = [self._fit(row[0].prompt + row[0].tokens, part) for row in rows]
+                given = [self._window(row[0].prompt + row[0].tokens) for row in rows]
                 found = generate(
                     self.model, given, part, end=self.end, with_log_probs=with_scores, tokenizer=self.tokenizer
                 )
@@ -179,13 +179,14 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
     def stream_after(self, prompt: list[int], config: GenerationConfig | None = None) -> Iterator[str]:
         """Yield the continuation of a prompt of token ids piece by piece. The pieces add up to `write_after`'s text."""
         config = config or self.generation
+        (prompt,) = self.fit_prompts([prompt], config)
         pieces = TextStream(self.tokenizer, config.stop_strings)
         written: list[int] = []
         round_number = 0
         while len(written) < config.max_new_tokens:
             left = config.max_new_tokens - len(written)
             part = replace(self._part(config, left, round_number), stop_strings=())
-            given = self._fit(prompt + written, part)
+            given = self._window(prompt + written)
             room = min(left, self.context - len(given) + 1)
             new = 0
             for token in stream(self.model, given, part, end=self.end):
@@ -212,9 +213,17 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
             prefix=() if round_number else config.prefix,
         )
 
-    def _fit(self, prompt: list[int], config: GenerationConfig) -> list[int]:
-        """Return the prompt. If it is as long as the context or longer, return only its end, half a context long."""
-        return prompt if len(prompt) < self.context else prompt[-max(self.context // 2, 1) :]
+    @override
+    def fit_prompts(self, prompts: Sequence[list[int]], config: GenerationConfig) -> list[list[int]]:
+        """Return prompts that fit into the context. With `truncate`, a longer prompt keeps its beginning only.
+
+        A prompt may fill the context, because a text can be longer than the context.
+        """
+        return self.fit_inputs(prompts, self.context, lambda prompt: prompt[: self.context])
+
+    def _window(self, text: list[int]) -> list[int]:
+        """Return the prompt and what was written after it. If they exceed the context, return the last half context."""
+        return text if len(text) <= self.context else text[-max(self.context // 2, 1) :]
 
     def scoring_method(self) -> str:
         """Describe the sliding windows in which `score` reads a long text."""

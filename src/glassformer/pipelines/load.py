@@ -31,6 +31,7 @@ def load(
     device: torch.device | str = "auto",
     dtype: torch.dtype | DtypeName = "auto",
     quantize: Quantization = "none",
+    truncate: bool = False,
     allow_pickle: bool = False,
 ) -> Loaded:
     """Load a model as a pipeline that is ready to use.
@@ -45,6 +46,8 @@ def load(
         device: Where to compute, such as "cpu" or "cuda"; "auto" is a GPU if there is one.
         dtype: "float32", "bfloat16", "float16" or a torch dtype; "auto" is float32.
         quantize: "int8" computes with 8-bit weights on the CPU: several times as fast, with nearly the same results.
+        truncate: Cut inputs that are longer than the model's limit, and count them in the pipeline's `n_truncated`. By
+            default a model that writes text raises a ValueError, and an encoder cuts them and logs a warning.
         allow_pickle: Also read weights from pytorch_model.bin, with a reader that accepts only tensors.
 
     >>> import glassformer as gf
@@ -57,6 +60,7 @@ def load(
     with naming_errors(path):
         pipeline: Any = _load(path, stored, allow_pickle)
     pipeline.model = prepare_model(pipeline.model, device=device, dtype=dtype, quantize=quantize)
+    pipeline.truncate = truncate
     loaded: Loaded = pipeline
     return loaded
 

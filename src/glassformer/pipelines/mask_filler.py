@@ -47,18 +47,23 @@ class MaskFiller(EncoderPipeline[PlainText]):
     def fill(self, lines: str | ManyTexts) -> str | list[str]:
         """Return each line with its blanks (`___`) replaced by the most likely token. One string gives one string.
 
-        A line without blanks is returned unchanged.
+        A line without blanks is returned unchanged. Blanks beyond the model's limit stay; such lines are counted in
+        `n_truncated`.
         """
         return each_text(lines, self._fill, "lines")
 
     def _fill(self, lines: list[str]) -> list[str]:
         cut = [without_blanks(line) for line in lines]
         mask, limit, rows, asked = mask_of(self.reader), self.model.config.max_len, [], []
+        n_cut = 0
         for (_, places), read in zip(cut, self.reader.read([(line, None) for line, _ in cut]), strict=True):
-            ids = put_marks(read, places, [mask] * len(places))[:limit]
+            marked = put_marks(read, places, [mask] * len(places))
+            ids = marked[:limit]
+            n_cut += len(ids) < len(marked)
             asked.append([place for place, token in enumerate(ids) if token == mask and places])
             n = len(ids)
             rows.append(Encoded(ids, read.spans[:n], read.token_types[:n], read.sources[:n]))
+        self.count_truncated(n_cut, len(lines))
         words = words_of(self.reader, self.model)
 
         def likeliest(model: nn.Module, batch: LabeledBatch) -> Tensor:

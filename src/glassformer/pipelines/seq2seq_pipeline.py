@@ -102,8 +102,8 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
     ) -> str | list[str]:
         """Generate one text for each source text. One string gives one string. A blank source gives a blank text.
 
-        A source longer than the model's limit is cut. `beam` is the beam width; 1 is greedy search, and None uses the
-        model's generation settings.
+        A source longer than the model's limit raises a ValueError, or is cut with `truncate`. `beam` is the beam width;
+        1 is greedy search, and None uses the model's generation settings.
         """
 
         def write(several: list[str]) -> list[str]:
@@ -124,7 +124,7 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
         config = generation or self.generation
         with_text = [index for index, text in enumerate(texts) if text.strip()]
         encoded = self.source_tokenizer.encode_batch([texts[index] for index in with_text])
-        found = self._generate([self._read(ids) for ids in encoded], config, with_scores, max_batch_tokens)
+        found = self._generate(self._read(encoded), config, with_scores, max_batch_tokens)
         answers: list[list[Candidate]] = [[] for _ in texts]
         for index, several in zip(with_text, found, strict=True):
             decode = self.target_tokenizer.decode
@@ -167,12 +167,15 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
             max_batch_tokens=max_batch_tokens,
         )
 
-    def _read(self, ids: list[int]) -> list[int]:
-        """Append END to the token ids of a text, which are cut first if they would exceed `max_len` with END."""
+    def _read(self, sources: Sequence[list[int]]) -> list[list[int]]:
+        """Append END to the token ids of each source. One that exceeds `max_len` with END is refused or cut."""
         limit = self.model.config.max_len
-        if limit is not None and len(ids) >= limit:
-            ids = ids[len(ids) - limit + 1 :] if self.kept == "last" else ids[: limit - 1]
-        return [*ids, END]
+        room = (limit or 1) - 1
+
+        def cut(ids: list[int]) -> list[int]:
+            return [*(ids[-1 - room : -1] if self.kept == "last" else ids[:room]), END]
+
+        return self.fit_inputs([[*ids, END] for ids in sources], limit, cut)
 
     def _search(self, beam: int | None) -> GenerationConfig:
         return self.generation if beam is None else replace(self.generation, num_beams=beam)
@@ -182,7 +185,7 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
 
         The token lists `source_pieces` and `target_pieces` end with "(end)", the END token.
         """
-        source = self._read(self.source_tokenizer.encode(check_text(text)))
+        (source,) = self._read([self.source_tokenizer.encode(check_text(text))])
         written = generate(self.model, [source], self.generation, begin=BEGIN, end=END)[0][0].tokens
         target = written[
             : (self.model.config.max_len or len(written) + 1) - 1

@@ -24,8 +24,8 @@ class Summarizer(Seq2SeqPipeline[Summary]):
     def summarize(self, texts: str | ManyTexts, *, beam: int | None = None) -> str | list[str]:
         """Return the summary of one text, or the summaries of a list of texts.
 
-        A text longer than the model's limit is cut. `beam` is the beam width; None uses the model's generation
-        settings.
+        A text longer than the model's limit raises a ValueError, or is cut with `truncate`. `beam` is the beam width;
+        None uses the model's generation settings.
         """
         return self.write(texts, beam=beam)
 

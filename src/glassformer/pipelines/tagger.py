@@ -87,7 +87,8 @@ class Tagger(EncoderPipeline[TaggedSentence]):
         return self._tag(words, max_batch_tokens)
 
     def _tag(self, sentences: Sequence[Sequence[str]], max_batch_tokens: int = 8192) -> list[list[Entity]]:
-        readings = self.read_words(sentences)
+        readings, n_cut = self._read_words(sentences)
+        self.count_truncated(n_cut, len(sentences))
         answers = self.answers([reading.encoded for reading in readings], max_batch_tokens=max_batch_tokens)
         # A word without tokens gets equal scores for all tags, so that its neighbors decide.
         scores = [np.zeros((len(words), len(self.paths.tags)), dtype=np.float32) for words in sentences]
@@ -146,6 +147,13 @@ class Tagger(EncoderPipeline[TaggedSentence]):
 
     def read_words(self, sentences: Sequence[Sequence[str]]) -> list[TaggerInput]:
         """Tokenize sentences into model inputs: one for each sentence, or several if it exceeds the model's limit."""
+        return self._read_words(sentences)[0]
+
+    def _read_words(self, sentences: Sequence[Sequence[str]]) -> tuple[list[TaggerInput], int]:
+        """Return what `read_words` returns, and the number of sentences with a word that had to be cut.
+
+        A word is cut if it has more tokens than the model can read. No tokens of other words are lost.
+        """
         limit, found = self.model.config.max_len, []
         parts: list[tuple[int, Window]] = []  # of long sentences
         whole = self.reader.read([(joined(words), None) for words in sentences])
@@ -157,11 +165,13 @@ class Tagger(EncoderPipeline[TaggedSentence]):
             room = limit - encoded.sources.count(None)
             parts += [(number, window) for window in windows([costs[word] for word in range(len(words))], room)]
         pieces = [sentences[number][window.begin : window.end] for number, window in parts]
-        read = self.reader.read([(joined(words), None) for words in pieces], limit)
+        read = self.reader.read([(joined(words), None) for words in pieces])
+        cut = {number for (number, _), one in zip(parts, read, strict=True) if limit is not None and len(one) > limit}
+        read = [one if limit is None or len(one) <= limit else one.cut(limit) for one in read]
         for (number, window), words, encoded in zip(parts, pieces, read, strict=True):
             places = first_pieces(words, encoded)[window.first - window.begin : window.last - window.begin]
             found.append(TaggerInput(number, range(window.first, window.last), encoded, places))
-        return found
+        return found, len(cut)
 
 
 def compare(found: Sequence[Sequence[Entity]], examples: Sequence[TaggedSentence]) -> Scores:

@@ -25,8 +25,8 @@ class Translator(Seq2SeqPipeline[Pair]):
     ) -> str | list[str]:
         """Return the translation of one text, or the translations of a list. A blank text gives a blank translation.
 
-        A text longer than the model's limit is cut. `beam` is the beam width; 1 is greedy search, and None uses the
-        model's generation settings.
+        A text longer than the model's limit raises a ValueError, or is cut with `truncate`. `beam` is the beam width;
+        1 is greedy search, and None uses the model's generation settings.
         """
         return self.write(texts, beam=beam, max_batch_tokens=max_batch_tokens)
 
