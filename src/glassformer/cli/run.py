@@ -51,6 +51,9 @@ def run(
     GGUF file, a .bin file of llama2.c) rewrites each line if it is an encoder-decoder (T5, BART, Marian), continues or
     answers it if it is a decoder (GPT-2, Llama, Mistral, Qwen), and turns it into a vector if it is an encoder (BERT).
 
+    A file is read in large batches. The lines of a pipe are answered as they come: one by one if they come slowly, in
+    batches if they come fast.
+
     Text is UTF-8. Blank lines stay blank. A line break inside an answer is printed as \\n. An option that has no effect
     on the model is refused.
 
