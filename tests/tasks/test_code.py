@@ -35,7 +35,7 @@ def folder(tmp_path_factory):
     for number in range(250):
         place = root / "src" / f"part{number % 3}"
         place.mkdir(parents=True, exist_ok=True)
-        (place / f"m{number}.py").write_text(source("".join(draw.choices("fgh", k=2))), encoding="utf-8")
+        (place / f"m{number}.py").write_text(source("".join(draw.choices("fgh", k=3))), encoding="utf-8")
     (root / "src" / "notes.txt").write_text("not code", encoding="utf-8")
     return root
 

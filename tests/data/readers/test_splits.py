@@ -26,3 +26,13 @@ def test_pairs_with_the_same_source_are_in_the_same_split():
     sources = [{pair.source for pair in side} for side in sides.values()]
     assert sum(map(len, sources)) == 100
     assert len(set.union(*sources)) == 100
+
+
+def test_a_file_without_the_test_texts_has_the_same_validation_texts():
+    """Otherwise a file that was made of a corpus's train and valid texts would be split into no validation texts."""
+    texts = [f"sentence {number}" for number in range(3000)]
+    side = {text: split_of(text, valid=0.04, test=0.04) for text in texts}
+    rest = [text for text in texts if side[text] != "test"]
+    assert [text for text in rest if split_of(text, valid=0.04, test=0.0) == "valid"] == [
+        text for text in rest if side[text] == "valid"
+    ]

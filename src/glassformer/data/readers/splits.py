@@ -16,13 +16,14 @@ def split_of(text: str, *, valid: float = 0.02, test: float = 0.02) -> Split:
     """Return the split of a text: "train", "valid" or "test".
 
     `valid` and `test` are the shares of the validation and test sets. Case and spaces are ignored, so that near
-    duplicates are in the same split.
+    duplicates are in the same split. A validation text is one for any share of test texts: if a file is made of all
+    texts but the test set and is split again, without a test set, its validation texts are the same.
     """
     key = " ".join(text.lower().split()).encode()
     place = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest()) / 2**64
     if place < test:
         return "test"
-    return "valid" if place < test + valid else "train"
+    return "valid" if place >= 1 - valid else "train"
 
 
 @dataclass(frozen=True)
