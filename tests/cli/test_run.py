@@ -24,6 +24,7 @@ from glassformer.pipelines.encoder_pipeline import Reader
 from glassformer.pipelines.extractor import Extractor
 from glassformer.pipelines.generator import Generator
 from glassformer.pipelines.language_model import LanguageModel
+from glassformer.pipelines.pipeline import LineAnswer
 from glassformer.pipelines.tagger import Tagger
 from glassformer.pipelines.translator import Translator
 from glassformer.tasks.configs.small_models import small_decoder, small_encoder, small_encoder_decoder
@@ -313,3 +314,15 @@ def test_an_encoder_reports_how_many_lines_it_cut(run, caplog):
     code, _, err = run(make(Classifier), "--truncate", stdin="red\n")
     assert code == 2
     assert "--truncate has no effect: m is a classifier" in err
+
+
+def test_a_decoder_answers_few_lines_at_a_time_unless_the_size_of_batches_is_given(run, monkeypatch):
+    tool, sizes = make(Generator), []
+    monkeypatch.setattr(
+        tool, "answer_lines", lambda lines, _: sizes.append(len(lines)) or [LineAnswer("", {})] * len(lines)
+    )
+    run(tool, stdin="one\n" * 40)
+    assert sizes == [16, 16, 8]
+    tool.batch_tokens = 10_000
+    run(tool, stdin="one\n" * 40)
+    assert sizes[3:] == [40]

@@ -56,7 +56,7 @@ def test_batched_texts_equal_the_texts_of_single_inputs(name, config):
         alone = generate(model, [tokens], config, **options)
         assert_same(alone, [found])
         assert len(found) == config.num_return_sequences
-    assert_same(together, generate(model, inputs, config, max_batch_tokens=7, **options))
+    assert_same(together, generate(model, inputs, config, batch_tokens=7, **options))
 
 
 @pytest.mark.parametrize("name", ["tiny-marian", "tiny-llama"])

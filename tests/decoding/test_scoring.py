@@ -10,12 +10,12 @@ from glassformer.models import build_model, preset
 from oracle import random_model, twin
 
 
-@pytest.mark.parametrize("max_batch_tokens", [1, 9, 1000])
-def test_scores_of_pairs_and_texts_equal_the_oracles(max_batch_tokens):
+@pytest.mark.parametrize("batch_tokens", [1, 9, 1000])
+def test_scores_of_pairs_and_texts_equal_the_oracles(batch_tokens):
     torch.manual_seed(0)
     marian, llama = random_model(preset("tiny-marian")), random_model(preset("tiny-llama"))
     sources, targets = [[5, 6], [7, 8, 9, 10], [11]], [[4], [], [12, 13, 14]]
-    found = score_pairs(marian, sources, targets, begin=1, end=0, max_batch_tokens=max_batch_tokens)
+    found = score_pairs(marian, sources, targets, begin=1, end=0, batch_tokens=batch_tokens)
     for source, target, scores in zip(sources, targets, found, strict=True):
         next_logs = reference.translates(twin(marian), torch.tensor(source).numpy())
         wanted = [*target, 0]
@@ -23,7 +23,7 @@ def test_scores_of_pairs_and_texts_equal_the_oracles(max_batch_tokens):
         expected = [next_logs(torch.tensor([p]).numpy())[0, t] for p, t in zip(prefixes, wanted, strict=True)]
         assert scores == pytest.approx(expected, abs=1e-5)
     texts = [[5, 6, 7], [8], [9, 10, 11, 12]]
-    for text, scores in zip(texts, score_texts(llama, texts, max_batch_tokens=max_batch_tokens), strict=True):
+    for text, scores in zip(texts, score_texts(llama, texts, batch_tokens=batch_tokens), strict=True):
         next_logs = reference.continues(twin(llama))
         expected = [next_logs(torch.tensor([text[:n]]).numpy())[0, text[n]] for n in range(1, len(text))]
         assert scores == pytest.approx(expected, abs=1e-5)

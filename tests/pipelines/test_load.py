@@ -10,7 +10,9 @@ from checkpoint import hf_models
 from glassformer.checkpoint.safe_files import CorruptFolderError
 from glassformer.pipelines.generator import Generator
 from glassformer.pipelines.load import load
+from glassformer.pipelines.translator import Translator
 from pipelines.hf_folders import save_tokenizer
+from pipelines.tiny_pipelines import make
 
 
 def test_a_decoder_without_a_language_model_head_is_refused(tmp_path):
@@ -69,3 +71,14 @@ def test_a_missing_path_and_an_unknown_file_are_refused(tmp_path):
     (tmp_path / "text.txt").write_text("hello", encoding="utf-8")
     with pytest.raises(ValueError, match="expected a model folder, a GGUF file, or"):
         load(tmp_path / "text.txt")
+
+
+def test_the_size_of_batches_and_truncation_are_settings_of_the_pipeline(tmp_path):
+    make(Translator).save(tmp_path / "m", "card")
+    tool = load(tmp_path / "m")
+    assert (tool.batch_tokens, tool.truncate) == (None, False)
+    tool = load(tmp_path / "m", batch_tokens=100, truncate=True)
+    assert (tool.batch_tokens, tool.truncate) == (100, True)
+    for wrong in (0, -1, 1.5, True):
+        with pytest.raises(ValueError, match=f"batch_tokens={wrong}: expected a whole number of at least 1"):
+            load(tmp_path / "m", batch_tokens=wrong)

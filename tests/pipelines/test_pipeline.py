@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import json
 import pkgutil
 import re
 from dataclasses import replace
@@ -10,8 +11,10 @@ import pytest
 import torch
 
 import glassformer.pipelines
+from glassformer.decoding import GenerationConfig
 from glassformer.pipelines.classifier import Classifier
 from glassformer.pipelines.comparer import Comparer
+from glassformer.pipelines.embedder import Embedder
 from glassformer.pipelines.extractor import Extractor
 from glassformer.pipelines.pipeline import Pipeline
 from glassformer.pipelines.translator import Translator
@@ -163,3 +166,22 @@ def test_long_inputs_are_refused_or_counted(kind, caplog):
     assert tool.n_truncated == 1
     assert tool.truncation_note() == "1 input was longer than the model reads, and cut to fit"
     assert not caplog.records
+
+
+@pytest.mark.parametrize("kind", MAKERS, ids=lambda kind: kind.__name__)
+def test_the_size_of_batches_is_a_setting_of_the_pipeline_and_changes_no_answer(kind, monkeypatch):
+    tool, sizes = make(kind), []
+    line = LINES.get(getattr(kind, "task", ""), "the old ___ sees it")
+    embeddings = getattr(tool.model, "embeddings", None) or tool.model.source_embeddings
+    embeddings.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    monkeypatch.setattr(tool, "generation", GenerationConfig(max_new_tokens=2), raising=False)
+    together = tool.run([line] * 5)
+    assert max(sizes) >= 5
+    tool.batch_tokens = 1
+    sizes.clear()
+    alone = tool.run([line] * 5)
+    assert {*sizes} == {1}
+    if kind is Embedder:  # numbers, which may differ by rounding
+        assert [json.loads(one) for one in alone] == [pytest.approx(json.loads(one), abs=1e-5) for one in together]
+    else:
+        assert alone == together

@@ -110,7 +110,7 @@ def test_sliding_windows_predict_each_token_once_with_enough_context(trained):
     texts = [*tokens, tokens[0][:33], tokens[0][:34]]
     context = model.context
     for stride in (7, context // 2, context):
-        found = score_long_texts(model.model, texts, context=context, stride=stride, max_batch_tokens=100)
+        found = score_long_texts(model.model, texts, context=context, stride=stride, batch_tokens=100)
         for text, total in zip(texts, found, strict=True):
             expected = 0.0
             for place in range(1, len(text)):

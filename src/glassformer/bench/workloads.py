@@ -85,7 +85,7 @@ class Workload:
 
         def write() -> list[list[int]]:
             config, begin = self.search(beam), self.begin
-            found = generate(model, inputs, config, begin=begin, end=self.end, max_batch_tokens=10**7)
+            found = generate(model, inputs, config, begin=begin, end=self.end, batch_tokens=10**7)
             return [texts[0].tokens for texts in found]
 
         return write

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from glassformer.pipelines.pipeline import LineAnswer, LineRequest
 
 DECODER_CHUNK = 16
-"""Number of lines that a decoder answers at a time. It is smaller than CHUNK, because decoders write longer texts."""
+"""Number of lines that a decoder answers at a time, unless --batch-tokens is given. It is smaller than CHUNK, because
+decoders write longer texts, and the tokens that they write are not counted when a batch is made."""
 
 
 def run(
@@ -121,7 +122,7 @@ def _use(model: Any, given: Given, lines: LineOptions, answers: AnswerOptions, d
         output=lines.output,
         as_json=answers.json,
         quiet=lines.quiet,
-        size=DECODER_CHUNK if isinstance(model, Generator) else CHUNK,
+        size=DECODER_CHUNK if isinstance(model, Generator) and model.batch_tokens is None else CHUNK,
     )
     if not isinstance(model, Pipeline):
         to_answers(model.run)

@@ -49,13 +49,13 @@ def generate(
     begin: int | None = None,
     with_log_probs: bool = False,
     tokenizer: Decodes | None = None,
-    max_batch_tokens: int = 4096,
+    batch_tokens: int = 4096,
 ) -> list[list[GeneratedText]]:
     """Return `num_return_sequences` generated texts for each input.
 
     A decoder-only model continues its inputs. An encoder-decoder encodes them and generates after the token `begin`.
     `end` is the token that ends a text. `tokenizer` is needed for the text of the results and for stop strings. A batch
-    holds at most `max_batch_tokens` padded input tokens, counted once per beam or sample, but at least one input.
+    holds at most `batch_tokens` padded input tokens, counted once per beam or sample, but at least one input.
 
     >>> import glassformer as gf
     >>> model = gf.build_model(gf.preset("tiny-gpt2"))
@@ -71,7 +71,7 @@ def generate(
     with inference(model), Step("writing texts", len(inputs)) as step:
         while waiting:
             longest = len(inputs[waiting[0]])
-            size = max(1, max_batch_tokens // (longest * copies))
+            size = max(1, batch_tokens // (longest * copies))
             batch = [list(inputs[index]) for index in waiting[:size]]
             chosen, waiting = waiting[: len(batch)], waiting[len(batch) :]
             if config.num_beams > 1:

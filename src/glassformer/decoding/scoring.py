@@ -18,7 +18,7 @@ def score_pairs(
     *,
     begin: int,
     end: int,
-    max_batch_tokens: int = 4096,
+    batch_tokens: int = 4096,
 ) -> list[list[float]]:
     """Return, for each pair of source and target, the log-probability of every target token and of the token `end`.
 
@@ -34,7 +34,7 @@ def score_pairs(
     results: list[list[float]] = [[] for _ in sources]
     sizes = [max(len(source), len(target) + 1) for source, target in zip(sources, targets, strict=True)]
     with inference(model):
-        for chosen in _batches(sizes, max_batch_tokens):
+        for chosen in _batches(sizes, batch_tokens):
             source, source_mask = _pad(model, [list(sources[index]) for index in chosen])
             target, target_mask = _pad(model, [[begin, *targets[index]] for index in chosen])
             wanted, _ = _pad(model, [[*targets[index], end] for index in chosen])
@@ -45,9 +45,7 @@ def score_pairs(
     return results
 
 
-def score_texts(
-    model: DecoderModel, texts: Sequence[Sequence[int]], *, max_batch_tokens: int = 4096
-) -> list[list[float]]:
+def score_texts(model: DecoderModel, texts: Sequence[Sequence[int]], *, batch_tokens: int = 4096) -> list[list[float]]:
     """Return, for each text, the log-probability of every token after the first."""
     for index, tokens in enumerate(texts):
         if not len(tokens):
@@ -55,7 +53,7 @@ def score_texts(
         check_id_list(f"text {index}", tokens, model.config.vocab_size)
     results: list[list[float]] = [[] for _ in texts]
     with inference(model):
-        for chosen in _batches([len(tokens) for tokens in texts], max_batch_tokens):
+        for chosen in _batches([len(tokens) for tokens in texts], batch_tokens):
             batch, mask = _pad(model, [list(texts[index]) for index in chosen])
             logits = model(batch, mask)
             for index, row in zip(chosen, _gather(logits[:, :-1], batch[:, 1:]), strict=True):
@@ -69,7 +67,7 @@ def score_long_texts(
     *,
     context: int,
     stride: int,
-    max_batch_tokens: int = 8192,
+    batch_tokens: int = 8192,
 ) -> list[float]:
     """Return, for each text of any length, the total log-probability of all tokens after the first.
 
@@ -83,7 +81,7 @@ def score_long_texts(
     windows = [(index, *window) for index, text in enumerate(texts) for window in _windows(len(text), context, stride)]
     totals = [0.0] * len(texts)
     with inference(model):
-        for chosen in _batches([end - begin for _, begin, end, _ in windows], max_batch_tokens):
+        for chosen in _batches([end - begin for _, begin, end, _ in windows], batch_tokens):
             places = [windows[place] for place in chosen]
             # Padding comes last, where no real token attends to it.
             read, _ = _pad(model, [list(texts[index][begin:end]) for index, begin, end, _ in places])
@@ -106,14 +104,14 @@ def _windows(length: int, context: int, stride: int) -> Iterator[tuple[int, int,
         counted = end
 
 
-def _batches(sizes: list[int], max_batch_tokens: int) -> list[list[int]]:
-    """Group the indices of `sizes`, largest size first, into batches of at most `max_batch_tokens` padded tokens.
+def _batches(sizes: list[int], batch_tokens: int) -> list[list[int]]:
+    """Group the indices of `sizes`, largest size first, into batches of at most `batch_tokens` padded tokens.
 
     A size above that limit gets a batch of its own.
     """
     waiting, batches = sorted(range(len(sizes)), key=lambda index: -sizes[index]), []
     while waiting:
-        count = max(1, max_batch_tokens // max(sizes[waiting[0]], 1))
+        count = max(1, batch_tokens // max(sizes[waiting[0]], 1))
         batches.append(waiting[:count])
         waiting = waiting[count:]
     return batches

@@ -40,18 +40,18 @@ class Classifier(EncoderPipeline[LabeledExample]):
         super().__init__(model, reader, labels=list(labels), multi_label=multi_label)
         self.labels, self.multi_label = list(labels), multi_label
 
-    def probabilities(self, texts: str | ManyInputs, *, max_batch_tokens: int = 8192) -> Tensor:
+    def probabilities(self, texts: str | ManyInputs, *, batch_tokens: int | None = None) -> Tensor:
         """Return the probability of each label, in the order of `labels`.
 
         A list of N texts or pairs of texts gives a tensor (N, labels), and one string gives a tensor (labels,).
         """
         if isinstance(texts, str):
-            return self.probabilities([texts], max_batch_tokens=max_batch_tokens)[0]
+            return self.probabilities([texts], batch_tokens=batch_tokens)[0]
         inputs = check_inputs(texts)
         if not inputs:
             return torch.empty(0, len(self.labels))
         rows = self._read_inputs(inputs)
-        scores = torch.stack(self.answers(rows, max_batch_tokens=max_batch_tokens))
+        scores = torch.stack(self.answers(rows, batch_tokens=batch_tokens))
         return scores.sigmoid() if self.multi_label else scores.softmax(-1)
 
     @overload

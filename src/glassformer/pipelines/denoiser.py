@@ -17,7 +17,14 @@ from glassformer.metrics.token_accuracy import score_token_accuracy
 from glassformer.models import EncoderDecoderModel
 from glassformer.pipelines.blanks import BLANK, fill_in, put_marks, texts_of, without_blanks
 from glassformer.pipelines.examples import NoiseName
-from glassformer.pipelines.pipeline import Candidate, LineAnswer, LineRequest, answer_of, candidate_of
+from glassformer.pipelines.pipeline import (
+    WRITING_BATCH_TOKENS,
+    Candidate,
+    LineAnswer,
+    LineRequest,
+    answer_of,
+    candidate_of,
+)
 from glassformer.pipelines.seq2seq_pipeline import Seq2SeqPipeline
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import PAD
@@ -110,7 +117,7 @@ class Denoiser(Seq2SeqPipeline[PlainText]):
         self.model.eval()
         loss, hits, count = 0.0, 0, 0
         rows = InMemoryRows(texts_of(examples), self.source_tokenizer.encode_batch, longest=self.longest)
-        batches = self.batches(rows, max_tokens=4096, seed=0)
+        batches = self.batches(rows, max_tokens=self.batch_tokens or WRITING_BATCH_TOKENS, seed=0)
         with torch.inference_mode():
             for step in range(len(batches)):
                 batch = batches[step]

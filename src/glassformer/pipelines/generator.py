@@ -7,6 +7,7 @@ from typing import overload
 from glassformer.decoding import GenerationConfig, TextStream, generate, stream
 from glassformer.models import DecoderModel
 from glassformer.pipelines.pipeline import (
+    WRITING_BATCH_TOKENS,
     Candidate,
     LineAnswer,
     LineRequest,
@@ -71,7 +72,15 @@ class Generator(Pipeline):
         """Generate `config.num_return_sequences` continuations of each prompt, which is a list of token ids."""
         config = config or self.generation
         given = self.fit_prompts(prompts, config)
-        found = generate(self.model, given, config, end=self.end, with_log_probs=with_scores, tokenizer=self.tokenizer)
+        found = generate(
+            self.model,
+            given,
+            config,
+            end=self.end,
+            with_log_probs=with_scores,
+            tokenizer=self.tokenizer,
+            batch_tokens=self.batch_tokens or WRITING_BATCH_TOKENS,
+        )
         return [[candidate_of(one, one.text or "", config.length_penalty) for one in several] for several in found]
 
     def stream(self, text: str, config: GenerationConfig | None = None) -> Iterator[str]:

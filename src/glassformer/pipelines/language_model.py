@@ -20,6 +20,8 @@ from glassformer.metrics.scores import Scores
 from glassformer.models import DecoderModel
 from glassformer.pipelines.generator import Generator
 from glassformer.pipelines.pipeline import (
+    READING_BATCH_TOKENS,
+    WRITING_BATCH_TOKENS,
     Candidate,
     LineAnswer,
     LineRequest,
@@ -158,7 +160,13 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
                 part = replace(part, num_return_sequences=len(rows[0]), seed=part.seed + SEEDS_APART * copy)
                 given = [self._window(row[0].prompt + row[0].tokens) for row in rows]
                 found = generate(
-                    self.model, given, part, end=self.end, with_log_probs=with_scores, tokenizer=self.tokenizer
+                    self.model,
+                    given,
+                    part,
+                    end=self.end,
+                    with_log_probs=with_scores,
+                    tokenizer=self.tokenizer,
+                    batch_tokens=self.batch_tokens or WRITING_BATCH_TOKENS,
                 )
                 for row, several in zip(rows, found, strict=True):
                     for draft, written in zip(row, several, strict=True):
@@ -240,7 +248,8 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
         last = [END] if self.has_documents else []
         rows = [[*self.start, *tokens, *last] for tokens in texts]
         step = max(1, self.context // 2) if stride is None else stride
-        nats = -sum(score_long_texts(self.model, rows, context=self.context, stride=step))
+        size = self.batch_tokens or READING_BATCH_TOKENS
+        nats = -sum(score_long_texts(self.model, rows, context=self.context, stride=step, batch_tokens=size))
         n_bytes = sum(len(self.tokenizer.normalize(example.text).encode()) for example in examples)
         scores = score_perplexity(
             nats, sum(len(row) - 1 for row in rows), n_bytes, by_character=self.tokenizer.is_of_characters

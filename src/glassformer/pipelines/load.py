@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from glassformer.base.checks import check_positive
 from glassformer.checkpoint import load_model
 from glassformer.checkpoint.external_formats import is_external, read_external, read_origin
 from glassformer.checkpoint.hf import family_by_type
@@ -31,6 +32,7 @@ def load(
     device: torch.device | str = "auto",
     dtype: torch.dtype | DtypeName = "auto",
     quantize: Quantization = "none",
+    batch_tokens: int | None = None,
     truncate: bool = False,
     allow_pickle: bool = False,
 ) -> Loaded:
@@ -46,6 +48,8 @@ def load(
         device: Where to compute, such as "cpu" or "cuda"; "auto" is a GPU if there is one.
         dtype: "float32", "bfloat16", "float16" or a torch dtype; "auto" is float32.
         quantize: "int8" computes with 8-bit weights on the CPU: several times as fast, with nearly the same results.
+        batch_tokens: The most tokens of a batch, padding included; None is 4096 where texts are written, and 8192 where
+            they are only read. More tokens are faster on large machines and take more memory.
         truncate: Cut inputs that are longer than the model's limit, and count them in the pipeline's `n_truncated`. By
             default a model that writes text raises a ValueError, and an encoder cuts them and logs a warning.
         allow_pickle: Also read weights from pytorch_model.bin, with a reader that accepts only tensors.
@@ -56,11 +60,13 @@ def load(
     ['...']
     """
     path = Path(path)
+    if batch_tokens is not None:
+        check_positive("batch_tokens", batch_tokens)
     stored = torch.float32 if quantize != "none" else read_dtype(dtype)
     with naming_errors(path):
         pipeline: Any = _load(path, stored, allow_pickle)
     pipeline.model = prepare_model(pipeline.model, device=device, dtype=dtype, quantize=quantize)
-    pipeline.truncate = truncate
+    pipeline.batch_tokens, pipeline.truncate = batch_tokens, truncate
     loaded: Loaded = pipeline
     return loaded
 

@@ -17,7 +17,7 @@ from glassformer.metrics.token_accuracy import score_token_accuracy
 from glassformer.models import EncoderModel
 from glassformer.pipelines.blanks import BLANK, fill_in, put_marks, texts_of, without_blanks
 from glassformer.pipelines.encoder_pipeline import EncoderPipeline, Reader, read_batch
-from glassformer.pipelines.pipeline import LineAnswer, LineRequest, ManyTexts, each_text
+from glassformer.pipelines.pipeline import READING_BATCH_TOKENS, LineAnswer, LineRequest, ManyTexts, each_text
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
 from glassformer.text.tokenizer import UNKNOWN
@@ -92,9 +92,8 @@ class MaskFiller(EncoderPipeline[PlainText]):
         was_training = self.model.training
         self.model.eval()
         loss, hits, count = 0.0, 0, 0
-        batches = self.batches(
-            InMemoryRows(texts_of(examples), self.encode, longest=self.longest), max_tokens=8192, seed=0
-        )
+        rows = InMemoryRows(texts_of(examples), self.encode, longest=self.longest)
+        batches = self.batches(rows, max_tokens=self.batch_tokens or READING_BATCH_TOKENS, seed=0)
         with torch.inference_mode():
             for step in range(len(batches)):
                 batch = batches[step]

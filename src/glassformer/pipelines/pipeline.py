@@ -22,6 +22,8 @@ Input = tuple[str, str | None]
 """An input of an encoder: a text and None, or a pair of texts."""
 ManyInputs = ManyTexts | Sequence[Input] | list[str | Input] | list[Pair]
 T = TypeVar("T")
+WRITING_BATCH_TOKENS, READING_BATCH_TOKENS = 4096, 8192
+"""Default of `Pipeline.batch_tokens` where texts are written, and where they are only read."""
 
 
 def each_text(texts: object, answer: Callable[[list[str]], list[T]], name: str = "texts") -> T | list[T]:
@@ -201,6 +203,9 @@ class Pipeline(ABC):
     truncate: bool = False
     """Whether an input that is longer than the model's limit is cut. Otherwise a model that writes text raises a
     ValueError, and an encoder cuts the input and logs a warning."""
+    batch_tokens: int | None = None
+    """The most padded input tokens of a batch, counted once per beam or sample. None is WRITING_BATCH_TOKENS where
+    texts are written, and READING_BATCH_TOKENS where they are only read."""
     n_truncated: int = 0
     """How many inputs have been cut so far."""
 

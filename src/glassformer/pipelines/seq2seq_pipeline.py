@@ -18,6 +18,7 @@ from glassformer.decoding import GeneratedText, GenerationConfig, generate
 from glassformer.models import EncoderDecoderModel
 from glassformer.nn import capture_attention
 from glassformer.pipelines.pipeline import (
+    WRITING_BATCH_TOKENS,
     Candidate,
     LineAnswer,
     LineRequest,
@@ -94,11 +95,11 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
         return self._settings
 
     @overload
-    def write(self, texts: str, *, beam: int | None = None, max_batch_tokens: int = 4096) -> str: ...
+    def write(self, texts: str, *, beam: int | None = None, batch_tokens: int | None = None) -> str: ...
     @overload
-    def write(self, texts: ManyTexts, *, beam: int | None = None, max_batch_tokens: int = 4096) -> list[str]: ...
+    def write(self, texts: ManyTexts, *, beam: int | None = None, batch_tokens: int | None = None) -> list[str]: ...
     def write(
-        self, texts: str | ManyTexts, *, beam: int | None = None, max_batch_tokens: int = 4096
+        self, texts: str | ManyTexts, *, beam: int | None = None, batch_tokens: int | None = None
     ) -> str | list[str]:
         """Generate one text for each source text. One string gives one string. A blank source gives a blank text.
 
@@ -107,7 +108,7 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
         """
 
         def write(several: list[str]) -> list[str]:
-            found = self.candidates(several, self._search(beam), max_batch_tokens=max_batch_tokens)
+            found = self.candidates(several, self._search(beam), batch_tokens=batch_tokens)
             return [one[0].text if one else "" for one in found]
 
         return each_text(texts, write)
@@ -118,13 +119,13 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
         generation: GenerationConfig | None = None,
         *,
         with_scores: bool = False,
-        max_batch_tokens: int = 4096,
+        batch_tokens: int | None = None,
     ) -> list[list[Candidate]]:
         """Generate `num_return_sequences` texts for each source text, best first; none for a blank source."""
         config = generation or self.generation
         with_text = [index for index, text in enumerate(texts) if text.strip()]
         encoded = self.source_tokenizer.encode_batch([texts[index] for index in with_text])
-        found = self._generate(self._read(encoded), config, with_scores, max_batch_tokens)
+        found = self._generate(self._read(encoded), config, with_scores, batch_tokens)
         answers: list[list[Candidate]] = [[] for _ in texts]
         for index, several in zip(with_text, found, strict=True):
             decode = self.target_tokenizer.decode
@@ -155,7 +156,7 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
         return each_text(lines, lambda several: self._run(several, request), "lines")
 
     def _generate(
-        self, sources: list[list[int]], config: GenerationConfig, with_scores: bool, max_batch_tokens: int = 4096
+        self, sources: list[list[int]], config: GenerationConfig, with_scores: bool, batch_tokens: int | None = None
     ) -> list[list[GeneratedText]]:
         return generate(
             self.model,
@@ -164,7 +165,7 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
             begin=BEGIN,
             end=END,
             with_log_probs=with_scores,
-            max_batch_tokens=max_batch_tokens,
+            batch_tokens=batch_tokens or self.batch_tokens or WRITING_BATCH_TOKENS,
         )
 
     def _read(self, sources: Sequence[list[int]]) -> list[list[int]]:

@@ -65,10 +65,12 @@ class Tagger(EncoderPipeline[TaggedSentence]):
         self.paths = TagPaths(labels)
 
     @overload
-    def tag(self, sentences: str, *, max_batch_tokens: int = 8192) -> list[Entity]: ...
+    def tag(self, sentences: str, *, batch_tokens: int | None = None) -> list[Entity]: ...
     @overload
-    def tag(self, sentences: ManySentences, *, max_batch_tokens: int = 8192) -> list[list[Entity]]: ...
-    def tag(self, sentences: str | ManySentences, *, max_batch_tokens: int = 8192) -> list[Entity] | list[list[Entity]]:
+    def tag(self, sentences: ManySentences, *, batch_tokens: int | None = None) -> list[list[Entity]]: ...
+    def tag(
+        self, sentences: str | ManySentences, *, batch_tokens: int | None = None
+    ) -> list[Entity] | list[list[Entity]]:
         """Return the entities of each sentence, with the indices of their words. `entities` returns character spans.
 
         A sentence is a list of words, or a string, which is split into words. One string gives the entities of one
@@ -76,7 +78,7 @@ class Tagger(EncoderPipeline[TaggedSentence]):
         """
 
         def tag(several: list[str]) -> list[list[Entity]]:
-            return self._tag([words_in(text) for text in several], max_batch_tokens)
+            return self._tag([words_in(text) for text in several], batch_tokens)
 
         if isinstance(sentences, str):
             return each_text(sentences, tag)
@@ -84,12 +86,12 @@ class Tagger(EncoderPipeline[TaggedSentence]):
         if any(isinstance(one, str) for one in found):
             return each_text(found, tag, "sentences")
         words = [check_texts(one, f"sentences[{place}]") for place, one in enumerate(found)]
-        return self._tag(words, max_batch_tokens)
+        return self._tag(words, batch_tokens)
 
-    def _tag(self, sentences: Sequence[Sequence[str]], max_batch_tokens: int = 8192) -> list[list[Entity]]:
+    def _tag(self, sentences: Sequence[Sequence[str]], batch_tokens: int | None = None) -> list[list[Entity]]:
         readings, n_cut = self._read_words(sentences)
         self.count_truncated(n_cut, len(sentences))
-        answers = self.answers([reading.encoded for reading in readings], max_batch_tokens=max_batch_tokens)
+        answers = self.answers([reading.encoded for reading in readings], batch_tokens=batch_tokens)
         # A word without tokens gets equal scores for all tags, so that its neighbors decide.
         scores = [np.zeros((len(words), len(self.paths.tags)), dtype=np.float32) for words in sentences]
         for reading, answer in zip(readings, answers, strict=True):

@@ -7,6 +7,7 @@ from typing import overload
 from glassformer.decoding import GenerationConfig, generate
 from glassformer.models import EncoderDecoderModel
 from glassformer.pipelines.pipeline import (
+    WRITING_BATCH_TOKENS,
     Candidate,
     LineAnswer,
     LineRequest,
@@ -72,6 +73,7 @@ class TextToText(Pipeline):
             end=-1 if end is None else end,
             with_log_probs=with_scores,
             tokenizer=self.target_tokenizer,
+            batch_tokens=self.batch_tokens or WRITING_BATCH_TOKENS,
         )
         answers: list[list[Candidate]] = [[] for _ in texts]
         for index, several in zip(with_text, found, strict=True):
