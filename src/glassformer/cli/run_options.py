@@ -17,6 +17,21 @@ if TYPE_CHECKING:
 MAX_BATCH_TOKENS = 1 << 24
 
 
+def check_threads(threads: int) -> None:
+    """Raise a UsageError if --threads is negative. It does not import torch."""
+    if threads < 0:
+        raise UsageError(f"--threads {threads}: expected 0 or more")
+
+
+def set_threads(threads: int) -> None:
+    """Let torch compute with this number of CPU threads; 0 changes nothing."""
+    check_threads(threads)
+    if threads:
+        import torch
+
+        torch.set_num_threads(threads)
+
+
 @dataclass(frozen=True, kw_only=True)
 class LineOptions:
     """Input and output."""
@@ -49,16 +64,12 @@ class ComputeOptions:
 
     def load(self, path: Path | str, **options: Any) -> Any:
         """Load the pipeline of a model with these options."""
-        if self.threads < 0:
-            raise UsageError(f"--threads {self.threads}: expected 0 or more")
+        check_threads(self.threads)
         if self.batch_tokens is not None and not 1 <= self.batch_tokens <= MAX_BATCH_TOKENS:
             raise UsageError(f"--batch-tokens {self.batch_tokens}: expected 1 to {MAX_BATCH_TOKENS:,}")
         from glassformer.pipelines.load import load
 
-        if self.threads:
-            import torch
-
-            torch.set_num_threads(self.threads)
+        set_threads(self.threads)
         return load(
             path,
             device=self.device,
