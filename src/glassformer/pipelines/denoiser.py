@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,8 +13,6 @@ from glassformer.data.batching.noised_batches import DenoisingBatches
 from glassformer.data.batching.text_rows import InMemoryRows, Rows
 from glassformer.data.readers.plain_texts import PlainText
 from glassformer.decoding import GenerationConfig
-from glassformer.metrics.scores import Scores
-from glassformer.metrics.token_accuracy import score_token_accuracy
 from glassformer.models import EncoderDecoderModel
 from glassformer.pipelines.blanks import BLANK, fill_in, put_marks, texts_of, without_blanks
 from glassformer.pipelines.examples import NoiseName
@@ -28,7 +27,9 @@ from glassformer.pipelines.pipeline import (
 from glassformer.pipelines.seq2seq_pipeline import Seq2SeqPipeline
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import PAD
-from glassformer.training.losses import label_smoothed_cross_entropy
+
+if TYPE_CHECKING:  # `glassformer run` imports no metrics
+    from glassformer.metrics.scores import Scores
 
 MASK, SENTINEL = "<mask>", "<extra_id_{}>"
 """Special tokens that replace hidden text. The noise "infilling" uses MASK for every span. The noise "spans" numbers
@@ -107,11 +108,14 @@ class Denoiser(Seq2SeqPipeline[PlainText]):
             return decode(tokens)
         return fill_in(line, map(decode, written_spans(tokens, self.marks).values()))
 
-    def score(self, examples: Sequence[PlainText]) -> Scores:
+    def score(self, examples: Sequence[PlainText]) -> "Scores":
         """Corrupt the examples and return how well the model predicts the target tokens: mean loss and accuracy.
 
         Each token is predicted from the correct tokens before it (teacher forcing).
         """
+        from glassformer.metrics.token_accuracy import score_token_accuracy
+        from glassformer.training.losses import label_smoothed_cross_entropy
+
         device = next(self.model.parameters()).device
         was_training = self.model.training
         self.model.eval()

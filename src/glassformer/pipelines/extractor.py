@@ -1,14 +1,12 @@
 """Extract the answer to a question from a text: an encoder scores where the answer starts and ends."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, overload
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 import torch
 from torch import Tensor
 
 from glassformer.data.readers.answer_spans import SpanQuestion
-from glassformer.metrics.exact_match import score_answers
-from glassformer.metrics.scores import Scores
 from glassformer.models import EncoderModel
 from glassformer.pipelines.answerer import as_asked
 from glassformer.pipelines.encoder_pipeline import EncoderPipeline, Reader
@@ -23,6 +21,9 @@ from glassformer.pipelines.pipeline import (
 )
 from glassformer.text.encoded import Encoded
 from glassformer.text.text_windows import windows
+
+if TYPE_CHECKING:  # `glassformer run` imports no metrics
+    from glassformer.metrics.scores import Scores
 
 
 class FoundAnswer(NamedTuple):
@@ -114,8 +115,10 @@ class Extractor(EncoderPipeline[SpanQuestion]):
             answers.append(LineAnswer(found.text, record, (found.text,), (found.score,)))
         return answers
 
-    def score(self, examples: Sequence[SpanQuestion]) -> Scores:
+    def score(self, examples: Sequence[SpanQuestion]) -> "Scores":
         """Find an answer to each question and return exact match and F1, as SQuAD defines them."""
+        from glassformer.metrics.exact_match import score_answers
+
         found = self.find([(example.question, example.context) for example in examples])
         return score_answers([one.text for one in found], [example.answers for example in examples])
 

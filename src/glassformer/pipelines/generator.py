@@ -19,7 +19,6 @@ from glassformer.pipelines.pipeline import (
     each_text,
 )
 from glassformer.text import Tokenizer
-from glassformer.text.chat import render_chat
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
 
@@ -114,6 +113,8 @@ class Generator(Pipeline):
 
     def answer_to(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Tokenize a conversation with the chat template, so that the model continues it with its answer."""
+        from glassformer.text.chat import render_chat  # imports jinja2
+
         template = self.tokenizer.chat_template
         if template is None or isinstance(self.tokenizer, Tokenizer):
             raise ValueError("the model has no chat template: expected a model that was trained for conversations")

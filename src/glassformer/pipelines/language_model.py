@@ -8,15 +8,13 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from typing_extensions import override
 
 from glassformer.data.readers.text_documents import Document
 from glassformer.decoding import GeneratedText, GenerationConfig, TextStream, generate, stream
 from glassformer.decoding.scoring import score_long_texts
-from glassformer.metrics.perplexity import score_perplexity
-from glassformer.metrics.scores import Scores
 from glassformer.models import DecoderModel
 from glassformer.pipelines.generator import Generator
 from glassformer.pipelines.pipeline import (
@@ -37,6 +35,9 @@ from glassformer.pipelines.settings import check_settings
 from glassformer.pipelines.trained_pipeline import TrainedPipeline
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import END, UNKNOWN
+
+if TYPE_CHECKING:  # `glassformer run` imports no metrics
+    from glassformer.metrics.scores import Scores
 
 SEEDS_APART = 1000
 """The difference between the random seeds of two samples of a prompt. Each further context window adds 1 to a seed."""
@@ -237,13 +238,16 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
         """Describe the sliding windows in which `score` reads a long text."""
         return windows_in_words(self.context, max(1, self.context // 2))
 
-    def score(self, examples: Sequence[Document], *, stride: int | None = None) -> Scores:
+    def score(self, examples: Sequence[Document], *, stride: int | None = None) -> "Scores":
         """Return bits per byte, nats per token and perplexity. Each token of each text is predicted once.
 
         A long text is read in windows of one context, `stride` tokens apart (by default half the context). If the model
         was trained on documents, the END token of each text is predicted and counted too. Bytes are counted after the
         tokenizer's normalization, such as lower-casing.
         """
+        from glassformer.metrics.perplexity import score_perplexity
+        from glassformer.metrics.scores import Scores
+
         texts = self.tokenizer.encode_batch([example.text for example in examples])
         last = [END] if self.has_documents else []
         rows = [[*self.start, *tokens, *last] for tokens in texts]

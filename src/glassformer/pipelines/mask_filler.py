@@ -1,7 +1,7 @@
 """A pretrained masked language model (BERT) that fills in blanks with one token each."""
 
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
@@ -12,8 +12,6 @@ from glassformer.data.batching.labeled_batches import IGNORED, LabeledBatch
 from glassformer.data.batching.noised_batches import MaskedBatch, MaskedBatches, SurroundingTokens
 from glassformer.data.batching.text_rows import InMemoryRows, Rows
 from glassformer.data.readers.plain_texts import PlainText
-from glassformer.metrics.scores import Scores
-from glassformer.metrics.token_accuracy import score_token_accuracy
 from glassformer.models import EncoderModel
 from glassformer.pipelines.blanks import BLANK, fill_in, put_marks, texts_of, without_blanks
 from glassformer.pipelines.encoder_pipeline import EncoderPipeline, Reader, read_batch
@@ -21,7 +19,9 @@ from glassformer.pipelines.pipeline import READING_BATCH_TOKENS, LineAnswer, Lin
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
 from glassformer.text.tokenizer import UNKNOWN
-from glassformer.training.losses import label_smoothed_cross_entropy
+
+if TYPE_CHECKING:  # `glassformer run` imports no metrics
+    from glassformer.metrics.scores import Scores
 
 MASK = "<mask>"
 """The mask token of tokenizers that were trained with Glassformer."""
@@ -83,11 +83,14 @@ class MaskFiller(EncoderPipeline[PlainText]):
         texts = [next(filled) if BLANK in line else line for line in lines]
         return [LineAnswer(text, {"text": text}) for text in texts]
 
-    def score(self, examples: Sequence[PlainText]) -> Scores:
+    def score(self, examples: Sequence[PlainText]) -> "Scores":
         """Mask tokens of the examples and return the mean loss and the accuracy of predicting them.
 
         The same tokens are masked in every call.
         """
+        from glassformer.metrics.token_accuracy import score_token_accuracy
+        from glassformer.training.losses import label_smoothed_cross_entropy
+
         device = next(self.model.parameters()).device
         was_training = self.model.training
         self.model.eval()

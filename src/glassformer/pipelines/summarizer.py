@@ -1,14 +1,15 @@
 """Summarize texts with a trained encoder-decoder."""
 
 from collections.abc import Sequence
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 from glassformer.decoding import GenerationConfig
-from glassformer.metrics.rouge import score_summaries
-from glassformer.metrics.scores import Scores
 from glassformer.pipelines.examples import Summary
 from glassformer.pipelines.pipeline import ManyTexts
 from glassformer.pipelines.seq2seq_pipeline import Seq2SeqPipeline
+
+if TYPE_CHECKING:  # `glassformer run` imports no metrics
+    from glassformer.metrics.scores import Scores
 
 
 class Summarizer(Seq2SeqPipeline[Summary]):
@@ -29,7 +30,9 @@ class Summarizer(Seq2SeqPipeline[Summary]):
         """
         return self.write(texts, beam=beam)
 
-    def score(self, examples: Sequence[Summary]) -> Scores:
+    def score(self, examples: Sequence[Summary]) -> "Scores":
         """Summarize the examples and return ROUGE-1, ROUGE-2 and ROUGE-L of the summaries."""
+        from glassformer.metrics.rouge import score_summaries
+
         found = self.summarize([example.source for example in examples])
         return score_summaries(found, [example.references for example in examples])

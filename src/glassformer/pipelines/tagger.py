@@ -2,13 +2,11 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple, overload
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 import numpy as np
 
 from glassformer.data.readers.tagged_sentences import TaggedSentence
-from glassformer.metrics.entity_f1 import score_entities
-from glassformer.metrics.scores import Scores
 from glassformer.models import EncoderModel
 from glassformer.pipelines.encoder_pipeline import EncoderPipeline, Reader, unknown_label
 from glassformer.pipelines.pipeline import LineAnswer, LineRequest, ManyTexts, as_list, check_texts, each_text
@@ -17,6 +15,9 @@ from glassformer.text.tag_viterbi import TagPaths
 from glassformer.text.tags import Entity, entities_of, tags_of
 from glassformer.text.word_split import cut_words
 from glassformer.text.word_windows import Window, first_pieces, joined, windows, word_of_each
+
+if TYPE_CHECKING:  # `glassformer run` imports no metrics
+    from glassformer.metrics.scores import Scores
 
 AT_ONCE = 256
 """Number of sentences whose best tag sequences are searched for in one batch."""
@@ -130,7 +131,7 @@ class Tagger(EncoderPipeline[TaggedSentence]):
             answers.append(LineAnswer(in_brackets(line, [(one.start, one.end, one.label) for one in entities]), record))
         return answers
 
-    def score(self, examples: Sequence[TaggedSentence]) -> Scores:
+    def score(self, examples: Sequence[TaggedSentence]) -> "Scores":
         """Tag the examples and return entity F1, precision and recall, and the F1 of each label."""
         for example in examples:
             self.numbers(example)
@@ -176,8 +177,10 @@ class Tagger(EncoderPipeline[TaggedSentence]):
         return found, len(cut)
 
 
-def compare(found: Sequence[Sequence[Entity]], examples: Sequence[TaggedSentence]) -> Scores:
+def compare(found: Sequence[Sequence[Entity]], examples: Sequence[TaggedSentence]) -> "Scores":
     """Score the predicted entities `found` against the true entities of the examples: F1, precision and recall."""
+    from glassformer.metrics.entity_f1 import score_entities
+
     sizes = [len(example.words) for example in examples]
     return score_entities(
         [tags_of(entities, size, "iob2") for entities, size in zip(found, sizes, strict=True)],

@@ -1,13 +1,15 @@
 """Translate sentences with a trained encoder-decoder."""
 
 from collections.abc import Sequence
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 from glassformer.data.readers.pairs import Pair
 from glassformer.decoding import GenerationConfig
-from glassformer.metrics import Scores, score_translations
 from glassformer.pipelines.pipeline import ManyTexts
 from glassformer.pipelines.seq2seq_pipeline import Seq2SeqPipeline
+
+if TYPE_CHECKING:  # `glassformer run` imports no metrics
+    from glassformer.metrics.scores import Scores
 
 
 class Translator(Seq2SeqPipeline[Pair]):
@@ -30,7 +32,9 @@ class Translator(Seq2SeqPipeline[Pair]):
         """
         return self.write(texts, beam=beam, batch_tokens=batch_tokens)
 
-    def score(self, examples: Sequence[Pair], *, beam: int | None = None) -> Scores:
+    def score(self, examples: Sequence[Pair], *, beam: int | None = None) -> "Scores":
         """Translate the source of each example, and return BLEU and chrF with the targets as references."""
+        from glassformer.metrics.bleu import score_translations
+
         found = self.translate([pair.source for pair in examples], beam=beam)
         return score_translations(found, [pair.target for pair in examples])
