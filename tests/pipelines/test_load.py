@@ -8,9 +8,13 @@ import torch
 
 from checkpoint import hf_models
 from glassformer.checkpoint.safe_files import CorruptFolderError
+from glassformer.pipelines.classifier import Classifier
+from glassformer.pipelines.conversion import convert
 from glassformer.pipelines.generator import Generator
+from glassformer.pipelines.language_model import LanguageModel
 from glassformer.pipelines.load import load
 from glassformer.pipelines.translator import Translator
+from glassformer.runtime.prepare_model import prepare_model
 from pipelines.hf_folders import save_tokenizer
 from pipelines.tiny_pipelines import make
 
@@ -82,3 +86,26 @@ def test_the_size_of_batches_and_truncation_are_settings_of_the_pipeline(tmp_pat
     for wrong in (0, -1, 1.5, True):
         with pytest.raises(ValueError, match=f"batch_tokens={wrong}: expected a whole number of at least 1"):
             load(tmp_path / "m", batch_tokens=wrong)
+
+
+@pytest.mark.parametrize("kind", [Translator, LanguageModel, Classifier])
+def test_int8_while_loading_is_int8_after_loading(kind, tmp_path):
+    made = make(kind)
+    made.save(tmp_path / "model", "A card.")
+    loaded, expected = load(tmp_path / "model", quantize="int8").model, prepare_model(made.model, quantize="int8")
+    assert [type(module) for module in loaded.modules()] == [type(module) for module in expected.modules()]
+    assert not any(type(module) is torch.nn.Linear for module in loaded.modules())
+    tokens = torch.arange(12, 20)[None]
+    inputs = (tokens, tokens) if made.model.kind == "encoder_decoder" else (tokens,)
+    with torch.inference_mode():
+        assert torch.equal(loaded(*inputs), expected(*inputs))
+
+
+@pytest.mark.parametrize("quantize", ["none", "int8"])
+def test_a_converted_encoder_is_quantized_while_it_is_loaded(quantize, tmp_path):
+    config = hf_models.ENCODERS["bert"][0](random.Random(3))
+    hf_models.make(config, "BertForMaskedLM", 3).save_pretrained(tmp_path / "hf")
+    save_tokenizer(tmp_path / "hf")
+    convert(tmp_path / "hf", tmp_path / "own", "safetensors")
+    one, two = (load(tmp_path / name, quantize=quantize).embed(["a b", "c"]) for name in ("hf", "own"))
+    torch.testing.assert_close(one, two, rtol=0, atol=1e-5)

@@ -9,6 +9,7 @@ from torch import Tensor
 from glassformer.checkpoint.hf.folder import read_json_table
 from glassformer.checkpoint.hf.values import UnsupportedModelError
 from glassformer.models import EncoderModel, ModelConfig
+from glassformer.models.blocks_from_config import make_head
 from glassformer.models.heads import Pooling
 from glassformer.pipelines.pipeline import (
     READING_BATCH_TOKENS,
@@ -93,10 +94,11 @@ def with_pooling(folder: Path, config: ModelConfig) -> ModelConfig:
 
 
 def as_embedder(model: EncoderModel, folder: Path) -> EncoderModel:
-    """Return the model with its head replaced by an embedding head, which has no parameters. See `with_pooling`."""
-    if model.config.head == "embedding":
-        return model
-    return model.under(with_pooling(folder, model.config)).eval()
+    """Replace the model's head by an embedding head, which has no parameters, and return it. See `with_pooling`."""
+    if model.config.head != "embedding":
+        model.config = with_pooling(folder, model.config)
+        model.head = make_head(model.config)
+    return model.eval()
 
 
 def longest_text(folder: Path) -> int | None:

@@ -27,7 +27,7 @@ from glassformer.pipelines.pipeline import (
 )
 from glassformer.pipelines.pipeline_registry import TASK
 from glassformer.pipelines.settings import check_settings
-from glassformer.pipelines.trained_pipeline import TrainedPipeline
+from glassformer.pipelines.trained_pipeline import ModelLoader, TrainedPipeline
 from glassformer.progress import Step
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
@@ -136,8 +136,8 @@ class EncoderPipeline(TrainedPipeline[Example]):
 
     @override
     @classmethod
-    def read_folder(cls, folder: Path) -> Self:
-        model, settings = cls.open_folder(folder, EncoderModel)
+    def read_folder(cls, folder: Path, read_model: ModelLoader) -> Self:
+        model, settings = cls.open_folder(folder, EncoderModel, read_model)
         reader = Reader.from_folder(folder, settings.pop("tokenizer", None))
         check_settings(cls, settings, folder / TASK)
         return cls(model, reader, **settings)

@@ -32,7 +32,7 @@ from glassformer.pipelines.pipeline import (
 from glassformer.pipelines.pipeline_registry import TASK
 from glassformer.pipelines.seq2seq_pipeline import GENERATION, read_search
 from glassformer.pipelines.settings import check_settings
-from glassformer.pipelines.trained_pipeline import TrainedPipeline
+from glassformer.pipelines.trained_pipeline import ModelLoader, TrainedPipeline
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import END, UNKNOWN
 
@@ -82,8 +82,8 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
 
     @override
     @classmethod
-    def read_folder(cls, folder: Path) -> Self:
-        model, about = cls.open_folder(folder, DecoderModel)
+    def read_folder(cls, folder: Path, read_model: ModelLoader) -> Self:
+        model, about = cls.open_folder(folder, DecoderModel, read_model)
         check_settings(cls, about, folder / TASK)
         tokenizer = Tokenizer.load(folder / "tokenizer.json")
         return cls(model, tokenizer, read_search(folder), **about)

@@ -1,5 +1,6 @@
 """Load a model from disk, in Glassformer's format or that of another library, as a pipeline."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from glassformer.pipelines.generator import Generator
 from glassformer.pipelines.pipeline_registry import pipeline_named, read_about
 from glassformer.pipelines.seq2seq_pipeline import GENERATION, check_cost
 from glassformer.pipelines.text_to_text import TextToText
-from glassformer.pipelines.trained_pipeline import TrainedPipeline
-from glassformer.runtime.prepare_model import DtypeName, Quantization, prepare_model, read_dtype
+from glassformer.pipelines.trained_pipeline import ModelLoader, TrainedPipeline
+from glassformer.runtime.prepare_model import DtypeName, Quantization, choose_preparation
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
 Loaded = TrainedPipeline[Any] | Generator | Embedder | TextToText
@@ -40,8 +41,11 @@ def load(
 
     A model trained with Glassformer gives the pipeline of its task, such as a `Translator` or a `Classifier`. For
     Hugging Face folders, GGUF files and llama2.c files, a decoder gives a `Generator`, an encoder an `Embedder` and an
-    encoder-decoder a `TextToText`; `dtype` and `allow_pickle` (which also reads pytorch_model.bin) apply only to these.
+    encoder-decoder a `TextToText`; `allow_pickle` (which also reads pytorch_model.bin) applies only to these.
     Nothing is downloaded, and no code in the files is run.
+
+    Weights are read one tensor at a time, and each layer is quantized as soon as it has been read. So loading needs
+    little more memory than the larger of the file and the loaded model.
 
     Args:
         path: A model folder, or a GGUF or llama2.c file.
@@ -62,25 +66,25 @@ def load(
     path = Path(path)
     if batch_tokens is not None:
         check_positive("batch_tokens", batch_tokens)
-    stored = torch.float32 if quantize != "none" else read_dtype(dtype)
+    prepared = choose_preparation(device=device, dtype=dtype, quantize=quantize)
+    read_model = partial(load_model, dtype=prepared.dtype, when_filled=prepared.prepare_module)
     with naming_errors(path):
-        pipeline: Any = _load(path, stored, allow_pickle)
-    pipeline.model = prepare_model(pipeline.model, device=device, dtype=dtype, quantize=quantize)
+        pipeline: Any = _load(path, read_model, allow_pickle)
+    pipeline.model = prepared.finish(pipeline.model)
     pipeline.batch_tokens, pipeline.truncate = batch_tokens, truncate
     loaded: Loaded = pipeline
     return loaded
 
 
-def _load(path: Path, dtype: torch.dtype, allow_pickle: bool) -> Loaded:
+def _load(path: Path, read_model: ModelLoader, allow_pickle: bool) -> Loaded:
     foreign = read_external(path, allow_pickle=allow_pickle) if is_external(path) else None
     origin = foreign.config if foreign is not None else read_origin(path)
     if origin is None:
-        found: Loaded = pipeline_named(read_about(path)["task"]).from_folder(path)
+        found: Loaded = pipeline_named(read_about(path)["task"]).from_folder(path, read_model)
         return found
     is_encoder = family_by_type(origin.get("model_type")).kind == "encoder"
-    model = load_model(
+    model = read_model(
         path,
-        dtype=dtype,
         allow_pickle=allow_pickle,
         adapt=(lambda config: with_pooling(path, config)) if is_encoder else None,
     )

@@ -30,7 +30,7 @@ from glassformer.pipelines.pipeline import (
 )
 from glassformer.pipelines.pipeline_registry import TASK
 from glassformer.pipelines.settings import check_settings
-from glassformer.pipelines.trained_pipeline import TrainedPipeline
+from glassformer.pipelines.trained_pipeline import ModelLoader, TrainedPipeline
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import BEGIN, END
 
@@ -75,9 +75,9 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
         self._settings = settings
 
     @classmethod
-    def read_folder(cls, folder: Path) -> Self:
+    def read_folder(cls, folder: Path, read_model: ModelLoader) -> Self:
         """Load the model, its settings, its tokenizers and its generation settings from a model folder."""
-        model, about = cls.open_folder(folder, EncoderDecoderModel)
+        model, about = cls.open_folder(folder, EncoderDecoderModel, read_model)
         check_settings(cls, about, folder / TASK)
         source, target = load_tokenizers(folder)
         return cls(model, source, target, read_search(folder), **about)

@@ -29,19 +29,24 @@ def pack(model: AnyModel) -> AnyModel:
     original is not modified.
     """
     packed = copy.deepcopy(model).eval()
-    for layer in list(packed.modules()):
-        if isinstance(layer, Layer):
-            own = layer.self_attn
-            own.qkv_proj = concatenate_linears([own.q_proj, own.k_proj, own.v_proj])
-            del own.q_proj, own.k_proj, own.v_proj
-        elif isinstance(layer, FeedForward) and layer.gate_proj is not None:
-            layer.gate_up_proj = concatenate_linears([layer.gate_proj, layer.up_proj])
-            del layer.gate_proj, layer.up_proj
+    fuse_projections(packed)
     head = packed.head
     is_cuda = next(packed.parameters()).is_cuda
     if isinstance(head, LanguageModelHead) and is_cuda and head.out_proj.out_features % OUTPUT_ALIGNMENT:
         head.out_proj = PaddedLinear(head.out_proj)  # type: ignore[assignment]
     return packed
+
+
+def fuse_projections(module: nn.Module) -> None:
+    """Fuse the projections of all layers in a module, in place. What is fused already stays as it is."""
+    for layer in list(module.modules()):
+        if isinstance(layer, Layer) and layer.self_attn.qkv_proj is None:
+            own = layer.self_attn
+            own.qkv_proj = concatenate_linears([own.q_proj, own.k_proj, own.v_proj])
+            del own.q_proj, own.k_proj, own.v_proj
+        elif isinstance(layer, FeedForward) and layer.gate_up_proj is None and layer.gate_proj is not None:
+            layer.gate_up_proj = concatenate_linears([layer.gate_proj, layer.up_proj])
+            del layer.gate_proj, layer.up_proj
 
 
 def concatenate_linears(layers: list[nn.Linear]) -> nn.Linear:

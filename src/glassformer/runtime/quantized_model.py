@@ -23,15 +23,27 @@ def quantize(model: AnyModel) -> AnyModel:
     A layer's output is off by about one percent. Embeddings and norms stay in float32. The original is not modified.
     Raises KernelBuildError if no int8 kernel runs on this machine.
     """
-    make = int8_layer_class()
+    int8_layer_class()  # raises before the copy is made
     quantized = copy.deepcopy(model).cpu().float().eval()
-    for module in list(quantized.modules()):
-        if make is Int8Linear and isinstance(module, FeedForward):
-            _fuse_relu(module)
-        for name, child in list(module.named_children()):
-            if type(child) is nn.Linear:
-                setattr(module, name, make(child))
+    quantize_linears(quantized)
     return quantized
+
+
+def quantize_linears(module: nn.Module) -> None:
+    """Replace the linear layers in a module, which must be in float32 on the CPU, by int8 layers, in place.
+
+    The float weights of each layer are dropped before those of the next one are quantized.
+    """
+    make = int8_layer_class()
+    if make is Int8Linear and isinstance(module, FeedForward):
+        _fuse_relu(module)
+    for name in [name for name, _ in module.named_children()]:
+        child = module.get_submodule(name)
+        if type(child) is nn.Linear:
+            setattr(module, name, make(child))
+        else:
+            quantize_linears(child)
+        del child
 
 
 def _fuse_relu(network: FeedForward) -> None:
