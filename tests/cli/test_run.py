@@ -24,6 +24,7 @@ from glassformer.pipelines.encoder_pipeline import Reader
 from glassformer.pipelines.extractor import Extractor
 from glassformer.pipelines.generator import Generator
 from glassformer.pipelines.language_model import LanguageModel
+from glassformer.pipelines.mask_filler import MaskFiller
 from glassformer.pipelines.pipeline import LineAnswer
 from glassformer.pipelines.tagger import Tagger
 from glassformer.pipelines.translator import Translator
@@ -326,3 +327,36 @@ def test_a_decoder_answers_few_lines_at_a_time_unless_the_size_of_batches_is_giv
     tool.batch_tokens = 10_000
     run(tool, stdin="one\n" * 40)
     assert sizes[3:] == [40]
+
+
+IMPORTED_BY_RUN = """
+import sys, torch
+before = {*sys.modules}
+from glassformer.cli import main
+_, lines, *folders = sys.argv
+for folder in folders:
+    sys.argv = ["glassformer", "run", folder, "--device", "cpu", "--input", lines]
+    main()
+print(*({*sys.modules} - before), file=sys.stderr)
+"""
+NOT_IMPORTED_BY_RUN = {
+    *("glassformer.training", "glassformer.tasks", "glassformer.metrics", "glassformer.inspect", "glassformer.bench"),
+    *("matplotlib", "sacrebleu", "rouge_score", "seqeval", "tensorboard", "transformers", "jinja2", "pandas", "scipy"),
+    *("sympy", "torch._dynamo", "torch._inductor", "torch.export", "torch.utils.tensorboard", "torch.distributed.fsdp"),
+}
+
+
+def test_run_imports_no_code_of_training_plotting_or_metrics(tmp_path):
+    kinds = (Translator, Classifier, Comparer, Extractor, Tagger, MaskFiller, LanguageModel, CodeModel)
+    names = [kind.__name__ for kind in kinds]
+    for kind, name in zip(kinds, names, strict=True):
+        make(kind).save(tmp_path / name, "card")
+    (tmp_path / "lines.txt").write_text("what color is it?\tit is ___ red.\n", encoding="utf-8")
+    command = [sys.executable, "-c", IMPORTED_BY_RUN, *(tmp_path / name for name in ("lines.txt", *names))]
+    result = subprocess.run(command, capture_output=True, timeout=600, check=True)
+    assert result.stdout.count(b"\n") == len(names)
+    imported = {*result.stderr.decode().split()}
+    assert "glassformer.pipelines.code_model" in imported
+    wrong = [name for name in imported if any(f"{name}.".startswith(f"{one}.") for one in NOT_IMPORTED_BY_RUN)]
+    assert not wrong
+    assert len(imported) < 250  # 190 in November 2026; `import torch` alone imports 1,122
