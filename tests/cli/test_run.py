@@ -360,3 +360,12 @@ def test_run_imports_no_code_of_training_plotting_or_metrics(tmp_path):
     wrong = [name for name in imported if any(f"{name}.".startswith(f"{one}.") for one in NOT_IMPORTED_BY_RUN)]
     assert not wrong
     assert len(imported) < 250  # 190 in November 2026; `import torch` alone imports 1,122
+
+
+def test_the_error_without_a_gpu_names_the_flag(call, monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    make(Translator).save(tmp_path / "m", "card")
+    (tmp_path / "in.txt").write_text("one\n", encoding="utf-8")
+    code, out, err = call("run", tmp_path / "m", "--input", tmp_path / "in.txt", "--device", "cuda")
+    assert (code, out) == (1, "")
+    assert err == "glassformer: --device cuda: no CUDA device is available; expected cpu or auto\n"
