@@ -307,7 +307,7 @@ def test_an_encoder_reports_how_many_lines_it_cut(run, caplog):
     code, out, err = run(make(Classifier), stdin=f"{line}\nred\n{line}\n")
     assert (code, len(out)) == (0, 3)
     assert err == "glassformer: 2 inputs were longer than the model reads, and cut to fit\n"
-    # A bad line makes the others be answered again, but they are counted once.
+    # The good lines of a chunk with a bad line are answered twice, but counted once.
     code, _, err = run(make(Comparer), stdin=f"{line}\ttwo\n{line}\tbad\n" + "no tab\n")
     assert code == 1
     assert "glassformer: 2 inputs were longer" in err

@@ -46,7 +46,7 @@ class CodeModel(LanguageModel):
         before, after, middle = (self.tokenizer.special_id(mark) for mark in GAP_TOKENS)
         room = max(self.context - 4 - min(config.max_new_tokens, self.context // 4), 2)
         left, right = self.tokenizer.encode(prefix), self.tokenizer.encode(suffix)
-        self.fit_inputs([left + right], room, lambda both: both)  # raises or counts; the cut has two sides
+        self.fit_inputs([left + right], room, lambda both: both)  # raises or counts; both sides are cut below
         n_right = min(len(right), max(room // 2, room - len(left)))
         n_left = min(len(left), room - n_right)
         prompt = [before, *left[len(left) - n_left :], after, *right[:n_right], middle]

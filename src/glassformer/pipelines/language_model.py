@@ -1,7 +1,7 @@
-"""A decoder trained with Glassformer, which continues texts of any length and is scored by how well it predicts texts.
+"""A decoder trained with Glassformer, which writes texts of any length and is scored by how well it predicts texts.
 
-A text longer than the model's context is generated in several context windows: when one is full, the next starts with
-the last half of the text. The code calls them rounds.
+A prompt must fit into the model's context, but the text after it may be longer. It is generated in several context
+windows: when one is full, the next starts with the last half of the text. The code calls them rounds.
 """
 
 import json
