@@ -155,9 +155,10 @@ def flag_of(name: str) -> str:
 
 
 def given_options(*groups: Any, **others: bool) -> Given:
-    """Return the options whose values differ from their defaults, except `json`, which every model takes.
+    """Return the options that the user changed from their defaults, to check whether the model supports them.
 
-    `groups` are dataclasses of options, and `others` are boolean options that are off by default.
+    `groups` are dataclasses of options, and `others` are boolean options that are off by default. `json` is left out,
+    because every model supports it.
     """
     found = {
         field.name: getattr(group, field.name)

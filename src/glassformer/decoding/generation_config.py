@@ -21,6 +21,7 @@ class GenerationConfig:
     """
 
     max_new_tokens: int = 256
+    """Stop after this many new tokens."""
     min_new_tokens: int = 0
     """END is forbidden before this many new tokens."""
     max_source_ratio: float = 0.0
@@ -40,11 +41,14 @@ class GenerationConfig:
     num_beam_groups: int = 1
     """Diverse beam search: split the beam into this many groups; each avoids the tokens that earlier groups chose."""
     diversity_penalty: float = 0.0
+    """Subtracted from a token's log-probability for each time that an earlier group chose the token in this step."""
 
     do_sample: bool = False
+    """Draw each token at random by its probability, instead of taking the most likely one."""
     seed: int = 0
     """Seed of sampling; up to rounding, the same seed gives the same text in any batch."""
     temperature: float = 1.0
+    """The logits are divided by this: below 1 makes likely tokens likelier, above 1 levels the probabilities."""
     top_k: int = 0
     """Sample from this many likeliest tokens; 0 means all."""
     top_p: float = 1.0
@@ -63,6 +67,7 @@ class GenerationConfig:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     """Added to the logits of these tokens."""
     suppress_tokens: tuple[int, ...] = ()
+    """Tokens that are never generated."""
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
     """Token sequences that are never completed."""
     prefix: tuple[int, ...] = ()

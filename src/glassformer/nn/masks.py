@@ -96,8 +96,8 @@ class Mask:
         """Return a copy of this mask that also holds its additive form (`AdditiveMask`), which includes `bias`.
 
         A stack calls this once, so that its layers need not each compute the additive form. That form has the dtype
-        and device of `like`; `kernels` are the kernels that may read it. The mask itself is returned if there is
-        nothing to add, or if a kernel can take it as a causal flag.
+        and device of `like`; `kernels` are the kernels that may read it. The mask itself is returned if it needs no
+        additive form: without a bias, if it allows every key, or if it is only causal and T equals S.
         """
         if bias is None and self.is_only_causal and n_queries == n_keys:
             return self  # the kernel takes a flag instead

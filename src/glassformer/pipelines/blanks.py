@@ -39,8 +39,8 @@ def without_blanks(line: str) -> tuple[str, list[tuple[int, int]]]:
 def put_marks(encoded: Encoded, places: Sequence[tuple[int, int]], marks: Sequence[int]) -> list[int]:
     """Return the token ids of a line, with the tokens of each blank replaced by one mask token.
 
-    `without_blanks` returned a line and the spans of its blanks: `encoded` is that line after tokenizing, and `places`
-    are the spans. Blank number i becomes the token `marks[i]`.
+    `encoded` is the tokenized line, and `places` are the character spans of its blanks, both from a result of
+    `without_blanks`. The tokens of blank i are replaced by the single token `marks[i]`.
     """
     found: list[int] = []
     last = None

@@ -160,8 +160,8 @@ def answer_of(
 ) -> LineAnswer:
     """Make the answer to a line from `candidates`, the texts that were generated for it.
 
-    The best candidate comes first. There are none for a blank line, whose answer is empty. `describe` turns a generated
-    text into the fields of its JSON object. The field `key` is the plain-text answer.
+    `candidates` are in order, best first. If there are none, as for a blank line, the answer is empty. `describe` turns
+    a generated text into a JSON object, whose field `key` is the answer as plain text.
     """
     entries = [describe(candidate.text) for candidate in candidates] or [describe("")]
     texts = tuple(entry[key] for entry in entries)

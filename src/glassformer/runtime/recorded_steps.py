@@ -303,7 +303,10 @@ class RecordedStepRunner(StepRunner):
 
     @property
     def can_chain_steps(self) -> bool:
-        """Whether a step may take its tokens directly from the previous one: on a GPU, until rows are dropped."""
+        """Whether a step can read the tokens that the previous step left on the device, without a copy to the host.
+
+        That is so on a GPU, as long as no sequence has been dropped from the batch.
+        """
         return self.device.type == "cuda" and self._in_order
 
     @property

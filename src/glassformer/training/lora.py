@@ -67,9 +67,11 @@ def merge_adapters(model: nn.Module) -> None:
 
 
 def fold_adapters(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the parameters `tensors` of an adapted model, with each adapter added to its matrix and set to zero.
+    """Return a copy of a checkpoint in which each LoRA update is part of its matrix, and the update itself is zero.
 
-    Checkpoints are folded before they are averaged: the product of averaged factors is not the average of products.
+    `tensors` is the checkpoint: the parameters of `model` by name. Up to rounding, both give the same model outputs.
+    Checkpoints are folded before they are averaged, because an update is the product of two factors, and the product
+    of averaged factors is not the average of the products.
     """
     folded = dict(tensors)
     for name, module in model.named_modules():

@@ -68,7 +68,7 @@ def checkpoint_path(folder: Path, position: int) -> Path:
 
 
 def saved_positions(folder: Path) -> list[int]:
-    """Return the positions (updates tried) of all checkpoints in `folder`, oldest first."""
+    """Return the `TrainState.position` of each checkpoint in `folder`, taken from its file name, oldest first."""
     found = (re.fullmatch(r"step-(\d{8})", path.name) for path in folder.glob("step-*"))
     return sorted(int(match.group(1)) for match in found if match)
 

@@ -1,5 +1,7 @@
 """Splits by a hash of the text."""
 
+import pytest
+
 from glassformer.data.readers.pairs import Pair
 from glassformer.data.readers.splits import split_examples, split_of, split_pairs
 
@@ -36,3 +38,17 @@ def test_a_file_without_the_test_texts_has_the_same_validation_texts():
     assert [text for text in rest if split_of(text, valid=0.04, test=0.0) == "valid"] == [
         text for text in rest if side[text] == "valid"
     ]
+
+
+@pytest.mark.parametrize("count", [2, 3, 10, 40])
+def test_few_examples_have_a_validation_text(count):
+    """With a share of 4 %, one of ten texts would often have none."""
+    for start in range(20):
+        texts = [f"text {start} {number}" for number in range(count)]
+        sides = split_examples(texts, str, test=0.0)
+        train, valid = list(sides["train"]), list(sides["valid"])
+        assert train
+        assert valid
+        assert sorted(train + valid) == sorted(texts)
+        usual = [text for text in texts if split_of(text, valid=0.04, test=0.0) == "valid"]
+        assert valid == usual if usual else len(valid) == 1

@@ -103,8 +103,8 @@ def _tie(is_shared: bool, is_tied: bool, names: frozenset[str]) -> Literal["none
 
     In HF's config, `is_shared` means that source and target share an embedding table, and `is_tied` that the output is
     tied to the target's table. If only `is_shared` is true, the names of the stored tensors decide: the source and
-    target embeddings are tied if the file holds one table (HF before version 5), and not tied if it holds two. Equal
-    copies are not in `names`.
+    target embeddings are tied if the file holds one table (HF before version 5), and not tied if it holds two. A
+    second table that equals the first counts as tied; the caller has already removed its name from `names`.
     """
     if is_tied:
         return "all" if is_shared else "output"

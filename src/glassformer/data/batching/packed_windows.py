@@ -33,7 +33,11 @@ CHUNK = 256
 
 
 class PackedBatch(NamedTuple):
-    """A batch of windows of equal length. `targets` holds the token that follows each of `tokens`, or IGNORED."""
+    """A batch of windows of equal length, cut from a stream of documents.
+
+    `targets` holds the token that follows each of `tokens`, or IGNORED. `numbers` holds the number of each token's
+    document within its window; it is empty if the stream is one text.
+    """
 
     tokens: Tensor  # (B, T)
     targets: Tensor  # (B, T)

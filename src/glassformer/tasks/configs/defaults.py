@@ -115,7 +115,7 @@ def choose_for_fine_tuning(kind: type[TaskConfig], given: Mapping[str, Any], *, 
 def _choose(
     kind: type[TaskConfig], given: Mapping[str, Any], corpus: CorpusSize, scale: float, speed: TrainingBudget
 ) -> dict[str, Any]:
-    """Return the options that the rules choose, by dotted name.
+    """Return default values of model and training options, by dotted name, for the data and the time.
 
     `scale` is the number of operations that fit into the time, in units of `REFERENCE_FLOPS`. If the task has an
     `EncoderRule` and too few updates fit, the sets of options in its `cheaper` are tried one after the other.
@@ -138,9 +138,10 @@ def _choose_once(
     speed: TrainingBudget,
     change: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the options that the rules choose, by dotted name.
+    """Return what `_choose` returns, for one attempt to fit the training into the time.
 
-    `change` is empty, or one set of options of `EncoderRule.cheaper`, which replace the rule's own values.
+    `change` holds the options of this attempt that replace those of the task's `EncoderRule`: none in the first
+    attempt, then one set of `EncoderRule.cheaper` after the other.
     """
     usual, rule = _usual(kind), kind.ENCODER_RULE
     is_pair = usual.model.kind == "encoder_decoder"

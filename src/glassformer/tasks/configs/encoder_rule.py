@@ -7,7 +7,11 @@ from glassformer.tasks.configs.corpus_size import CorpusSize
 
 
 class EncoderRule(NamedTuple):
-    """The best settings found for one task of an encoder, from the training runs in docs/defaults.md."""
+    """The model and training settings from which the defaults of an encoder task, such as tagging, are computed.
+
+    They are the best ones found in the training runs of docs/defaults.md. "The time" below is the training time that
+    the user asked for.
+    """
 
     width: int
     """`d_model`; wider if there is more time and more data."""
