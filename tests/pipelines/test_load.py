@@ -79,6 +79,17 @@ def test_a_missing_path_and_an_unknown_file_are_refused(tmp_path):
         load(tmp_path / "text.txt")
 
 
+def test_the_size_of_batches_and_truncation_are_settings_of_the_pipeline(tmp_path):
+    make(Translator).save(tmp_path / "m", "card")
+    tool = load(tmp_path / "m")
+    assert (tool.batch_tokens, tool.truncate) == (None, False)
+    tool = load(tmp_path / "m", batch_tokens=100, truncate=True)
+    assert (tool.batch_tokens, tool.truncate) == (100, True)
+    for wrong in (0, -1, 1.5, True):
+        with pytest.raises(ValueError, match=f"batch_tokens={wrong}: expected a whole number of at least 1"):
+            load(tmp_path / "m", batch_tokens=wrong)
+
+
 @pytest.mark.parametrize("kind", [Translator, LanguageModel, Classifier])
 def test_int8_while_loading_is_int8_after_loading(kind, tmp_path):
     made = make(kind)

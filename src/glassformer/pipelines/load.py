@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from glassformer.base.checks import check_positive
 from glassformer.checkpoint import load_model
 from glassformer.checkpoint.external_formats import is_external, read_external, read_origin
 from glassformer.checkpoint.hf import family_by_type
@@ -34,6 +35,8 @@ def load(
     dtype: torch.dtype | DtypeName = "auto",
     quantize: Quantization = "none",
     compile: CompileChoice = "auto",
+    batch_tokens: int | None = None,
+    truncate: bool = False,
     allow_pickle: bool = False,
 ) -> Loaded:
     """Load a model as a pipeline that is ready to use.
@@ -53,6 +56,10 @@ def load(
         quantize: "int8" computes with 8-bit weights on the CPU: several times as fast, with nearly the same results.
         compile: "on" compiles the decoding steps of a model that generates text. That takes half a minute or more for
             each batch shape, and pays off if many texts follow. "auto" does not compile.
+        batch_tokens: The most tokens of a batch, padding included; None is 4096 where texts are written, and 8192 where
+            they are only read. More tokens are faster on large machines and take more memory.
+        truncate: Cut inputs that are longer than the model's limit, and count them in the pipeline's `n_truncated`. By
+            default a model that writes text raises a ValueError, and an encoder cuts them and logs a warning.
         allow_pickle: Also read weights from pytorch_model.bin, with a reader that accepts only tensors.
 
     >>> import glassformer as gf
@@ -61,6 +68,8 @@ def load(
     ['...']
     """
     path = Path(path)
+    if batch_tokens is not None:
+        check_positive("batch_tokens", batch_tokens)
     prepared = choose_preparation(device=device, dtype=dtype, quantize=quantize)
     read_model = partial(load_model, dtype=prepared.dtype, when_filled=prepared.prepare_module)
     with naming_errors(path):
@@ -70,6 +79,7 @@ def load(
         if not isinstance(pipeline.model, DecoderModel | EncoderDecoderModel):
             raise ValueError(f"compile='on': {path} holds an encoder, which makes no decoding steps: expected 'auto'")
         compile_steps(pipeline.model)
+    pipeline.batch_tokens, pipeline.truncate = batch_tokens, truncate
     loaded: Loaded = pipeline
     return loaded
 

@@ -4,15 +4,17 @@ import json
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from glassformer.base.names import no_such_model
 from glassformer.checkpoint import load_model, save_model
 from glassformer.checkpoint.load_errors import refusing_wrong_values
-from glassformer.metrics.scores import Scores
 from glassformer.models.transformer import Model
 from glassformer.pipelines.pipeline import Pipeline
 from glassformer.pipelines.pipeline_registry import DATA_SETTINGS, TASK, read_about
+
+if TYPE_CHECKING:  # `glassformer run` imports no metrics
+    from glassformer.metrics.scores import Scores
 
 AnyModel = TypeVar("AnyModel", bound=Model)
 Example = TypeVar("Example")
@@ -29,7 +31,7 @@ class TrainedPipeline(Pipeline, Generic[Example]):
     """An EncoderModel, a DecoderModel or an EncoderDecoderModel."""
 
     @abstractmethod
-    def score(self, examples: Sequence[Example]) -> Scores:
+    def score(self, examples: Sequence[Example]) -> "Scores":
         """Run the model on the examples and return the scores of the task, such as accuracy or BLEU."""
 
     @abstractmethod
