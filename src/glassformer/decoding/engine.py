@@ -205,7 +205,7 @@ class Engine:
                 request.fail(error)
 
     def _make_room(self, request: EngineRequest) -> bool:
-        """Return whether there is room for a request; make some in the pool, for requests without a beam."""
+        """Return whether a request fits. For a request without a beam, space is made in the pool."""
         if self.n_rows + request.n_rows > self.max_rows:
             return False
         if request.config.num_beams > 1:

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """What the rules know about a model, the machine and a batch."""
+    """The facts about a model, the machine and a batch that the rules decide by."""
 
     asked_device: str = "auto"
     device: str = "cpu"
@@ -111,7 +111,7 @@ STEP_RULES = (
     Rule("plain", "otherwise", "compiling takes half a minute or more per shape", lambda s: True),
 )
 DECISIONS = {"device": DEVICE_RULES, "weights": WEIGHT_RULES, "kernels": KERNEL_RULES, "steps": STEP_RULES}
-"""All rules, by what they decide."""
+"""All rules. The keys are the questions that they answer."""
 
 
 def decide(rules: Sequence[Rule], situation: Situation) -> Rule:

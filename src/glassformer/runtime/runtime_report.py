@@ -31,7 +31,7 @@ def report_runtime(
     quantize: Quantization = "none",
     compile: CompileChoice = "auto",
 ) -> dict[str, ReportedDecision]:
-    """Return what `load` and generation would decide for a model of this config, by what is decided.
+    """Return the decisions of `load` and generation for a model of this config, such as "device" -> cpu.
 
     The decisions are made by the rules that `load` and generation use themselves (`decision_rules.py`), for a batch
     without special wishes, such as attention weights.
@@ -79,7 +79,7 @@ def _warm_up(situation: Situation, kernels: str, is_built: bool, config: ModelCo
     if situation.records == "compiled" and config.kind != "encoder":
         return "half a minute or more per batch shape", "torch compiles the first batch of a shape"
     if situation.device == "cuda" and config.kind != "encoder":
-        return "about a second per batch shape", "the first batch of a shape is recorded; later ones replay it"
+        return "slower first batches", "the first batch of a shape is recorded; later ones replay it"
     if kernels == "c++" and not is_built:
         return BUILD_TIME, "the C++ kernels are not built yet; they are then kept in the cache folder"
     if kernels == "c++":
