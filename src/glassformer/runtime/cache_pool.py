@@ -96,7 +96,7 @@ class CachePool:
         return sum(row.is_busy for row in self.rows)
 
     def fit(self, count: int, size: int, needs: Sequence[int]) -> bool:
-        """Make space for `count` more texts of `size` tokens each; return False, and change nothing, if they do not fit.
+        """Make space for `count` more texts of `size` tokens each. If they do not fit, change nothing and return False.
 
         `needs` are the sizes of the texts that are running or being read. Kept texts give way. The rows keep their
         capacity if the new texts fit into it.
